@@ -1,4 +1,4 @@
-//! A value that takes a second to compute, and that many callers want: one of them computes it.
+//! Many callers want a value that takes a second to compute. One of them computes it for all.
 //!
 //! Run it twice at the same time: `cargo run -p distlock --features sqlite --example cache_guard`
 

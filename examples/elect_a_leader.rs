@@ -1,5 +1,5 @@
-//! Three candidates, of which one leads at a time. Start it in two terminals, and end one with
-//! Ctrl-C.
+//! Three candidates take part in an election, and one leads at a time. Run the example in two
+//! terminals, and end one of them with Ctrl-C.
 //!
 //! `cargo run -p distlock --features sqlite --example elect_a_leader`
 
@@ -11,13 +11,13 @@ use distlock_recipes::election::{Election, Led};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = std::env::temp_dir().join("distlock-example.db");
     let store = distlock::open(distlock::Target::sqlite(file)).await?;
-    let candidates = ["anna", "bob", "carl"].map(|name| stands(store.clone(), name));
+    let candidates = ["anna", "bob", "carl"].map(|name| take_part(store.clone(), name));
     futures_util::future::try_join_all(candidates).await?;
     store.close().await;
     Ok(())
 }
 
-async fn stands(store: distlock::Store, name: &'static str) -> distlock::Result<()> {
+async fn take_part(store: distlock::Store, name: &'static str) -> distlock::Result<()> {
     let election = Election::new(&store, "example", name)?.ttl(Duration::from_secs(2));
     let led = election.run_while_leader(async |term| {
         say(format_args!("{name} leads, term {}", term.number));

@@ -1,7 +1,8 @@
 //! Embed the kick-out flow in your own server: one account, one session, the last login wins.
 //!
-//! The transport is yours; here it is two tasks that stand for two connections. With a store that
-//! processes share, the same code works across many nodes (see `KickOut::builder(..).peers(..)`).
+//! The transport is your own. Here a task stands for the connection of one device. With a store
+//! that processes share, the same code works across many nodes (see
+//! `KickOut::builder(..).peers(..)`).
 //!
 //! `cargo run -p distlock --example embed_kickout`
 
@@ -14,22 +15,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kickout = KickOut::builder(store.clone(), node).start().await?;
     let alice = Uid::new("alice")?;
 
-    // Your server has checked that the client really is alice.
-    let phone = admitted(kickout.login(login(&alice, "phone")?).await?)?;
+    // Before this call, your server must check that the client is alice.
+    let phone = expect_admitted(kickout.login(new_login(&alice, "phone")?).await?)?;
     say(format_args!(
         "phone is in, generation {}",
         phone.generation()
     ));
 
-    // Each connection has a task, which ends when its client leaves or its session ends.
+    // Each connection has a task. In a server it also ends when the client leaves.
     let connection = tokio::spawn(async move {
         let notice = phone.superseded().await;
-        // Write `notice` to the client, give it `notice.grace_ms` to close, then:
+        // A server writes the notice to the client here, and waits `notice.grace_ms` for the client
+        // to close the connection.
         let outcome = phone.logout().await;
         (notice, outcome)
     });
 
-    let pc = admitted(kickout.login(login(&alice, "pc")?).await?)?;
+    let pc = expect_admitted(kickout.login(new_login(&alice, "pc")?).await?)?;
     say(format_args!("pc is in, generation {}", pc.generation()));
 
     let (notice, outcome) = connection.await?;
@@ -41,7 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         notice.retry,
     ));
 
-    // The account now belongs to the PC, and the phone cannot change that.
+    // The account's session is now on the PC. The late logout of the phone has not ended it.
     let location = kickout.route(&alice).await?.ok_or("nobody is logged in")?;
     assert_eq!(&location.key, pc.key());
     say(format_args!("alice is at {}", location.device));
@@ -52,11 +54,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn login(uid: &Uid, device: &str) -> distlock::Result<Login> {
+fn new_login(uid: &Uid, device: &str) -> distlock::Result<Login> {
     Ok(Login::new(uid.clone(), Device::new(device)?, Class::none()))
 }
 
-fn admitted(outcome: LoginOutcome) -> Result<Session, String> {
+fn expect_admitted(outcome: LoginOutcome) -> Result<Session, String> {
     match outcome {
         LoginOutcome::Admitted(session) => Ok(session),
         // Busy: tell the client when to try again. Denied, superseded: tell it the reason.

@@ -1,5 +1,5 @@
-//! Guard a critical section with fencing: even a holder that was paused past its lease cannot
-//! write.
+//! Guard a critical section with fencing. A holder that was paused until after its lease cannot
+//! write any more.
 //!
 //! `cargo run -p distlock --features sqlite --example fenced_section`
 
@@ -9,7 +9,7 @@ use distlock::{FenceError, FencedFile, Forced};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let target = distlock::Target::sqlite(folder.path().join("locks.db"));
-    // In real life these are two processes, each with its own connection.
+    // Usually these are two processes, each with its own connection.
     let (first, second) = (
         distlock::connect(&target).await?,
         distlock::connect(&target).await?,
@@ -20,15 +20,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     ledger.write(&paused.fence(), b"balance: 100")?;
     say(format_args!("token {} wrote", paused.token()));
 
-    // The first holder is paused for longer than its lease, or an operator frees its lock. It does
-    // not know that yet.
+    // The lock is freed while its first holder does not notice. Here an operator force-releases it;
+    // a pause that is longer than the lease has the same effect.
     let forced = second.force_release("ledger", paused.token()).await?;
     assert_eq!(forced, Forced::Released);
     let latest = second.lock("ledger").acquire().await?;
     ledger.write(&latest.fence(), b"balance: 90")?;
     say(format_args!("token {} wrote", latest.token()));
 
-    // Now the first holder continues. The lock could not stop it; the ledger does.
+    // Now the first holder continues. The lock cannot stop its write, but the ledger refuses it.
     match ledger.write(&paused.fence(), b"balance: 50") {
         Err(FenceError::Refused(refusal)) => say(format_args!("refused: {refusal}")),
         other => return Err(format!("a stale write was not refused: {other:?}").into()),

@@ -1,4 +1,4 @@
-//! An order that is paid once, however often the payment is requested.
+//! Pays an order once, though its payment is requested several times.
 //!
 //! Run it twice: `cargo run -p distlock --features sqlite --example idempotent`
 

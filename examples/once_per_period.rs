@@ -1,4 +1,4 @@
-//! A job that runs once a minute, however often and by whomever it is started.
+//! Runs a job once a minute, though several processes start it more often.
 //!
 //! Run it several times: `cargo run -p distlock --features sqlite --example once_per_period`
 

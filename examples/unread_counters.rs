@@ -1,4 +1,4 @@
-//! Unread counters of a chat: of each conversation, and of all together.
+//! Counts the unread messages of a chat user, for each conversation and for all together.
 //!
 //! `cargo run -p distlock --features sqlite --example unread_counters`
 
@@ -8,7 +8,7 @@ use distlock_recipes::unread::{Counter, LockedCounters, OptimisticCounters, Unre
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = std::env::temp_dir().join("distlock-example.db");
     let store = distlock::open(distlock::Target::sqlite(file)).await?;
-    // Both recipes count the same.
+    // Both recipes may be used on the same counters.
     let (messages, reader) = (LockedCounters::new(&store), OptimisticCounters::new(&store));
     let (family, work) = (Counter::new("ann", "family")?, Counter::new("ann", "work")?);
     messages.increment(&work, 2).await?;

@@ -47,7 +47,7 @@ async fn serve(node: &str, listener: TcpListener, backend: &str) -> Result<(), F
     axum::serve(listener, routes.with_state(kick.clone()))
         .with_graceful_shutdown(async move {
             let _ = tokio::signal::ctrl_c().await;
-            // It tells every client to go elsewhere, and gives the node's lease back.
+            // The shutdown sends every client to another node, and releases the node's lease.
             kick.shutdown().await;
         })
         .await?;
@@ -55,7 +55,8 @@ async fn serve(node: &str, listener: TcpListener, backend: &str) -> Result<(), F
     Ok(())
 }
 
-/// A real server takes the account from a token that it has checked.
+/// The account, the device and its class, from the path. A real server takes the account from a
+/// token that it has checked.
 type Identity = (Uid, Device, Class);
 
 async fn connect(
@@ -76,10 +77,10 @@ async fn connect(
     })
 }
 
-/// Serves one connection: writes messages to the client, reads the client's own, and ends with the
-/// session.
+/// Serves one connection until its session or the client ends it. Writes messages to the client,
+/// and sends the messages that the client writes.
 async fn serve_client(kick: &KickOut, session: Session, mut socket: WebSocket) {
-    let mut saying = FuturesUnordered::new();
+    let mut sending = FuturesUnordered::new();
     loop {
         tokio::select! {
             notice = session.superseded() => {
@@ -91,21 +92,28 @@ async fn serve_client(kick: &KickOut, session: Session, mut socket: WebSocket) {
                 if socket.send(Frame::text(text)).await.is_err() { break }
                 message.delivered();
             }
-            Some(outcome) = saying.next() => {
+            Some(outcome) = sending.next() => {
                 let text = Result::unwrap_or_else(outcome, |no: Failure| no.to_string());
                 if socket.send(Frame::text(text)).await.is_err() { break }
             }
-            frame = socket.recv(), if saying.len() < 8 => {
+            frame = socket.recv(), if sending.len() < 8 => {
                 let Some(Ok(frame)) = frame else { break };
-                if let Frame::Text(text) = frame { saying.push(say(kick, &session, text)) }
+                if let Frame::Text(text) = frame {
+                    sending.push(send_message(kick, &session, text));
+                }
             }
         }
     }
     session.logout().await;
 }
 
-/// Passes on a message of a client, unless its session is over.
-async fn say(kick: &KickOut, session: &Session, text: Utf8Bytes) -> Result<String, Failure> {
+/// Sends a message of a client, `ACCOUNT TEXT`, unless the client's session is over. Returns what
+/// the client is shown about the delivery.
+async fn send_message(
+    kick: &KickOut,
+    session: &Session,
+    text: Utf8Bytes,
+) -> Result<String, Failure> {
     session.check().map_err(|notice| notice.reason)?;
     let (to, body) = text.split_once(' ').ok_or("ACCOUNT TEXT is wanted")?;
     let message = Message::new(session.uid().clone(), body);

@@ -1,4 +1,4 @@
-//! The server's own way to reach other nodes: JSON over HTTP, at the address that they advertise.
+//! Requests between nodes: JSON over HTTP, at the address that each node advertises.
 
 use axum::{
     Json, Router,
@@ -16,8 +16,8 @@ use hyper_util::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The requests of other nodes. A real server needs a listener of its own for them, and a secret
-/// that only nodes know.
+/// The routes for requests of other nodes. A real server serves them on a listener of its own, and
+/// asks for a secret that only nodes know.
 pub(crate) fn routes() -> Router<KickOut> {
     Router::new()
         .route("/peer/kick", post(kick))
@@ -39,6 +39,7 @@ async fn deliver(
     Json(kick.handle_deliver(request).await)
 }
 
+/// Sends requests to other nodes.
 #[derive(Debug)]
 pub(crate) struct HttpPeers(Client<HttpConnector, Body>);
 
@@ -51,7 +52,7 @@ impl Default for HttpPeers {
 #[async_trait::async_trait]
 impl Peers for HttpPeers {
     async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
-        self.ask(to, "kick", &request).await
+        self.send_request(to, "kick", &request).await
     }
 
     async fn deliver(
@@ -59,14 +60,14 @@ impl Peers for HttpPeers {
         to: &NodeAddress,
         request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError> {
-        self.ask(to, "deliver", &request).await
+        self.send_request(to, "deliver", &request).await
     }
 }
 
 impl HttpPeers {
-    /// Sends a request. The flow brings deadlines and retries; this function only reports whether
-    /// the request may have been executed.
-    async fn ask<T: DeserializeOwned>(
+    /// Sends a request and returns the answer. An error says whether the request may have been
+    /// executed. The kick-out flow adds deadlines and retries.
+    async fn send_request<T: DeserializeOwned>(
         &self,
         to: &NodeAddress,
         what: &str,

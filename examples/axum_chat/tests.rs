@@ -1,4 +1,4 @@
-//! Two of these servers over one store, and an account that moves between them.
+//! An account moves between two of these servers, which share one store.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,31 +9,34 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungsten
 struct Client(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Client {
-    /// Connects, also to a server that is still starting.
+    /// Connects to a server, and waits until it serves.
     async fn connect(to: SocketAddr, uid: &str, device: &str, class: &str) -> Self {
         let url = format!("ws://{to}/ws/{uid}/{device}/{class}");
-        Self(soon(connect_async(&url)).await.unwrap().0)
+        Self(in_time(connect_async(&url)).await.unwrap().0)
     }
 
-    async fn say(&mut self, text: &str) {
+    async fn send_text(&mut self, text: &str) {
         self.0.send(Message::text(text)).await.unwrap();
     }
 
-    async fn hears(&mut self) -> String {
+    /// Waits for the next text from the server.
+    async fn next_text(&mut self) -> String {
         loop {
-            if let Message::Text(text) = soon(self.0.next()).await.unwrap().unwrap() {
+            if let Message::Text(text) = in_time(self.0.next()).await.unwrap().unwrap() {
                 return text.to_string();
             }
         }
     }
 }
 
-async fn soon<T>(future: impl Future<Output = T>) -> T {
+/// Waits for an output that must come within a minute.
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
     let limit = Duration::from_secs(60);
     tokio::time::timeout(limit, future).await.expect("in time")
 }
 
-async fn server(name: &'static str, backend: &str) -> SocketAddr {
+/// Starts a server in a task. Returns its address.
+async fn start_server(name: &'static str, backend: &str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let backend = backend.to_owned();
@@ -48,22 +51,31 @@ async fn server(name: &'static str, backend: &str) -> SocketAddr {
 async fn an_account_moves_from_one_server_to_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let backend = format!("sqlite:{}", folder.path().join("chat.db").display());
-    let (n1, n2) = (server("n1", &backend).await, server("n2", &backend).await);
+    let (n1, n2) = (
+        start_server("n1", &backend).await,
+        start_server("n2", &backend).await,
+    );
     let mut otto = Client::connect(n2, "otto", "tower", "pc").await;
     let mut laptop = Client::connect(n1, "anna", "laptop", "pc").await;
     let mut phone = Client::connect(n1, "anna", "phone", "phone").await;
-    otto.say("otto a note").await;
-    assert_eq!(otto.hears().await, "otto: a note");
-    assert_eq!(otto.hears().await, "written to device tower");
+    otto.send_text("otto a note").await;
+    assert_eq!(otto.next_text().await, "otto: a note");
+    assert_eq!(otto.next_text().await, "written to device tower");
 
     let mut tablet = Client::connect(n2, "anna", "tablet", "pc").await;
-    assert_eq!(laptop.hears().await, "offline: another device logged in");
-    tablet.say("otto from my tablet").await;
-    assert_eq!(otto.hears().await, "anna: from my tablet");
-    assert_eq!(tablet.hears().await, "written to device tower");
-    phone.say("otto from my phone").await;
-    assert_eq!(otto.hears().await, "anna: from my phone");
-    assert_eq!(phone.hears().await, "written to device tower");
-    phone.say("berta hello").await;
-    assert_eq!(phone.hears().await, "not delivered: nobody is logged in");
+    assert_eq!(
+        laptop.next_text().await,
+        "offline: another device logged in"
+    );
+    tablet.send_text("otto from my tablet").await;
+    assert_eq!(otto.next_text().await, "anna: from my tablet");
+    assert_eq!(tablet.next_text().await, "written to device tower");
+    phone.send_text("otto from my phone").await;
+    assert_eq!(otto.next_text().await, "anna: from my phone");
+    assert_eq!(phone.next_text().await, "written to device tower");
+    phone.send_text("berta hello").await;
+    assert_eq!(
+        phone.next_text().await,
+        "not delivered: nobody is logged in"
+    );
 }

@@ -8,7 +8,7 @@ use distlock_memory::{Memory, Now, Table};
 use distlock_report::{Arm, LockerSubject, Options, Report, Subject, Workload, measure};
 
 pub(crate) async fn run(workload: Workload, options: Options) -> anyhow::Result<Report> {
-    options.callers(workload)?;
+    options.checked_callers(workload)?;
     let subject = LockerSubject::new(Memory::default().lock());
     let locker = subject.locker().clone();
     locker.ready().await?;

@@ -25,7 +25,7 @@ pub(crate) fn private(delay: Option<Duration>) -> anyhow::Result<Target> {
 }
 
 pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
-    options.callers(workload)?;
+    options.checked_callers(workload)?;
     let config = ServerConfig::from_url(url)?;
     let plain = Rows::<sqlx::Postgres>::create(url, config.pool_size).await?;
     let mut arms = vec![Arm::new("postgres-plain", plain)];

@@ -26,7 +26,7 @@ pub(crate) fn private(delay: Option<Duration>) -> anyhow::Result<Target> {
 }
 
 pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
-    options.callers(workload)?;
+    options.checked_callers(workload)?;
     let raw = RawRedis::connect(url).await.context("raw")?;
     let mut arms = vec![];
     if workload == Workload::Handoff {

@@ -15,7 +15,7 @@ pub(crate) async fn run(
     pool: Option<u32>,
     folder: &Path,
 ) -> anyhow::Result<Report> {
-    options.callers(workload)?;
+    options.checked_callers(workload)?;
     let plain = PlainSqlite::create(&folder.join("plain.db"), 1).await?;
     let mut arms = vec![Arm::new("sqlite-plain", plain)];
     if let Some(connections) = pool {

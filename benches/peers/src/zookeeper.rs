@@ -47,7 +47,7 @@ pub(crate) fn servers(url: &str) -> Option<&str> {
 }
 
 pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
-    options.callers(workload)?;
+    options.checked_callers(workload)?;
     let server = servers(url).context("the URL of an ensemble")?;
     let mut arms = Vec::new();
     if !workload.shares_one_name() {

@@ -133,7 +133,7 @@ impl Bench {
         if let Some(callers) = self.concurrency {
             options = options.concurrency(callers);
         }
-        options.callers(workload)?;
+        options.checked_callers(workload)?;
         let report = if workload == Workload::Counters {
             counters::measured(context, &options).await?
         } else if workload == Workload::Cache {

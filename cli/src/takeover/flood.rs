@@ -92,7 +92,7 @@ pub(crate) async fn flood(ground: &Ground, flood: &Flood) -> Result<FloodReport>
     let mut failures = first.clone();
     failures.add(&last);
     failures.add(&with);
-    let of = |parts: &[&Latencies]| Quantiles::of(parts.iter().copied());
+    let of = |parts: &[&Latencies]| Quantiles::from_latencies(parts.iter().copied());
     let without = of(&[&first.confirmed, &last.confirmed]);
     let with = of(&[&with.confirmed]);
     Ok(FloodReport {

@@ -95,7 +95,7 @@ impl Players {
         let mut ready = Vec::new();
         for (player, entered) in first.join_all().await {
             if let Err(error) = entered {
-                seen.take().failed(&format!("{error:#}"));
+                seen.take().record_failure(&format!("{error:#}"));
             }
             ready.push(player);
         }
@@ -196,7 +196,7 @@ impl Player {
         let mut due = turns.map(|(first, _)| first);
         while due.unwrap_or_else(|| SystemClock.now()) < until {
             if let Err(error) = self.take_over(nodes, due, seen).await {
-                seen.take().failed(&format!("{error:#}"));
+                seen.take().record_failure(&format!("{error:#}"));
                 self.client = None;
                 SystemClock.sleep(AFTER_ERROR).await;
             }
@@ -268,7 +268,7 @@ impl Player {
                     seen.messages += 1;
                 }
                 Err(error) => {
-                    seen.take().failed(&format!("{error:#}"));
+                    seen.take().record_failure(&format!("{error:#}"));
                     self.client = None;
                     break;
                 }

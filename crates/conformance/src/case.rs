@@ -16,7 +16,8 @@ use crate::{
     support::{Context, now, within},
 };
 
-/// A case that takes longer counts as hanging. The slowest take about 15 s on an idle machine.
+/// The time limit of a case. A case that takes longer fails as hanging. The slowest cases take
+/// about 15 s on an idle machine.
 const TOO_LONG: Duration = Duration::from_secs(90);
 
 /// One promise of the contract, ready to be tested against one subject.
@@ -124,6 +125,7 @@ impl Case {
         }
     }
 
+    /// Runs the code of the case with a time limit, and removes its leftovers from the store.
     async fn run_and_clean_up(&self) -> Outcome {
         let context = Context::new(self.subject.clone());
         // The case runs in a task of its own, so that a panic becomes a result.
@@ -204,7 +206,7 @@ pub async fn run_with(
             .is_none_or(|filter| case.name.contains(filter.as_str()))
     });
     let slots = Arc::new(Semaphore::new(options.at_a_time.max(1)));
-    // Cases with several processes load the machine already, so they run one at a time.
+    // One case with several processes loads the machine enough, so these run one at a time.
     let processes = Arc::new(Semaphore::new(1));
     let mut running = JoinSet::new();
     for (index, case) in chosen.enumerate() {

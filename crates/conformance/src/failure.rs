@@ -18,7 +18,7 @@ pub struct Failure {
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// A failure noticed by the caller.
+    /// A failure that names the line of its caller.
     #[track_caller]
     pub fn new(message: impl Into<String>) -> Self {
         Self {
@@ -28,8 +28,8 @@ impl Failure {
         }
     }
 
-    /// The end of a case that is not applicable, for a reason that only the store could show. The
-    /// case must have seen that the store promises nothing there.
+    /// Ends a case as not applicable, where only a request to the store could show the reason. The
+    /// case must have checked that the store does not make the promise.
     #[track_caller]
     pub(crate) fn not_applicable(reason: &str) -> Self {
         Self {
@@ -116,7 +116,8 @@ macro_rules! fail {
 
 pub(crate) use {ensure, ensure_eq, fail};
 
-/// Returns the error of a call that must have failed with one of these kinds.
+/// Returns the error of a call that must fail with one of these kinds. Any other answer is a
+/// failure.
 #[track_caller]
 pub(crate) fn expect_error<T: fmt::Debug>(
     what: &str,

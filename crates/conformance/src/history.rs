@@ -22,7 +22,8 @@ pub struct Hold {
     pub token: u64,
     /// The moment after the answer to the acquire.
     pub from: Duration,
-    /// The moment before the release was sent, or the moment at which the holder knew of its loss.
+    /// The last moment at which the holder knew that it held the lock: before the release was sent,
+    /// or before the loss was noticed.
     pub until: Duration,
 }
 

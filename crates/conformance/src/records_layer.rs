@@ -1,4 +1,4 @@
-//! A layer over records that injects faults, for tests: lost answers, hangs, forbidden changes.
+//! A layer over records through which tests inject faults: lost answers, hangs, refused writes.
 //!
 //! Invariant: an operation that a layer does not override reaches the records below unchanged.
 
@@ -63,6 +63,7 @@ pub trait RecordsLayer: Clone + fmt::Debug + Send + Sync + 'static {
     async fn close(&self) {}
 }
 
+/// A layer, used as [`Records`].
 #[derive(Debug)]
 struct Layered<L>(L);
 

@@ -17,12 +17,12 @@ pub(crate) struct Spec {
     pub(crate) body: fn(Context) -> BoxFuture<'static, Outcome>,
 }
 
-/// A feature that a case needs. A case declares each need here, so that the case shows as not
-/// applicable, instead of passing, where the feature is missing.
+/// A feature that a case needs. Where the feature is missing, the case shows as not applicable
+/// instead of passing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// A holder that can die. Where leases end with sessions this is a worker process, because a
-    /// session of this process lives on.
+    /// A holder can die. Where leases end with sessions, worker processes are needed for that,
+    /// because the sessions of this process live on.
     DeadHolder,
     /// Waiting clients are served first come, first served.
     Fifo,

@@ -1,5 +1,5 @@
-//! Worker processes: they hold locks on the suite's behalf, so that a holder can be another process
-//! and can be killed.
+//! Worker processes hold locks for the suite. With them, a holder can be another process, and the
+//! suite can kill it.
 //!
 //! Any program can host a worker. The suite starts it as its [`Workers`](crate::Workers) say, and
 //! talks to it in lines of JSON over standard input and output:

@@ -1,6 +1,6 @@
 //! The measuring engine: workloads, samples, statistics, and the pages that show them.
 //!
-//! One workload runs on one or several *arms* (ways of taking and freeing locks), interleaved in
+//! One workload runs on one or several *arms* (ways of taking and releasing locks), interleaved in
 //! rounds: A B, B A, A B. Each round of each arm gives a [`Sample`]. A [`Report`] holds the
 //! samples, their medians with spread, and the ratios of every arm over the first one, taken round
 //! by round. The speed of a machine changes while a run lasts, but hardly between two neighbouring
@@ -38,7 +38,7 @@
 //!   release to the next task's grant. In [`Workload::Counters`] a cycle is an increment and, after
 //!   every fourth, a clear. In [`Workload::Cache`] it is one look.
 //! - *Operations per cycle* are calls to the backend's contract. A backend with batches serves many
-//!   of them in one round trip, so *statements per cycle* stand beside them where the backend
+//!   of them in one round trip, so the report also shows *statements per cycle* where the backend
 //!   reports them.
 //! - *Fairness* is the cycles of the busiest task over the cycles of the idlest one, within a
 //!   round.
@@ -55,9 +55,9 @@ pub use measure::{
     counting::{CountingLock, CountingRecords, CountingStore},
     engine::{measure, measure_round},
     locker::{LockerSubject, bench},
-    machine::{machine, too_busy},
+    machine::{load_warning, machine},
     subject::{Counters, Subject},
-    timing::keep,
+    timing::hold_for,
     workload::{Options, Workload},
 };
 pub use results::{

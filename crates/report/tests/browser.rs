@@ -1,5 +1,5 @@
-//! The page in a real browser: no complaint on its console, every figure drawn, no table cut off on
-//! a screen of 1280 pixels, nothing cut off on a telephone.
+//! The page in a real browser: the console has no message, and every figure is drawn. No table is
+//! cut off on a screen of 1280 pixels, and nothing is cut off on a telephone.
 
 mod made_up;
 
@@ -9,9 +9,9 @@ use std::{
     process::Command,
 };
 
-/// Measures the page from inside and reports to the page around it. It is added to a copy, because
-/// the page itself has no script.
-const PROBE: &str = r#"<script>
+/// A script that measures the page from inside and sends the results to the page around it. The
+/// test adds the script to a copy, because the page itself has none.
+const MEASURING_SCRIPT: &str = r#"<script>
 addEventListener("load", () => {
   const svgs = [...document.querySelectorAll("svg")];
   const drawn = svgs.filter(it => {
@@ -53,9 +53,9 @@ addEventListener("load", () => {
 });
 </script>"#;
 
-/// A frame as wide as a telephone, because a browser's own window cannot be made that narrow. Its
-/// page starts after this script.
-const AROUND: &str = r#"<!doctype html><link rel="icon" href="data:,"><script>
+/// A page around the page, in a frame as wide as a telephone: a browser's own window cannot be made
+/// that narrow. The frame comes after the script, so that the script hears its message.
+const OUTER_PAGE: &str = r#"<!doctype html><link rel="icon" href="data:,"><script>
 addEventListener("message", told => {
   const seen = document.createElement("pre");
   seen.id = "seen";
@@ -65,20 +65,22 @@ addEventListener("message", told => {
 </script><body>
 <iframe src="page.html" style="border:0;height:800px;width:WIDTHpx"></iframe></body>"#;
 
+/// The page that is published in `docs/comparison`.
 fn published() -> String {
     let published = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/comparison/report.html");
     fs::read_to_string(published).unwrap()
 }
 
-fn look(page: &str, name: &str, width: u32) -> serde_json::Value {
+/// Opens the page in a frame of the given width, and answers what the script measured.
+fn measure_page(page: &str, name: &str, width: u32) -> serde_json::Value {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}"));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     let around = folder.join("around.html");
-    fs::write(&around, AROUND.replace("WIDTH", &width.to_string())).unwrap();
+    fs::write(&around, OUTER_PAGE.replace("WIDTH", &width.to_string())).unwrap();
     fs::write(
         folder.join("page.html"),
-        page.replace("</body>", &format!("{PROBE}</body>")),
+        page.replace("</body>", &format!("{MEASURING_SCRIPT}</body>")),
     )
     .unwrap();
     let output = Command::new("chromium")
@@ -119,7 +121,7 @@ fn look(page: &str, name: &str, width: u32) -> serde_json::Value {
 #[test]
 fn the_published_page_reads_well_in_a_browser() {
     for (name, width) in [("wide", 1200), ("narrow", 400)] {
-        let seen = look(&published(), name, width);
+        let seen = measure_page(&published(), name, width);
         assert_eq!(seen["width"], width, "{seen}");
         assert!(seen["figures"].as_u64().unwrap() >= 6, "{seen}");
         assert_eq!(seen["drawn"], seen["figures"], "{name}: {seen}");
@@ -136,7 +138,7 @@ fn the_published_page_reads_well_in_a_browser() {
 fn no_table_is_cut_off_at_1280_pixels() {
     let largest = distlock_report::render::html(&made_up::large());
     for (name, page, tables) in [("published", published(), 10), ("large", largest, 14)] {
-        let seen = look(&page, name, 1280);
+        let seen = measure_page(&page, name, 1280);
         assert_eq!(seen["width"], 1280, "{seen}");
         assert!(seen["tables"].as_u64().unwrap() >= tables, "{name}: {seen}");
         assert_eq!(seen["clipped"], serde_json::json!([]), "{name}");

@@ -1,5 +1,5 @@
-//! The pages: word for word for a small comparison, and the published page made again from its
-//! data.
+//! Tests of the pages: the exact text for a small comparison, and the published pages, which must
+//! equal what their data give.
 
 use std::{fs, path::Path};
 
@@ -14,17 +14,17 @@ mod made_up;
 use made_up::small;
 
 #[test]
-fn the_page_word_for_word() {
+fn the_page_is_the_recorded_one_word_for_word() {
     insta::assert_snapshot!("report.html", render::html(&small()));
 }
 
 #[test]
-fn markdown_word_for_word() {
+fn the_markdown_is_the_recorded_one_word_for_word() {
     insta::assert_snapshot!("report.md", render::markdown(&small()));
 }
 
 #[test]
-fn a_standalone_figure_word_for_word() {
+fn a_standalone_figure_is_the_recorded_one_word_for_word() {
     insta::assert_snapshot!("throughput.svg", render::throughput_svg(&small()));
 }
 
@@ -38,7 +38,7 @@ fn the_same_data_gives_the_same_bytes() {
 }
 
 #[test]
-fn the_page_needs_nothing_else() {
+fn the_page_fetches_nothing_and_escapes_texts() {
     let page = render::html(&small());
     for outside in [
         "<script",
@@ -67,7 +67,7 @@ fn a_dead_store_has_no_number_and_is_not_advised() {
 }
 
 #[test]
-fn an_empty_comparison_is_a_page_too() {
+fn an_empty_comparison_gives_a_valid_page() {
     let empty = Comparison {
         about: About::default(),
         stores: Vec::new(),
@@ -78,7 +78,7 @@ fn an_empty_comparison_is_a_page_too() {
     };
     assert!(render::html(&empty).contains("</html>"));
     assert!(!render::markdown(&empty).is_empty());
-    assert_eq!(Spread::of([]), None);
+    assert_eq!(Spread::from_values([]), None);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_box_says_when_not_to_use_a_lock() {
 }
 
 #[test]
-fn a_busy_machine_is_named_at_the_top() {
+fn a_busy_machine_is_reported_before_the_guide() {
     let mut all = small();
     assert!(!render::html(&all).contains("of CPU went to others"));
     for (round, share) in [(0, 1.0), (1, 35.0), (2, 45.0)] {
@@ -135,7 +135,7 @@ fn a_busy_machine_is_named_at_the_top() {
                     .unwrap()
         );
     }
-    // The published run recorded nothing of it, and says so.
+    // The published run did not record the load, and its page says so.
     assert!(render::markdown(&published()).contains("during the rounds: not measured"));
 }
 
@@ -223,12 +223,13 @@ fn other_ways_are_described_or_reported_as_missing() {
     }
 }
 
+/// The comparison that is published in `docs/comparison`.
 fn published() -> Comparison {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/comparison/report.json");
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// `docs/comparison` equals the pages that its own data give.
+/// The files in `docs/comparison` equal the pages that their own data give.
 #[test]
 fn the_published_report_is_made_from_its_data() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/comparison");

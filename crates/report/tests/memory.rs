@@ -1,4 +1,4 @@
-//! A real backend through the whole engine.
+//! Runs a real backend through the whole measuring engine.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use distlock_core::{ErrorKind, Locker};
 use distlock_memory::Memory;
 use distlock_report::{CountingLock, Options, Report, Workload, bench};
 
-fn quick() -> Options {
+fn short_options() -> Options {
     Options::default()
         .duration(Duration::from_millis(150))
         .rounds(3)
@@ -17,11 +17,13 @@ fn quick() -> Options {
 async fn every_workload_runs_without_a_failure_and_leaves_nothing_held() {
     for workload in Workload::LOCKS {
         let store = Memory::default();
-        let report = bench(store.lock(), workload, &quick()).await.unwrap();
+        let report = bench(store.lock(), workload, &short_options())
+            .await
+            .unwrap();
         let figures = report.arm("memory").expect("named after the backend");
         assert_eq!(figures.errors, 0, "{workload}: {:?}", figures.first_error);
         assert!(figures.cycles_per_task.0 > 0, "{workload}: {report}");
-        // At least one call that grants and one that releases, or one that does both.
+        // A cycle needs a call that grants and a call that releases, or one call that does both.
         assert!(figures.operations_per_cycle.unwrap() >= 0.9, "{report}");
         assert_eq!(report.samples.len(), 3);
 
@@ -36,14 +38,18 @@ async fn every_workload_runs_without_a_failure_and_leaves_nothing_held() {
 #[tokio::test]
 async fn wrong_options_are_refused_before_anything_is_opened() {
     let store = Memory::default();
-    let error = bench(store.lock(), Workload::Uncontended, &quick().concurrency(9))
-        .await
-        .unwrap_err();
+    let error = bench(
+        store.lock(),
+        Workload::Uncontended,
+        &short_options().concurrency(9),
+    )
+    .await
+    .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
 #[tokio::test]
-async fn the_counter_sees_what_reaches_the_backend() {
+async fn every_call_to_the_backend_is_counted_once() {
     let counting = CountingLock::new(Memory::default().lock());
     let locker = Locker::new(std::sync::Arc::new(counting.clone()));
     locker.ready().await.unwrap();
@@ -56,7 +62,7 @@ async fn the_counter_sees_what_reaches_the_backend() {
         .acquired()
         .unwrap();
     assert_eq!(counting.calls(), 1, "one attempt");
-    // By the keeper's own handle, whose calls count too.
+    // The renewal goes through the handle of the keeper thread, whose calls count too.
     guard.extend(Duration::from_secs(20)).await.unwrap();
     assert_eq!(counting.calls(), 2, "one renewal");
     let _ = guard.release().await;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use distlock_core::{Clock as _, ErrorKind, Locker, Moment, Released, SystemClock};
-use distlock_report::keep;
+use distlock_report::hold_for;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines, Stdin},
     task::JoinSet,
@@ -84,7 +84,7 @@ async fn acquire_repeatedly(
             Err(error) => return Err(error.into()),
         };
         let granted = SystemClock.now();
-        keep(hold.min(until.since(granted))).await;
+        hold_for(hold.min(until.since(granted))).await;
         // The next holder may have the lock before the answer to the release arrives.
         let releasing = SystemClock.now();
         let released = guard.release().await;

@@ -65,11 +65,12 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// Enough polls to reach every await of an acquisition on every backend. Later polls let it finish.
+/// The number of polls up to which a future is dropped after each. An acquire has fewer awaits on
+/// every backend, so each of them is reached.
 const POLLS: usize = 24;
 
-/// Checks that another client gets every name within one lease and some slack. The time counts from
-/// this call, and the operations were dropped before it.
+/// Checks that another client gets every lock within one lease and some slack, counted from this
+/// call. The caller has dropped its operations before.
 async fn ensure_all_become_free(cx: &Context, names: Vec<String>, ttl: Duration) -> Outcome {
     let other = cx.locker().await?;
     let limit = cx.freed_within(ttl);
@@ -94,7 +95,8 @@ async fn acquire_dropped_after_any_poll(cx: Context) -> Outcome {
 async fn acquire_dropped_at_any_time(cx: Context) -> Outcome {
     let (locker, ttl) = (cx.locker().await?, cx.short_ttl());
     let mut names = Vec::new();
-    // The drops come from before the request is written to long after its answer.
+    // The first futures are dropped before the request is written, the last ones long after the
+    // answer.
     for step in 0..40_u32 {
         let name = cx.name(&step.to_string());
         let time = Duration::from_micros(u64::from(step * step) * 8);
@@ -129,7 +131,8 @@ async fn dropped_local_waiter_stops_no_other(cx: Context) -> Outcome {
     let second = wait(name.clone());
     let third = wait(name.clone());
     sleep(Duration::from_millis(100)).await;
-    // One is the head of the local queue, which asks the store, and one is in its middle.
+    // The first waiter has the local turn and asks the store. The second one is in the middle of
+    // the local queue.
     first.abort();
     second.abort();
     sleep(Duration::from_millis(50)).await;
@@ -175,9 +178,9 @@ async fn waiter_dropped_when_served_frees_the_lock(cx: Context) -> Outcome {
         sleep(Duration::from_micros(round * 150)).await;
         doomed.abort();
         join([release]).await?;
-        // A task that was faster than the abort has left its guard in its result.
+        // A task that ended before the abort has its guard in its result, which is dropped here.
         drop(doomed.await);
-        // The lease is long, so only a clean-up can free the lock this soon.
+        // The lease is long, so the lock can be free this soon only after a clean-up.
         let third = cx.locker().await?;
         release_clean(acquire_within(&third, &name, SOON).await?).await?;
     }

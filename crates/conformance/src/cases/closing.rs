@@ -78,7 +78,7 @@ async fn closed_handle_refuses(cx: Context) -> Outcome {
         expect_error("health", backend.health().await, CLOSED)?;
         expect_error("reopen", backend.reopen().await.map(drop), CLOSED)?;
     }
-    // The number of requests can still be read.
+    // A closed handle still answers how many requests it has sent.
     ensure!(
         backend.requests_sent() >= before,
         "a closed handle lost count"
@@ -96,8 +96,8 @@ async fn contender_of_a_closed_handle_refuses(cx: Context) -> Outcome {
         .await?;
     soon("close", backend.close()).await?;
     expect_error("attempt", contender.attempt().await, CLOSED)?;
-    // Giving up the place is allowed at any time. Where the queue is the lock, its place at the
-    // front shows as the holder until the store has removed it.
+    // A contender may leave the queue also after its handle was closed. Where the first queue entry
+    // is the holder, the entry shows as the holder until the store has removed it.
     drop(contender);
     let what = "the contender of a closed handle takes no lock";
     eventually(what, SOON, || async {
@@ -130,6 +130,7 @@ async fn closed_records_refuse(cx: Context) -> Outcome {
     Ok(())
 }
 
+/// Checks that closed records refuse every operation on an existing key and on an absent one.
 async fn ensure_records_refuse(
     records: &Arc<dyn Records>,
     key: &RecordKey,
@@ -222,7 +223,7 @@ async fn guard_of_a_closed_locker_is_not_released(cx: Context) -> Outcome {
             let held = inspect_lock(&other, &name).await?.held;
             ensure!(held.is_some(), "the lock is free before its lease ends");
         }
-        // A lease of a session ends with the session.
+        // The lease ends with the session that the close has ended.
         Released::AlreadyLost(_) => {}
         other => fail!("the release after closing said {other:?}"),
     }

@@ -68,7 +68,8 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// Starts tasks that each take the lock `cycles` times, and returns their holds.
+/// Runs one task for each locker. Each task takes and releases the lock `cycles` times. Checks that
+/// their holds do not overlap, and returns the holds.
 async fn run_competing_tasks(
     lockers: &[Locker],
     name: &str,
@@ -119,8 +120,8 @@ async fn two_clients_never_overlap(cx: Context) -> Outcome {
 async fn counter_under_the_lock_is_exact(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("counter");
-    // Each task reads the value and writes it after a pause, so an update is lost whenever two
-    // holders overlap.
+    // The lock alone guards the value. Each task reads it and writes it after a pause, so an update
+    // is lost when two holders overlap.
     let value = Arc::new(AtomicU32::new(0));
     let tasks = [one.clone(), two.clone(), one, two].map(|locker| {
         let (name, value, ttl) = (name.clone(), Arc::clone(&value), cx.long_ttl());
@@ -263,15 +264,15 @@ async fn processes_never_overlap(cx: Context) -> Outcome {
     Ok(())
 }
 
-/// With a TTL of 10 s, a wait of 5 s and a hold of 2 s, the grants come at about 0, 2 and 4 s, and
-/// the refusals at 5 s.
+/// All processes start at one moment, wait up to 5 s and hold for 2 s. So the grants come about 0,
+/// 2 and 4 s after the start, and the two refusals after 5 s.
 async fn five_processes_at_a_barrier(cx: Context) -> Outcome {
     let wait = Duration::from_secs(5);
     let mut workers = Vec::new();
     for _ in 0..5 {
         workers.push(cx.worker().await?);
     }
-    // All workers are connected, so they can start at one moment.
+    // All workers are connected by now, so they can start at one moment in the near future.
     let barrier = (now() + Duration::from_millis(500)).since_boot();
     let command = Command::Cycles {
         ask: Ask {

@@ -162,7 +162,8 @@ async fn deadline_lies_within_the_lease(cx: Context) -> Outcome {
         let answered = now();
         let remaining = guard.remaining();
         let (latest, most) = (asked + ttl, ttl - margin(ttl));
-        // The lease counts from before the request was sent, so the round trip is part of it.
+        // The deadline counts from the moment before the request was sent, so the round trip is
+        // part of the lease.
         ensure!(
             answered + remaining <= latest.max(answered) + answered.since(asked),
             "valid beyond its lease"
@@ -236,7 +237,7 @@ async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
     Ok(())
 }
 
-/// Takes a lock directly at the store, so nothing renews it.
+/// Takes a lock through the backend, so nothing renews it.
 async fn acquire_directly(backend: &dyn DistLock, name: &str, ttl: Duration) -> Outcome<Lease> {
     let wanted = request(name, OwnerId::new(), ttl)?;
     let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {

@@ -92,6 +92,7 @@ fn ensure_rising(tokens: &[FencingToken]) -> Outcome {
     }
 }
 
+/// Takes and releases a lock. Returns the token of the grant.
 async fn acquire_and_release(locker: &Locker, name: &str, cx: &Context) -> Outcome<FencingToken> {
     let guard = acquire_free(locker, name, cx.long_ttl()).await?;
     let token = guard.token();
@@ -136,8 +137,8 @@ async fn token_rises_across_force_release(cx: Context) -> Outcome {
     let mut tokens = Vec::new();
     let mut forced = Vec::new();
     for _ in 0..6 {
-        // Each round uses another client, because a client whose lock was force-released believes
-        // its guard until it learns of that.
+        // Each round uses another client. A client whose lock was force-released takes it for held
+        // until it learns of the loss, so it could not take the lock again at once.
         let guard = acquire_free(&cx.locker().await?, &name, cx.long_ttl()).await?;
         tokens.push(guard.token());
         operator.force_release(&name, guard.token()).await?;
@@ -294,7 +295,8 @@ async fn epoch_is_shared(cx: Context) -> Outcome {
     release_clean(b).await
 }
 
-/// The guards of a former holder and of the present one.
+/// Takes a lock, force-releases it, and takes it with another client. Returns the guards of the
+/// former and of the present holder.
 async fn take_former_and_present_guard(cx: &Context) -> Outcome<(Guard, Guard)> {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
@@ -363,7 +365,7 @@ async fn resource_refuses_lower_token_of_new_epoch(cx: Context) -> Outcome {
         resource.check(&new.fence()).is_ok(),
         "the present holder passes"
     );
-    // This happens after the store was restored from a backup.
+    // A store that was restored from a backup may grant a lower token in a new epoch.
     let restored = Fence::new(old.token(), old.fence().owner, Epoch::new("restored"));
     for _ in 0..2 {
         match resource.check(&restored) {

@@ -1,5 +1,4 @@
-//! Property: the tasks of one client pass a lock on in order, and other clients are not starved by
-//! that.
+//! Property: the tasks of one client hand a lock over in order, and still let other clients get it.
 
 use std::{
     sync::{
@@ -75,7 +74,7 @@ async fn first_come_first_served(cx: Context) -> Outcome {
             release_clean(guard).await?;
             Ok((turn, order))
         });
-        // The future is polled here, so that the order of asking is certain.
+        // This first poll puts the task into the local queue, so the order of asking is certain.
         ensure!(
             within(Duration::from_millis(20), &mut waiting)
                 .await
@@ -108,8 +107,9 @@ async fn each_task_gets_its_own_token(cx: Context) -> Outcome {
                 .meta(&label)
                 .acquire()
                 .await?;
-            // A session store may grant the lock to the next task of the process while it still
-            // removes the node of the former holder. For that moment others see the former holder.
+            // A session store may grant the lock to the next task while the node of the former
+            // holder is still being removed. Until then other clients see the former holder, so the
+            // inspection is repeated.
             let mut held = inspect_lock(&other, &name).await?.held;
             if other.capabilities().lease == LeaseKind::Session {
                 let ours = Some(guard.token());
@@ -146,7 +146,7 @@ async fn each_task_gets_its_own_token(cx: Context) -> Outcome {
     Ok(())
 }
 
-/// Starts tasks that keep a lock busy until they are stopped.
+/// Starts tasks that take, hold and release a lock again and again until they are stopped.
 fn keep_busy(
     locker: &Locker,
     name: &str,
@@ -183,12 +183,14 @@ fn keep_busy(
     BusyTasks { stop, tasks }
 }
 
+/// The tasks that [`keep_busy`] has started.
 struct BusyTasks {
     stop: Arc<std::sync::atomic::AtomicBool>,
     tasks: Vec<tokio::task::JoinHandle<Outcome>>,
 }
 
 impl BusyTasks {
+    /// Ends the tasks. It is a failure when one of them has failed.
     async fn stop(self) -> Outcome {
         self.stop.store(true, Ordering::SeqCst);
         soon("the busy tasks end", join(self.tasks))
@@ -225,6 +227,7 @@ async fn lone_task_lets_another_client_in(cx: Context) -> Outcome {
     ensure_waiting_client_is_served(&cx, 1).await
 }
 
+/// Checks that a client gets a lock which tasks of another client keep busy.
 async fn ensure_waiting_client_is_served(cx: &Context, busy_tasks: usize) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, history) = (cx.name("a"), History::new());
@@ -307,7 +310,7 @@ async fn lost_lock_is_not_handed_over(cx: Context) -> Outcome {
     });
     sleep(Duration::from_millis(100)).await;
     other.force_release(&name, lost.token()).await?;
-    // Either the outsider or the waiting task is first.
+    // The lock is free now. Either this outsider gets it, or the waiting task does.
     let outsider = other
         .lock(&name)
         .ttl(cx.long_ttl())

@@ -158,7 +158,7 @@ async fn released_lock_is_free(cx: Context) -> Outcome {
 async fn inspection_changes_nothing(cx: Context) -> Outcome {
     let (other, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
     let dead = cx.acquire_and_crash(&name, ttl).await?;
-    // A lock that is inspected all the time still expires on time.
+    // The case inspects and lists the lock all the time. It must still expire on time.
     eventually("it expires", cx.freed_within(ttl), || async {
         other.list(cx.prefix()).await?;
         Ok(inspect_lock(&other, &name).await?.held.is_none())
@@ -325,8 +325,8 @@ async fn forced_release_frees_the_lock(cx: Context) -> Outcome {
     );
     let next = acquire_free(&other, &name, cx.long_ttl()).await?;
     ensure!(next.token() > guard.token(), "tokens rise");
-    // The former holder learns of the loss at its next renewal or its deadline, and harms no other
-    // holder.
+    // The drop of the former guard releases in the background. That must not free the lock of the
+    // next holder.
     drop(guard);
     sleep(Duration::from_millis(200)).await;
     expect_busy(&holder, &name).await?;
@@ -427,12 +427,12 @@ async fn requests_are_counted_per_client(cx: Context) -> Outcome {
     let (before, unrelated) = (count(&*busy)?, count(&*idle)?);
     cycles(&*busy, &cx.name("a"), cx.long_ttl()).await?;
     let (now, others) = (count(&*busy)? - before, count(&*idle)? - unrelated);
-    // Fewer than one request for each step would be a batch of several steps.
+    // A cycle has two steps, one after the other, so no batch can join them.
     ensure!(
         now >= 2 * CYCLES,
         "{CYCLES} cycles counted as {now} requests"
     );
-    // A background task of an idle client may ask the store at times.
+    // An idle client may send a few requests too, from its background tasks.
     ensure!(
         others < CYCLES,
         "{CYCLES} cycles of one client counted as {others} requests of another"

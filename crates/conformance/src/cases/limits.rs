@@ -61,11 +61,12 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 async fn recording_locker(cx: &Context) -> Outcome<(Locker, Arc<RecordingBackend>)> {
     let recording = Arc::new(RecordingBackend::new(cx.store().await?.lock()));
     let locker = Locker::new(recording.clone());
-    // The keeper thread opens its own handle before the recording counts.
+    // The keeper thread opens its own handle here. So a later request can only come from the case.
     locker.ready().await?;
     Ok((locker, recording))
 }
 
+/// Checks that no request has reached the backend, and closes the locker.
 async fn ensure_no_requests_and_close(locker: Locker, recording: &RecordingBackend) -> Outcome {
     let asked = recording.called_methods();
     ensure!(asked.is_empty(), "the store was asked to {asked:?}");
@@ -125,8 +126,8 @@ async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
             "{:?} remain of {ttl:?}",
             guard.remaining()
         );
-        // The smallest TTL may be over by now on a busy machine. Then the lock is lost, which is
-        // right.
+        // On a busy machine the smallest TTL may be over by now, so the lock may be lost. The
+        // result of the release is ignored.
         drop(guard.release().await);
     }
     Ok(())
@@ -280,7 +281,7 @@ async fn bad_keys_are_refused(cx: Context) -> Outcome {
         )?;
     }
     let records = cx.store().await?.records();
-    // A prefix is not a key: every text is a valid prefix, also one that no key can start with.
+    // Unlike a key, every text is a valid prefix, also one with which no key can start.
     for prefix in ["\n".to_owned(), "x".repeat(RecordKey::MAX_BYTES + 1)] {
         ensure_eq!(
             records.scan(&prefix, None, 10).await?.len(),
@@ -331,7 +332,7 @@ async fn capabilities_are_as_declared(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-/// Checks one error only: that of an acquire whose wait ends while the lock is held.
+/// This case checks one error: that of an acquire whose wait ends while the lock is held.
 async fn errors_are_one_line(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");

@@ -118,7 +118,7 @@ async fn expiry_is_reported_in_time(cx: Context) -> Outcome {
     Ok(())
 }
 
-/// Takes a guard that is not renewed, and returns it with its deadline.
+/// Takes a lock that is not renewed. Returns its guard and deadline.
 async fn acquire_unrenewed(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
     let request = cx.locker().await?.lock(cx.name(name)).ttl(cx.short_ttl());
     let guard = request.renew(Renew::Manual).acquire().await?;
@@ -126,8 +126,8 @@ async fn acquire_unrenewed(cx: &Context, name: &str) -> Outcome<(Guard, Moment)>
     Ok((guard, deadline))
 }
 
-/// No task asks whether the guard is valid or what remains of it: such a question finds the loss by
-/// itself and wakes the waiters.
+/// Here no task asks whether the guard is valid or how much time remains. Such a question would
+/// notice the loss and wake the waiters.
 async fn waiting_alone_reports_the_loss_in_time(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
     // The guards are dropped at the end, because a dropped guard is released instead of lost.
@@ -195,7 +195,8 @@ async fn forced_release_is_reported(cx: Context) -> Outcome {
     let (ttl, name) = (cx.short_ttl(), cx.name("a"));
     let guard = acquire_free(&holder, &name, ttl).await?;
     other.force_release(&name, guard.token()).await?;
-    // The deadline may be that of a renewal confirmed just before the forced release.
+    // The guard may believe that it holds the lock until its deadline, which a renewal may have
+    // raised just before the forced release.
     let reason = expect_loss_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
     let expected = if cx.capabilities().tells_force_release {
         LossReason::ForceReleased
@@ -203,7 +204,7 @@ async fn forced_release_is_reported(cx: Context) -> Outcome {
         LossReason::Removed
     };
     ensure_eq!(reason, expected, "the reason");
-    // A guard that has not noticed the forced release learns of it from its own release.
+    // A guard that has not noticed the forced release reports it as the result of its own release.
     let guard = holder
         .lock(&name)
         .ttl(cx.long_ttl())
@@ -215,7 +216,7 @@ async fn forced_release_is_reported(cx: Context) -> Outcome {
         Released::AlreadyLost(reason) => ensure_eq!(reason, expected, "the reason of the release"),
         other => fail!("the release of a lock that was forced away said {other:?}"),
     }
-    // A lock that was released properly was not force-released from its holder.
+    // A forced release of a lock that its holder has released says that it is not held.
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let token = guard.token();
     release_clean(guard).await?;
@@ -243,7 +244,7 @@ async fn takeover_is_reported(cx: Context) -> Outcome {
     release_clean(next).await
 }
 
-/// Takes a guard and lets its lease expire.
+/// Takes a lock, lets its lease expire, and returns the lost guard.
 async fn acquire_and_lose(cx: &Context, name: &str) -> Outcome<Guard> {
     let locker = cx.locker().await?;
     let guard = locker
@@ -260,7 +261,7 @@ async fn loss_keeps_its_first_reason(cx: Context) -> Outcome {
     let name = cx.name("a");
     let guard = acquire_and_lose(&cx, &name).await?;
     let other = cx.locker().await?;
-    // A second reason appears, but the first one stays.
+    // A takeover would be a second reason. The guard must keep the first one.
     sleep(cx.freed_within(cx.short_ttl())).await;
     let next = acquire_free(&other, &name, cx.long_ttl()).await?;
     for _ in 0..3 {
@@ -327,7 +328,7 @@ async fn no_loss_without_cause(cx: Context) -> Outcome {
         let ttl = cx.kept_ttl();
         start(async move {
             for round in 0..4 {
-                // The holds last from a moment to beyond several renewals.
+                // The shortest hold ends at once, and the longest lasts for several renewals.
                 let hold = ttl * u32::try_from(number * round).unwrap_or(0) / 16;
                 let who = format!("task {number}");
                 acquire_hold_release(&locker, &name, ttl, hold, &who, &history).await?;
@@ -421,7 +422,7 @@ async fn same_client_can_take_the_lock_again(cx: Context) -> Outcome {
     let lost = acquire_free(&holder, &name, cx.short_ttl()).await?;
     other.force_release(&name, lost.token()).await?;
     soon("the loss is reported", lost.lost()).await?;
-    // The old guard is still around, and still lost.
+    // The old guard still exists when the same client takes the lock again.
     let again = holder
         .lock(&name)
         .ttl(cx.long_ttl())
@@ -460,7 +461,7 @@ async fn validity_ends_at_the_deadline(cx: Context) -> Outcome {
         .await?;
     let deadline = now() + guard.remaining();
     sleep_until(deadline).await;
-    // The guard is asked before any task could report the loss.
+    // These questions may come before any task has reported the loss.
     ensure!(
         !guard.is_valid(),
         "valid {:?} after its deadline",

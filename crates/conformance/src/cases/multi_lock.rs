@@ -91,7 +91,7 @@ async fn sorts_and_removes_duplicates(cx: Context) -> Outcome {
 
 async fn failed_set_leaves_no_lock_held(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    // The held lock is the last one that the set takes.
+    // Another client holds the last lock, so the set has taken the others before it fails.
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
     let guard = acquire_free(&holder, &names[2], cx.long_ttl()).await?;
     let answer = other
@@ -168,7 +168,8 @@ async fn wait_counts_for_the_whole_set(cx: Context) -> Outcome {
             Ok(now().since(asked))
         }
     });
-    // The first lock becomes free late in the wait, so the second gets only the rest of the wait.
+    // The first lock becomes free in the middle of the wait. For the second lock, only the rest of
+    // the wait must be left.
     sleep(wait / 2).await;
     release_clean(first).await?;
     let Some(waited) = join([waiting]).await?.pop() else {

@@ -52,8 +52,8 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// Names that some store folds, trims, splits, expands or sorts in its own way. All of them are
-/// distinct.
+/// Names that a store may confuse, because it folds their case, trims, splits or expands them, or
+/// sorts them in its own way. All of them are distinct.
 const TRICKY: &[&str] = &[
     "a",
     "A",
@@ -154,6 +154,7 @@ const TRICKY: &[&str] = &[
     "\u{10ffff}",
 ];
 
+/// Takes a lock for each tricky name. Returns the names with their guards.
 async fn acquire_tricky_names(
     cx: &Context,
     locker: &distlock_core::Locker,
@@ -179,6 +180,7 @@ async fn acquire_tricky_names(
     join(tasks.collect::<Vec<_>>()).await
 }
 
+/// Releases the guards. It is a failure when one had lost its lock.
 async fn release_all(guards: Vec<(String, Guard)>) -> Outcome {
     let releases = guards
         .into_iter()
@@ -225,8 +227,8 @@ async fn bare_special_names_work(cx: Context) -> Outcome {
     for name in [
         ".", "..", "/", "//", "%", "*", "~", "_", "-", "{}", "'", "\\", " ", "🔒",
     ] {
-        // These names lack the prefix of this case, so another run of the suite may hold one for a
-        // moment.
+        // These names do not start with the prefix of this case, so another run of the suite may
+        // hold one for a moment. The case waits for it.
         let guard = holder
             .lock(name)
             .ttl(cx.long_ttl())
@@ -315,6 +317,7 @@ async fn list_prefix_is_literal(cx: Context) -> Outcome {
     release_all(held).await
 }
 
+/// Writes a record under each tricky key, with the key as its value. Returns the keys.
 async fn write_tricky_keys(cx: &Context) -> Outcome<Vec<String>> {
     let records = cx.store().await?.records();
     let mut keys = Vec::new();

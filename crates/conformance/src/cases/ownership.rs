@@ -82,7 +82,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// A lock that one owner holds directly at the store.
+/// A lock that one owner has taken through the backend, so nothing renews it.
 struct DirectHold {
     backend: Arc<dyn DistLock>,
     lease: Lease,
@@ -91,6 +91,7 @@ struct DirectHold {
 }
 
 impl DirectHold {
+    /// Takes the lock, which must be free.
     async fn new(cx: &Context, tail: &str, ttl: Duration) -> Outcome<Self> {
         let (backend, name, owner) = (cx.backend().await?, cx.name(tail), OwnerId::new());
         let Some(Grant { token, .. }) = backend
@@ -109,7 +110,7 @@ impl DirectHold {
         })
     }
 
-    /// The lease as another client would forge it, with another owner and even the right token.
+    /// A lease with another owner and the right token, as another client could forge it.
     fn forged_lease(&self) -> Lease {
         Lease::new(self.lease.name.clone(), OwnerId::new(), Some(self.token))
     }
@@ -118,6 +119,7 @@ impl DirectHold {
         Ok(Renewal::plain(Ttl::new(self.ttl)?))
     }
 
+    /// A request of this owner for the same lock.
     fn request_by(&self, owner: OwnerId) -> Outcome<AcquireRequest> {
         request(self.lease.name.as_str(), owner, self.ttl)
     }
@@ -206,7 +208,7 @@ async fn repeated_acquire_keeps_the_token(cx: Context) -> Outcome {
     let ttl = cx.kept_ttl();
     let held = DirectHold::new(&cx, "a", ttl).await?;
     let start = now();
-    // A repeated request restarts the lease in the same step, so the lock outlives its first TTL.
+    // Each repeated request restarts the lease, so the lock is held for longer than its first TTL.
     while now().since(start) < 2 * ttl {
         let Some(again) = held
             .backend
@@ -380,7 +382,7 @@ async fn contender_gets_the_lock_on_release(cx: Context) -> Outcome {
         "granted to a second owner"
     );
     let (token, name) = (held.token, held.lease.name.clone());
-    // A cancelled wait loses no wake-up.
+    // This wait is dropped after a moment. That must not lose the wake-up of the release.
     let _ = within(
         Duration::from_millis(20),
         contender.wait(Duration::from_secs(5)),
@@ -492,7 +494,7 @@ async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
         "free for the first handle too"
     );
     second.close().await;
-    // The first handle does not depend on the second.
+    // The first handle still works after the second one was closed.
     held.backend.inspect(&held.lease.name).await?;
     Ok(())
 }

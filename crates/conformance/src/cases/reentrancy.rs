@@ -110,7 +110,7 @@ async fn last_release_frees(cx: Context) -> Outcome {
     let name = cx.name("a");
     let outer = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let (middle, inner) = (outer.reenter()?, outer.reenter()?);
-    // The outer guard is released first, because the order does not matter.
+    // The outer guard is released first, because the order must not matter.
     for guard in [outer, inner] {
         release_clean(guard).await?;
         expect_busy(&other, &name).await?;
@@ -133,6 +133,7 @@ async fn dropped_guard_counts_as_released(cx: Context) -> Outcome {
     release_clean(acquire_free(&other, &name, cx.long_ttl()).await?).await
 }
 
+/// Takes a lock with one attempt of a scope, which must be granted.
 async fn acquire_in_scope(
     cx: &Context,
     locker: &distlock_core::Locker,
@@ -192,7 +193,8 @@ async fn other_scopes_are_excluded(cx: Context) -> Outcome {
             .await?;
         ensure!(attempt.acquired().is_none(), "granted to another scope");
     }
-    // The same scope at another client is another owner for the store.
+    // A scope counts within one client. The store takes another client for another owner, also with
+    // the same scope.
     let attempt = other
         .lock(&name)
         .ttl(cx.long_ttl())
@@ -345,7 +347,8 @@ async fn scope_waits_within_its_limit(cx: Context) -> Outcome {
     let (holder, locker) = cx.two_lockers().await?;
     let (name, scope, wait) = (cx.name("a"), Scope::new(), Duration::from_millis(1500));
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
-    // The limit is longer than the wait and shorter than twice the wait.
+    // Tasks that wait one after the other would need at least twice the wait. The limit is longer
+    // than one wait and shorter than two.
     let limit = wait + Duration::from_millis(1200);
     let tasks = (0..3).map(|_| {
         let (locker, name, scope, ttl) =

@@ -164,7 +164,7 @@ async fn dropped_guard_frees_the_lock(cx: Context) -> Outcome {
     let name = cx.name("a");
     drop(acquire_free(&holder, &name, cx.long_ttl()).await?);
     release_clean(acquire_within(&other, &name, SOON).await?).await?;
-    // The same from a thread without a runtime.
+    // The drop must also work on a thread without a runtime.
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let thread = std::thread::spawn(move || drop(guard));
     release_clean(acquire_within(&other, &name, SOON).await?).await?;
@@ -181,7 +181,7 @@ async fn panic_frees_the_lock(cx: Context) -> Outcome {
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let task = tokio::spawn(async move {
         let _guard = guard;
-        // This unwinds like a panic, but prints no message.
+        // This call unwinds like a panic, but prints no message.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     ensure!(task.await.is_err(), "the task panics");

@@ -114,7 +114,8 @@ async fn renewal_extends_the_visible_lease(cx: Context) -> Outcome {
         .held
         .and_then(|held| held.expires_in)
     else {
-        // A session store has no such number. There `renewed_guard_outlasts_several_ttls` checks the promise.
+        // A session store does not show when a lease expires. There
+        // `renewed_guard_outlasts_several_ttls` checks the promise.
         return release_clean(guard).await;
     };
     ensure!(first <= ttl, "expires in {first:?}");
@@ -127,8 +128,8 @@ async fn renewal_extends_the_visible_lease(cx: Context) -> Outcome {
     else {
         fail!("not held any more");
     };
-    // A store may read its clock when an inspection begins, and then see a renewal that came in the
-    // middle of it.
+    // A store may read its clock when an inspection begins, and the lease after a renewal in the
+    // meantime. So the time of the inspection is added.
     ensure!(
         !later.is_zero() && later <= ttl + now().since(asked),
         "expires in {later:?} after one TTL"
@@ -261,7 +262,7 @@ async fn extend_after_a_loss_fails(cx: Context) -> Outcome {
         &[ErrorKind::Lost],
     )?;
     ensure!(!guard.is_valid(), "lost for good");
-    // The refused extension does not keep others out either.
+    // A refused extension must not extend the lease in the store either.
     release_clean(acquire_within(&other, &name, cx.freed_within(ttl)).await?).await
 }
 
@@ -289,7 +290,8 @@ async fn renewal_keeps_holder_and_meta(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-/// Takes a guard on a runtime and a thread of its own.
+/// Takes the lock `a` on a new thread with a runtime of its own, and calls `work` there with the
+/// runtime and the guard. Returns the result of `work`.
 async fn acquire_on_own_runtime<T: Send + 'static>(
     cx: &Context,
     work: impl FnOnce(tokio::runtime::Runtime, Guard) -> T + Send + 'static,
@@ -373,7 +375,7 @@ async fn dropped_runtime_keeps_its_locks(cx: Context) -> Outcome {
         expect_busy(&other, &name).await?;
         sleep(Duration::from_millis(50)).await;
     }
-    // The background release does not need that runtime either.
+    // The release in the background must not need the dropped runtime either.
     drop(guard);
     release_clean(acquire_within(&other, &name, SOON).await?).await
 }
@@ -384,7 +386,7 @@ async fn renewal_stops_with_the_release(cx: Context) -> Outcome {
     for round in 0..6_u64 {
         let name = cx.name(&round.to_string());
         let guard = acquire_free(&holder, &name, ttl).await?;
-        // The release comes around the time of the first renewal.
+        // The release comes about when the first renewal is sent, so that the two may overlap.
         sleep(ttl / 3 + Duration::from_millis(round * 2)).await;
         release_clean(guard).await?;
         eventually("free after the release", SOON, || async {

@@ -274,7 +274,7 @@ async fn resumed_guard_is_renewed(cx: Context) -> Outcome {
     let ticket = acquire_as_ticket(&one, &name, ttl).await?;
     let guard = two.resume(&ticket).await?;
     sleep(cx.freed_within(ttl)).await;
-    // The error names the reason.
+    // The error of `check` names the reason of a loss.
     guard.check()?;
     expect_busy(&one, &name).await?;
     release_clean(guard).await
@@ -307,7 +307,7 @@ async fn used_ticket_cannot_be_renewed(cx: Context) -> Outcome {
     let name = cx.name("a");
     let ticket = acquire_as_ticket(&one, &name, cx.long_ttl()).await?;
     let guard = two.resume(&ticket).await?;
-    // A renewal of the used ticket would shorten the guard's lease.
+    // If this renewal succeeded, it would shorten the guard's lease.
     expect_error(
         "renewal",
         one.renew_ticket(&ticket, cx.short_ttl()).await,

@@ -133,6 +133,8 @@ async fn zero_wait_tries_once(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
+/// Checks that a waiter gives up when its wait is over. With `local`, the waiter uses the holder's
+/// own client.
 async fn ensure_waiter_times_out(cx: &Context, local: bool) -> Outcome {
     let holder = cx.locker().await?;
     let waiter = if local {
@@ -232,6 +234,8 @@ async fn busy_names_the_holder(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
+/// Checks that a waiter gets the lock soon after a release. With `local`, the waiter uses the
+/// holder's own client.
 async fn ensure_release_serves_waiter(cx: &Context, local: bool) -> Outcome {
     let holder = cx.locker().await?;
     let waiter = if local {
@@ -390,7 +394,8 @@ async fn order_between_clients_is_as_promised(cx: Context) -> Outcome {
                 Ok((place, order))
             }
         }));
-        // The next client starts to wait when this one is known to wait.
+        // The next client must start to wait after this one, so the case waits until this one is in
+        // the store queue, or for a while where the store shows no waiters.
         if inspect_lock(&holder, &name).await?.waiters.is_some() {
             eventually("the waiter has joined", SOON, || async {
                 Ok(inspect_lock(&holder, &name).await?.waiters == Some(place + 1))

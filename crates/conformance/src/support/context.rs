@@ -23,11 +23,13 @@ use super::{
 };
 use crate::{Outcome, Subject, failure::fail, worker::Worker};
 
-/// The subject, as one case uses it.
+/// The subject for one case, with the names and clients that the case uses.
 #[derive(Clone)]
 pub(crate) struct Context {
     subject: Subject,
+    /// The start of every name of this case.
     prefix: Arc<str>,
+    /// The clients that the case has opened. The clean-up closes them.
     opened: Arc<Mutex<Vec<Store>>>,
 }
 
@@ -53,7 +55,7 @@ impl Context {
         &self.prefix
     }
 
-    /// A name of this case.
+    /// A name of this case that ends with `tail`.
     pub(crate) fn name(&self, tail: &str) -> String {
         format!("{}{tail}", self.prefix)
     }
@@ -66,13 +68,13 @@ impl Context {
         Ok(RecordKey::new(self.name(tail))?)
     }
 
-    /// The TTL of a lease that must be kept for several times its length. A busy machine may stand
-    /// still for half of the TTL without losing the lock.
+    /// The TTL of a lock that is renewed several times. It is long enough that a busy machine may
+    /// delay a renewal by half of it.
     pub(crate) fn kept_ttl(&self) -> Duration {
         self.capabilities().min_ttl.max(Duration::from_secs(2))
     }
 
-    /// The TTL of a lease that is meant to expire.
+    /// The TTL of a lease that expires during the case.
     pub(crate) fn short_ttl(&self) -> Duration {
         self.capabilities().min_ttl.max(Duration::from_millis(800))
     }
@@ -82,8 +84,8 @@ impl Context {
         (self.capabilities().min_ttl * 2).max(Duration::from_secs(30))
     }
 
-    /// The time after which the store must have freed a lock that was granted for `ttl` and is not
-    /// renewed.
+    /// The time within which the store must free a lock that was granted for `ttl` and is not
+    /// renewed. It includes the slack for a busy machine.
     pub(crate) fn freed_within(&self, ttl: Duration) -> Duration {
         let session = self.capabilities().session_timeout;
         let ttl = session.map_or(ttl, |session| ttl.max(session));
@@ -97,9 +99,9 @@ impl Context {
             .map_or(ttl, |lease| lease.min(ttl))
     }
 
-    /// Whether a guard may report the lease `reported` after asking for `ttl`. A lease that ends
-    /// with a session may be a little shorter, because it counts from the last sign of life of the
-    /// session.
+    /// Whether a guard that asked for `ttl` may report a lease of this length. A lease that ends
+    /// with a session may be a little shorter, because it counts from the last answer that kept the
+    /// session alive.
     pub(crate) fn is_expected_lease(&self, reported: Duration, ttl: Duration) -> bool {
         let most = self.longest_lease(ttl);
         let least = match self.capabilities().lease {
@@ -109,8 +111,9 @@ impl Context {
         (least..=most).contains(&reported)
     }
 
-    /// The time after which a lease of `ttl` is over for its holder, unless something extended it.
-    /// Where leases end with sessions, none outlasts this time by much.
+    /// The time after which a lease of `ttl` is over for its holder, unless it was extended. It is
+    /// shorter where the store limits leases, because there an extended lease must still outlast
+    /// this time.
     pub(crate) fn lease_over_after(&self, ttl: Duration) -> Duration {
         match self.capabilities().max_lease {
             Some(_) => ttl * 5 / 4,
@@ -125,12 +128,13 @@ impl Context {
         Ok(store)
     }
 
-    /// Opens another independent client, as its callers see it.
+    /// Opens another independent client, for the interface that callers use.
     pub(crate) async fn locker(&self) -> Outcome<Locker> {
         Ok(self.store().await?.locker())
     }
 
-    /// Opens another independent client, as the engine sees it.
+    /// Opens another independent client, for the interface that the engine uses. Nothing renews a
+    /// lock that is taken there.
     pub(crate) async fn backend(&self) -> Outcome<Arc<dyn DistLock>> {
         Ok(self.store().await?.lock())
     }
@@ -148,7 +152,8 @@ impl Context {
         }
     }
 
-    /// Takes a lock as a holder that then dies without a release.
+    /// Takes a lock as a holder that then dies without a release: a killed process, or a request
+    /// whose lease nobody renews.
     pub(crate) async fn acquire_and_crash(
         &self,
         name: &str,
@@ -199,11 +204,12 @@ impl Context {
     }
 }
 
-/// A holder that died.
+/// A holder that died without a release.
 #[derive(Debug)]
 pub(crate) struct CrashedHolder {
-    /// The moment before its request was sent.
+    /// The moment before the request for the lock was sent.
     pub(crate) asked: Moment,
+    /// The token of the dead holder's grant.
     pub(crate) token: FencingToken,
 }
 

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Polls a future at most `polls` times, whenever its task is woken, and then drops it.
+/// Polls a future at most `polls` times, each time that its task is woken, and then drops it.
 ///
 /// `None`: the future was dropped before it ended.
 pub(crate) async fn poll_at_most<F: Future>(polls: usize, future: F) -> Option<F::Output> {
@@ -32,8 +32,8 @@ impl<F: Future> Future for AtMost<F> {
         self.left -= 1;
         match self.future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            // The future is dropped right after its last poll: that is the moment the case asks
-            // for.
+            // The caller drops the future right after this answer. So the future is dropped after
+            // exactly its n-th poll.
             Poll::Pending if self.left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }

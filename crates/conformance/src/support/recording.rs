@@ -9,7 +9,7 @@ use distlock_core::{
     HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed, Result,
 };
 
-/// A backend that passes every call on and keeps the names of the methods that reach the store.
+/// A backend that passes every call on to another one, and records the names of the methods.
 #[derive(Debug)]
 pub(crate) struct RecordingBackend {
     backend: Arc<dyn DistLock>,
@@ -17,6 +17,7 @@ pub(crate) struct RecordingBackend {
 }
 
 impl RecordingBackend {
+    /// Records the calls to this backend.
     pub(crate) fn new(backend: Arc<dyn DistLock>) -> Self {
         Self {
             backend,

@@ -1,6 +1,7 @@
-//! The time in which this process could not run.
+//! The measurement of stalls: times in which this process could not run.
 //!
-//! A bound of running time does not count that time: it tells a late notice from a stalled machine.
+//! A bound on running time leaves stalls out. So a case can tell a late report from a machine that
+//! stood still.
 
 use std::{
     sync::{
@@ -14,8 +15,9 @@ use distlock_core::Moment;
 
 use super::time::{now, sleep};
 
+/// The pause after which the meter expects to run again.
 const TICK: Duration = Duration::from_millis(5);
-/// The usual lateness of a sleep on a busy machine.
+/// The delay of a sleep that is usual on a busy machine. It does not count as a stall.
 const USUAL: Duration = Duration::from_millis(5);
 
 /// Measures the time in which this process could not run.
@@ -26,6 +28,7 @@ pub(crate) struct StallMeter {
 }
 
 impl StallMeter {
+    /// Starts to measure, until the meter is dropped.
     pub(crate) fn start() -> Self {
         let stalled_nanos = Arc::<AtomicU64>::default();
         let total = Arc::clone(&stalled_nanos);
@@ -44,7 +47,7 @@ impl StallMeter {
         }
     }
 
-    /// The running time from `earlier` to `later`; it may be a little more than that.
+    /// The time from `earlier` to `later` without the stalls since the start of the meter.
     pub(crate) async fn running(&self, earlier: Moment, later: Moment) -> Duration {
         // The next tick counts a stall that ended just now.
         sleep(2 * TICK).await;

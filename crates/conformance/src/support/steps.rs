@@ -1,4 +1,5 @@
-//! The steps that most cases share: take, refuse, release, look, and tasks of a case.
+//! The steps that most cases share: taking, refusing, releasing and inspecting a lock, and the
+//! tasks of a case.
 
 use std::{future::Future, time::Duration};
 
@@ -14,7 +15,7 @@ use crate::{
     history::{History, Hold},
 };
 
-/// Starts a task of the case; see [`join`].
+/// Starts a task of the case. [`join`] waits for its result.
 pub(crate) fn start<T: Send + 'static>(
     future: impl Future<Output = Outcome<T>> + Send + 'static,
 ) -> tokio::task::JoinHandle<Outcome<T>> {
@@ -35,7 +36,7 @@ pub(crate) async fn join<T>(
     results.await
 }
 
-/// A request as the engine makes it.
+/// A request for a backend, as the engine makes it.
 pub(crate) fn request(name: &str, owner: OwnerId, ttl: Duration) -> Outcome<AcquireRequest> {
     Ok(AcquireRequest::new(
         LockName::new(name)?,
@@ -45,7 +46,7 @@ pub(crate) fn request(name: &str, owner: OwnerId, ttl: Duration) -> Outcome<Acqu
     ))
 }
 
-/// Makes one attempt that must be granted.
+/// Takes a lock with one attempt, which must be granted.
 pub(crate) async fn acquire_free(locker: &Locker, name: &str, ttl: Duration) -> Outcome<Guard> {
     match locker.lock(name).ttl(ttl).try_acquire().await? {
         Attempt::Acquired(guard) => Ok(guard),
@@ -65,13 +66,13 @@ pub(crate) async fn expect_busy(locker: &Locker, name: &str) -> Outcome<Option<H
     }
 }
 
-/// Waits for a lock that becomes free within `time`.
+/// Takes a lock that must become free within `time`. The lease is long.
 pub(crate) async fn acquire_within(locker: &Locker, name: &str, time: Duration) -> Outcome<Guard> {
     let ttl = (locker.capabilities().min_ttl * 2).max(Duration::from_secs(30));
     Ok(locker.lock(name).ttl(ttl).wait(time).acquire().await?)
 }
 
-/// Releases a guard, which must be clean.
+/// Releases a guard. It is a failure when the guard had lost its lock before.
 pub(crate) async fn release_clean(guard: Guard) -> Outcome {
     let name = guard.name().clone();
     match guard.release().await {
@@ -85,7 +86,7 @@ pub(crate) async fn inspect_lock(locker: &Locker, name: &str) -> Outcome<LockInf
     Ok(locker.inspect(name).await?)
 }
 
-/// Takes a lock, holds it for a time, records the hold, and releases the lock.
+/// Takes a lock, holds it for a time, records the hold under the name `who`, and releases the lock.
 pub(crate) async fn acquire_hold_release(
     locker: &Locker,
     name: &str,

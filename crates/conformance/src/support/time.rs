@@ -1,4 +1,4 @@
-//! Time for the cases: the clock, sleeps, and bounds on the time of a step.
+//! Time in the cases: the clock, sleeps, and bounds on the time of a step.
 //!
 //! Invariant: a bound here is either the promise of a case or seconds long, so a busy machine does
 //! not fail a case.
@@ -12,10 +12,11 @@ use crate::{
     failure::{ensure, fail},
 };
 
-/// The extra time on top of a bound of the contract, for a machine that is busy with other cases.
+/// The time that a case adds to a bound of the contract, because the machine may be busy with other
+/// cases.
 pub(crate) const SLACK: Duration = Duration::from_secs(2);
 
-/// The bound on every step that does not wait for a lease to expire.
+/// The time limit of a step that does not wait for a lease to expire.
 pub(crate) const SOON: Duration = Duration::from_secs(8);
 
 pub(crate) fn now() -> Moment {
@@ -41,7 +42,7 @@ pub(crate) async fn within<F: Future>(time: Duration, future: F) -> Option<F::Ou
     }
 }
 
-/// Like [`within`] with [`SOON`], where being late is a failure.
+/// Waits for the output of a future for at most [`SOON`]. A late output is a failure.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Outcome<F::Output> {
     match within(SOON, future).await {
         Some(output) => Ok(output),
@@ -49,7 +50,7 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Outcome<F::Output>
     }
 }
 
-/// Repeats the check until it holds.
+/// Repeats a check until it holds. It is a failure when it does not hold within `time`.
 pub(crate) async fn eventually<F>(
     what: &str,
     time: Duration,

@@ -12,7 +12,7 @@ use tokio::{
 use super::protocol::{Ask, Command, Refused, ReleaseReport, Reply};
 use crate::{Failure, Outcome, Workers, failure::fail, support::within};
 
-/// The longest time that a command of the suite keeps a worker busy.
+/// The time within which a worker must answer a command.
 const TOO_LONG: Duration = Duration::from_secs(60);
 
 /// A worker process that has opened the store. Dropping this value kills the process.
@@ -93,13 +93,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Its answer to the oldest command that was not answered yet.
+    /// Waits for the worker's reply to the oldest command that it has not answered yet.
     ///
     /// # Errors
-    /// When it is gone, or silent for a minute.
+    /// When the worker is gone, or silent for a minute.
     ///
     /// # Cancel safety
-    /// Safe: the answer stays readable.
+    /// Safe: a later call returns the reply.
     pub async fn reply(&mut self) -> Outcome<Reply> {
         match within(TOO_LONG, self.output.next_line()).await {
             Some(Ok(Some(line))) => serde_json::from_str(&line)
@@ -110,13 +110,13 @@ impl Worker {
         }
     }
 
-    /// Tells it to do something and waits for the answer.
+    /// Sends a command and waits for the reply.
     ///
     /// # Errors
     /// As [`Worker::send`] and [`Worker::reply`].
     ///
     /// # Cancel safety
-    /// Not safe: the next answer would be taken for another's.
+    /// Not safe: the reply to this command would count as the reply to the next one.
     pub async fn ask(&mut self, command: &Command) -> Outcome<Reply> {
         self.send(command).await?;
         self.reply().await
@@ -184,6 +184,7 @@ impl Worker {
         Ok(())
     }
 
+    /// Returns the lock of a reply, which must be [`Reply::Acquired`].
     fn expect_acquired(reply: Reply) -> Outcome<Acquired> {
         match reply {
             Reply::Acquired {

@@ -1,4 +1,5 @@
-//! The worker's side: executes commands of the suite with one locker and at most one guard.
+//! The worker's side. A worker executes the commands of the suite with one locker and at most one
+//! guard.
 //!
 //! Invariant: each command gets exactly one reply. A failure of the store is a reply, never the end
 //! of the worker.
@@ -56,10 +57,12 @@ where
     Ok(())
 }
 
+/// The worker after it has opened the store.
 struct WorkerState {
     locker: Locker,
-    /// Keeps the store open.
+    /// This value keeps the store open.
     _store: Store,
+    /// The lock that the worker keeps between two commands.
     guard: Option<Guard>,
 }
 
@@ -72,6 +75,7 @@ impl WorkerState {
         }
     }
 
+    /// Executes one command. An error becomes a reply too.
     async fn execute(&mut self, command: Command) -> Result<Reply> {
         Ok(match command {
             Command::Acquire(ask) => {
@@ -123,6 +127,7 @@ impl WorkerState {
         })
     }
 
+    /// Keeps a guard that was just granted, and describes it.
     fn keep_guard(&mut self, guard: Guard, asked: Moment) -> Reply {
         let granted = now();
         let reply = Reply::Acquired {
@@ -135,6 +140,7 @@ impl WorkerState {
         reply
     }
 
+    /// Takes, holds and releases the lock `count` times. A refused cycle does not end the others.
     async fn run_cycles(&self, ask: &Ask, hold: Duration, count: u32) -> Result<Reply> {
         let mut holds = Vec::new();
         let mut releases = Vec::new();
@@ -169,6 +175,7 @@ impl WorkerState {
     }
 }
 
+/// Waits until the request may start. Returns the moment after the wait.
 async fn wait_for_start(ask: &Ask) -> Moment {
     sleep_until(Moment::from_boot(ask.not_before)).await;
     SystemClock.now()
@@ -190,8 +197,8 @@ async fn acquire(locker: &Locker, ask: &Ask) -> Result<Guard> {
 }
 
 /// Holds a lock for a time, or until it is lost. Returns the first and the last moment at which the
-/// guard was known to be valid. A process that is stopped and continues later claims nothing about
-/// the time in between.
+/// guard was seen to be valid. So a process that was stopped, and continues after its lease has
+/// ended, does not report the time in between as a hold.
 async fn hold_while_valid(guard: &Guard, time: Duration) -> (Moment, Moment) {
     let from = now();
     let mut until = from;

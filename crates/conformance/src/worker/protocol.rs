@@ -1,5 +1,5 @@
-//! The messages between the suite and its workers. Times are counted from boot, so that all
-//! processes of the machine agree.
+//! The messages between the suite and its workers. A moment is the time since boot, so it means the
+//! same to all processes of the machine.
 //!
 //! Invariant: the JSON of these types is the wire format between two programs; a changed field
 //! breaks workers of another version.

@@ -3,15 +3,15 @@
 /// A situation, what to use in it, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct Alternative {
-    /// The caller's need.
+    /// The situation of the caller.
     pub when: &'static str,
-    /// The tool that meets it without a lock.
+    /// The tool to use instead of a lock.
     pub take: &'static str,
     /// The reason.
     pub why: &'static str,
 }
 
-/// The cases, the most frequent ones first.
+/// The situations, the most frequent one first.
 pub const ALTERNATIVES: [Alternative; 6] = [
     Alternative {
         when: "The same thing must not be created twice",

@@ -1,4 +1,4 @@
-//! The durability under which a store was measured: the server's own report of its settings in the
+//! The durability under which a store was measured: the settings that the server reported in the
 //! same run, or the setting of the tool that started the server. Nothing is assumed from the
 //! product.
 
@@ -14,13 +14,14 @@ const CHECKS: [&str; 6] = [
     "synchronous",
 ];
 
-/// For people: `synchronous_commit=on, fsync=on`. `None` when this run did not record it.
+/// The durability in words, such as `synchronous_commit=on, fsync=on`. `None` when this run did not
+/// record it.
 #[must_use]
 pub fn durability(store: &StoreFacts) -> Option<String> {
     let mut said: Vec<String> = Vec::new();
     for finding in CHECKS.iter().flat_map(|check| findings_of(store, check)) {
-        let setting = setting(finding);
-        // Every server of a group reports its own setting, and equal ones are shown once.
+        let setting = describe_setting(finding);
+        // Each server of a group reports its own setting. Equal settings are shown once.
         if !said.contains(&setting) {
             said.push(setting);
         }
@@ -39,7 +40,7 @@ pub fn durability(store: &StoreFacts) -> Option<String> {
 }
 
 /// The settings that let a crash of the server take back a granted lock.
-pub(crate) fn not_durable(store: &StoreFacts) -> Vec<&Finding> {
+pub(crate) fn undurable_settings(store: &StoreFacts) -> Vec<&Finding> {
     let bad = |it: &&Finding| it.verdict == "warn" || it.verdict == "fail";
     CHECKS
         .iter()
@@ -48,13 +49,14 @@ pub(crate) fn not_durable(store: &StoreFacts) -> Vec<&Finding> {
         .collect()
 }
 
+/// The findings of one check.
 fn findings_of<'a>(store: &'a StoreFacts, check: &'a str) -> impl Iterator<Item = &'a Finding> {
     store.findings.iter().filter(move |it| it.check == check)
 }
 
-/// `check=value`. The text after a finding's colon is an explanation and is cut off. One of several
-/// servers reports its address first, and the address is cut off too.
-fn setting(finding: &Finding) -> String {
+/// Describes a setting as `check=value`. The text after the colon of a finding explains the value,
+/// and is cut off. In a group, each server puts its address in front, which is cut off too.
+fn describe_setting(finding: &Finding) -> String {
     let said = match finding.detail.split_once(": ") {
         Some((address, said)) if address.contains(':') && !address.contains(' ') => said,
         _ => &finding.detail,
@@ -142,7 +144,7 @@ mod tests {
                      everysec",
                 ),
             ),
-            // Servers of a group that agree, and servers that do not.
+            // Two groups of servers: one with equal settings, one with different ones.
             (
                 &[
                     ("persistence", "pass", appends),
@@ -168,11 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn the_starters_setting_is_used_when_the_server_reports_none() {
+    fn the_setting_of_the_starting_tool_is_used_when_the_server_reports_none() {
         let mut set = store(&[("server", "pass", "serves as leader")]);
         set.durability = Some("forceSync=yes".into());
         assert_eq!(durability(&set).as_deref(), Some("forceSync=yes"));
-        // A server's own report wins over the starter's setting.
+        // The report of the server itself has precedence.
         set.findings = store(&[("fsync", "fail", "off: damage")]).findings;
         assert_eq!(durability(&set).as_deref(), Some("fsync=off"));
     }

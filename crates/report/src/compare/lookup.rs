@@ -1,7 +1,8 @@
-//! Lookups in a comparison: one figure, its spread, the clear best, the ratio of two stores.
+//! Lookups in a comparison: a figure, its spread, the store that is clearly the best, the ratio of
+//! two stores.
 //!
-//! Invariant: a difference is claimed only when the ranges of all rounds support it and the printed
-//! figures differ.
+//! Invariant: a store is called better only when the ranges of all rounds do not meet and the
+//! printed figures differ.
 
 use super::model::{Comparison, Figure, Measure, StoreFacts};
 use crate::results::statistics::Spread;
@@ -13,7 +14,7 @@ impl Comparison {
         self.stores.iter().find(|store| store.key == key)
     }
 
-    /// One figure.
+    /// The figure of one store in one experiment.
     #[must_use]
     pub fn figure(&self, store: &str, experiment: &str, measure: Measure) -> Option<&Figure> {
         self.figures
@@ -21,13 +22,14 @@ impl Comparison {
             .find(|it| it.store == store && it.experiment == experiment && it.measure == measure)
     }
 
-    /// A figure's median and range, where there is a number.
+    /// The median and the range of a figure; `None` when it has no number.
     #[must_use]
     pub fn spread(&self, store: &str, experiment: &str, measure: Measure) -> Option<Spread> {
         self.figure(store, experiment, measure)?.spread()
     }
 
-    /// Failures in stores that did not die: the store's name, the experiment, and the reason.
+    /// Experiments that failed in stores that did not die: the name of the store, the experiment,
+    /// and the reason.
     #[must_use]
     pub fn failures(&self) -> Vec<(&str, &str, &str)> {
         let mut all = Vec::new();
@@ -47,7 +49,8 @@ impl Comparison {
         all
     }
 
-    /// The sizes of all experiments of a family, rising: `independent` may give 1, 16, 64.
+    /// The sizes of all experiments of a family, in rising order: `independent-1`, `independent-16`
+    /// and `independent-64` give 1, 16, 64.
     #[must_use]
     pub fn sizes(&self, family: &str) -> Vec<u32> {
         let mut sizes: Vec<u32> = self
@@ -61,10 +64,10 @@ impl Comparison {
         sizes
     }
 
-    /// The store whose figure is clearly the best: its whole range beats every other range, and a
-    /// reader sees the difference. `None` when the ranges overlap, when `show` prints the same for
-    /// another store, or when only one store has a number. A store of one process is left out,
-    /// because it does not arbitrate between processes.
+    /// The store whose figure is clearly the best: its whole range is better than every other
+    /// range, and its printed figure differs from all others. `None` when the ranges overlap, when
+    /// `show` prints the same for another store, or when only one store has a number. A store of
+    /// one process is left out, because it does not arbitrate between processes.
     #[must_use]
     pub fn clear_best(
         &self,
@@ -104,7 +107,8 @@ impl Comparison {
         clear.then_some(best)
     }
 
-    /// One store's figure over another's, round by round.
+    /// The ratio of the figure of `store` to that of `over`, round by round; `None` when a number
+    /// is missing.
     #[must_use]
     pub fn ratio(
         &self,
@@ -118,17 +122,17 @@ impl Comparison {
         if above.missing.is_some() || below.missing.is_some() {
             return None;
         }
-        Spread::of(above.rounds.iter().zip(&below.rounds).map(|(a, b)| a / b))
+        Spread::from_values(above.rounds.iter().zip(&below.rounds).map(|(a, b)| a / b))
     }
 }
 
 impl Figure {
-    /// Median and range; `None` when there is no number.
+    /// The median and the range; `None` when there is no number.
     #[must_use]
     pub fn spread(&self) -> Option<Spread> {
         match self.missing {
             Some(_) => None,
-            None => Spread::of(self.rounds.iter().copied()),
+            None => Spread::from_values(self.rounds.iter().copied()),
         }
     }
 }
@@ -146,9 +150,9 @@ mod tests {
     use crate::{compare::fixtures::small, render::text::number};
 
     #[test]
-    fn the_best_is_only_named_when_no_other_range_reaches_it() {
+    fn a_store_is_the_best_only_when_no_other_range_meets_its_range() {
         let all = small();
-        // 45 to 220 around 90 to 110.
+        // The range of SQLite, 45 to 220, includes that of Redis, 90 to 110.
         assert_eq!(all.clear_best("uncontended", Measure::P50, number), None);
         assert_eq!(
             all.clear_best("independent-64", Measure::Rate, number),
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn of_figures_that_are_printed_alike_none_is_the_best() {
+    fn no_store_is_the_best_when_figures_are_printed_alike() {
         let mut all = small();
         // Ranges that do not meet: 245.6 to 245.8, and 246.0 to 246.4.
         all.figures[0].rounds = vec![245.6, 245.7, 245.8];
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_that_is_printed_as_one_is_no_difference() {
+    fn a_ratio_printed_as_one_is_no_difference() {
         let hardly = Spread {
             median: 1.01,
             low: 1.005,
@@ -182,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn ratios_pair_rounds_by_hand() {
+    fn a_ratio_compares_rounds_of_the_same_number() {
         let all = small();
-        // 100/50, 110/220, 90/45.
+        // The rounds give 100/50, 110/220 and 90/45.
         let mixed = all
             .ratio("redis", "sqlite", "uncontended", Measure::P50)
             .unwrap();
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_says_why_it_is_missing_has_no_number() {
+    fn a_missing_figure_has_no_spread_and_no_ratio() {
         let mut all = small();
         all.figures[2].missing = Some("the server died".into());
         assert_eq!(all.spread("redis", "independent-64", Measure::Rate), None);
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_a_family() {
+    fn sizes_are_read_from_the_names_of_experiments() {
         assert_eq!(small().sizes("independent"), [64]);
         assert!(small().sizes("idle").is_empty());
     }

@@ -1,18 +1,18 @@
-//! The load by other processes on the machine during a comparison.
+//! The load that other processes put on the machine during a comparison.
 
 use super::model::Comparison;
 use crate::{render::text::number, results::statistics::Spread};
 
-/// A round with this share or more counts as disturbed: a tenth is more than the spread of a quiet
-/// machine.
+/// A round counts as disturbed if other processes used at least this share of the processors. A
+/// tenth is more than the spread between rounds of a quiet machine.
 pub const BUSY_PERCENT: f64 = 10.0;
 
-/// A sentence that says that the machine was busy; `None` if it was not, or if nothing was
+/// A sentence that warns of a busy machine; `None` if no round was disturbed, or if nothing was
 /// recorded.
 #[must_use]
 pub fn busy_warning(comparison: &Comparison) -> Option<String> {
-    let shares: Vec<f64> = disturbed(comparison).collect();
-    let median = Spread::of(shares.iter().copied())?.median;
+    let shares: Vec<f64> = disturbed_rounds(comparison).collect();
+    let median = Spread::from_values(shares.iter().copied())?.median;
     Some(format!(
         "The machine was busy: {} % of CPU went to others in {} of {} rounds. The figures are \
          indicative only.",
@@ -22,13 +22,13 @@ pub fn busy_warning(comparison: &Comparison) -> Option<String> {
     ))
 }
 
-/// The same for the section on the method, which also mentions a quiet machine and a missing
-/// record.
+/// A sentence on the load for the section on the method. It also covers a quiet machine and a
+/// missing record.
 #[must_use]
 pub fn load_sentence(comparison: &Comparison) -> String {
     let rounds = comparison.loads.len();
     let limit = number(BUSY_PERCENT);
-    match disturbed(comparison).count() {
+    match disturbed_rounds(comparison).count() {
         _ if rounds == 0 => "CPU of others during the rounds: not measured.".to_owned(),
         0 => format!("CPU of others: less than {limit} % in each of {rounds} rounds."),
         many => format!(
@@ -38,7 +38,8 @@ pub fn load_sentence(comparison: &Comparison) -> String {
     }
 }
 
-fn disturbed(comparison: &Comparison) -> impl Iterator<Item = f64> {
+/// The shares of other processes in all disturbed rounds.
+fn disturbed_rounds(comparison: &Comparison) -> impl Iterator<Item = f64> {
     comparison
         .loads
         .iter()
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
     use crate::compare::{fixtures::small, model::RoundLoad};
 
-    fn with(shares: &[f64]) -> Comparison {
+    fn comparison_with_loads(shares: &[f64]) -> Comparison {
         let mut all = small();
         all.loads = shares
             .iter()
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_named_with_its_share_and_its_rounds() {
+    fn a_busy_machine_is_reported_with_its_median_load_and_its_disturbed_rounds() {
         for (shares, named, method) in [
             (&[][..], None, "not measured"),
             (&[0.0, 9.9, 3.0], None, "less than 10 % in each of 3 rounds"),
@@ -81,7 +82,7 @@ mod tests {
                 "10 % or more in 1 of 1 rounds",
             ),
         ] {
-            let all = with(shares);
+            let all = comparison_with_loads(shares);
             let said = busy_warning(&all);
             match named {
                 Some(named) => assert!(

@@ -1,8 +1,8 @@
 //! Several stores side by side: the results of a run, as data.
 //!
 //! The run fills a [`Comparison`]; [`render`](crate::render) turns it into pages. Nothing here
-//! measures. Invariant: the pages are computed from the JSON form alone, so they can be made again
-//! from it.
+//! measures. Invariant: the pages are computed from the data alone, so that they can be made again
+//! from its JSON form.
 
 mod alternatives;
 mod durability;

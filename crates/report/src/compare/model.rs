@@ -1,6 +1,7 @@
-//! The data of a comparison, as written to JSON.
+//! The data of a comparison, as it is written to JSON.
 //!
-//! The names of the fields are the format of published reports: an older report must stay readable.
+//! The names of the fields belong to the format of published reports: an older report must stay
+//! readable.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use crate::{
 /// The whole content of a report, as data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Time, place and method.
+    /// When, where and how the comparison was made.
     pub about: About,
     /// The stores, in the order in which they are shown.
     pub stores: Vec<StoreFacts>,
@@ -22,19 +23,19 @@ pub struct Comparison {
     pub scenarios: Vec<Scenario>,
     /// Other ways of locking in the same stores.
     pub peers: Vec<PeerRun>,
-    /// The load by other processes on the machine, round by round.
+    /// The load that other processes put on the machine, round by round.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loads: Vec<RoundLoad>,
 }
 
-/// Time, place and method of a comparison.
+/// When, where and how a comparison was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     /// Version of the tool.
     pub version: String,
     /// The command line, without secrets.
     pub command: String,
-    /// The time of its end (RFC 3339).
+    /// The time at which the run ended (RFC 3339).
     pub date: String,
     /// Whether short rounds and fewer cases were requested.
     pub quick: bool,
@@ -49,18 +50,18 @@ pub struct About {
 /// One store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreFacts {
-    /// The name among the figures: `redis`, or `redis-2` for a second one.
+    /// The name that figures refer to: `redis`, or `redis-2` for a second store of one product.
     pub key: String,
     /// The product in lower case: `redis`, `mariadb`. It decides the colour and the prose.
     pub product: String,
-    /// For people: `Redis`.
+    /// The name that readers see: `Redis`.
     pub name: String,
     /// Product and version, as the server reports them.
     pub server: String,
-    /// How it was set up, or its address.
+    /// How the server was set up, or its address.
     pub setup: String,
-    /// The durability that the starter of the server has set, where the server itself does not
-    /// report it.
+    /// The durability setting of the tool that started the server, for servers that do not report
+    /// it themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
     /// The backend's promises.
@@ -69,7 +70,7 @@ pub struct StoreFacts {
     pub findings: Vec<Finding>,
     /// The results of the conformance suite, per property.
     pub properties: Vec<PropertyResult>,
-    /// The reason why it takes no further part, if it died half-way.
+    /// The reason why the store takes no further part, if it died during the run.
     pub stopped: Option<String>,
 }
 
@@ -93,7 +94,7 @@ pub struct Promises {
     pub hand_over: bool,
 }
 
-/// A setting of a server that was checked.
+/// The result of the check of one setting of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The setting.
@@ -113,21 +114,22 @@ pub struct Figure {
     pub experiment: String,
     /// The measured quantity.
     pub measure: Measure,
-    /// One value per round, in order. Rounds of the same number were neighbours in time.
+    /// One value per round, in order. Rounds of the same number, in different stores, were
+    /// neighbours in time.
     pub rounds: Vec<f64>,
     /// The reason why there is no number.
     pub missing: Option<String>,
 }
 
-/// The quantity that a figure counts.
+/// The quantity that a figure measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// Cycles (or logins) a second.
     Rate,
-    /// Half take at most so many microseconds.
+    /// The median of the times, in microseconds.
     P50,
-    /// 99 in a hundred take at most so many microseconds.
+    /// The 99th percentile of the times, in microseconds.
     P99,
     /// Statements, commands or requests per cycle.
     Statements,
@@ -135,9 +137,9 @@ pub enum Measure {
     Operations,
     /// Statements, commands or requests per second of waiting.
     WaitingStatements,
-    /// Bytes both ways per second of waiting.
+    /// Bytes sent and received per second of waiting.
     WaitingBytes,
-    /// Bytes both ways per cycle.
+    /// Bytes sent and received per cycle.
     Bytes,
     /// Cycles of the busiest caller over those of the idlest one.
     Unfairness,
@@ -147,7 +149,7 @@ pub enum Measure {
     Memory,
     /// Changes that were started again, per cycle.
     Retries,
-    /// Loads behind a cache per second.
+    /// Values that were loaded because the cache had none that was fresh, per second.
     Loads,
     /// Cycles of the idlest process, in per cent of all processes' cycles.
     LeastShare,
@@ -158,14 +160,14 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// Whether more of it is better.
+    /// Whether a larger value is better.
     #[must_use]
     pub const fn more_is_better(self) -> bool {
         matches!(self, Self::Rate | Self::LeastShare)
     }
 }
 
-/// The fault.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScenarioKind {
@@ -173,14 +175,14 @@ pub enum ScenarioKind {
     HolderKilled,
     /// The server was killed and started again.
     ServerKilled,
-    /// The server stood still for a while.
+    /// The server was stopped for a while, and went on.
     ServerPaused,
     /// The leader, or primary, of several servers was killed.
     LeaderLost,
 }
 
 impl ScenarioKind {
-    /// All of them, in the order in which they are shown.
+    /// All kinds, in the order in which they are shown.
     pub const ALL: [Self; 4] = [
         Self::HolderKilled,
         Self::ServerKilled,
@@ -188,7 +190,7 @@ impl ScenarioKind {
         Self::LeaderLost,
     ];
 
-    /// As in a heading.
+    /// The text of the heading.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -223,7 +225,7 @@ pub struct Scenario {
     pub ttl_ms: u64,
     /// From the fault to the grant of the next holder.
     pub next_holder_ms: Option<f64>,
-    /// From the fault until a lock could be taken and released again.
+    /// From the fault until a lock could be acquired and released again.
     pub usable_ms: Option<f64>,
     /// Whether the holder before the fault kept its lock throughout.
     pub holder_kept: Option<bool>,
@@ -231,9 +233,9 @@ pub struct Scenario {
     pub fault: Option<Interval>,
     /// The clients, and when each believed to hold the lock.
     pub lanes: Vec<Lane>,
-    /// The broken promise: two holders at once, or tokens that did not rise.
+    /// The promise that was broken, if one was: two holders at once, or tokens that did not rise.
     pub broken: Option<String>,
-    /// The reason why the scenario could not be run to its end.
+    /// The reason why the scenario did not run to its end, if it did not.
     pub failed: Option<String>,
 }
 
@@ -257,7 +259,7 @@ pub struct Interval {
     pub label: String,
 }
 
-/// Other ways of locking in one store, beside ours, as `distlock-peers` measured them.
+/// Other ways of locking in one store beside distlock, as `distlock-peers` measured them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerRun {
     /// The store's key.
@@ -266,9 +268,9 @@ pub struct PeerRun {
     pub workload: Option<Workload>,
     /// The number of callers.
     pub callers: u64,
-    /// One per way of locking; the first is the plain one.
+    /// One per way of locking. The first is the plainest one.
     pub figures: Vec<Figures>,
-    /// The ratio of each further one to the first.
+    /// The ratio of each further way to the first one.
     pub ratios: Vec<Ratio>,
     /// The reason why there are no figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -301,14 +303,14 @@ impl PropertyResult {
     }
 }
 
-/// The load by other processes during one round of all stores.
+/// The load that other processes put on the machine during one round of all stores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundLoad {
     /// The experiment that ran in that round.
     pub experiment: String,
     /// The number of the round, from 0.
     pub round: u32,
-    /// The share of all processors' time that neither this run and its servers used nor was idle,
-    /// in per cent.
+    /// The share of the time of all processors that other processes used, in per cent: neither this
+    /// run nor its servers used it, and it was not idle.
     pub others_percent: f64,
 }

@@ -2,7 +2,7 @@
 
 use crate::compare::Comparison;
 
-/// A description of an arm of `distlock-peers`; `None` for an unknown one.
+/// Describes an arm of `distlock-peers`; `None` for an unknown one.
 #[must_use]
 pub fn describe_arm(arm: &str) -> Option<&'static str> {
     Some(match arm {
@@ -23,7 +23,7 @@ pub fn describe_arm(arm: &str) -> Option<&'static str> {
     })
 }
 
-/// The text of a report that was made without the other ways.
+/// The text that a report has in place of figures when the other ways were not measured.
 pub const PEERS_NOT_MEASURED: &str = "Not measured in this run: raw commands of the servers, \
     locks that the databases bring, and the libraries rslock (Redis) and zookeeper-client \
     (ZooKeeper). With --peers, and the program distlock-peers beside it, the command measures \

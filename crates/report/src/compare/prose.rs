@@ -1,5 +1,5 @@
-//! Texts about each kind of store: its promise, and the events that break it. No measurement shows
-//! these.
+//! Texts about each kind of store: its promise, and the events that break it. They are written by
+//! hand, because no measurement shows them.
 
 /// Two sentences about a kind of store.
 #[derive(Clone, Copy, Debug)]
@@ -10,10 +10,10 @@ pub struct Prose {
     pub breaks: &'static str,
 }
 
-/// Whether a failover of this kind of store can lose a granted lock, because replicas learn of it
-/// later.
+/// Whether a failover of this kind of store can lose a granted lock, because replicas receive
+/// writes later than the primary.
 #[must_use]
-pub(crate) fn failover_may_lose(product: &str) -> bool {
+pub(crate) fn failover_may_lose_locks(product: &str) -> bool {
     matches!(product, "redis-sentinel" | "redis-cluster")
 }
 

@@ -11,11 +11,11 @@ use crate::results::sample::Sample;
 /// A named subject, ready to be measured beside others.
 pub struct Arm {
     name: String,
-    run: Box<dyn Fn(Round) -> Turn + Send + Sync>,
+    run: Box<dyn Fn(Round) -> RunningRound + Send + Sync>,
 }
 
 /// A running round of one arm.
-type Turn = Pin<Box<dyn Future<Output = Sample> + Send>>;
+type RunningRound = Pin<Box<dyn Future<Output = Sample> + Send>>;
 
 impl Arm {
     /// Gives a subject its name in the report.
@@ -23,7 +23,7 @@ impl Arm {
         Self::shared(name, Arc::new(subject))
     }
 
-    /// As [`new`](Self::new), for a subject that its owner keeps.
+    /// As [`new`](Self::new), for a subject that the caller goes on to use.
     pub fn shared<S: Subject>(name: impl Into<String>, subject: Arc<S>) -> Self {
         Self {
             name: name.into(),
@@ -37,6 +37,7 @@ impl Arm {
         &self.name
     }
 
+    /// Runs one round, and answers its sample.
     pub(crate) async fn run(&self, round: Round) -> Sample {
         (self.run)(round).await
     }

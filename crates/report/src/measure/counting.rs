@@ -19,17 +19,18 @@ use distlock_core::{
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A backend whose calls are counted, with the calls of handles that were opened from it.
+/// A backend that counts the calls made to it. Handles that were opened from it share its count.
 ///
-/// Waiting is not a call. The requests that a store gets while a caller waits show in the store's
-/// own statements.
+/// Waiting is not counted as a call. The requests that a store gets while a caller waits are
+/// counted by the store itself: see `requests_sent`.
 #[derive(Clone, Debug)]
 pub struct CountingLock {
     inner: Arc<dyn DistLock>,
     calls: Arc<Calls>,
 }
 
-/// On a cache line of its own. Otherwise each count would slow down reads of the data beside it.
+/// A counter on a cache line of its own. Otherwise each count would slow down reads of the data
+/// beside it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Calls(AtomicU64);
@@ -41,7 +42,7 @@ impl Calls {
 }
 
 impl CountingLock {
-    /// Counts from zero.
+    /// Wraps `inner`, with the count at zero.
     #[must_use]
     pub fn new(inner: Arc<dyn DistLock>) -> Self {
         Self {
@@ -50,7 +51,7 @@ impl CountingLock {
         }
     }
 
-    /// Calls so far.
+    /// The number of calls so far.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.0.load(Ordering::Relaxed)
@@ -74,8 +75,8 @@ impl DistLock for CountingLock {
         }))
     }
 
-    // Not an async function, here and below where it counts in a figure: the inner future then
-    // needs no second box.
+    // The methods of the measured path, this one and `release`, return the inner future as it is.
+    // An `async` method would put it into a second box.
     fn try_acquire<'a, 'b, 'async_trait>(
         &'a self,
         request: &'b AcquireRequest,
@@ -180,8 +181,8 @@ impl Contender for CountingContender {
     }
 }
 
-/// Records whose calls are counted, with the calls of handles that were opened from them. Scans are
-/// counted apart, because they belong to background work.
+/// Records that count the calls made to them. Handles that were opened from them share the counts.
+/// Scans are counted apart, because they belong to background work.
 #[derive(Clone, Debug)]
 pub struct CountingRecords {
     inner: Arc<dyn Records>,
@@ -190,7 +191,7 @@ pub struct CountingRecords {
 }
 
 impl CountingRecords {
-    /// Counts from zero.
+    /// Wraps `inner`, with both counts at zero.
     #[must_use]
     pub fn new(inner: Arc<dyn Records>) -> Self {
         Self {
@@ -200,13 +201,13 @@ impl CountingRecords {
         }
     }
 
-    /// Calls so far, without scans.
+    /// The number of calls so far, without scans.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Scans so far.
+    /// The number of scans so far.
     #[must_use]
     pub fn scans(&self) -> u64 {
         self.scans.load(Ordering::Relaxed)
@@ -261,7 +262,7 @@ impl Records for CountingRecords {
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
-        // The total of the calls leaves scans out, so they have a total of their own.
+        // Not `count()`: scans have a count of their own.
         self.scans.fetch_add(1, Ordering::Relaxed);
         self.inner.scan(prefix, after, limit).await
     }
@@ -271,7 +272,7 @@ impl Records for CountingRecords {
     }
 }
 
-/// A whole store whose calls are counted.
+/// A whole store that counts the calls to its locks and records.
 #[derive(Clone, Debug)]
 pub struct CountingStore {
     lock: CountingLock,
@@ -279,7 +280,8 @@ pub struct CountingStore {
 }
 
 impl CountingStore {
-    /// Counts the calls that go through [`store`](Self::store), from zero.
+    /// Wraps `inner`, with the counts at zero. Only calls through [`store`](Self::store) are
+    /// counted.
     #[must_use]
     pub fn new(inner: &Store) -> Self {
         Self {
@@ -288,13 +290,14 @@ impl CountingStore {
         }
     }
 
-    /// The store that is counted. Every call gives a store with a locker of its own.
+    /// A store whose calls are counted here. Every call of this method gives a store with a locker
+    /// of its own.
     #[must_use]
     pub fn store(&self) -> Store {
         Store::new(Arc::new(self.lock.clone()), Arc::new(self.records.clone()))
     }
 
-    /// Calls to locks and records so far, without scans.
+    /// The number of calls to locks and records so far, without scans.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.lock.calls() + self.records.calls()

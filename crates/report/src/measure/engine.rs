@@ -12,29 +12,30 @@ use super::{
 };
 use crate::results::{report::Report, sample::Sample};
 
-/// Runs one workload on every arm, in rounds, with the arms taking turns. The other arms are
-/// compared with the first one.
+/// Runs one workload on every arm, in rounds, with the arms taking turns. The report compares each
+/// further arm with the first one.
 ///
 /// Every run has lock names of its own, which start with `bench:`, unless the options name the
-/// lock. A failing store is no error here: failed cycles are counted in the report.
+/// lock. A store that fails does not make this function fail: the report counts the failed cycles.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] when the options do not fit the workload, when there is no arm,
 /// or when two arms have one name.
 ///
 /// # Cancel safety
-/// Safe to drop: running cycles are aborted, and the subject releases the locks that it held, as it
-/// does on drop.
+/// Safe to drop: running cycles are aborted. A lock that is held at that moment is dropped, and the
+/// subject decides what a drop does.
 ///
 /// # Panics
 /// When a subject panics.
 pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Result<Report> {
-    let callers = options.callers(workload)?;
-    check_names(arms)?;
+    let callers = options.checked_callers(workload)?;
+    check_arm_names(arms)?;
     let run = format!("bench:{:08x}", fastrand::u32(..));
     let mut samples = Vec::new();
     for round in 0..options.rounds {
-        // Every other round goes backwards, so no arm always runs after the same neighbour.
+        // Every other round runs the arms in reverse order, so no arm always runs after the same
+        // neighbour.
         let mut turn: Vec<&Arm> = arms.iter().collect();
         if round % 2 == 1 {
             turn.reverse();
@@ -57,8 +58,9 @@ pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Res
     Ok(Report::new(samples))
 }
 
-/// Runs one round of one arm, for a caller that arranges the turns itself. After the warm-up the
-/// round is measured for the time of one round of the options: `duration` divided by `rounds`.
+/// Runs one round of one arm. The caller decides in which order the arms take turns. After the
+/// warm-up the round is measured for the time of one round of the options: `duration` divided by
+/// `rounds`.
 ///
 /// # Errors
 /// As [`measure`].
@@ -74,7 +76,7 @@ pub async fn measure_round(
     number: u32,
     options: &Options,
 ) -> Result<Sample> {
-    let callers = options.callers(workload)?;
+    let callers = options.checked_callers(workload)?;
     let round = Round {
         arm: arm.name().to_owned(),
         workload,
@@ -89,7 +91,8 @@ pub async fn measure_round(
     Ok(arm.run(round).await)
 }
 
-fn check_names(arms: &[Arm]) -> Result<()> {
+/// Refuses an empty list of arms, and two arms with the same name.
+fn check_arm_names(arms: &[Arm]) -> Result<()> {
     let problem = match arms {
         [] => "there is nothing to measure".to_owned(),
         _ => {
@@ -121,12 +124,12 @@ mod tests {
         subject::{Counters, Subject},
     };
 
-    /// Fair locks made of semaphores; every `fail_each`-th acquire fails.
+    /// Fair locks made of semaphores; every `fail_every`-th acquire fails.
     #[derive(Default)]
     struct Fake {
         names: Mutex<std::collections::HashMap<String, Arc<Semaphore>>>,
         calls: AtomicU64,
-        fail_each: u64,
+        fail_every: u64,
     }
 
     impl Subject for Fake {
@@ -135,7 +138,7 @@ mod tests {
 
         async fn acquire(&self, name: &str) -> std::result::Result<Self::Held, Self::Error> {
             let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-            if self.fail_each > 0 && call.is_multiple_of(self.fail_each) {
+            if self.fail_every > 0 && call.is_multiple_of(self.fail_every) {
                 return Err("as asked");
             }
             let lock = self
@@ -160,7 +163,7 @@ mod tests {
         }
     }
 
-    fn quick() -> Options {
+    fn short_options() -> Options {
         Options::default()
             .duration(Duration::from_millis(60))
             .rounds(3)
@@ -174,7 +177,7 @@ mod tests {
                 Arm::new("one", Fake::default()),
                 Arm::new("two", Fake::default()),
             ];
-            let report = measure(&arms, workload, &quick()).await.unwrap();
+            let report = measure(&arms, workload, &short_options()).await.unwrap();
             let rounds: HashSet<(&str, u32)> = report
                 .samples
                 .iter()
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_are_shared_only_where_the_workload_says_so() {
+    async fn callers_share_one_name_only_in_workloads_of_one_name() {
         for (workload, names) in [
             (Workload::Uncontended, 1),
             (Workload::Independent, 64),
@@ -224,14 +227,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failures_are_counted() {
+    async fn failed_cycles_are_counted_and_the_first_error_is_shown() {
         let fake = Fake {
-            fail_each: 2,
+            fail_every: 2,
             ..Fake::default()
         };
-        let report = measure(&[Arm::new("bad", fake)], Workload::Uncontended, &quick())
-            .await
-            .unwrap();
+        let report = measure(
+            &[Arm::new("bad", fake)],
+            Workload::Uncontended,
+            &short_options(),
+        )
+        .await
+        .unwrap();
         let figures = &report.figures[0];
         assert!(figures.errors > 0 && figures.cycles > 0);
         assert_eq!(figures.first_error.as_deref(), Some("as asked"));
@@ -239,13 +246,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn arms_must_be_told_apart() {
+    async fn no_arm_or_two_arms_of_one_name_are_refused() {
         let twins = [
             Arm::new("same", Fake::default()),
             Arm::new("same", Fake::default()),
         ];
         for arms in [&twins[..], &[]] {
-            let error = measure(arms, Workload::Contended, &quick())
+            let error = measure(arms, Workload::Contended, &short_options())
                 .await
                 .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);

@@ -15,9 +15,9 @@ use crate::results::report::Report;
 
 /// Measures one backend through [`Locker`] and [`Guard`]. The arm has the name of the backend.
 ///
-/// It opens a handle of its own and closes it at the end; `lock` stays open. The locks it takes
-/// have names that start with `bench:`, and are released. Rows that a store keeps for a while after
-/// a release are left to its reaper.
+/// The function opens a handle of its own and closes it at the end; `lock` stays open. All locks
+/// that it takes have names that start with `bench:`, and all are released. Rows that a store keeps
+/// for a while after a release are left to its reaper.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`](distlock_core::ErrorKind::InvalidArgument) when the options do
@@ -34,7 +34,7 @@ pub async fn bench(
     workload: Workload,
     options: &Options,
 ) -> Result<Report> {
-    options.callers(workload)?;
+    options.checked_callers(workload)?;
     let name = lock.capabilities().backend;
     let subject = LockerSubject::new(lock.reopen().await?);
     let locker = subject.locker().clone();
@@ -44,7 +44,7 @@ pub async fn bench(
     report
 }
 
-/// A backend through [`Locker`] and [`Guard`], with every call to the backend counted.
+/// A backend that is used through [`Locker`] and [`Guard`]. Every call to the backend is counted.
 pub struct LockerSubject {
     locker: Locker,
     calls: CountingLock,
@@ -52,7 +52,7 @@ pub struct LockerSubject {
 }
 
 impl LockerSubject {
-    /// A locker of its own over `lock`.
+    /// Makes a new locker on `lock`.
     #[must_use]
     pub fn new(lock: Arc<dyn DistLock>) -> Self {
         let ttl = lock.capabilities().default_ttl;

@@ -1,8 +1,8 @@
-//! The machine of a run.
+//! The machine on which a run takes place.
 
 use std::{fs, thread};
 
-/// Labels and values of the machine, without anything that names its owner.
+/// Facts about this machine as labels and values, without anything that names its owner.
 #[must_use]
 pub fn machine() -> Vec<(String, String)> {
     let mut all = Vec::new();
@@ -13,7 +13,8 @@ pub fn machine() -> Vec<(String, String)> {
     };
     add(
         "system",
-        value_of("/etc/os-release", "PRETTY_NAME=").map(|name| name.trim_matches('"').to_owned()),
+        value_after("/etc/os-release", "PRETTY_NAME=")
+            .map(|name| name.trim_matches('"').to_owned()),
     );
     add(
         "kernel",
@@ -21,14 +22,17 @@ pub fn machine() -> Vec<(String, String)> {
             .ok()
             .map(|text| text.trim().to_owned()),
     );
-    add("processor", value_of("/proc/cpuinfo", "model name"));
+    add("processor", value_after("/proc/cpuinfo", "model name"));
     add(
         "cores",
         thread::available_parallelism()
             .ok()
             .map(|cores| cores.to_string()),
     );
-    add("memory", value_of("/proc/meminfo", "MemTotal").map(gib));
+    add(
+        "memory",
+        value_after("/proc/meminfo", "MemTotal").map(format_gib),
+    );
     add(
         "load before",
         fs::read_to_string("/proc/loadavg").ok().map(|text| {
@@ -47,9 +51,9 @@ pub fn machine() -> Vec<(String, String)> {
     all
 }
 
-/// A warning if more tasks want to run than there are cores: the figures are then of little use.
+/// A warning if the load is over one and a half tasks per core: the figures are then of little use.
 #[must_use]
-pub fn too_busy() -> Option<String> {
+pub fn load_warning() -> Option<String> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;
     let load: f64 = load.split(' ').next()?.parse().ok()?;
     let cores = thread::available_parallelism().ok()?.get();
@@ -62,7 +66,8 @@ pub fn too_busy() -> Option<String> {
     })
 }
 
-fn value_of(file: &str, label: &str) -> Option<String> {
+/// The rest of the first line of `file` that starts with `label`.
+fn value_after(file: &str, label: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(label))?;
     Some(
@@ -71,7 +76,8 @@ fn value_of(file: &str, label: &str) -> Option<String> {
     )
 }
 
-fn gib(text: String) -> String {
+/// Turns `1234567 kB` into whole GiB. Another text is answered unchanged.
+fn format_gib(text: String) -> String {
     let kib: Option<u64> = text
         .split_whitespace()
         .next()

@@ -11,7 +11,7 @@ use tokio::task::{JoinSet, coop::consume_budget};
 
 use super::{
     subject::{Counters, Subject},
-    timing::{keep, nanos, now, pause_after_error},
+    timing::{hold_for, nanos, now, pause_after_error},
     workload::Workload,
 };
 use crate::results::sample::{Latencies, Sample};
@@ -33,7 +33,8 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    fn name_of(&self, task: u32) -> String {
+    /// The name of the lock that `task` takes in each cycle.
+    fn lock_name(&self, task: u32) -> String {
         match &self.shared {
             Some(name) if self.workload.shares_one_name() => name.clone(),
             None if self.workload.shares_one_name() => format!("{}:shared", self.names),
@@ -42,6 +43,7 @@ impl Round {
     }
 }
 
+/// Runs the warm-up and then the measured time of one round, and answers its sample.
 pub(crate) async fn run_round<S: Subject>(subject: Arc<S>, round: Round) -> Sample {
     if !round.warmup.is_zero() {
         run_tasks(&subject, &round, round.warmup).await;
@@ -74,13 +76,14 @@ pub(crate) async fn run_round<S: Subject>(subject: Arc<S>, round: Round) -> Samp
     }
 }
 
+/// Runs one task per caller until `time` is over. The results are in the order of the tasks.
 async fn run_tasks<S: Subject>(subject: &Arc<S>, round: &Round, time: Duration) -> Vec<TaskResult> {
     let last_release = (round.workload == Workload::Handoff).then(Arc::<LastRelease>::default);
     let until = now() + time;
     let mut tasks = JoinSet::new();
     for task in 0..round.callers {
         let subject = Arc::clone(subject);
-        let (name, hold) = (round.name_of(task), round.hold);
+        let (name, hold) = (round.lock_name(task), round.hold);
         let last_release = last_release.clone();
         tasks.spawn(async move {
             let result =
@@ -111,17 +114,20 @@ struct TaskResult {
     ended: Instant,
 }
 
-/// How many durations are gathered before they go into the histogram.
-const RECENT: usize = 512;
+/// The number of durations that are collected before they go into the histogram.
+const MAX_RECENT: usize = 512;
 
 impl TaskResult {
+    /// Adds one duration to the recent ones, and empties them into the histogram when they are
+    /// many.
     fn record_latency(&mut self, time: Duration) {
         self.recent.push(time);
-        if self.recent.len() >= RECENT {
+        if self.recent.len() >= MAX_RECENT {
             self.flush_recent();
         }
     }
 
+    /// Moves the recent durations into the histogram.
     fn flush_recent(&mut self) {
         for time in self.recent.drain(..) {
             self.latencies.record(time);
@@ -134,6 +140,8 @@ impl TaskResult {
     }
 }
 
+/// Runs cycles of one task until the moment `until`. With `last_release`, a latency is the time
+/// from another task's release to this task's grant; without, it is the time of the whole cycle.
 async fn run_task<S: Subject>(
     subject: &S,
     name: &str,
@@ -147,20 +155,21 @@ async fn run_task<S: Subject>(
         errors: 0,
         first_error: None,
         latencies: Latencies::new(),
-        recent: Vec::with_capacity(RECENT),
+        recent: Vec::with_capacity(MAX_RECENT),
         ended: now(),
     };
-    // Every task runs one cycle, also when the machine was too busy to start it in time.
+    // The end is checked after the cycle, so that every task runs at least one cycle, even if the
+    // machine was too busy to start the task in time.
     loop {
         let start = now();
         let done = match subject.acquire(name).await {
             Ok(held) => {
-                if let Some(released) = last_release.and_then(|all| all.take_by_other(task)) {
+                if let Some(released) = last_release.and_then(|all| all.take_if_by_other(task)) {
                     result.record_latency(now().duration_since(released));
                 }
-                keep(hold).await;
+                hold_for(hold).await;
                 if let Some(last_release) = last_release {
-                    last_release.note(task);
+                    last_release.set(task);
                 }
                 subject.release(held).await
             }
@@ -183,18 +192,20 @@ async fn run_task<S: Subject>(
             result.flush_recent();
             return result;
         }
-        // A subject that is always ready would otherwise keep its thread until the time is over.
+        // Gives other tasks of this thread a turn. A subject whose futures are always ready would
+        // otherwise hold_for the thread until the time is over.
         consume_budget().await;
     }
 }
 
-/// The last release of the lock: its time, and the task. Only the present holder reads it.
+/// The last release of the lock: the time, and the number of the task that released it. Only the
+/// task that was just granted the lock reads it.
 #[derive(Default)]
 struct LastRelease(Mutex<Option<(u32, Instant)>>);
 
 impl LastRelease {
-    /// The time at which another task released the lock that `task` was just granted.
-    fn take_by_other(&self, task: u32) -> Option<Instant> {
+    /// Removes the last release, and answers its time if another task than `task` made it.
+    fn take_if_by_other(&self, task: u32) -> Option<Instant> {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -202,7 +213,8 @@ impl LastRelease {
             .and_then(|(other, released)| (other != task).then_some(released))
     }
 
-    fn note(&self, task: u32) {
+    /// Stores that `task` releases the lock now.
+    fn set(&self, task: u32) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, now()));
     }
 }
@@ -214,11 +226,11 @@ mod tests {
     #[test]
     fn only_another_tasks_release_is_a_hand_over() {
         let last_release = LastRelease::default();
-        assert!(last_release.take_by_other(1).is_none());
-        last_release.note(1);
-        assert!(last_release.take_by_other(1).is_none());
-        last_release.note(1);
-        assert!(last_release.take_by_other(2).is_some());
-        assert!(last_release.take_by_other(2).is_none());
+        assert!(last_release.take_if_by_other(1).is_none());
+        last_release.set(1);
+        assert!(last_release.take_if_by_other(1).is_none());
+        last_release.set(1);
+        assert!(last_release.take_if_by_other(2).is_some());
+        assert!(last_release.take_if_by_other(2).is_none());
     }
 }

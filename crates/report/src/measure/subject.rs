@@ -1,9 +1,9 @@
-//! The thing that is measured: a way of taking and freeing locks, with totals of the calls that
+//! The thing that is measured: a way of taking and releasing locks, with totals of the calls that
 //! reached its store.
 
 use std::{fmt, future::Future};
 
-/// One way of taking and freeing locks: a locker, a raw driver, another library.
+/// One way of taking and releasing locks: a locker, a raw driver, another library.
 ///
 /// The loops of a workload are compiled once per subject, so a subject that answers in nanoseconds
 /// is not measured through boxed futures.
@@ -16,7 +16,7 @@ pub trait Subject: Send + Sync + 'static {
     /// Takes the lock; waits while it is held.
     fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, Self::Error>> + Send;
 
-    /// Frees the lock.
+    /// Releases the lock.
     fn release(&self, held: Self::Held) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// Running totals of the calls that reached the store.
@@ -32,14 +32,14 @@ pub struct Counters {
     pub operations: Option<u64>,
     /// Statements or commands that went to the store.
     pub statements: Option<u64>,
-    /// Changes that were started again, because another change came in between.
+    /// Changes that were started again, because another caller changed the same data in between.
     pub retries: Option<u64>,
-    /// Loads behind a cache.
+    /// Values that were loaded because the cache had none that was fresh.
     pub loads: Option<u64>,
 }
 
 impl Counters {
-    /// The growth since `earlier`.
+    /// How much each total has grown since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         Self {

@@ -21,13 +21,14 @@ pub(crate) async fn pause_after_error() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
-/// Waits for some time while a lock is held, exact to less than a millisecond.
+/// Waits for the given time while a lock is held, exact to less than a millisecond.
 ///
 /// # Cancel safety
 /// Safe to drop: nothing is changed.
-pub async fn keep(time: Duration) {
+pub async fn hold_for(time: Duration) {
     if !time.is_zero() {
-        // Tokio's timers would turn one millisecond into two.
+        // Tokio's timers have a resolution of one millisecond and round up, so a wait of one
+        // millisecond could take two.
         async_io::Timer::after(time).await;
     }
 }

@@ -81,7 +81,7 @@ impl FromStr for Workload {
             .into_iter()
             .find(|workload| workload.as_str() == text)
             .ok_or_else(|| {
-                invalid(format!(
+                invalid_argument(format!(
                     "unknown workload \"{text}\": there are uncontended, independent, contended, \
                      handoff"
                 ))
@@ -99,10 +99,10 @@ pub struct Options {
     pub duration: Duration,
     /// How often the arms take turns.
     pub rounds: u32,
-    /// How long each arm runs before each of its rounds without being counted.
+    /// How long each arm runs without being counted before each of its rounds.
     pub warmup: Duration,
-    /// The lock that all callers want, in a workload that shares one. Runs of several processes
-    /// with the same name compete. `None` = a name of its own.
+    /// The name of the lock that all callers want, in a workload of one name. Runs of several
+    /// processes with the same name compete. `None` = a name that only this run uses.
     pub name: Option<String>,
     /// How long each lock is held. It is part of a cycle.
     pub hold: Duration,
@@ -167,35 +167,37 @@ impl Options {
         self
     }
 
-    /// The number of callers for `workload`.
-    pub fn callers(&self, workload: Workload) -> Result<u32> {
+    /// Checks that the options fit `workload`, and answers the number of callers.
+    pub fn checked_callers(&self, workload: Workload) -> Result<u32> {
         let callers = self
             .concurrency
             .unwrap_or_else(|| workload.default_concurrency());
         if workload == Workload::Uncontended && callers != 1 {
-            return Err(invalid(format!(
+            return Err(invalid_argument(format!(
                 "uncontended has one caller, not {callers}: use independent or contended for more"
             )));
         }
         if workload.shares_one_name() && callers < 2 && self.name.is_none() {
-            return Err(invalid(format!("{workload} needs at least 2 callers")));
+            return Err(invalid_argument(format!(
+                "{workload} needs at least 2 callers"
+            )));
         }
         if let Some(name) = &self.name
             && !workload.shares_one_name()
         {
-            return Err(invalid(format!(
+            return Err(invalid_argument(format!(
                 "the name \"{name}\" is for contended and handoff, whose callers share one lock, \
                  and for counters and cache, not for {workload}"
             )));
         }
         if !(1..=Self::MAX_CONCURRENCY).contains(&callers) {
-            return Err(invalid(format!(
+            return Err(invalid_argument(format!(
                 "concurrency {callers} is outside 1 to {}",
                 Self::MAX_CONCURRENCY
             )));
         }
         if self.rounds == 0 || (self.duration / self.rounds) < Duration::from_millis(1) {
-            return Err(invalid(format!(
+            return Err(invalid_argument(format!(
                 "{:?} in {} rounds leaves less than 1 ms for one",
                 self.duration, self.rounds
             )));
@@ -204,7 +206,7 @@ impl Options {
     }
 }
 
-fn invalid(message: String) -> Error {
+fn invalid_argument(message: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back() {
+    fn the_name_of_each_workload_is_parsed_back() {
         for workload in Workload::LOCKS {
             assert_eq!(workload.as_str().parse::<Workload>().unwrap(), workload);
         }
@@ -223,8 +225,8 @@ mod tests {
     #[test]
     fn options_must_fit_the_workload() {
         let options = Options::default();
-        assert_eq!(options.callers(Workload::Uncontended).unwrap(), 1);
-        assert_eq!(options.callers(Workload::Independent).unwrap(), 64);
+        assert_eq!(options.checked_callers(Workload::Uncontended).unwrap(), 1);
+        assert_eq!(options.checked_callers(Workload::Independent).unwrap(), 64);
         for (options, workload) in [
             (Options::default().concurrency(2), Workload::Uncontended),
             (Options::default().concurrency(1), Workload::Handoff),
@@ -237,7 +239,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                options.callers(workload).unwrap_err().kind(),
+                options.checked_callers(workload).unwrap_err().kind(),
                 ErrorKind::InvalidArgument,
                 "{options:?}"
             );

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use super::{
     costs::Column,
-    text::{coloured_name, escape, missing_mark, range_behind, unbroken},
+    text::{coloured_name, escape, missing_mark, on_one_line, range_suffix},
 };
 use crate::compare::{Comparison, StoreFacts};
 
-/// A table of costs; `None` when no store has a number or a reason in any column.
+/// A table of costs, without the columns that no store has a figure for; `None` when no column is
+/// left.
 pub(crate) fn cost_table(comparison: &Comparison, columns: &[Column]) -> Option<String> {
     let columns: Vec<&Column> = columns
         .iter()
@@ -37,6 +38,8 @@ pub(crate) fn cost_table(comparison: &Comparison, columns: &[Column]) -> Option<
     Some(html + "</tbody></table></div>\n")
 }
 
+/// One cell: the median with its range in bold if it is the best, the word for a failure, or a
+/// dash.
 fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
     let figure = comparison.figure(&store.key, &column.experiment, column.measure);
     if let Some(why) = figure.and_then(|it| it.missing.as_ref()) {
@@ -49,12 +52,12 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
     let Some(spread) = figure.and_then(crate::compare::Figure::spread) else {
         return "<td class=\"none\">–</td>".into();
     };
-    let best = column.best(comparison) == Some(&store.key);
-    let middle = unbroken(&(column.show)(spread.median));
+    let best = column.best_store(comparison) == Some(&store.key);
+    let middle = on_one_line(&(column.show)(spread.median));
     let middle = if best {
         format!("<b>{middle}</b>")
     } else {
         middle
     };
-    format!("<td>{middle}{}</td>", range_behind(spread, column.show))
+    format!("<td>{middle}{}</td>", range_suffix(spread, column.show))
 }

@@ -1,9 +1,9 @@
-//! The tables of costs: their columns.
+//! The tables of costs: titles, explanations, and columns.
 
 use super::text::{bytes, kib, number, percent, time};
 use crate::{
     compare::{Comparison, Measure},
-    results::table::count,
+    results::table::with_separators,
 };
 
 /// A column of a table of costs: heading, experiment, measure, and the form of a value.
@@ -29,20 +29,23 @@ impl Column {
         }
     }
 
+    /// A column of cycles a second.
     fn rate(heading: &str, experiment: &str) -> Self {
         Self::new(heading, experiment, Measure::Rate, number)
     }
 
+    /// A column of median times.
     fn p50(heading: &str, experiment: &str) -> Self {
         Self::new(heading, experiment, Measure::P50, time)
     }
 
+    /// A column of times at the 99th percentile.
     fn p99(heading: &str, experiment: &str) -> Self {
         Self::new(heading, experiment, Measure::P99, time)
     }
 
     /// The store whose figure is marked as the best, if there is one.
-    pub(crate) fn best<'a>(&self, comparison: &'a Comparison) -> Option<&'a str> {
+    pub(crate) fn best_store<'a>(&self, comparison: &'a Comparison) -> Option<&'a str> {
         comparison.clear_best(&self.experiment, self.measure, self.show)
     }
 }
@@ -50,8 +53,9 @@ impl Column {
 /// A table of costs: title, explanation, columns.
 pub(crate) type CostTable = (&'static str, String, Vec<Column>);
 
-/// All tables of costs, in the order of the page. The caller leaves out columns without any figure.
-pub(crate) fn costs(comparison: &Comparison) -> Vec<CostTable> {
+/// All tables of costs, in the order of the page. Their renderer leaves out columns without any
+/// figure.
+pub(crate) fn all_cost_tables(comparison: &Comparison) -> Vec<CostTable> {
     let mut all = cycle_costs(comparison);
     all.extend(waiting_costs());
     all.push(growth_costs(comparison));
@@ -181,7 +185,7 @@ fn growth_costs(comparison: &Comparison) -> CostTable {
         .sizes("idle")
         .into_iter()
         .map(|size| {
-            let heading = format!("{} held", count(u64::from(size)));
+            let heading = format!("{} held", with_separators(u64::from(size)));
             Column::new(heading, format!("idle-{size}"), Measure::P50, time)
         })
         .collect();

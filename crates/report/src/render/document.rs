@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    frame::{figure, shell},
+    frame::{figure_html, wrap_in_page},
     markdown,
     svg::{RangeRow, Svg},
     text::{escape, millis},
@@ -38,9 +38,9 @@ pub struct Times {
     pub store: String,
     /// The name beside the row.
     pub label: String,
-    /// Half of the times are shorter, in milliseconds.
+    /// The median, in milliseconds.
     pub median_ms: f64,
-    /// All but the longest in a hundred are shorter, in milliseconds.
+    /// The 99th percentile, in milliseconds.
     pub p99_ms: f64,
 }
 
@@ -69,7 +69,7 @@ impl Document {
         self.blocks.push(Block::Text(text.into()));
     }
 
-    /// Adds a command, or several by line.
+    /// Adds a command, or several commands on a line each.
     pub fn command(&mut self, command: impl Into<String>) {
         self.blocks.push(Block::Command(command.into()));
     }
@@ -79,8 +79,8 @@ impl Document {
         self.blocks.push(Block::List(entries));
     }
 
-    /// Adds a table. Each row has as many cells as the heading; all cells but the first are
-    /// figures.
+    /// Adds a table. Each row has as many cells as the heading. All cells but the first are
+    /// numbers.
     pub fn table<const COLUMNS: usize>(
         &mut self,
         heading: [&str; COLUMNS],
@@ -91,7 +91,7 @@ impl Document {
         self.blocks.push(Block::Table(heading, rows));
     }
 
-    /// Adds a figure of times, from the median to the slowest in a hundred. Markdown leaves it out.
+    /// Adds a figure of times, from the median to the 99th percentile. Markdown leaves it out.
     pub fn times(&mut self, title: &str, note: &str, rows: Vec<Times>) {
         self.blocks.push(Block::Times {
             title: title.into(),
@@ -100,7 +100,8 @@ impl Document {
         });
     }
 
-    /// One self-contained page: no script, nothing fetched, light and dark.
+    /// The report as one self-contained page: it has no script, fetches nothing, and has colours
+    /// for a light and for a dark screen.
     #[must_use]
     pub fn html(&self) -> String {
         let mut body = format!("<h1>{}</h1>\n", escape(&self.title));
@@ -110,7 +111,7 @@ impl Document {
                     let _ = writeln!(body, "<h{level}>{}</h{level}>", escape(title));
                 }
                 Block::Text(text) => {
-                    let _ = writeln!(body, "<p>{}</p>", code(text));
+                    let _ = writeln!(body, "<p>{}</p>", markup_with_code(text));
                 }
                 Block::Command(command) => {
                     let lines: Vec<_> = command.lines().map(escape).collect();
@@ -119,22 +120,23 @@ impl Document {
                 Block::List(entries) => {
                     body += "<ul>\n";
                     for entry in entries {
-                        let _ = writeln!(body, "<li>{}</li>", code(entry));
+                        let _ = writeln!(body, "<li>{}</li>", markup_with_code(entry));
                     }
                     body += "</ul>\n";
                 }
-                Block::Table(heading, rows) => body += &table(heading, rows),
+                Block::Table(heading, rows) => body += &html_table(heading, rows),
                 Block::Times { title, note, rows } => {
                     let rows: Vec<_> = rows.iter().map(RangeRow::from).collect();
-                    body += &figure(&Svg::new(title, note, Vec::new()).ranges(&rows, millis));
+                    body +=
+                        &figure_html(&Svg::new(title, note, Vec::new()).draw_ranges(&rows, millis));
                     body.push('\n');
                 }
             }
         }
-        shell(&self.title, &self.stores(), &body)
+        wrap_in_page(&self.title, &self.stores_in_figures(), &body)
     }
 
-    /// The same for terminals and code hosts.
+    /// The same content as Markdown, for terminals and code hosts.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("# {}\n", self.title);
@@ -155,8 +157,8 @@ impl Document {
                         let _ = writeln!(text, "- {entry}");
                     }
                 }
-                Block::Table(heading, rows) => markdown::table(&mut text, heading, rows),
-                // Markdown leaves the figure out, so the blank line is taken back.
+                Block::Table(heading, rows) => markdown::write_table(&mut text, heading, rows),
+                // The blank line is removed again, because Markdown leaves the figure out.
                 Block::Times { .. } => {
                     text.pop();
                 }
@@ -165,8 +167,8 @@ impl Document {
         text
     }
 
-    /// Key and product of the stores in figures.
-    fn stores(&self) -> Vec<(String, String)> {
+    /// Key and product of each store in a figure. Here the key is also the product.
+    fn stores_in_figures(&self) -> Vec<(String, String)> {
         let mut all = Vec::new();
         for block in &self.blocks {
             if let Block::Times { rows, .. } = block {
@@ -195,7 +197,8 @@ impl From<&Times> for RangeRow {
     }
 }
 
-fn table(heading: &[String], rows: &[Vec<String>]) -> String {
+/// A table as HTML.
+fn html_table(heading: &[String], rows: &[Vec<String>]) -> String {
     let mut html = String::from("<div class=\"scroll\"><table><thead><tr>");
     for cell in heading {
         let _ = write!(html, "<th>{}</th>", escape(cell));
@@ -204,21 +207,21 @@ fn table(heading: &[String], rows: &[Vec<String>]) -> String {
     for row in rows {
         html += "<tr>";
         for cell in row {
-            // A sentence is aligned to the left, a figure to the right.
+            // A cell with words is aligned to the left, and a number to the right.
             let class = if cell.contains(' ') && !cell.starts_with(|c: char| c.is_ascii_digit()) {
                 " class=\"text\""
             } else {
                 ""
             };
-            let _ = write!(html, "<td{class}>{}</td>", code(cell));
+            let _ = write!(html, "<td{class}>{}</td>", markup_with_code(cell));
         }
         html += "</tr>\n";
     }
     html + "</tbody></table></div>\n"
 }
 
-/// Markup of a text in which code is between backticks.
-fn code(text: &str) -> String {
+/// Turns a text into HTML. The parts between backticks become code.
+fn markup_with_code(text: &str) -> String {
     let mut html = String::new();
     for (at, part) in text.split('`').enumerate() {
         if at % 2 == 1 {

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use super::{
     figures,
-    frame::figure,
+    frame::figure_html,
     text::{coloured_name, escape, millis},
 };
 use crate::compare::{Comparison, Scenario, ScenarioKind};
 
-/// The fault, in a sentence.
+/// Describes a kind of fault in sentences.
 pub(crate) fn describe_fault(kind: ScenarioKind) -> &'static str {
     match kind {
         ScenarioKind::HolderKilled => {
@@ -35,8 +35,8 @@ pub(crate) fn describe_fault(kind: ScenarioKind) -> &'static str {
     }
 }
 
-/// The outcome of one scenario, in a sentence.
-pub(crate) fn outcome(scenario: &Scenario) -> String {
+/// Describes the outcome of one scenario in a sentence.
+pub(crate) fn describe_outcome(scenario: &Scenario) -> String {
     if let Some(why) = &scenario.failed {
         return format!("could not be played: {why}");
     }
@@ -61,8 +61,8 @@ pub(crate) fn outcome(scenario: &Scenario) -> String {
     parts.join("; ")
 }
 
-/// The whole section; `None` when there is no scenario.
-pub(crate) fn section(comparison: &Comparison) -> Option<String> {
+/// The section of all kinds of faults, as HTML; `None` when there is no scenario.
+pub(crate) fn failure_section(comparison: &Comparison) -> Option<String> {
     if comparison.scenarios.is_empty() {
         return None;
     }
@@ -82,8 +82,9 @@ pub(crate) fn section(comparison: &Comparison) -> Option<String> {
             kind.title(),
             describe_fault(kind)
         );
-        if let Some(recovery) = figures::recovery(comparison, kind).filter(|_| all.len() > 1) {
-            html += &figure(&recovery);
+        if let Some(recovery) = figures::recovery_figure(comparison, kind).filter(|_| all.len() > 1)
+        {
+            html += &figure_html(&recovery);
         }
         for scenario in all {
             let Some(store) = comparison.store(&scenario.store) else {
@@ -98,9 +99,9 @@ pub(crate) fn section(comparison: &Comparison) -> Option<String> {
                 html,
                 "<figure><figcaption>{}<span class=\"{class}\">{}</span></figcaption>",
                 coloured_name(store),
-                escape(&outcome(scenario))
+                escape(&describe_outcome(scenario))
             );
-            if let Some(lanes) = figures::lanes(comparison, scenario) {
+            if let Some(lanes) = figures::lanes_figure(comparison, scenario) {
                 html += &lanes.inline();
             }
             html += "</figure>";

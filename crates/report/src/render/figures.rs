@@ -6,10 +6,11 @@ use super::{
 };
 use crate::{
     compare::{Comparison, Measure, Scenario, ScenarioKind, StoreFacts},
-    results::table::count,
+    results::table::with_separators,
 };
 
-fn stores(comparison: &Comparison) -> Vec<(String, String)> {
+/// Key and product of each store: the product decides the colour.
+fn store_keys(comparison: &Comparison) -> Vec<(String, String)> {
     comparison
         .stores
         .iter()
@@ -17,14 +18,15 @@ fn stores(comparison: &Comparison) -> Vec<(String, String)> {
         .collect()
 }
 
-fn rounds(comparison: &Comparison) -> String {
+/// The note under a figure that says how its values were measured.
+fn rounds_note(comparison: &Comparison) -> String {
     format!("median of {} interleaved rounds", comparison.about.rounds)
 }
 
-/// Cycles a second by number of callers.
-pub(crate) fn throughput(comparison: &Comparison) -> Svg {
+/// Cycles a second, by the number of callers.
+pub(crate) fn throughput_figure(comparison: &Comparison) -> Svg {
     let sizes = comparison.sizes("independent");
-    let series = series(comparison, |store| {
+    let series = line_series(comparison, |store| {
         sizes
             .iter()
             .map(|size| {
@@ -46,19 +48,26 @@ pub(crate) fn throughput(comparison: &Comparison) -> Svg {
         .collect();
     Svg::new(
         "Lock cycles a second",
-        &format!("each caller its own name; {}", rounds(comparison)),
-        stores(comparison),
+        &format!("each caller its own name; {}", rounds_note(comparison)),
+        store_keys(comparison),
     )
-    .lines(&steps, &series, short)
+    .draw_lines(&steps, &series, short_number)
 }
 
-/// Latency of one caller while other locks are held in the store.
-pub(crate) fn idle(comparison: &Comparison) -> Option<Svg> {
+/// Throughput by the number of callers, as a picture of its own for a README.
+#[must_use]
+pub fn throughput_svg(comparison: &Comparison) -> String {
+    throughput_figure(comparison).standalone()
+}
+
+/// Latency of one caller while other locks are held in the store. `None` when fewer than two
+/// numbers of held locks were measured.
+pub(crate) fn idle_figure(comparison: &Comparison) -> Option<Svg> {
     let sizes = comparison.sizes("idle");
     if sizes.len() < 2 {
         return None;
     }
-    let series = series(comparison, |store| {
+    let series = line_series(comparison, |store| {
         sizes
             .iter()
             .map(|size| {
@@ -70,19 +79,20 @@ pub(crate) fn idle(comparison: &Comparison) -> Option<Svg> {
     });
     let steps: Vec<String> = sizes
         .iter()
-        .map(|size| format!("{} held", count(u64::from(*size))))
+        .map(|size| format!("{} held", with_separators(u64::from(*size))))
         .collect();
     Some(
         Svg::new(
             "One cycle while other locks are held",
-            &format!("one caller; {}", rounds(comparison)),
-            stores(comparison),
+            &format!("one caller; {}", rounds_note(comparison)),
+            store_keys(comparison),
         )
-        .lines(&steps, &series, coarse_time),
+        .draw_lines(&steps, &series, coarse_time),
     )
 }
 
-fn series(
+/// One line per store that has a value at some step.
+fn line_series(
     comparison: &Comparison,
     values: impl Fn(&StoreFacts) -> Vec<Option<f64>>,
 ) -> Vec<LineSeries> {
@@ -98,8 +108,13 @@ fn series(
         .collect()
 }
 
-/// A latency of every store, from its median to the slowest in a hundred.
-pub(crate) fn latency(comparison: &Comparison, experiment: &str, title: &str) -> Option<Svg> {
+/// A latency of every store: the median, and a bar to the 99th percentile. `None` when no store has
+/// it.
+pub(crate) fn latency_figure(
+    comparison: &Comparison,
+    experiment: &str,
+    title: &str,
+) -> Option<Svg> {
     let mut rows: Vec<RangeRow> = comparison
         .stores
         .iter()
@@ -121,11 +136,11 @@ pub(crate) fn latency(comparison: &Comparison, experiment: &str, title: &str) ->
     }
     rows.sort_by(|a, b| a.middle.total_cmp(&b.middle));
     let note = "dot: half are faster; bar: to the slowest in a hundred";
-    Some(Svg::new(title, note, stores(comparison)).ranges(&rows, coarse_time))
+    Some(Svg::new(title, note, store_keys(comparison)).draw_ranges(&rows, coarse_time))
 }
 
 /// The time from a fault to the next holder, or to the next cycle that works.
-pub(crate) fn recovery(comparison: &Comparison, kind: ScenarioKind) -> Option<Svg> {
+pub(crate) fn recovery_figure(comparison: &Comparison, kind: ScenarioKind) -> Option<Svg> {
     let mut rows: Vec<RangeRow> = comparison
         .scenarios
         .iter()
@@ -157,7 +172,7 @@ pub(crate) fn recovery(comparison: &Comparison, kind: ScenarioKind) -> Option<Sv
             "from SIGKILL of the deciding server until a lock can be taken again"
         }
     };
-    Some(Svg::new(kind.title(), note, stores(comparison)).ranges(&rows, coarse_millis))
+    Some(Svg::new(kind.title(), note, store_keys(comparison)).draw_ranges(&rows, coarse_millis))
 }
 
 /// The time that a scenario measures.
@@ -169,7 +184,7 @@ pub(crate) fn scenario_time(scenario: &Scenario) -> Option<f64> {
 }
 
 /// The clients of a scenario, and when each believed to hold the lock.
-pub(crate) fn lanes(comparison: &Comparison, scenario: &Scenario) -> Option<Svg> {
+pub(crate) fn lanes_figure(comparison: &Comparison, scenario: &Scenario) -> Option<Svg> {
     let store = comparison.store(&scenario.store)?;
     let bar = |it: &crate::compare::Interval| Bar {
         from: it.from,
@@ -193,7 +208,7 @@ pub(crate) fn lanes(comparison: &Comparison, scenario: &Scenario) -> Option<Svg>
     }
     let fault = scenario.fault.as_ref().map(bar);
     Some(
-        Svg::new(&store.name, scenario.kind.title(), stores(comparison)).lanes(
+        Svg::new(&store.name, scenario.kind.title(), store_keys(comparison)).draw_lanes(
             &store.key,
             end * 1.02,
             fault.as_ref(),
@@ -202,8 +217,8 @@ pub(crate) fn lanes(comparison: &Comparison, scenario: &Scenario) -> Option<Svg>
     )
 }
 
-/// `250`, `10k`, `1M`: for an axis.
-fn short(value: f64) -> String {
+/// A number for an axis: `250`, `10k`, `1M`.
+fn short_number(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{}M", number(value / 1e6)),
         value if value >= 1e3 => format!("{}k", number(value / 1e3)),
@@ -211,7 +226,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// `10 µs`, `1 ms`: for an axis.
+/// A time for an axis: `10 µs`, `1 ms`.
 fn coarse_time(us: f64) -> String {
     match us {
         us if us <= 0.0 => "0".into(),
@@ -222,6 +237,7 @@ fn coarse_time(us: f64) -> String {
     }
 }
 
+/// As `coarse_time`, for milliseconds.
 fn coarse_millis(ms: f64) -> String {
     coarse_time(ms * 1e3)
 }

@@ -2,8 +2,8 @@
 
 use super::{style, svg::Svg, text::escape};
 
-/// A page around a body. `stores` are keys and products; each store has a colour.
-pub(crate) fn shell(title: &str, stores: &[(String, String)], body: &str) -> String {
+/// A whole page with the given body. `stores` are keys and products; each store gets a colour.
+pub(crate) fn wrap_in_page(title: &str, stores: &[(String, String)], body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
@@ -14,16 +14,16 @@ pub(crate) fn shell(title: &str, stores: &[(String, String)], body: &str) -> Str
          {body}</main>\n</body>\n</html>\n",
         escape(title),
         style::LIGHT,
-        style::colours(stores, false),
+        style::colour_properties(stores, false),
         style::DARK,
-        style::colours(stores, true),
+        style::colour_properties(stores, true),
         style::PAGE,
         style::FIGURE,
     )
 }
 
-/// A figure with its title as text of the page.
-pub(crate) fn figure(svg: &Svg) -> String {
+/// A figure as HTML, with its title and its note as text above it.
+pub(crate) fn figure_html(svg: &Svg) -> String {
     format!(
         "<figure><figcaption>{}<span>{}</span></figcaption>{}</figure>",
         escape(&svg.title),

@@ -4,19 +4,20 @@ use std::fmt::Write as _;
 
 use super::{
     cost_table::cost_table,
-    costs::{Column, costs},
+    costs::{Column, all_cost_tables},
     failures, figures,
-    frame::{figure, shell},
+    frame::{figure_html, wrap_in_page},
     peer_table::peer_table,
     sections,
-    text::{escape, join_names, number, time, with_units},
+    text::{escape, join_names, keep_units_on_line, number, time},
 };
 use crate::compare::{
     ALTERNATIVES, Comparison, LEASE_LIMIT, Measure, PEERS_NOT_MEASURED, advice, busy_warning,
     criteria, load_sentence, stores_without_peers,
 };
 
-/// One self-contained page: no script, nothing fetched, light and dark.
+/// The report as one self-contained page: it has no script, fetches nothing, and has colours for a
+/// light and for a dark screen.
 #[must_use]
 pub fn html(comparison: &Comparison) -> String {
     let keys: Vec<(String, String)> = comparison
@@ -24,12 +25,12 @@ pub fn html(comparison: &Comparison) -> String {
         .iter()
         .map(|store| (store.key.clone(), store.product.clone()))
         .collect();
-    let mut page = opening(comparison);
-    page += &guide(comparison);
-    page += &alternatives();
-    page += &promises(comparison);
-    page += &cost(comparison);
-    if let Some(failures) = failures::section(comparison) {
+    let mut page = opening_section(comparison);
+    page += &guide_section(comparison);
+    page += &alternatives_box();
+    page += &promises_section(comparison);
+    page += &cost_section(comparison);
+    if let Some(failures) = failures::failure_section(comparison) {
         page += "<h2 id=\"failure\">Behaviour under failure</h2>\n\
                  <p>A bar is the time in which a client believed to hold the lock: from the \
                  answer to its request until its \
@@ -38,12 +39,14 @@ pub fn html(comparison: &Comparison) -> String {
                  same time would be two holders.</p>\n";
         page += &failures;
     }
-    page += &other_ways(comparison);
-    page += &method(comparison);
-    shell("Distributed locks, side by side", &keys, &page)
+    page += &peers_section(comparison);
+    page += &method_section(comparison);
+    wrap_in_page("Distributed locks, side by side", &keys, &page)
 }
 
-fn other_ways(comparison: &Comparison) -> String {
+/// The other ways of locking in the same stores: a table for each run, or a sentence that they were
+/// not measured.
+fn peers_section(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"peers\">Other ways in the same stores</h2>\n");
     if comparison.peers.is_empty() {
         let _ = writeln!(html, "<p>{}</p>", escape(PEERS_NOT_MEASURED));
@@ -65,7 +68,7 @@ fn other_ways(comparison: &Comparison) -> String {
 }
 
 /// The box about alternatives to a lock.
-fn alternatives() -> String {
+fn alternatives_box() -> String {
     let mut html =
         String::from("<aside class=\"box\" id=\"instead\"><h2>When not to use a lock</h2>\n<dl>");
     for it in ALTERNATIVES {
@@ -81,7 +84,8 @@ fn alternatives() -> String {
     html
 }
 
-fn opening(comparison: &Comparison) -> String {
+/// The title, the circumstances of the run with its warnings, and the links to the sections.
+fn opening_section(comparison: &Comparison) -> String {
     let about = &comparison.about;
     let names: Vec<&str> = comparison
         .stores
@@ -121,9 +125,10 @@ fn opening(comparison: &Comparison) -> String {
     html + "<a href=\"#peers\">Other ways</a><a href=\"#method\">Method</a></nav>\n"
 }
 
-fn guide(comparison: &Comparison) -> String {
+/// Figures of all stores at a glance, the advice, and the criteria of the advice.
+fn guide_section(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"guide\">Which one?</h2>\n");
-    html += &glance(comparison);
+    html += &overview_table(comparison);
     html += "<ul class=\"advice\">\n";
     for it in advice(comparison) {
         let _ = writeln!(
@@ -131,7 +136,7 @@ fn guide(comparison: &Comparison) -> String {
             "<li><span class=\"quiet\">{}</span><strong>{}</strong>{}</li>",
             escape(&it.need),
             escape(&it.pick),
-            escape(&with_units(&it.because))
+            escape(&keep_units_on_line(&it.because))
         );
     }
     html += "</ul>\n<details open><summary>How this advice is made</summary>\n<ul class=\"quiet\">";
@@ -141,7 +146,8 @@ fn guide(comparison: &Comparison) -> String {
     html + "</ul></details>\n"
 }
 
-fn glance(comparison: &Comparison) -> String {
+/// The table of the most important figures; empty when none of them was measured.
+fn overview_table(comparison: &Comparison) -> String {
     let columns = [
         Column::new("one cycle", "uncontended", Measure::P50, time),
         Column::new(
@@ -157,9 +163,10 @@ fn glance(comparison: &Comparison) -> String {
     cost_table(comparison, &columns).unwrap_or_default()
 }
 
-fn promises(comparison: &Comparison) -> String {
+/// The results of the suite, the declared capabilities, and a text about each store.
+fn promises_section(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"promises\">What each one promises</h2>\n");
-    if let Some(table) = sections::properties(comparison) {
+    if let Some(table) = sections::property_table(comparison) {
         html += "<p>Put to the test by the conformance suite on these very servers: cases that \
             passed, of those that were \
                  asked. The last rows are what was seen when servers were broken.</p>\n";
@@ -180,31 +187,32 @@ fn promises(comparison: &Comparison) -> String {
     html + &sections::prose_list(comparison)
 }
 
-fn cost(comparison: &Comparison) -> String {
+/// The figures and tables of costs, and the experiments that failed.
+fn cost_section(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"cost\">What it costs</h2>\n<div class=\"grid\">\n");
     let drawn = [
-        figures::latency(comparison, "uncontended", "One cycle, one caller"),
-        Some(figures::throughput(comparison))
+        figures::latency_figure(comparison, "uncontended", "One cycle, one caller"),
+        Some(figures::throughput_figure(comparison))
             .filter(|_| !comparison.sizes("independent").is_empty()),
-        figures::latency(comparison, "wakeup", "Wake-up of a waiter elsewhere"),
-        figures::latency(comparison, "handoff-2", "Hand-over inside a process"),
-        figures::idle(comparison),
-        figures::latency(
+        figures::latency_figure(comparison, "wakeup", "Wake-up of a waiter elsewhere"),
+        figures::latency_figure(comparison, "handoff-2", "Hand-over inside a process"),
+        figures::idle_figure(comparison),
+        figures::latency_figure(
             comparison,
             "kickout",
             "Takeover of a session by a new login",
         ),
-        figures::latency(
+        figures::latency_figure(
             comparison,
             "takeover-cross",
             "Takeover of a client of another gateway node",
         ),
     ];
     for svg in drawn.iter().flatten() {
-        html += &figure(svg);
+        html += &figure_html(svg);
     }
     html += "\n</div>\n";
-    for (title, note, columns) in costs(comparison) {
+    for (title, note, columns) in all_cost_tables(comparison) {
         if let Some(table) = cost_table(comparison, &columns) {
             let _ = write!(
                 html,
@@ -226,7 +234,8 @@ fn cost(comparison: &Comparison) -> String {
     html
 }
 
-fn method(comparison: &Comparison) -> String {
+/// How the run was made: method, load, command, machine, and the setup of each store.
+fn method_section(comparison: &Comparison) -> String {
     let about = &comparison.about;
     let mut html = String::from(
         "<h2 id=\"method\">How this was made</h2>\n<p>Stores take turns, round by round, every \

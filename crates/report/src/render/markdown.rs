@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    costs::{Column, costs},
+    costs::{Column, all_cost_tables},
     failures,
     peer_table::arm_with_description,
     sections,
@@ -18,7 +18,7 @@ use crate::{
     results::statistics::Spread,
 };
 
-/// The report as Markdown.
+/// Renders the report as Markdown.
 #[must_use]
 pub fn markdown(comparison: &Comparison) -> String {
     let about = &comparison.about;
@@ -45,7 +45,7 @@ pub fn markdown(comparison: &Comparison) -> String {
                 text,
                 "\n**{} died half-way, so its later figures are missing:** {}\n",
                 store.name,
-                plain(why)
+                joined_lines(why)
             );
         }
     }
@@ -56,28 +56,28 @@ pub fn markdown(comparison: &Comparison) -> String {
             "- {}: **{}**. {}",
             it.need,
             it.pick,
-            plain(&it.because)
+            joined_lines(&it.because)
         );
     }
     text += "\nHow this advice is made:\n\n";
     for it in criteria() {
         let _ = writeln!(text, "- {it}");
     }
-    alternatives(&mut text);
-    promises(comparison, &mut text);
+    write_alternatives(&mut text);
+    write_promises(comparison, &mut text);
     text += "\n## What it costs\n";
-    for (title, note, columns) in costs(comparison) {
-        cost(comparison, title, &note, &columns, &mut text);
+    for (title, note, columns) in all_cost_tables(comparison) {
+        write_cost_table(comparison, title, &note, &columns, &mut text);
     }
     for (store, experiment, why) in comparison.failures() {
         let _ = write!(
             text,
             "\n**{store} failed in {experiment}:** {}\n",
-            plain(why)
+            joined_lines(why)
         );
     }
-    scenarios(comparison, &mut text);
-    peers(comparison, &mut text);
+    write_scenarios(comparison, &mut text);
+    write_peers(comparison, &mut text);
     text += "\n## How this was made\n\n";
     let _ = write!(
         text,
@@ -85,7 +85,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         about.command,
         load_sentence(comparison)
     );
-    table(&mut text, &["".into(), "".into()], &{
+    write_table(&mut text, &["".into(), "".into()], &{
         let machine = about.machine.iter().cloned();
         let stores = comparison
             .stores
@@ -99,7 +99,8 @@ pub fn markdown(comparison: &Comparison) -> String {
     text
 }
 
-fn alternatives(text: &mut String) {
+/// Writes the section on what to use instead of a lock.
+fn write_alternatives(text: &mut String) {
     text.push_str("\n## When not to use a lock\n\n");
     for it in ALTERNATIVES {
         let _ = writeln!(text, "- {}: **{}**. {}", it.when, it.take, it.why);
@@ -107,7 +108,8 @@ fn alternatives(text: &mut String) {
     let _ = write!(text, "\n{LEASE_LIMIT}\n");
 }
 
-fn promises(comparison: &Comparison, text: &mut String) {
+/// Writes the table of promises, the failed cases, and a text about each store.
+fn write_promises(comparison: &Comparison, text: &mut String) {
     text.push_str("\n## What each one promises\n\n");
     let mut heading = vec!["property".to_owned()];
     heading.extend(comparison.stores.iter().map(|it| it.name.clone()));
@@ -142,7 +144,7 @@ fn promises(comparison: &Comparison, text: &mut String) {
     let declared: Vec<_> = comparison
         .stores
         .iter()
-        .map(sections::capabilities)
+        .map(sections::capability_rows)
         .collect();
     if let Some(first) = declared.iter().flatten().next() {
         for (at, (label, _)) in first.iter().enumerate() {
@@ -155,9 +157,9 @@ fn promises(comparison: &Comparison, text: &mut String) {
             rows.push(row);
         }
     }
-    table(text, &heading, &rows);
+    write_table(text, &heading, &rows);
     for (store, said) in sections::failed_cases(comparison) {
-        let _ = write!(text, "\n**{store}:** {}\n", plain(&said));
+        let _ = write!(text, "\n**{store}:** {}\n", joined_lines(&said));
     }
     text.push('\n');
     for store in &comparison.stores {
@@ -175,7 +177,14 @@ fn promises(comparison: &Comparison, text: &mut String) {
     }
 }
 
-fn cost(comparison: &Comparison, title: &str, note: &str, columns: &[Column], text: &mut String) {
+/// Writes one table of costs. A table without any figure is left out.
+fn write_cost_table(
+    comparison: &Comparison,
+    title: &str,
+    note: &str,
+    columns: &[Column],
+    text: &mut String,
+) {
     let columns: Vec<&Column> = columns
         .iter()
         .filter(|column| {
@@ -200,9 +209,11 @@ fn cost(comparison: &Comparison, title: &str, note: &str, columns: &[Column], te
             row
         })
         .collect();
-    table(text, &heading, &rows);
+    write_table(text, &heading, &rows);
 }
 
+/// One cell: the median with its range in bold if it is the best, the word for a failure, or a
+/// dash.
 fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
     let figure = comparison.figure(&store.key, &column.experiment, column.measure);
     if figure.is_some_and(|it| it.missing.is_some()) {
@@ -211,24 +222,26 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
     let Some(spread) = figure.and_then(Figure::spread) else {
         return "–".into();
     };
-    let best = column.best(comparison) == Some(&store.key);
+    let best = column.best_store(comparison) == Some(&store.key);
     let middle = (column.show)(spread.median);
     let middle = if best {
         format!("**{middle}**")
     } else {
         middle
     };
-    format!("{middle}{}", range_behind(spread, column.show))
+    format!("{middle}{}", range_suffix(spread, column.show))
 }
 
-fn range_behind(spread: Spread, show: fn(f64) -> String) -> String {
+/// The range in brackets to print after a number; nothing when both ends are printed alike.
+fn range_suffix(spread: Spread, show: fn(f64) -> String) -> String {
     if show(spread.low) == show(spread.high) {
         return String::new();
     }
     format!(" ({})", range(spread, show))
 }
 
-fn scenarios(comparison: &Comparison, text: &mut String) {
+/// Writes the section on faults; nothing when there is no scenario.
+fn write_scenarios(comparison: &Comparison, text: &mut String) {
     if comparison.scenarios.is_empty() {
         return;
     }
@@ -252,12 +265,17 @@ fn scenarios(comparison: &Comparison, text: &mut String) {
             let name = comparison
                 .store(&scenario.store)
                 .map_or(scenario.store.as_str(), |it| it.name.as_str());
-            let _ = writeln!(text, "- {name}: {}", plain(&failures::outcome(scenario)));
+            let _ = writeln!(
+                text,
+                "- {name}: {}",
+                joined_lines(&failures::describe_outcome(scenario))
+            );
         }
     }
 }
 
-fn peers(comparison: &Comparison, text: &mut String) {
+/// Writes the section on other ways of locking in the same stores.
+fn write_peers(comparison: &Comparison, text: &mut String) {
     text.push_str("\n## Other ways in the same stores\n\n");
     if comparison.peers.is_empty() {
         let _ = writeln!(text, "{PEERS_NOT_MEASURED}");
@@ -283,7 +301,7 @@ fn peers(comparison: &Comparison, text: &mut String) {
             }
         );
         if let Some(why) = &run.missing {
-            let _ = writeln!(text, "Not measured: {}", plain(why));
+            let _ = writeln!(text, "Not measured: {}", joined_lines(why));
             continue;
         }
         let rows: Vec<_> = run
@@ -293,7 +311,7 @@ fn peers(comparison: &Comparison, text: &mut String) {
                 let shown = |spread: Option<Spread>, show: fn(f64) -> String| {
                     spread.map_or_else(
                         || "–".to_owned(),
-                        |it| format!("{}{}", show(it.median), range_behind(it, show)),
+                        |it| format!("{}{}", show(it.median), range_suffix(it, show)),
                     )
                 };
                 let ratio = run
@@ -308,7 +326,7 @@ fn peers(comparison: &Comparison, text: &mut String) {
                             format!(
                                 "{bold}× {}{bold}{}",
                                 number(it.median),
-                                range_behind(it, number)
+                                range_suffix(it, number)
                             )
                         },
                     );
@@ -329,18 +347,19 @@ fn peers(comparison: &Comparison, text: &mut String) {
             "over the first",
         ]
         .map(str::to_owned);
-        table(text, &heading, &rows);
+        write_table(text, &heading, &rows);
     }
     if let Some(without) = stores_without_peers(comparison) {
         let _ = write!(text, "\n{without}\n");
     }
 }
 
-pub(super) fn table(text: &mut String, heading: &[String], rows: &[Vec<String>]) {
+/// Writes a table, with the first column to the left and the others to the right.
+pub(super) fn write_table(text: &mut String, heading: &[String], rows: &[Vec<String>]) {
     let line = |cells: &[String]| {
         let cells: Vec<String> = cells
             .iter()
-            .map(|cell| plain(cell).replace('|', "\\|"))
+            .map(|cell| joined_lines(cell).replace('|', "\\|"))
             .collect();
         format!("| {} |\n", cells.join(" | "))
     };
@@ -355,7 +374,7 @@ pub(super) fn table(text: &mut String, heading: &[String], rows: &[Vec<String>])
     }
 }
 
-/// Joins a server's message into one line.
-fn plain(said: &str) -> String {
+/// Joins all lines of a message into one line.
+fn joined_lines(said: &str) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,6 @@
-//! Pages from a [`Comparison`]. Invariant: the same data always gives the same bytes.
+//! Pages from a [`Comparison`](crate::Comparison).
+//!
+//! Invariant: the same data always gives the same bytes.
 //!
 //! | file | content |
 //! |---|---|
@@ -10,7 +12,7 @@
 //! | `figures.rs` | the data of each figure |
 //! | `svg.rs`, `scale.rs` | the drawing of a figure |
 //! | `style.rs` | colours and typography |
-//! | `text.rs` | numbers for people |
+//! | `text.rs` | texts of numbers |
 
 mod cost_table;
 mod costs;
@@ -28,13 +30,6 @@ mod svg;
 pub(crate) mod text;
 
 pub use document::{Document, Times};
+pub use figures::throughput_svg;
 pub use html::html;
 pub use markdown::markdown;
-
-use crate::compare::Comparison;
-
-/// Throughput by number of callers, as a picture of its own for a README.
-#[must_use]
-pub fn throughput_svg(comparison: &Comparison) -> String {
-    figures::throughput(comparison).standalone()
-}

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::text::{escape, number, range_behind, time, unbroken};
+use super::text::{escape, number, on_one_line, range_suffix, time};
 use crate::{
     compare::{Comparison, PeerRun, describe_arm, is_difference},
     results::statistics::Spread,
@@ -16,7 +16,8 @@ pub(crate) fn arm_with_description(arm: &str) -> String {
     }
 }
 
-/// Other ways of locking in one store.
+/// The heading and the table of one run of `distlock-peers`: each way of locking with its figures,
+/// or the reason why there are none.
 pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
     let name = comparison
         .store(&run.store)
@@ -51,7 +52,13 @@ pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
         let shown = |spread: Option<Spread>, show: fn(f64) -> String| {
             spread.map_or_else(
                 || "–".into(),
-                |it| format!("{}{}", unbroken(&show(it.median)), range_behind(it, show)),
+                |it| {
+                    format!(
+                        "{}{}",
+                        on_one_line(&show(it.median)),
+                        range_suffix(it, show)
+                    )
+                },
             )
         };
         let ratio = ratio.map_or_else(
@@ -59,9 +66,9 @@ pub(crate) fn peer_table(comparison: &Comparison, run: &PeerRun) -> String {
             |it| {
                 let text = format!("×\u{a0}{}", number(it.median));
                 if is_difference(it, number) {
-                    format!("<b>{text}</b>{}", range_behind(it, number))
+                    format!("<b>{text}</b>{}", range_suffix(it, number))
                 } else {
-                    format!("{text}{}", range_behind(it, number))
+                    format!("{text}{}", range_suffix(it, number))
                 }
             },
         );

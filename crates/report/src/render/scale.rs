@@ -1,6 +1,7 @@
-//! Where values lie on an axis, and its ticks.
+//! Maps values to positions on an axis, and chooses the ticks of the axis.
 
-/// Maps values to positions between two ends; logarithmic when the values differ tenfold.
+/// Maps values to positions between two ends. The scale is logarithmic when the largest value is at
+/// least ten times the smallest.
 pub(crate) struct Scale {
     low: f64,
     high: f64,
@@ -9,16 +10,17 @@ pub(crate) struct Scale {
     log: bool,
 }
 
-/// The smallest and the largest value of a scale. Beyond them powers of ten become zero or
-/// infinite, and ticks would have no end.
-const LEAST: f64 = 1e-18;
-const MOST: f64 = 1e18;
+/// Limits of the values of a scale. Beyond them powers of ten become zero or infinite, and the loop
+/// over the ticks would not end.
+const MIN_VALUE: f64 = 1e-18;
+const MAX_VALUE: f64 = 1e18;
 
 impl Scale {
-    pub(crate) fn over(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
+    /// A scale on which all positive `values` fit, from the position `from` to the position `to`.
+    pub(crate) fn from_values(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
         for value in values.filter(|value| value.is_finite() && *value > 0.0) {
-            let value = value.clamp(LEAST, MOST);
+            let value = value.clamp(MIN_VALUE, MAX_VALUE);
             low = low.min(value);
             high = high.max(value);
         }
@@ -41,7 +43,8 @@ impl Scale {
         }
     }
 
-    pub(crate) fn at(&self, value: f64) -> f64 {
+    /// The position of a value. A value outside the scale is moved to the nearer end.
+    pub(crate) fn position(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(self.low).log10() - self.low.log10())
                 / (self.high.log10() - self.low.log10())
@@ -51,7 +54,8 @@ impl Scale {
         self.from + (self.to - self.from) * share.clamp(0.0, 1.0)
     }
 
-    /// Round values within the scale, about `most` of them.
+    /// Values for the ticks: powers of ten on a logarithmic scale, multiples of a round step on
+    /// another. There are about `most` of them.
     pub(crate) fn ticks(&self, most: usize) -> Vec<f64> {
         if self.log {
             let mut all = Vec::new();
@@ -94,11 +98,11 @@ mod tests {
 
     #[test]
     fn scales_are_logarithmic_from_a_factor_of_ten() {
-        let near = Scale::over([20.0, 80.0].into_iter(), 0.0, 100.0);
+        let near = Scale::from_values([20.0, 80.0].into_iter(), 0.0, 100.0);
         assert!(!near.log);
         assert_eq!(near.ticks(4), [0.0, 50.0]);
-        assert!((near.at(44.0) - 50.0).abs() < 1e-9);
-        let far = Scale::over([2.0, 4_000.0].into_iter(), 0.0, 100.0);
+        assert!((near.position(44.0) - 50.0).abs() < 1e-9);
+        let far = Scale::from_values([2.0, 4_000.0].into_iter(), 0.0, 100.0);
         assert!(far.log);
         assert_eq!(far.ticks(4), [1.0, 100.0, 10_000.0]);
     }
@@ -111,14 +115,14 @@ mod tests {
             [5e-324, f64::MAX],
             [5e-324; 2],
         ] {
-            let ticks = Scale::over(values.into_iter(), 0.0, 100.0).ticks(4);
+            let ticks = Scale::from_values(values.into_iter(), 0.0, 100.0).ticks(4);
             assert!((1..10).contains(&ticks.len()), "{values:?}: {ticks:?}");
         }
     }
 
     #[test]
     fn a_scale_without_values_is_finite() {
-        let scale = Scale::over(std::iter::empty(), 0.0, 100.0);
-        assert!(scale.at(5.0).is_finite());
+        let scale = Scale::from_values(std::iter::empty(), 0.0, 100.0);
+        assert!(scale.position(5.0).is_finite());
     }
 }

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::text::{coloured_name, escape};
 use crate::compare::{Comparison, PROPERTIES, StoreFacts, durability, prose, shown_by_faults};
 
-/// Properties by store.
-pub(crate) fn properties(comparison: &Comparison) -> Option<String> {
+/// The result of each property for each store; `None` when no store was tested.
+pub(crate) fn property_table(comparison: &Comparison) -> Option<String> {
     if comparison
         .stores
         .iter()
@@ -32,7 +32,7 @@ pub(crate) fn properties(comparison: &Comparison) -> Option<String> {
             };
             let cases = result.passed as usize + result.failed.len();
             let mark = result.mark();
-            let _ = write!(html, "<td class=\"{}\">{mark}", class(mark));
+            let _ = write!(html, "<td class=\"{}\">{mark}", css_class(mark));
             if cases > 0 {
                 let _ = write!(html, " <small>{} of {cases}</small>", result.passed);
             }
@@ -43,14 +43,15 @@ pub(crate) fn properties(comparison: &Comparison) -> Option<String> {
     for (title, marks) in shown_by_faults(comparison) {
         let _ = write!(html, "<tr><th>{title}</th>");
         for mark in marks {
-            let _ = write!(html, "<td class=\"{}\">{mark}</td>", class(mark));
+            let _ = write!(html, "<td class=\"{}\">{mark}</td>", css_class(mark));
         }
         html += "</tr>";
     }
     Some(html + "</tbody></table></div>\n")
 }
 
-fn class(mark: &str) -> &'static str {
+/// The style class of a mark.
+fn css_class(mark: &str) -> &'static str {
     match mark {
         "✓" => "ok",
         "✗" => "bad",
@@ -58,7 +59,7 @@ fn class(mark: &str) -> &'static str {
     }
 }
 
-/// The failed cases of the suite, with their messages.
+/// The failed cases of the suite: the name of the store, and the message.
 pub(crate) fn failed_cases(comparison: &Comparison) -> Vec<(String, String)> {
     comparison
         .stores
@@ -73,8 +74,8 @@ pub(crate) fn failed_cases(comparison: &Comparison) -> Vec<(String, String)> {
         .collect()
 }
 
-/// One capability in words: label, and its value for a store.
-pub(crate) fn capabilities(store: &StoreFacts) -> Option<Vec<(&'static str, String)>> {
+/// The capabilities of one store in words, as labels and values; `None` when they are unknown.
+pub(crate) fn capability_rows(store: &StoreFacts) -> Option<Vec<(&'static str, String)>> {
     let it = store.promises.as_ref()?;
     let yes = |value: bool| if value { "yes" } else { "no" }.to_owned();
     Some(vec![
@@ -130,16 +131,17 @@ pub(crate) fn capabilities(store: &StoreFacts) -> Option<Vec<(&'static str, Stri
     ])
 }
 
+/// Whole milliseconds as a floating-point number.
 fn whole_millis(ms: u64) -> f64 {
     std::time::Duration::from_millis(ms).as_secs_f64() * 1e3
 }
 
-/// Capabilities by store.
+/// The capabilities of each store; `None` when none is known.
 pub(crate) fn capability_table(comparison: &Comparison) -> Option<String> {
     let stores: Vec<_> = comparison
         .stores
         .iter()
-        .filter_map(|store| Some((store, capabilities(store)?)))
+        .filter_map(|store| Some((store, capability_rows(store)?)))
         .collect();
     let (_, first) = stores.first()?;
     let mut html = String::from("<div class=\"scroll\"><table><thead><tr><th></th>");
@@ -158,7 +160,7 @@ pub(crate) fn capability_table(comparison: &Comparison) -> Option<String> {
     Some(html + "</tbody></table></div>\n")
 }
 
-/// The durability under which it was measured.
+/// The durability under which a store was measured.
 pub(crate) fn durability_text(store: &StoreFacts) -> String {
     durability(store).unwrap_or_else(|| "not recorded".into())
 }

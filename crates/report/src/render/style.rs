@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Product, colour on light, colour on dark.
+/// For each product: its name, its colour on a light screen, and its colour on a dark one.
 const COLOURS: [(&str, &str, &str); 11] = [
     ("memory", "#6b7280", "#9aa3b2"),
     ("sqlite", "#1f6fb5", "#63a9e8"),
@@ -17,7 +17,8 @@ const COLOURS: [(&str, &str, &str); 11] = [
     ("remote", "#b0327f", "#ee7fc0"),
 ];
 
-/// For unknown products, and for a second store of one product.
+/// Colours for unknown products, and for a second store of one product, as pairs for a light and a
+/// dark screen.
 const OTHERS: [(&str, &str); 4] = [
     ("#4d7c0f", "#a3d65c"),
     ("#9d174d", "#f48fb8"),
@@ -25,8 +26,8 @@ const OTHERS: [(&str, &str); 4] = [
     ("#7c2d12", "#e5a07f"),
 ];
 
-/// The custom properties of every store: `--redis: #c2362b;`.
-pub(crate) fn colours(keys: &[(String, String)], dark: bool) -> String {
+/// The colours of all stores as custom properties of CSS: `--redis: #c2362b;`.
+pub(crate) fn colour_properties(keys: &[(String, String)], dark: bool) -> String {
     let mut text = String::new();
     let mut others = OTHERS.iter().cycle();
     for (key, product) in keys {
@@ -90,15 +91,16 @@ details{margin:.6rem 0}summary{cursor:pointer}
 @media print{main{max-width:none}}
 ";
 
-/// The style of a figure's parts, in the page and alone.
+/// The style of the parts of a figure, in a page and in a file of its own.
 pub(crate) const FIGURE: &str = "\
 svg text{font:11px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:var(--ink)}
 svg .axis text,svg text.quiet{fill:var(--quiet);font-size:10px}
 svg .axis line,svg line.grid{stroke:var(--line);stroke-width:1}
 ";
 
-/// The colours that every page shares: paper, ink, lines.
+/// The colours that every page shares, on a light screen: paper, ink, lines.
 pub(crate) const LIGHT: &str = "--paper:#fff;--ink:#1c1f24;--quiet:#5d6673;--line:#dfe3e8;\
     --good:#1a7f45;--bad:#c02b1d;--fault:#f3d7d3;";
+/// The same on a dark screen.
 pub(crate) const DARK: &str = "--paper:#14171c;--ink:#e7eaef;--quiet:#9aa4b2;--line:#303742;\
     --good:#5fcf8f;--bad:#ff8a7d;--fault:#4a2723;";

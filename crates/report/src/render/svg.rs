@@ -12,12 +12,12 @@ use super::{
 /// The width of every figure.
 const WIDTH: f64 = 360.0;
 
-/// The width of the longest label. A letter has at most this width on average in the fonts of
-/// browsers.
-fn room<'a>(labels: impl Iterator<Item = &'a String>) -> f64 {
-    const LETTER: f64 = 6.8;
+/// The width to reserve for the longest label, computed from the average width of a letter in the
+/// fonts of browsers.
+fn label_width<'a>(labels: impl Iterator<Item = &'a String>) -> f64 {
+    const LETTER_WIDTH: f64 = 6.8;
     let longest = labels.map(|it| it.chars().count()).max().unwrap_or(0);
-    (float(longest) * LETTER + 10.0).clamp(78.0, WIDTH / 2.0)
+    (float(longest) * LETTER_WIDTH + 10.0).clamp(78.0, WIDTH / 2.0)
 }
 
 /// A finished figure.
@@ -49,7 +49,7 @@ pub(crate) struct LineSeries {
     pub(crate) values: Vec<Option<f64>>,
 }
 
-/// A coloured stretch of a lane.
+/// A coloured bar in a lane.
 pub(crate) struct Bar {
     pub(crate) from: f64,
     pub(crate) until: f64,
@@ -67,7 +67,7 @@ impl Svg {
         }
     }
 
-    fn text(&mut self, x: f64, y: f64, class: &str, anchor: &str, text: &str) {
+    fn draw_text(&mut self, x: f64, y: f64, class: &str, anchor: &str, text: &str) {
         let _ = write!(
             self.body,
             "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{}</text>",
@@ -75,71 +75,72 @@ impl Svg {
         );
     }
 
-    fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
+    fn draw_line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
         let _ = write!(
             self.body,
             "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"{class}\"/>"
         );
     }
 
-    /// Dots with ranges, one row each. Less is to the left.
-    pub(crate) fn ranges(mut self, rows: &[RangeRow], unit: fn(f64) -> String) -> Self {
+    /// Draws a dot with its range in each row. A smaller value is further to the left.
+    pub(crate) fn draw_ranges(mut self, rows: &[RangeRow], unit: fn(f64) -> String) -> Self {
         let (left, right, step) = (
-            room(rows.iter().map(|it| &it.label)) + 8.0,
+            label_width(rows.iter().map(|it| &it.label)) + 8.0,
             WIDTH - 78.0,
             22.0,
         );
         let bottom = 8.0 + step * float(rows.len());
-        let scale = Scale::over(rows.iter().flat_map(|row| [row.low, row.high]), left, right);
+        let scale =
+            Scale::from_values(rows.iter().flat_map(|row| [row.low, row.high]), left, right);
         for tick in scale.ticks(4) {
-            let x = scale.at(tick);
-            self.line((x, 4.0), (x, bottom), "grid");
-            self.text(x, bottom + 13.0, "quiet", "middle", &unit(tick));
+            let x = scale.position(tick);
+            self.draw_line((x, 4.0), (x, bottom), "grid");
+            self.draw_text(x, bottom + 13.0, "quiet", "middle", &unit(tick));
         }
         for (at, row) in rows.iter().enumerate() {
             let y = 8.0 + step * (float(at) + 0.5);
-            self.text(left - 8.0, y + 4.0, "", "end", &row.label);
+            self.draw_text(left - 8.0, y + 4.0, "", "end", &row.label);
             let _ = write!(
                 self.body,
                 "<line x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" \
                  style=\"stroke:var(--{});stroke-width:4;\
                  stroke-linecap:round;opacity:.35\"/>",
-                scale.at(row.low),
-                scale.at(row.high),
+                scale.position(row.low),
+                scale.position(row.high),
                 row.key
             );
             let _ = write!(
                 self.body,
                 "<circle cx=\"{:.1}\" cy=\"{y:.1}\" r=\"4.5\" style=\"fill:var(--{})\"/>",
-                scale.at(row.middle),
+                scale.position(row.middle),
                 row.key
             );
-            self.text(WIDTH - 2.0, y + 4.0, "", "end", &row.text);
+            self.draw_text(WIDTH - 2.0, y + 4.0, "", "end", &row.text);
         }
         self.height = bottom + 20.0;
         self
     }
 
-    /// Lines over steps, with their names at their ends.
-    pub(crate) fn lines(
+    /// Draws a line over the steps for each series, with its name at its end.
+    pub(crate) fn draw_lines(
         mut self,
         steps: &[String],
         series: &[LineSeries],
         unit: fn(f64) -> String,
     ) -> Self {
-        let labels = room(series.iter().map(|it| &it.label));
+        let labels = label_width(series.iter().map(|it| &it.label));
         let (left, right, top, bottom) = (46.0, WIDTH - labels, 10.0, 210.0);
         let values = series.iter().flat_map(|it| it.values.iter().flatten());
-        let scale = Scale::over(values.copied(), bottom, top);
+        let scale = Scale::from_values(values.copied(), bottom, top);
         for tick in scale.ticks(6) {
-            let y = scale.at(tick);
-            self.line((left, y), (right, y), "grid");
-            self.text(left - 6.0, y + 3.5, "quiet", "end", &unit(tick));
+            let y = scale.position(tick);
+            self.draw_line((left, y), (right, y), "grid");
+            self.draw_text(left - 6.0, y + 3.5, "quiet", "end", &unit(tick));
         }
         let gaps = float(steps.len().max(2) - 1);
         let x = |at: usize| left + 8.0 + (right - left - 16.0) * float(at) / gaps;
         for (at, step) in steps.iter().enumerate() {
-            self.text(x(at), bottom + 15.0, "quiet", "middle", step);
+            self.draw_text(x(at), bottom + 15.0, "quiet", "middle", step);
         }
         let mut ends = Vec::new();
         for line in series {
@@ -147,7 +148,7 @@ impl Svg {
                 .values
                 .iter()
                 .enumerate()
-                .filter_map(|(at, value)| Some((x(at), scale.at((*value)?))))
+                .filter_map(|(at, value)| Some((x(at), scale.position((*value)?))))
                 .collect();
             let path: Vec<String> = points
                 .iter()
@@ -177,7 +178,7 @@ impl Svg {
             .zip(ends)
         {
             if (y - at).abs() > 4.0 {
-                self.line((x + 5.0, at), (right + 6.0, y), "grid");
+                self.draw_line((x + 5.0, at), (right + 6.0, y), "grid");
             }
             let _ = write!(
                 self.body,
@@ -192,8 +193,9 @@ impl Svg {
         self
     }
 
-    /// Lanes over time in milliseconds: the clients that believed to hold the lock, and the fault.
-    pub(crate) fn lanes(
+    /// Draws a lane for each client over the time in milliseconds: a bar for each time in which the
+    /// client believed to hold the lock. The fault is shaded behind the lanes.
+    pub(crate) fn draw_lanes(
         mut self,
         key: &str,
         end: f64,
@@ -215,12 +217,12 @@ impl Svg {
             );
             let anchor = if from > WIDTH / 2.0 { "end" } else { "start" };
             let at = if from > WIDTH / 2.0 { until } else { from };
-            self.text(at, 10.0, "quiet", anchor, &fault.text);
+            self.draw_text(at, 10.0, "quiet", anchor, &fault.text);
         }
         for (at, (who, bars)) in lanes.iter().enumerate() {
             let top = 18.0 + step * float(at);
-            self.text(left - 8.0, top + 15.0, "", "end", who);
-            self.line((left, top + step - 2.0), (right, top + step - 2.0), "grid");
+            self.draw_text(left - 8.0, top + 15.0, "", "end", who);
+            self.draw_line((left, top + step - 2.0), (right, top + step - 2.0), "grid");
             for bar in bars {
                 let (from, until) = (x(bar.from), x(bar.until).max(x(bar.from) + 2.0));
                 let _ = write!(
@@ -237,11 +239,11 @@ impl Svg {
         let whole = [1.0, 2.0, 5.0, 10.0, 20.0, 60.0]
             .into_iter()
             .find(|seconds| end / 1000.0 / seconds <= 6.0)
-            // Whole minutes, so there are never more than a few ticks.
+            // Whole minutes, so that there are never more than a few ticks.
             .unwrap_or_else(|| (end / 360_000.0).ceil() * 60.0);
         let mut tick = 0.0;
         while tick * 1000.0 <= end {
-            self.text(
+            self.draw_text(
                 x(tick * 1000.0),
                 bottom + 12.0,
                 "quiet",
@@ -254,7 +256,7 @@ impl Svg {
         self
     }
 
-    /// The figure as part of a page, which brings the colours.
+    /// The figure as part of a page. The page defines the colours.
     pub(crate) fn inline(&self) -> String {
         format!(
             "<svg viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{}\">{}</svg>",
@@ -266,8 +268,8 @@ impl Svg {
 
     /// The figure as a file of its own.
     pub(crate) fn standalone(&self) -> String {
-        let light = style::colours(&self.stores, false);
-        let dark = style::colours(&self.stores, true);
+        let light = style::colour_properties(&self.stores, false);
+        let dark = style::colour_properties(&self.stores, true);
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 -44 {WIDTH} {height:.0}\" \
              width=\"720\" height=\"{double:.0}\" \
@@ -287,20 +289,20 @@ impl Svg {
     }
 }
 
-/// Moves labels apart that would overlap. `wanted` rises.
+/// Moves labels apart that would overlap. `wanted` are their positions, in rising order.
 fn move_apart(wanted: &[f64]) -> Vec<f64> {
     const GAP: f64 = 13.0;
-    let mut places = wanted.to_vec();
+    let mut positions = wanted.to_vec();
     for _ in 0..40 {
-        for at in 1..places.len() {
-            let short = GAP - (places[at] - places[at - 1]);
+        for at in 1..positions.len() {
+            let short = GAP - (positions[at] - positions[at - 1]);
             if short > 0.01 {
-                places[at - 1] -= short / 2.0;
-                places[at] += short / 2.0;
+                positions[at - 1] -= short / 2.0;
+                positions[at] += short / 2.0;
             }
         }
     }
-    places
+    positions
 }
 
 #[cfg(test)]
@@ -310,16 +312,18 @@ mod tests {
     #[test]
     fn lanes_have_few_ticks() {
         for end in [1.0, 359_000.0, 721_000.0, 1e9, 1e42, f64::MAX] {
-            let drawn = Svg::new("", "", Vec::new()).lanes("a", end, None, &[]).body;
+            let drawn = Svg::new("", "", Vec::new())
+                .draw_lanes("a", end, None, &[])
+                .body;
             let ticks = drawn.matches(" s<").count();
             assert!((1..9).contains(&ticks), "{end}: {ticks}");
         }
     }
 
     #[test]
-    fn labels_do_not_lie_on_each_other() {
-        let places = move_apart(&[50.0, 51.0, 52.0, 120.0]);
-        assert!(places.windows(2).all(|pair| pair[1] - pair[0] > 12.5));
-        assert!((places[3] - 120.0).abs() < 1e-6);
+    fn labels_do_not_overlap() {
+        let positions = move_apart(&[50.0, 51.0, 52.0, 120.0]);
+        assert!(positions.windows(2).all(|pair| pair[1] - pair[0] > 12.5));
+        assert!((positions[3] - 120.0).abs() < 1e-6);
     }
 }

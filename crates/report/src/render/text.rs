@@ -1,10 +1,10 @@
-//! Numbers for people.
+//! Texts of numbers, and other small pieces of text in a page.
 
 use crate::{
     compare::StoreFacts,
     results::{
         statistics::Spread,
-        table::{count, micros},
+        table::{format_micros, with_separators},
     },
 };
 
@@ -23,44 +23,46 @@ pub(crate) fn escape(text: &str) -> String {
     safe
 }
 
-/// A number with three digits, or a whole number: `0.25`, `4.2`, `17`, `12,345`.
+/// Formats a number with up to two decimals, or a whole number with separators: `0.25`, `4.2`,
+/// `17`, `12,345`.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => "–".into(),
-        size if size < 0.995 => trimmed(format!("{value:.2}")),
-        size if size < 9.95 => trimmed(format!("{value:.1}")),
+        size if size < 0.995 => without_zero_decimals(format!("{value:.2}")),
+        size if size < 9.95 => without_zero_decimals(format!("{value:.1}")),
         _ => format!("{value:.0}")
             .parse()
-            .map_or_else(|_| format!("{value:.0}"), count),
+            .map_or_else(|_| format!("{value:.0}"), with_separators),
     }
 }
 
-fn trimmed(text: String) -> String {
+/// Removes `.0` or `.00` from the end.
+fn without_zero_decimals(text: String) -> String {
     match text.strip_suffix(".0").or_else(|| text.strip_suffix(".00")) {
         Some(whole) => whole.to_owned(),
         None => text,
     }
 }
 
-/// A time given in microseconds.
+/// Formats a time that is given in microseconds: `1.50 µs`.
 pub(crate) fn time(us: f64) -> String {
     if us <= 0.0 {
         return "0".into();
     }
-    micros(us).replace(" us", " µs")
+    format_micros(us).replace(" us", " µs")
 }
 
-/// A time given in milliseconds.
+/// Formats a time that is given in milliseconds: `1.50 ms`.
 pub(crate) fn millis(ms: f64) -> String {
     time(ms * 1000.0)
 }
 
-/// A share in per cent.
+/// Formats a share that is given in per cent: `25 %`.
 pub(crate) fn percent(value: f64) -> String {
     format!("{} %", number(value))
 }
 
-/// A quantity in bytes.
+/// Formats a number of bytes: `812 B`, `12 kB`.
 pub(crate) fn bytes(value: f64) -> String {
     match value {
         value if value < 10_000.0 => format!("{} B", number(value)),
@@ -69,7 +71,7 @@ pub(crate) fn bytes(value: f64) -> String {
     }
 }
 
-/// A quantity in KiB.
+/// Formats a size that is given in KiB: `12 KiB`, `3.5 MiB`.
 pub(crate) fn kib(value: f64) -> String {
     if value < 1024.0 {
         format!("{} KiB", number(value))
@@ -78,13 +80,13 @@ pub(crate) fn kib(value: f64) -> String {
     }
 }
 
-/// A number that stays on one line with its unit.
-pub(crate) fn unbroken(text: &str) -> String {
+/// Replaces each space by one at which no line breaks.
+pub(crate) fn on_one_line(text: &str) -> String {
     text.replace(' ', "\u{a0}")
 }
 
-/// A text in which no line break separates a time from its unit.
-pub(crate) fn with_units(text: &str) -> String {
+/// Replaces the space between a number and its unit by one at which no line breaks.
+pub(crate) fn keep_units_on_line(text: &str) -> String {
     let mut words = text.split(' ').peekable();
     let mut glued = String::with_capacity(text.len());
     while let Some(word) = words.next() {
@@ -100,12 +102,12 @@ pub(crate) fn with_units(text: &str) -> String {
     glued
 }
 
-/// The range behind a median: `36 to 44`.
+/// Formats a range: `36 to 44`.
 pub(crate) fn range(spread: Spread, show: fn(f64) -> String) -> String {
     format!("{} to {}", show(spread.low), show(spread.high))
 }
 
-/// `a, b and c`.
+/// Joins names: `a, b and c`.
 pub(crate) fn join_names(names: &[&str]) -> String {
     match names {
         [] => "Nothing".into(),
@@ -114,7 +116,7 @@ pub(crate) fn join_names(names: &[&str]) -> String {
     }
 }
 
-/// The mark in place of a missing number.
+/// The word in place of a missing number: whether the store died or only the experiment failed.
 pub(crate) fn missing_mark(store: &StoreFacts) -> &'static str {
     if store.stopped.is_some() {
         "died"
@@ -123,20 +125,23 @@ pub(crate) fn missing_mark(store: &StoreFacts) -> &'static str {
     }
 }
 
-/// The range after a number, unless both ends are printed alike.
-pub(crate) fn range_behind(spread: Spread, show: fn(f64) -> String) -> String {
+/// The range to print after a number; nothing when both ends are printed alike.
+pub(crate) fn range_suffix(spread: Spread, show: fn(f64) -> String) -> String {
     if show(spread.low) == show(spread.high) {
         return String::new();
     }
-    // A line may break only at the "to".
-    let (low, high) = (unbroken(&show(spread.low)), unbroken(&show(spread.high)));
+    // A line breaks only beside the "to".
+    let (low, high) = (
+        on_one_line(&show(spread.low)),
+        on_one_line(&show(spread.high)),
+    );
     format!("<small>{low} to {high}</small>")
 }
 
-/// A store's name with its colour.
+/// The name of a store after a dot in its colour, as HTML.
 pub(crate) fn coloured_name(store: &StoreFacts) -> String {
     format!(
-        // No line break between the dot and the name.
+        // No line breaks between the dot and the name.
         "<span class=\"dot\" style=\"color:var(--{})\">\u{25cf}</span>\u{a0}{}",
         store.key,
         escape(&store.name)
@@ -164,7 +169,7 @@ mod tests {
         assert_eq!(millis(2500.0), "2.50 s");
         assert_eq!(bytes(812.0), "812 B");
         assert_eq!(
-            with_units("after 1.20 ms, (4 s) and 2 callers"),
+            keep_units_on_line("after 1.20 ms, (4 s) and 2 callers"),
             "after 1.20\u{a0}ms, (4\u{a0}s) and 2 callers"
         );
         assert_eq!(escape("a<b & \"c\""), "a&lt;b &amp; &quot;c&quot;");

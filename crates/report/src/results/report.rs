@@ -8,7 +8,7 @@ use crate::{
     measure::workload::Workload,
     results::sample::Sample,
     results::statistics::{Figures, Ratio, Spread},
-    results::table::{Table, count, factor, micros},
+    results::table::{Table, format_micros, format_ratio, with_separators},
 };
 
 /// One workload on one or several arms.
@@ -42,14 +42,19 @@ impl Report {
                 arms.push(&sample.arm);
             }
         }
-        let of = |arm: &str| samples.iter().filter(|s| s.arm == arm).collect::<Vec<_>>();
-        let figures: Vec<_> = arms.iter().map(|arm| Figures::of(arm, &of(arm))).collect();
+        let samples_of = |arm: &str| samples.iter().filter(|s| s.arm == arm).collect::<Vec<_>>();
+        let figures: Vec<_> = arms
+            .iter()
+            .map(|arm| Figures::from_samples(arm, &samples_of(arm)))
+            .collect();
         let ratios = arms
             .iter()
             .skip(1)
-            .map(|arm| Ratio::of((arm, &of(arm)), (arms[0], &of(arms[0]))))
+            .map(|arm| {
+                Ratio::paired_by_round((arm, &samples_of(arm)), (arms[0], &samples_of(arms[0])))
+            })
             .collect();
-        let seconds = Spread::of(
+        let seconds = Spread::from_values(
             samples
                 .iter()
                 .map(|s| crate::results::sample::float(s.elapsed_ns) / 1e9),
@@ -57,7 +62,7 @@ impl Report {
         Self {
             workload: samples.first().map(|s| s.workload),
             callers: samples.first().map_or(0, |s| s.cycles_per_task.len()),
-            rounds: arms.first().map_or(0, |arm| of(arm).len()),
+            rounds: arms.first().map_or(0, |arm| samples_of(arm).len()),
             seconds_per_round: seconds.map_or(0.0, |spread| spread.median),
             figures,
             ratios,
@@ -96,14 +101,14 @@ impl fmt::Display for Report {
             if self.rounds == 1 { "round" } else { "rounds" },
             self.seconds_per_round
         )?;
-        // One column per arm: one line per arm would not fit a terminal.
+        // Each arm is a column: its figures are too many for one line of a terminal.
         let heading = [""]
             .into_iter()
             .chain(self.figures.iter().map(|it| &*it.arm));
         let mut table = Table::new(heading);
         for (name, value) in ROWS {
             let values = self.figures.iter().map(value);
-            table.row([name.to_owned()].into_iter().chain(values).collect());
+            table.add_row([name.to_owned()].into_iter().chain(values).collect());
         }
         write!(f, "{table}")?;
         if !self.ratios.is_empty() {
@@ -115,8 +120,8 @@ impl fmt::Display for Report {
                 "{} over {}: cycles/s {}, p50 {}",
                 ratio.arm,
                 ratio.over,
-                factor(ratio.cycles_per_second),
-                factor(ratio.p50)
+                format_ratio(ratio.cycles_per_second),
+                format_ratio(ratio.p50)
             )?;
         }
         for figures in &self.figures {
@@ -132,7 +137,7 @@ impl fmt::Display for Report {
                 f,
                 "{}: {} failed, the first: {}",
                 figures.arm,
-                count(figures.errors),
+                with_separators(figures.errors),
                 figures.first_error.as_deref().unwrap_or("unknown")
             )?;
         }
@@ -140,41 +145,52 @@ impl fmt::Display for Report {
     }
 }
 
-/// A row of the text: its label, and the value of an arm.
+/// A row of the text: its label, and a function that gives the value of an arm.
 type ReportRow = (&'static str, fn(&Figures) -> String);
 const ROWS: [ReportRow; 13] = [
     ("cycles/s", |it| {
-        whole(it.cycles_per_second.map(|it| it.median))
+        format_whole(it.cycles_per_second.map(|it| it.median))
     }),
     ("  lowest round", |it| {
-        whole(it.cycles_per_second.map(|it| it.low))
+        format_whole(it.cycles_per_second.map(|it| it.low))
     }),
     ("  highest round", |it| {
-        whole(it.cycles_per_second.map(|it| it.high))
+        format_whole(it.cycles_per_second.map(|it| it.high))
     }),
-    ("cycles, least of a task", |it| count(it.cycles_per_task.0)),
-    ("cycles, most of a task", |it| count(it.cycles_per_task.1)),
-    ("p50", |it| time(it.p50_us.map(|it| it.median))),
-    ("p90", |it| time(it.p90_us.map(|it| it.median))),
-    ("p99", |it| time(it.p99_us.map(|it| it.median))),
-    ("max", |it| time(it.max_us)),
-    ("ops/cycle", |it| decimals(it.operations_per_cycle)),
-    ("statements/cycle", |it| decimals(it.statements_per_cycle)),
-    ("unfairness", |it| decimals(it.unfairness.map(|it| it.high))),
-    ("errors", |it| count(it.errors)),
+    ("cycles, least of a task", |it| {
+        with_separators(it.cycles_per_task.0)
+    }),
+    ("cycles, most of a task", |it| {
+        with_separators(it.cycles_per_task.1)
+    }),
+    ("p50", |it| format_time(it.p50_us.map(|it| it.median))),
+    ("p90", |it| format_time(it.p90_us.map(|it| it.median))),
+    ("p99", |it| format_time(it.p99_us.map(|it| it.median))),
+    ("max", |it| format_time(it.max_us)),
+    ("ops/cycle", |it| format_decimals(it.operations_per_cycle)),
+    ("statements/cycle", |it| {
+        format_decimals(it.statements_per_cycle)
+    }),
+    ("unfairness", |it| {
+        format_decimals(it.unfairness.map(|it| it.high))
+    }),
+    ("errors", |it| with_separators(it.errors)),
 ];
 
-fn whole(value: Option<f64>) -> String {
+/// A rounded number with separators; a dash where there is none.
+fn format_whole(value: Option<f64>) -> String {
     let rounded = value.and_then(|value| format!("{value:.0}").parse().ok());
-    rounded.map_or_else(|| "-".into(), count)
+    rounded.map_or_else(|| "-".into(), with_separators)
 }
 
-fn decimals(value: Option<f64>) -> String {
+/// A number with two decimals; a dash where there is none.
+fn format_decimals(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
 }
 
-fn time(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), micros)
+/// A time in microseconds with its unit; a dash where there is none.
+fn format_time(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), format_micros)
 }
 
 #[cfg(test)]
@@ -222,7 +238,7 @@ plain: 1 failed, the first: database is locked
     }
 
     #[test]
-    fn json_carries_figures_and_samples_and_is_read_back() {
+    fn json_has_figures_and_samples_and_is_read_back() {
         let report = two_arms();
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["workload"], "independent");

@@ -1,4 +1,4 @@
-//! The measured values of one round of one arm.
+//! The values that were measured in one round of one arm.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::{timing::nanos, workload::Workload};
 
-/// One round of one arm, as it was measured. Everything else in a report is computed from these.
+/// The values that were measured in one round of one arm. All other figures of a report are
+/// computed from them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Sample {
@@ -29,10 +30,10 @@ pub struct Sample {
     pub operations: Option<u64>,
     /// Statements or commands that went to the store.
     pub statements: Option<u64>,
-    /// Changes that were started again, because another change came in between.
+    /// Changes that were started again, because another caller changed the same data in between.
     #[serde(default)]
     pub retries: Option<u64>,
-    /// Loads behind a cache.
+    /// Values that were loaded because the cache had none that was fresh.
     #[serde(default)]
     pub loads: Option<u64>,
     /// Time of each cycle, or of each hand-over in [`Workload::Handoff`].
@@ -69,7 +70,7 @@ impl Sample {
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// The longest duration that is told apart from longer ones: one hour.
+    /// The longest duration that the histogram can hold: one hour. A longer one counts as one hour.
     pub const MAX: Duration = Duration::from_secs(3600);
 
     /// An empty histogram.
@@ -86,7 +87,7 @@ impl Latencies {
         self.0.saturating_record(nanos(time));
     }
 
-    /// Adds all of another histogram.
+    /// Adds all durations of another histogram.
     pub fn add(&mut self, other: &Self) {
         self.0
             .add(&other.0)
@@ -99,7 +100,8 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The duration that a share (0 to 1) of all does not exceed; zero when nothing was recorded.
+    /// The duration that a `share` (0 to 1) of all recorded durations does not exceed; zero when
+    /// nothing was recorded.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_quantile(share))
@@ -186,7 +188,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn too_long_is_counted_as_longest() {
+    fn a_duration_over_the_limit_counts_as_the_longest() {
         let mut latencies = Latencies::new();
         latencies.record(Duration::MAX);
         assert_eq!(latencies.count(), 1);
@@ -201,7 +203,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn json_gives_the_same_sample() {
+    fn a_sample_is_the_same_after_json() {
         let mut before = sample("a", 3, &[5, 7], Duration::from_micros(1234));
         before.latencies.record(Duration::from_secs(7));
         let json = serde_json::to_string(&before).unwrap();
@@ -217,7 +219,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn rates_and_fairness() {
+    fn rates_and_unfairness_equal_those_computed_by_hand() {
         let seen = sample("a", 0, &[100, 300], Duration::from_millis(1));
         assert_eq!(seen.cycles(), 400);
         assert!((seen.cycles_per_second() - 200.0).abs() < 1e-9);

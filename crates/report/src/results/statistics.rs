@@ -10,17 +10,17 @@ use crate::results::sample::{Latencies, Sample, float};
 /// A figure that was measured in several rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle round, or the mean of the two middle ones.
+    /// The value of the middle round, or the mean of the two middle ones.
     pub median: f64,
-    /// The lowest round.
+    /// The value of the lowest round.
     pub low: f64,
-    /// The highest round.
+    /// The value of the highest round.
     pub high: f64,
 }
 
 impl Spread {
     /// The spread of the finite values; `None` when there is none.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
@@ -57,10 +57,11 @@ pub struct Figures {
     pub operations_per_cycle: Option<f64>,
     /// Statements or commands per cycle.
     pub statements_per_cycle: Option<f64>,
-    /// Changes that were started again because another change came in between, per cycle.
+    /// Changes that were started again because another caller changed the same data in between, per
+    /// cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries_per_cycle: Option<f64>,
-    /// Loads behind a cache, per second.
+    /// Values that were loaded because the cache had none that was fresh, per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loads_per_second: Option<f64>,
     /// Least and most cycles of a task, summed over the rounds.
@@ -79,19 +80,20 @@ pub struct Figures {
 impl Figures {
     /// The figures of the rounds of one arm.
     #[must_use]
-    pub fn of(arm: &str, samples: &[&Sample]) -> Self {
+    pub fn from_samples(arm: &str, samples: &[&Sample]) -> Self {
         let quantile = |share: f64| {
-            Spread::of(
+            Spread::from_values(
                 samples
                     .iter()
                     .filter(|s| s.latencies.count() > 0)
-                    .map(|s| micros(s.latencies.quantile(share))),
+                    .map(|s| as_micros(s.latencies.quantile(share))),
             )
         };
         let mut all = Latencies::new();
         samples.iter().for_each(|s| all.add(&s.latencies));
         let cycles: u64 = samples.iter().map(|s| s.cycles()).sum();
-        // Failed cycles reach the store too, so a rate per finished cycle needs a finished cycle.
+        // The total includes the requests of failed cycles. Without a finished cycle there is no
+        // rate.
         let per_cycle = |total: Option<u64>| {
             (cycles > 0)
                 .then_some(total?)
@@ -101,11 +103,11 @@ impl Figures {
         let factors: Option<Vec<f64>> = samples.iter().map(|s| s.unfairness()).collect();
         Self {
             arm: arm.into(),
-            cycles_per_second: Spread::of(samples.iter().map(|s| s.cycles_per_second())),
+            cycles_per_second: Spread::from_values(samples.iter().map(|s| s.cycles_per_second())),
             p50_us: quantile(0.5),
             p90_us: quantile(0.9),
             p99_us: quantile(0.99),
-            max_us: (all.count() > 0).then(|| micros(all.max())),
+            max_us: (all.count() > 0).then(|| as_micros(all.max())),
             operations_per_cycle: per_cycle(samples.iter().map(|s| s.operations).sum()),
             statements_per_cycle: per_cycle(samples.iter().map(|s| s.statements).sum()),
             retries_per_cycle: per_cycle(samples.iter().map(|s| s.retries).sum()),
@@ -115,8 +117,8 @@ impl Figures {
                 .sum::<Option<u64>>()
                 .filter(|_| elapsed_ns > 0)
                 .map(|loads| float(loads) * 1e9 / float(elapsed_ns)),
-            cycles_per_task: task_range(samples),
-            unfairness: factors.and_then(Spread::of),
+            cycles_per_task: least_and_most_cycles(samples),
+            unfairness: factors.and_then(Spread::from_values),
             cycles,
             errors: samples.iter().map(|s| s.errors).sum(),
             first_error: samples.iter().find_map(|s| s.first_error.clone()),
@@ -124,13 +126,13 @@ impl Figures {
     }
 }
 
-/// One arm over another, round by round.
+/// The ratio of one arm to another, round by round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Ratio {
-    /// The arm above the line.
+    /// The arm whose figures are divided.
     pub arm: String,
-    /// The arm below it.
+    /// The arm by whose figures they are divided.
     pub over: String,
     /// Cycles per second; more is better.
     pub cycles_per_second: Option<Spread>,
@@ -139,11 +141,11 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Pairs the rounds of the same number.
+    /// Divides each round of `arm` by the round of `over` with the same number.
     #[must_use]
-    pub fn of(arm: (&str, &[&Sample]), over: (&str, &[&Sample])) -> Self {
+    pub fn paired_by_round(arm: (&str, &[&Sample]), over: (&str, &[&Sample])) -> Self {
         let paired = |figure: fn(&Sample) -> f64| {
-            Spread::of(arm.1.iter().filter_map(|above| {
+            Spread::from_values(arm.1.iter().filter_map(|above| {
                 let below = over.1.iter().find(|s| s.round == above.round)?;
                 Some(figure(above) / figure(below))
             }))
@@ -152,16 +154,18 @@ impl Ratio {
             arm: arm.0.into(),
             over: over.0.into(),
             cycles_per_second: paired(Sample::cycles_per_second),
-            p50: paired(|s| micros(s.latencies.quantile(0.5))),
+            p50: paired(|s| as_micros(s.latencies.quantile(0.5))),
         }
     }
 }
 
-fn micros(time: Duration) -> f64 {
+/// A duration in microseconds.
+fn as_micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn task_range(samples: &[&Sample]) -> (u64, u64) {
+/// The cycles of the idlest and of the busiest task, each summed over all rounds.
+fn least_and_most_cycles(samples: &[&Sample]) -> (u64, u64) {
     let tasks = samples
         .iter()
         .map(|s| s.cycles_per_task.len())
@@ -191,18 +195,24 @@ mod tests {
     }
 
     #[test]
-    fn medians() {
-        assert_eq!(Spread::of([]), None);
-        assert_eq!(Spread::of([f64::NAN, f64::INFINITY]), None);
+    fn a_spread_is_the_median_with_the_lowest_and_the_highest_value() {
+        assert_eq!(Spread::from_values([]), None);
+        assert_eq!(Spread::from_values([f64::NAN, f64::INFINITY]), None);
         let spread = |median, low, high| Some(Spread { median, low, high });
-        assert_eq!(Spread::of([4.0]), spread(4.0, 4.0, 4.0));
-        assert_eq!(Spread::of([9.0, 1.0]), spread(5.0, 1.0, 9.0));
-        assert_eq!(Spread::of([3.0, 100.0, 2.0]), spread(3.0, 2.0, 100.0));
-        assert_eq!(Spread::of([4.0, 1.0, 3.0, 2.0]), spread(2.5, 1.0, 4.0));
+        assert_eq!(Spread::from_values([4.0]), spread(4.0, 4.0, 4.0));
+        assert_eq!(Spread::from_values([9.0, 1.0]), spread(5.0, 1.0, 9.0));
+        assert_eq!(
+            Spread::from_values([3.0, 100.0, 2.0]),
+            spread(3.0, 2.0, 100.0)
+        );
+        assert_eq!(
+            Spread::from_values([4.0, 1.0, 3.0, 2.0]),
+            spread(2.5, 1.0, 4.0)
+        );
     }
 
     #[test]
-    fn figures_by_hand() {
+    fn figures_equal_those_computed_by_hand() {
         // Three rounds of 2 s: 400, 600 and 200 cycles are 200, 300 and 100 per second.
         let ms = Duration::from_millis;
         let mut rounds = [
@@ -212,7 +222,7 @@ mod tests {
         ];
         rounds[1].errors = 3;
         rounds[1].first_error = Some("busy".into());
-        let figures = Figures::of("a", &rounds.iter().collect::<Vec<_>>());
+        let figures = Figures::from_samples("a", &rounds.iter().collect::<Vec<_>>());
         let rate = figures.cycles_per_second.unwrap();
         assert_close(rate.median, 200.0);
         assert_close(rate.low, 100.0);
@@ -230,18 +240,18 @@ mod tests {
     }
 
     #[test]
-    fn one_starved_round_is_not_averaged_away() {
+    fn a_task_without_a_cycle_in_one_round_leaves_no_unfairness() {
         let rounds = [
             sample("a", 0, &[1, 1], Duration::ZERO),
             sample("a", 1, &[2, 0], Duration::ZERO),
         ];
-        let figures = Figures::of("a", &rounds.iter().collect::<Vec<_>>());
+        let figures = Figures::from_samples("a", &rounds.iter().collect::<Vec<_>>());
         assert_eq!(figures.unfairness, None);
         assert_eq!(figures.cycles_per_task, (1, 3));
     }
 
     #[test]
-    fn ratios_pair_the_rounds() {
+    fn a_ratio_compares_rounds_of_the_same_number() {
         // The machine slowed down threefold in round 1; both arms did, so every round's ratio is 2.
         let us = Duration::from_micros;
         let ours = [
@@ -252,7 +262,7 @@ mod tests {
             sample("plain", 1, &[100], us(60)),
             sample("plain", 0, &[300], us(20)),
         ];
-        let ratio = Ratio::of(
+        let ratio = Ratio::paired_by_round(
             ("ours", &ours.iter().collect::<Vec<_>>()),
             ("plain", &plain.iter().collect::<Vec<_>>()),
         );
@@ -266,12 +276,12 @@ mod tests {
     fn an_arm_that_only_failed_has_no_latency_and_no_ratio() {
         let mut dead = sample("dead", 0, &[0], Duration::ZERO);
         dead.errors = 9;
-        let figures = Figures::of("dead", &[&dead]);
+        let figures = Figures::from_samples("dead", &[&dead]);
         assert_eq!(figures.p50_us, None);
         assert_eq!(figures.operations_per_cycle, None);
         assert_eq!(figures.errors, 9);
         let alive = sample("alive", 0, &[10], Duration::from_micros(1));
-        let ratio = Ratio::of(("alive", &[&alive]), ("dead", &[&dead]));
+        let ratio = Ratio::paired_by_round(("alive", &[&alive]), ("dead", &[&dead]));
         assert_eq!(ratio.cycles_per_second, None);
         assert_eq!(ratio.p50, None);
     }

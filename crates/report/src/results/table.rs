@@ -1,4 +1,4 @@
-//! Aligned text: the first column to the left, the others to the right.
+//! A table as aligned text: the first column to the left, the others to the right.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl Table {
         }
     }
 
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn add_row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Table {
 }
 
 /// A whole number with separators: `1,234,567`.
-pub(crate) fn count(number: u64) -> String {
+pub(crate) fn with_separators(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -59,7 +59,7 @@ pub(crate) fn count(number: u64) -> String {
 }
 
 /// A time in microseconds with three digits and a unit.
-pub(crate) fn micros(us: f64) -> String {
+pub(crate) fn format_micros(us: f64) -> String {
     let (value, unit) = match us {
         us if us < 1.0 => (us * 1e3, "ns"),
         us if us < 1e3 => (us, "us"),
@@ -75,7 +75,7 @@ pub(crate) fn micros(us: f64) -> String {
 }
 
 /// A ratio with its range: `x 2.00 (1.90 to 2.10)`.
-pub(crate) fn factor(ratio: Option<Spread>) -> String {
+pub(crate) fn format_ratio(ratio: Option<Spread>) -> String {
     ratio.map_or_else(
         || "-".into(),
         |Spread { median, low, high }| format!("x {median:.2} ({low:.2} to {high:.2})"),
@@ -87,14 +87,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_for_people() {
+    fn numbers_have_separators_and_times_have_units() {
         for (number, text) in [
             (0, "0"),
             (999, "999"),
             (1_000, "1,000"),
             (1_234_567, "1,234,567"),
         ] {
-            assert_eq!(count(number), text);
+            assert_eq!(with_separators(number), text);
         }
         for (us, text) in [
             (0.25, "250 ns"),
@@ -105,7 +105,7 @@ mod tests {
             (1_500.0, "1.50 ms"),
             (2_500_000.0, "2.50 s"),
         ] {
-            assert_eq!(micros(us), text);
+            assert_eq!(format_micros(us), text);
         }
     }
 }

@@ -7,8 +7,9 @@ use super::{
     statistics::Spread,
 };
 
-/// The times at which the old sessions of takeovers learned of their end and were closed. Both
-/// count from the sending of the new login, or from the moment it was due where a rate is given.
+/// How long it took until the old sessions of takeovers had ended. Both times count from the
+/// sending of the new login. Where a rate is given, they count from the moment at which the login
+/// was due.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
     /// Until the old client had read its notice.
@@ -17,7 +18,8 @@ pub struct Ended {
     pub gone: Latencies,
 }
 
-/// One measured round of one group of nodes. Everything else is computed from these.
+/// The values that were measured in one round of one group of nodes. All other figures are computed
+/// from them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TakeoverSample {
     /// The way in which the nodes route messages.
@@ -62,13 +64,14 @@ impl TakeoverSample {
         float(self.messages) * 1e9 / float(self.messages_elapsed_ns.max(1))
     }
 
-    /// Counts a failure.
-    pub fn failed(&mut self, error: &impl ToString) {
+    /// Counts a failure, and keeps the text of the first one.
+    pub fn record_failure(&mut self, error: &impl ToString) {
         self.errors += 1;
         self.first_error.get_or_insert_with(|| error.to_string());
     }
 
-    /// Adds the values of another caller of the same round.
+    /// Adds the counts and the latencies of another caller of the same round. The durations of the
+    /// round stay as they are.
     pub fn add(&mut self, other: &Self) {
         self.takeovers += other.takeovers;
         self.messages += other.messages;
@@ -87,7 +90,9 @@ impl TakeoverSample {
         }
     }
 
-    fn told(&self) -> Latencies {
+    /// The times until the old client had read its notice, within a node and between nodes
+    /// together.
+    fn all_told(&self) -> Latencies {
         let mut all = self.local.told.clone();
         all.add(&self.cross.told);
         all
@@ -112,7 +117,7 @@ pub struct Quantiles {
 impl Quantiles {
     /// The quantiles of these times; `None` when there are none.
     #[must_use]
-    pub fn of<'a>(latencies: impl IntoIterator<Item = &'a Latencies>) -> Option<Self> {
+    pub fn from_latencies<'a>(latencies: impl IntoIterator<Item = &'a Latencies>) -> Option<Self> {
         let mut all = Latencies::new();
         for part in latencies {
             all.add(part);
@@ -146,13 +151,13 @@ pub struct TakeoverFigures {
     pub operations_per_takeover: Option<f64>,
     /// From sending a login until its confirmation.
     pub confirmed: Option<Quantiles>,
-    /// Within a node, until the old client was told.
+    /// Within a node, until the old client had read its notice.
     pub local_told: Option<Quantiles>,
-    /// Within a node, until its connection was gone.
+    /// Within a node, until the connection of the old client was closed.
     pub local_gone: Option<Quantiles>,
-    /// Between nodes, until the old client was told.
+    /// Between nodes, until the old client had read its notice.
     pub cross_told: Option<Quantiles>,
-    /// Between nodes, until its connection was gone.
+    /// Between nodes, until the connection of the old client was closed.
     pub cross_gone: Option<Quantiles>,
     /// Messages per second.
     pub messages_per_second: Option<Spread>,
@@ -161,15 +166,16 @@ pub struct TakeoverFigures {
 }
 
 impl TakeoverFigures {
-    fn of(arm: &str, samples: &[&TakeoverSample]) -> Self {
+    /// Computes the figures of one arm from its samples.
+    fn from_samples(arm: &str, samples: &[&TakeoverSample]) -> Self {
         let quantiles = |which: fn(&TakeoverSample) -> &Latencies| {
-            Quantiles::of(samples.iter().map(|sample| which(sample)))
+            Quantiles::from_latencies(samples.iter().map(|sample| which(sample)))
         };
         let takeovers = samples.iter().map(|it| it.takeovers).sum();
         let operations: Option<u64> = samples.iter().map(|it| it.operations).sum();
         Self {
             arm: arm.to_owned(),
-            logins_per_second: Spread::of(samples.iter().map(|it| it.logins_per_second())),
+            logins_per_second: Spread::from_values(samples.iter().map(|it| it.logins_per_second())),
             takeovers,
             errors: samples.iter().map(|it| it.errors).sum(),
             first_error: samples.iter().find_map(|it| it.first_error.clone()),
@@ -181,7 +187,7 @@ impl TakeoverFigures {
             local_gone: quantiles(|it| &it.local.gone),
             cross_told: quantiles(|it| &it.cross.told),
             cross_gone: quantiles(|it| &it.cross.gone),
-            messages_per_second: Spread::of(
+            messages_per_second: Spread::from_values(
                 samples
                     .iter()
                     .filter(|it| it.messages > 0)
@@ -196,13 +202,13 @@ impl TakeoverFigures {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TakeoverRatio {
-    /// The arm above the line.
+    /// The arm whose figures are divided.
     pub arm: String,
-    /// The arm below it.
+    /// The arm by whose figures they are divided.
     pub over: String,
     /// Logins per second; more is better.
     pub logins_per_second: Option<Spread>,
-    /// Median time until the old client was told; less is better.
+    /// Median time until the old client had read its notice; less is better.
     pub told_p50: Option<Spread>,
     /// Messages per second; more is better.
     pub messages_per_second: Option<Spread>,
@@ -211,9 +217,10 @@ pub struct TakeoverRatio {
 }
 
 impl TakeoverRatio {
-    fn of(arm: (&str, &[&TakeoverSample]), over: (&str, &[&TakeoverSample])) -> Self {
+    /// Divides each round of `arm` by the round of `over` with the same number.
+    fn paired_by_round(arm: (&str, &[&TakeoverSample]), over: (&str, &[&TakeoverSample])) -> Self {
         let paired = |figure: fn(&TakeoverSample) -> f64| {
-            Spread::of(arm.1.iter().filter_map(|above| {
+            Spread::from_values(arm.1.iter().filter_map(|above| {
                 let below = over.1.iter().find(|it| it.round == above.round)?;
                 Some(figure(above) / figure(below))
             }))
@@ -222,7 +229,7 @@ impl TakeoverRatio {
             arm: arm.0.to_owned(),
             over: over.0.to_owned(),
             logins_per_second: paired(TakeoverSample::logins_per_second),
-            told_p50: paired(|it| it.told().quantile(0.5).as_secs_f64()),
+            told_p50: paired(|it| it.all_told().quantile(0.5).as_secs_f64()),
             messages_per_second: paired(TakeoverSample::messages_per_second),
             message_p50: paired(|it| it.message.quantile(0.5).as_secs_f64()),
         }
@@ -241,9 +248,9 @@ pub struct TakeoverReport {
     pub nodes: u32,
     /// Whether each node is a process of its own.
     pub processes: bool,
-    /// The number of accounts that are taken over at the same time.
+    /// The number of accounts whose sessions are taken over at the same time.
     pub callers: u32,
-    /// Logins per second that were due; `None` = as many as possible.
+    /// The number of logins per second that the run aims at; `None` = as many as possible.
     pub rate: Option<f64>,
     /// The number of rounds.
     pub rounds: u32,
@@ -265,13 +272,13 @@ impl TakeoverReport {
                 arms.push(&sample.arm);
             }
         }
-        let of = |arm: &str| {
+        let samples_of = |arm: &str| {
             samples
                 .iter()
                 .filter(|it| it.arm == arm)
                 .collect::<Vec<_>>()
         };
-        let rounds = arms.first().map_or(0, |arm| of(arm).len());
+        let rounds = arms.first().map_or(0, |arm| samples_of(arm).len());
         Self {
             workload: "takeover".into(),
             backend: backend.into(),
@@ -282,12 +289,17 @@ impl TakeoverReport {
             rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
             figures: arms
                 .iter()
-                .map(|arm| TakeoverFigures::of(arm, &of(arm)))
+                .map(|arm| TakeoverFigures::from_samples(arm, &samples_of(arm)))
                 .collect(),
             ratios: arms
                 .iter()
                 .skip(1)
-                .map(|arm| TakeoverRatio::of((arm, &of(arm)), (arms[0], &of(arms[0]))))
+                .map(|arm| {
+                    TakeoverRatio::paired_by_round(
+                        (arm, &samples_of(arm)),
+                        (arms[0], &samples_of(arms[0])),
+                    )
+                })
                 .collect(),
             samples,
         }
@@ -332,11 +344,11 @@ mod tests {
     }
 
     #[test]
-    fn figures_by_hand() {
+    fn figures_equal_those_computed_by_hand() {
         let ms = Duration::from_millis;
         let mut second = sample("fenced", 1, 300, ms(1));
-        second.failed(&"busy");
-        second.failed(&"not this one");
+        second.record_failure(&"busy");
+        second.record_failure(&"not this one");
         let report = TakeoverReport::new(
             "memory",
             vec![
@@ -374,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_back() {
+    fn a_report_is_the_same_after_json() {
         let report = TakeoverReport::new("memory", vec![sample("fenced", 0, 20, Duration::ZERO)]);
         let json = serde_json::to_string(&report).unwrap();
         let back: TakeoverReport = serde_json::from_str(&json).unwrap();

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     statistics::Spread,
-    table::{Table, count, factor, micros},
+    table::{Table, format_micros, format_ratio, with_separators},
     takeover::{TakeoverFigures, TakeoverReport},
 };
 
@@ -27,7 +27,7 @@ impl fmt::Display for TakeoverReport {
             },
             self.rounds,
         )?;
-        let (rates, times) = tables(&self.figures);
+        let (rates, times) = rate_and_time_tables(&self.figures);
         write!(f, "{rates}\n{times}")?;
         for ratio in &self.ratios {
             writeln!(
@@ -35,10 +35,10 @@ impl fmt::Display for TakeoverReport {
                 "\n{} over {}: logins/s {}, old told p50 {}, messages/s {}, message p50 {}",
                 ratio.arm,
                 ratio.over,
-                factor(ratio.logins_per_second),
-                factor(ratio.told_p50),
-                factor(ratio.messages_per_second),
-                factor(ratio.message_p50),
+                format_ratio(ratio.logins_per_second),
+                format_ratio(ratio.told_p50),
+                format_ratio(ratio.messages_per_second),
+                format_ratio(ratio.message_p50),
             )?;
         }
         for figures in self.figures.iter().filter(|it| it.errors > 0) {
@@ -46,7 +46,7 @@ impl fmt::Display for TakeoverReport {
                 f,
                 "{}: {} failed, the first: {}",
                 figures.arm,
-                count(figures.errors),
+                with_separators(figures.errors),
                 figures.first_error.as_deref().unwrap_or("unknown")
             )?;
         }
@@ -54,8 +54,8 @@ impl fmt::Display for TakeoverReport {
     }
 }
 
-/// The rates of each arm, and the times of each arm.
-fn tables(all: &[TakeoverFigures]) -> (Table, Table) {
+/// Two tables: the rates of each arm, and its times.
+fn rate_and_time_tables(all: &[TakeoverFigures]) -> (Table, Table) {
     let mut rates = Table::new([
         "route",
         "logins/s",
@@ -77,17 +77,17 @@ fn tables(all: &[TakeoverFigures]) -> (Table, Table) {
     for figures in all {
         let operations = figures.operations_per_takeover;
         let ([logins, logins_range], [messages, messages_range]) = (
-            rate(figures.logins_per_second),
-            rate(figures.messages_per_second),
+            median_and_range(figures.logins_per_second),
+            median_and_range(figures.messages_per_second),
         );
-        rates.row(vec![
+        rates.add_row(vec![
             figures.arm.clone(),
             logins,
             logins_range,
             operations.map_or_else(|| "-".into(), |it| format!("{it:.1}")),
             messages,
             messages_range,
-            count(figures.errors),
+            with_separators(figures.errors),
         ]);
         for (what, quantiles) in [
             ("login to confirmed", figures.confirmed),
@@ -98,24 +98,25 @@ fn tables(all: &[TakeoverFigures]) -> (Table, Table) {
             ("message to outcome", figures.message),
         ] {
             let Some(it) = quantiles else { continue };
-            times.row(vec![
+            times.add_row(vec![
                 figures.arm.clone(),
                 what.into(),
-                count(it.count),
-                micros(it.p50_us),
-                micros(it.p90_us),
-                micros(it.p99_us),
-                micros(it.max_us),
+                with_separators(it.count),
+                format_micros(it.p50_us),
+                format_micros(it.p90_us),
+                format_micros(it.p99_us),
+                format_micros(it.max_us),
             ]);
         }
     }
     (rates, times)
 }
 
-fn rate(spread: Option<Spread>) -> [String; 2] {
+/// The median and, in brackets, the range; a dash and nothing where there is no spread.
+fn median_and_range(spread: Option<Spread>) -> [String; 2] {
     let whole = |value: f64| {
         let text = format!("{value:.0}");
-        text.parse().map_or(text, count)
+        text.parse().map_or(text, with_separators)
     };
     match spread {
         None => ["-".into(), String::new()],

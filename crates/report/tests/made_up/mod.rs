@@ -9,6 +9,7 @@ use distlock_report::{
     },
 };
 
+/// A store that promises what a Redis server does, with a finding and with results of the suite.
 pub(crate) fn store(key: &str, name: &str, reach: &str) -> StoreFacts {
     StoreFacts {
         key: key.into(),
@@ -57,6 +58,7 @@ pub(crate) fn store(key: &str, name: &str, reach: &str) -> StoreFacts {
     }
 }
 
+/// Three stores with a few figures; one store has died.
 pub(crate) fn small() -> Comparison {
     let mut all = Comparison {
         about: About {
@@ -143,7 +145,7 @@ pub(crate) fn small() -> Comparison {
         }
         add("wakeup", Measure::P50, 500.0 * factor);
     }
-    // One store died: its row stays, its number goes.
+    // One store has died, so its row has a word instead of a number.
     all.stores[2].stopped = Some("in round 2 of wakeup: connection refused".into());
     if let Some(figure) = all.figures.last_mut() {
         figure.missing = all.stores[2].stopped.clone();
@@ -151,7 +153,7 @@ pub(crate) fn small() -> Comparison {
     all
 }
 
-/// A dozen stores with the longest names, a figure in every column, and six ways beside each.
+/// Twelve stores with the longest names, with a figure in every column.
 pub(crate) fn large() -> Comparison {
     let mut all = small();
     all.stores = (1..=12)

@@ -112,7 +112,7 @@ async fn scan_pages_without_gaps(cx: Context) -> Outcome {
         }
         ensure_eq!(seen, expected, "keys in pages of {limit}");
     }
-    // A page may start after a key without a record.
+    // The key after which a page starts need not have a record.
     let page = records.scan(cx.prefix(), Some(&cx.key("010x")?), 2).await?;
     let keys: Vec<_> = page.into_iter().map(|(key, _)| key).collect();
     ensure_eq!(

@@ -6,12 +6,14 @@ use distlock_core::{Entry, Expect, RecordKey, Records, Version, Written};
 
 use crate::{Outcome, failure::fail, support::Context};
 
+/// Opens the records of two independent clients.
 pub(super) async fn open_two_clients(
     cx: &Context,
 ) -> Outcome<(Arc<dyn Records>, Arc<dyn Records>)> {
     Ok((cx.store().await?.records(), cx.store().await?.records()))
 }
 
+/// Writes a record, which must succeed. Returns its version.
 pub(super) async fn put_record(
     records: &dyn Records,
     key: &RecordKey,
@@ -27,6 +29,7 @@ pub(super) async fn put_record(
     }
 }
 
+/// Tries to write a record, which must be a conflict.
 pub(super) async fn expect_conflict(
     records: &dyn Records,
     key: &RecordKey,
@@ -38,6 +41,7 @@ pub(super) async fn expect_conflict(
     }
 }
 
+/// Reads a record, which must exist.
 pub(super) async fn read_record(records: &dyn Records, key: &RecordKey) -> Outcome<Entry> {
     match records.get(key).await? {
         Some(entry) => Ok(entry),

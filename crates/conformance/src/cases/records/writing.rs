@@ -149,7 +149,7 @@ async fn versions_rise(cx: Context) -> Outcome {
     let mut last = put_record(&*one, &key, b"0", Expect::Absent).await?;
     for turn in 1..20_u8 {
         let records = if turn % 2 == 0 { &one } else { &two };
-        // The version rises also when the value stays the same.
+        // Some writes repeat the value before. The version must rise then too.
         let next = put_record(&**records, &key, &[turn / 4], Expect::Version(last)).await?;
         ensure!(next > last, "{last:?} was followed by {next:?}");
         ensure_eq!(
@@ -214,9 +214,8 @@ async fn concurrent_increments_are_exact(cx: Context) -> Outcome {
         let records = if number % 2 == 0 { &one } else { &two }.clone();
         let (key, barrier) = (key.clone(), Arc::clone(&everybody_has_read));
         start(async move {
-            // In the first round all tasks start from one value, so the case catches a store that
-            // lets every write through, however the tasks are scheduled. Later rounds depend on the
-            // schedule.
+            // In the first round no task writes before all have read the same value. So the case
+            // notices a store that lets every write through, whatever the order of the tasks is.
             let mut first = true;
             let mut versions = Vec::new();
             while versions.len() < INCREMENTS as usize {
@@ -331,7 +330,7 @@ async fn reopened_handle_shares_the_store(cx: Context) -> Outcome {
         "the version that the first handle reads"
     );
     second.close().await;
-    // The first handle does not depend on the second.
+    // The first handle still works after the second one was closed.
     ensure_eq!(
         read_record(&*records, &key).await?.value,
         b"2".to_vec(),

@@ -6,17 +6,17 @@
 use std::iter::once;
 
 use super::{
-    evidence::{facts, may_lose, measured_under, recovery_after},
-    fitness::{network_stores, reach, unfit},
+    evidence::{durability_sentence, figures_sentence, loss_warning, recovery_sentence},
+    fitness::{network_stores, reach_of, reason_against},
     offers::serves_in_order,
-    ranking::ranked,
+    ranking::rank_by_figure,
     store_rank::{StoreRank, rank_store},
-    words::{names, sentences},
+    words::{join_sentences, join_store_names},
 };
 use crate::{
     compare::{
         model::{Comparison, Measure, ScenarioKind, StoreFacts},
-        prose::failover_may_lose,
+        prose::failover_may_lose_locks,
     },
     render::text::{number, time},
 };
@@ -35,28 +35,32 @@ pub struct Advice {
 /// All advice: first by need, then by the store that the reader already runs.
 #[must_use]
 pub fn advice(comparison: &Comparison) -> Vec<Advice> {
-    let mut all = by_need(comparison);
+    let mut all = advice_by_need(comparison);
     for store in &comparison.stores {
-        all.extend(by_store(comparison, store));
+        all.extend(advice_for_user_of(comparison, store));
     }
     all
 }
 
-fn by_need(comparison: &Comparison) -> Vec<Advice> {
+/// Advice for each need that this run can answer.
+fn advice_by_need(comparison: &Comparison) -> Vec<Advice> {
     let mut all = Vec::new();
     if let Some(store) = comparison
         .stores
         .iter()
-        .find(|store| reach(store) == "host" && unfit(comparison, store).is_none())
+        .find(|store| reach_of(store) == "host" && reason_against(comparison, store).is_none())
     {
         all.push(Advice {
             need: "One host, and no server to run".into(),
             pick: store.name.clone(),
-            because: sentences([facts(comparison, store), measured_under(&[store])]),
+            because: join_sentences([
+                figures_sentence(comparison, store),
+                durability_sentence(&[store]),
+            ]),
         });
     }
     if let Some(callers) = comparison.sizes("independent").into_iter().max() {
-        all.extend(best(
+        all.extend(best_over_network(
             comparison,
             "Most locks a second over the network",
             &format!("independent-{callers}"),
@@ -67,14 +71,14 @@ fn by_need(comparison: &Comparison) -> Vec<Advice> {
             },
         ));
     }
-    all.extend(best(
+    all.extend(best_over_network(
         comparison,
         "The lowest latency over the network",
         "uncontended",
         Measure::P50,
         &|value| format!("{} for one cycle of one caller", time(value)),
     ));
-    all.extend(best(
+    all.extend(best_over_network(
         comparison,
         "The fastest wake-up of a waiter elsewhere",
         "wakeup",
@@ -92,10 +96,10 @@ fn by_need(comparison: &Comparison) -> Vec<Advice> {
     if !in_order.is_empty() {
         all.push(Advice {
             need: "Waiters of several processes served in the order in which they came".into(),
-            pick: names(&in_order, "or"),
+            pick: join_store_names(&in_order, "or"),
             because: format!(
                 "Of the stores over the network here, {} alone {} it, and the suite saw it there.",
-                names(&in_order, "and"),
+                join_store_names(&in_order, "and"),
                 if in_order.len() == 1 {
                     "promises"
                 } else {
@@ -105,10 +109,10 @@ fn by_need(comparison: &Comparison) -> Vec<Advice> {
         });
     }
     for store in network_stores(comparison) {
-        let Some(recovery) = recovery_after(comparison, store, ScenarioKind::LeaderLost) else {
+        let Some(recovery) = recovery_sentence(comparison, store, ScenarioKind::LeaderLost) else {
             continue;
         };
-        let caution = failover_may_lose(&store.product);
+        let caution = failover_may_lose_locks(&store.product);
         all.push(Advice {
             need: "Locks that go on when a server dies".into(),
             pick: if caution {
@@ -116,24 +120,26 @@ fn by_need(comparison: &Comparison) -> Vec<Advice> {
             } else {
                 store.name.clone()
             },
-            because: sentences([recovery, may_lose(store), measured_under(&[store])]),
+            because: join_sentences([recovery, loss_warning(store), durability_sentence(&[store])]),
         });
     }
     all
 }
 
-/// Names the best of the stores over the network, if its figures are clearly the best. Otherwise
-/// names all stores that this run does not tell apart.
-fn best(
+/// Advises the best store over the network, if its figures are clearly the best. Otherwise it
+/// advises all stores that this run does not tell apart. `None` when fewer than two stores have the
+/// figure.
+fn best_over_network(
     comparison: &Comparison,
     need: &str,
     experiment: &str,
     measure: Measure,
     show: &dyn Fn(f64) -> String,
 ) -> Option<Advice> {
-    let all = ranked(comparison, network_stores(comparison), experiment, measure);
+    let all = rank_by_figure(comparison, network_stores(comparison), experiment, measure);
     let ((first, top), (second, next)) = (*all.first()?, *all.get(1)?);
-    // Stores whose range meets the range of the first one, or whose printed figure is the same.
+    // The stores that this run does not tell apart from the first one: their range meets its range,
+    // or their printed figure is the same.
     let level: Vec<&StoreFacts> = all
         .iter()
         .filter(|(_, it)| {
@@ -153,38 +159,48 @@ fn best(
             "The rounds of {} overlap those of no other store.",
             first.name
         );
-        (first.name.clone(), why, measured_under(&[first, second]))
+        (
+            first.name.clone(),
+            why,
+            durability_sentence(&[first, second]),
+        )
     } else {
         let why = format!(
             "This run does not tell {} apart: ranges meet, or the printed figures are equal.",
-            names(&level, "and")
+            join_store_names(&level, "and")
         );
-        (names(&level, "or"), why, measured_under(&level))
+        (
+            join_store_names(&level, "or"),
+            why,
+            durability_sentence(&level),
+        )
     };
     Some(Advice {
         need: need.into(),
         pick,
-        because: sentences([figures, why, measured]),
+        because: join_sentences([figures, why, measured]),
     })
 }
 
-fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
-    if reach(store) != "network" {
+/// Advice for a reader who already runs `store`; `None` for a store that is not reached over the
+/// network.
+fn advice_for_user_of(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
+    if reach_of(store) != "network" {
         return None;
     }
     let name = &store.name;
     let (pick, why) = match rank_store(comparison, store) {
-        StoreRank::Unfit(pick, why) => (pick.to_owned(), sentences([why])),
+        StoreRank::Unfit(pick, why) => (pick.to_owned(), join_sentences([why])),
         StoreRank::Alone => (
             "No advice from this run".to_owned(),
-            sentences([
-                facts(comparison, store),
+            join_sentences([
+                figures_sentence(comparison, store),
                 format!("No figures of another store stand beside those of {name} here."),
             ]),
         ),
         StoreRank::Near(beside) => (
             format!("Stay with {name}"),
-            sentences(once(facts(comparison, store)).chain(beside)),
+            join_sentences(once(figures_sentence(comparison, store)).chain(beside)),
         ),
         StoreRank::Far {
             beside,
@@ -192,8 +208,8 @@ fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
             only_here,
         } if only_here.is_empty() => (
             format!("Rather {better} for its figures"),
-            sentences(
-                once(facts(comparison, store))
+            join_sentences(
+                once(figures_sentence(comparison, store))
                     .chain(beside)
                     .chain(once(format!(
                         "Stores with better figures offer here all that {name} offers."
@@ -204,8 +220,8 @@ fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
             beside, only_here, ..
         } => (
             format!("Stay with {name} only for {}", only_here.join(" and ")),
-            sentences(
-                once(facts(comparison, store))
+            join_sentences(
+                once(figures_sentence(comparison, store))
                     .chain(beside)
                     .chain(once(format!(
                         "No store with better figures than {name} was seen here to offer {}.",
@@ -214,15 +230,15 @@ fn by_store(comparison: &Comparison, store: &StoreFacts) -> Option<Advice> {
             ),
         ),
     };
-    let after_a_crash = recovery_after(comparison, store, ScenarioKind::ServerKilled);
+    let after_a_crash = recovery_sentence(comparison, store, ScenarioKind::ServerKilled);
     Some(Advice {
         need: format!("You already run {name}"),
         pick,
-        because: sentences([
+        because: join_sentences([
             why,
             after_a_crash.unwrap_or_default(),
-            may_lose(store),
-            measured_under(&[store]),
+            loss_warning(store),
+            durability_sentence(&[store]),
         ]),
     })
 }

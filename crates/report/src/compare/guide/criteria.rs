@@ -3,9 +3,9 @@
 use super::offers::{GOES_ON, IN_ORDER, WITHOUT_LOSS};
 use crate::render::text::number;
 
-/// "Stay with" needs figures at most so many times worse than those of the best other store. Below
-/// that factor, the work under the lock costs more than the lock, and a second store costs more to
-/// run.
+/// The guide advises to stay with a store only if its figures are at most this many times worse
+/// than the best other ones. Below that factor, the work under the lock costs more than the lock,
+/// and a second store costs more to run.
 pub const STAY_WITHIN: f64 = 5.0;
 
 /// The criteria of the advice, in sentences of the report.

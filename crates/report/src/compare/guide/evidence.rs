@@ -1,4 +1,4 @@
-//! Sentences with the figures behind a piece of advice.
+//! Sentences that give the figures behind a piece of advice.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ use crate::{
     compare::{
         durability::durability,
         model::{Comparison, Measure, Scenario, ScenarioKind, StoreFacts},
-        prose::failover_may_lose,
+        prose::failover_may_lose_locks,
     },
     render::text::{millis, number, time},
 };
 
-pub(super) fn scenario_of<'a>(
+/// The scenario of one kind that was run in a store.
+pub(super) fn find_scenario<'a>(
     comparison: &'a Comparison,
     store: &StoreFacts,
     kind: ScenarioKind,
@@ -23,17 +24,20 @@ pub(super) fn scenario_of<'a>(
 }
 
 /// The time until locks could be taken again after a fault, and the fate of the lock that was held.
-pub(super) fn recovery_after(
+/// `None` when it was not measured.
+pub(super) fn recovery_sentence(
     comparison: &Comparison,
     store: &StoreFacts,
     kind: ScenarioKind,
 ) -> Option<String> {
-    let fault = scenario_of(comparison, store, kind)?;
+    let fault = find_scenario(comparison, store, kind)?;
     let what = match kind {
         ScenarioKind::HolderKilled => return None,
         ScenarioKind::ServerKilled => "its server was killed and started again",
         ScenarioKind::ServerPaused => "its server stood still",
-        ScenarioKind::LeaderLost if failover_may_lose(&store.product) => "its primary was killed",
+        ScenarioKind::LeaderLost if failover_may_lose_locks(&store.product) => {
+            "its primary was killed"
+        }
         ScenarioKind::LeaderLost => "its leader was killed",
     };
     Some(format!(
@@ -48,8 +52,9 @@ pub(super) fn recovery_after(
     ))
 }
 
-pub(super) fn may_lose(store: &StoreFacts) -> String {
-    if !failover_may_lose(&store.product) {
+/// A warning if a failover of the store can lose a granted lock; empty otherwise.
+pub(super) fn loss_warning(store: &StoreFacts) -> String {
+    if !failover_may_lose_locks(&store.product) {
         return String::new();
     }
     format!(
@@ -60,7 +65,7 @@ pub(super) fn may_lose(store: &StoreFacts) -> String {
 }
 
 /// The figures of one store, in a sentence.
-pub(super) fn facts(comparison: &Comparison, store: &StoreFacts) -> String {
+pub(super) fn figures_sentence(comparison: &Comparison, store: &StoreFacts) -> String {
     let mut parts = Vec::new();
     let spread = |experiment: &str, measure| comparison.spread(&store.key, experiment, measure);
     if let Some(it) = spread("uncontended", Measure::P50) {
@@ -76,7 +81,7 @@ pub(super) fn facts(comparison: &Comparison, store: &StoreFacts) -> String {
             "{late} from a release to the grant in another client"
         ));
     }
-    let killed = scenario_of(comparison, store, ScenarioKind::HolderKilled);
+    let killed = find_scenario(comparison, store, ScenarioKind::HolderKilled);
     if let Some((ttl, next)) = killed.and_then(|it| Some((it.ttl_ms, it.next_holder_ms?))) {
         parts.push(format!(
             "{} from the death of a holder to the next grant (lease {} s)",
@@ -92,7 +97,7 @@ pub(super) fn facts(comparison: &Comparison, store: &StoreFacts) -> String {
 
 /// `Measured under: Redis, append-only file, appendfsync everysec; Postgres,
 /// synchronous_commit=on.`
-pub(super) fn measured_under(stores: &[&StoreFacts]) -> String {
+pub(super) fn durability_sentence(stores: &[&StoreFacts]) -> String {
     let each: Vec<String> = stores
         .iter()
         .map(|store| {

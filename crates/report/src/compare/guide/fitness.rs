@@ -1,24 +1,29 @@
-//! Which stores can be advised at all.
+//! Decides which stores the guide may advise.
 
 use crate::compare::{
-    durability::not_durable,
+    durability::undurable_settings,
     model::{Comparison, StoreFacts},
 };
 
-pub(super) fn reach(store: &StoreFacts) -> &str {
+/// How far the store reaches: `process`, `host`, `network`, or nothing when it is unknown.
+pub(super) fn reach_of(store: &StoreFacts) -> &str {
     store.promises.as_ref().map_or("", |it| it.reach.as_str())
 }
 
-/// The stores over the network that nothing speaks against.
+/// The stores that are reached over the network and against which nothing speaks.
 pub(super) fn network_stores(comparison: &Comparison) -> impl Iterator<Item = &StoreFacts> {
     comparison
         .stores
         .iter()
-        .filter(|store| reach(store) == "network" && unfit(comparison, store).is_none())
+        .filter(|store| reach_of(store) == "network" && reason_against(comparison, store).is_none())
 }
 
-/// The reason why a store must not be advised at all, with the advice to print instead.
-pub(super) fn unfit(comparison: &Comparison, store: &StoreFacts) -> Option<(&'static str, String)> {
+/// Whether something speaks against a store in general: the advice to print instead, and the
+/// reason.
+pub(super) fn reason_against(
+    comparison: &Comparison,
+    store: &StoreFacts,
+) -> Option<(&'static str, String)> {
     let name = &store.name;
     if let Some(why) = &store.stopped {
         let why = format!("{name} stopped answering: {why}");
@@ -50,7 +55,7 @@ pub(super) fn unfit(comparison: &Comparison, store: &StoreFacts) -> Option<(&'st
         );
         return Some(("Not before this is understood", why));
     }
-    if let Some(setting) = not_durable(store).first() {
+    if let Some(setting) = undurable_settings(store).first() {
         let why = format!("On {name}, {} is {}.", setting.check, setting.detail);
         return Some(("Not with these settings", why));
     }

@@ -1,9 +1,9 @@
-//! Properties that can speak for a store whose figures do not.
+//! Properties that can be a reason to stay with a store whose figures are worse.
 
-use super::{evidence::scenario_of, ranking::LOOKED_AT};
+use super::{evidence::find_scenario, ranking::GUIDE_FIGURES};
 use crate::compare::{
     model::{Comparison, ScenarioKind, StoreFacts},
-    prose::failover_may_lose,
+    prose::failover_may_lose_locks,
 };
 
 /// Whether waiters are served in order. The suite must have seen it: a promise alone is no reason
@@ -20,17 +20,17 @@ pub(super) fn serves_in_order(store: &StoreFacts) -> bool {
             .any(|it| it.property == "fairness" && it.passed > 0 && it.failed.is_empty())
 }
 
-/// A property that can speak for a store whose figures do not.
+/// A test whether this run has shown a property of a store.
 type Offer = fn(&Comparison, &StoreFacts) -> bool;
 const OFFERS: [(&str, Offer); 3] = [
     (IN_ORDER, |_, store| serves_in_order(store)),
     (GOES_ON, |comparison, store| {
-        scenario_of(comparison, store, ScenarioKind::LeaderLost)
+        find_scenario(comparison, store, ScenarioKind::LeaderLost)
             .is_some_and(|it| it.usable_ms.is_some())
     }),
     (WITHOUT_LOSS, |comparison, store| {
-        !failover_may_lose(&store.product)
-            && scenario_of(comparison, store, ScenarioKind::LeaderLost)
+        !failover_may_lose_locks(&store.product)
+            && find_scenario(comparison, store, ScenarioKind::LeaderLost)
                 .is_some_and(|it| it.usable_ms.is_some() && it.holder_kept == Some(true))
     }),
 ];
@@ -40,7 +40,7 @@ pub(super) const WITHOUT_LOSS: &str = "locks that go on without loss when a serv
 
 /// The properties that this store has, and that none of the better `others` has. Another store is
 /// better if all its figures of the guide are better than those of this store.
-pub(super) fn only_here(
+pub(super) fn offered_only_by(
     comparison: &Comparison,
     store: &StoreFacts,
     others: &[&StoreFacts],
@@ -55,16 +55,16 @@ pub(super) fn only_here(
         })
         .map(|(what, _)| *what)
         .collect();
-    // The stronger property includes the weaker one.
+    // The stronger property includes the weaker one, which is then left out.
     if only.contains(&WITHOUT_LOSS) {
         only.retain(|it| *it != GOES_ON);
     }
     only
 }
 
-/// Whether all figures of the guide are better than those of another store.
+/// Whether `one` has better figures than `other` in all figures of the guide.
 fn has_better_figures(comparison: &Comparison, one: &StoreFacts, other: &StoreFacts) -> bool {
-    LOOKED_AT.iter().all(|(experiment, measure, _)| {
+    GUIDE_FIGURES.iter().all(|(experiment, measure, _)| {
         let of = |store: &StoreFacts| {
             let spread = comparison.spread(&store.key, experiment, *measure)?;
             Some(spread.median)

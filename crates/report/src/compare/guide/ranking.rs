@@ -1,12 +1,12 @@
-//! Stores in the order of one figure.
+//! Ranks stores by one figure.
 
 use crate::{
     compare::model::{Comparison, Measure, StoreFacts},
     results::statistics::Spread,
 };
 
-/// The figures that "stay with" rests on: experiment, measure, description.
-pub(super) const LOOKED_AT: [(&str, Measure, &str); 2] = [
+/// The figures by which the guide compares stores: experiment, measure, description.
+pub(super) const GUIDE_FIGURES: [(&str, Measure, &str); 2] = [
     ("uncontended", Measure::P50, "one cycle of one caller"),
     (
         "independent-64",
@@ -15,8 +15,8 @@ pub(super) const LOOKED_AT: [(&str, Measure, &str); 2] = [
     ),
 ];
 
-/// The stores with this figure, the best one first.
-pub(super) fn ranked<'a>(
+/// The stores that have this figure, the best one first.
+pub(super) fn rank_by_figure<'a>(
     comparison: &'a Comparison,
     stores: impl Iterator<Item = &'a StoreFacts>,
     experiment: &str,

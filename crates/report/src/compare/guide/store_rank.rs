@@ -1,43 +1,47 @@
-//! How the figures of a store compare with those of the best other store.
+//! Compares the figures of a store with those of the best other store.
 
 use super::{
     criteria::STAY_WITHIN,
-    fitness::{network_stores, unfit},
-    offers::only_here,
-    ranking::{LOOKED_AT, ranked},
+    fitness::{network_stores, reason_against},
+    offers::offered_only_by,
+    ranking::{GUIDE_FIGURES, rank_by_figure},
 };
 use crate::{
     compare::model::{Comparison, StoreFacts},
     render::text::number,
 };
 
-/// The figures of a store compared with those of the others.
+/// The result of comparing the figures of a store with those of the others.
 pub(super) enum StoreRank {
-    /// It must not be advised: the advice to print instead, and the reason.
+    /// The store must not be advised: the advice to print instead, and the reason.
     Unfit(&'static str, String),
-    /// Its figures are missing, or those of all other stores.
+    /// A figure of the store is missing, or no other store has it.
     Alone,
-    /// Its figures are near the best ones.
+    /// All figures of the store are within the limit of the best ones. The join_sentences compare them.
     Near(Vec<String>),
-    /// Its figures are far from the best ones.
+    /// A figure of the store is over the limit.
     Far {
+        /// Sentences that compare the figures.
         beside: Vec<String>,
+        /// The name of a store whose figure is far better.
         better: String,
+        /// Properties that none of the better stores has.
         only_here: Vec<&'static str>,
     },
 }
 
+/// Compares the figures of `store` with those of the best other store.
 pub(super) fn rank_store(comparison: &Comparison, store: &StoreFacts) -> StoreRank {
-    if let Some((pick, why)) = unfit(comparison, store) {
+    if let Some((pick, why)) = reason_against(comparison, store) {
         return StoreRank::Unfit(pick, why);
     }
     let others: Vec<&StoreFacts> = network_stores(comparison)
         .filter(|it| it.key != store.key)
         .collect();
     let (mut beside, mut far) = (Vec::new(), Vec::new());
-    for (experiment, measure, what) in LOOKED_AT {
+    for (experiment, measure, what) in GUIDE_FIGURES {
         let own = comparison.spread(&store.key, experiment, measure);
-        let ranked = ranked(comparison, others.iter().copied(), experiment, measure);
+        let ranked = rank_by_figure(comparison, others.iter().copied(), experiment, measure);
         let (Some(own), Some((best, top))) = (own, ranked.first()) else {
             return StoreRank::Alone;
         };
@@ -48,7 +52,7 @@ pub(super) fn rank_store(comparison: &Comparison, store: &StoreFacts) -> StoreRa
             (own.median, top.median)
         };
         let times = better / worse;
-        beside.push(compared(store, best, times, more, what));
+        beside.push(comparison_sentence(store, best, times, more, what));
         if times > STAY_WITHIN {
             far.push(*best);
         }
@@ -59,12 +63,18 @@ pub(super) fn rank_store(comparison: &Comparison, store: &StoreFacts) -> StoreRa
     StoreRank::Far {
         beside,
         better: first.name.clone(),
-        only_here: only_here(comparison, store, &others),
+        only_here: offered_only_by(comparison, store, &others),
     }
 }
 
 /// `MySQL takes 3.2 times as long as Redis for one cycle of one caller.`
-fn compared(store: &StoreFacts, best: &StoreFacts, times: f64, more: bool, what: &str) -> String {
+fn comparison_sentence(
+    store: &StoreFacts,
+    best: &StoreFacts,
+    times: f64,
+    more: bool,
+    what: &str,
+) -> String {
     let (name, other) = (&store.name, &best.name);
     let shown = number(times.max(1.0 / times));
     if shown == number(1.0) {

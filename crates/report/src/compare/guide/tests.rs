@@ -4,7 +4,7 @@ use crate::compare::{
     StoreFacts, durability, fixtures::small,
 };
 
-fn network(mut comparison: Comparison) -> Comparison {
+fn reached_over_network(mut comparison: Comparison) -> Comparison {
     for store in &mut comparison.stores {
         store.promises = Some(Promises {
             fencing: "per_name".into(),
@@ -23,9 +23,9 @@ fn network(mut comparison: Comparison) -> Comparison {
     comparison
 }
 
-/// Redis, and Postgres so many times slower in everything.
-fn slower(times: f64) -> Comparison {
-    let mut all = network(small());
+/// A comparison of Redis with Postgres. Postgres is `times` slower in each figure.
+fn redis_and_slower_postgres(times: f64) -> Comparison {
+    let mut all = reached_over_network(small());
     all.stores[1].key = "postgres".into();
     all.stores[1].name = "Postgres".into();
     all.stores[1].findings = vec![finding("synchronous_commit", "pass", "on")];
@@ -80,6 +80,7 @@ fn fault(store: &str, kind: ScenarioKind, kept: bool) -> Scenario {
     }
 }
 
+/// The comparison that is published in `docs/comparison`.
 fn published() -> Comparison {
     let file = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -88,44 +89,52 @@ fn published() -> Comparison {
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 
-fn of(all: &[Advice], need: &str) -> Advice {
+/// The first advice whose need contains `need`.
+fn find_advice(all: &[Advice], need: &str) -> Advice {
     let found = all.iter().find(|it| it.need.contains(need));
     found.unwrap_or_else(|| panic!("{need}: {all:?}")).clone()
 }
 
 #[test]
-fn a_winner_needs_ranges_that_do_not_meet() {
-    let all = advice(&network(small()));
-    assert_eq!(of(&all, "Most locks").pick, "Redis");
-    assert_eq!(of(&all, "lowest latency").pick, "SQLite or Redis");
-    assert!(of(&all, "lowest latency").because.contains("not tell"));
+fn one_store_is_advised_only_when_ranges_do_not_meet() {
+    let all = advice(&reached_over_network(small()));
+    assert_eq!(find_advice(&all, "Most locks").pick, "Redis");
+    assert_eq!(find_advice(&all, "lowest latency").pick, "SQLite or Redis");
+    assert!(
+        find_advice(&all, "lowest latency")
+            .because
+            .contains("not tell")
+    );
 }
 
 #[test]
-fn a_winner_needs_another_printed_figure() {
-    let mut all = slower(2.0);
-    // 10,000.2 and 10,000.4 cycles a second: both are printed as 10,000.
+fn one_store_is_advised_only_when_printed_figures_differ() {
+    let mut all = redis_and_slower_postgres(2.0);
+    // Both 10,000.2 and 10,000.4 cycles a second are printed as 10,000.
     all.figures[2].rounds = vec![10_000.4];
     all.figures[3].rounds = vec![10_000.2];
-    assert_eq!(of(&advice(&all), "Most locks").pick, "Redis or Postgres");
+    assert_eq!(
+        find_advice(&advice(&all), "Most locks").pick,
+        "Redis or Postgres"
+    );
     all.figures[3].rounds = vec![9_999.0];
-    assert_eq!(of(&advice(&all), "Most locks").pick, "Redis");
+    assert_eq!(find_advice(&advice(&all), "Most locks").pick, "Redis");
 }
 
 #[test]
 fn a_store_that_died_is_not_advised() {
-    let mut all = network(small());
+    let mut all = reached_over_network(small());
     all.stores[0].stopped = Some("connection refused".into());
     let said = advice(&all);
     assert!(
-        of(&said, "run Redis")
+        find_advice(&said, "run Redis")
             .because
             .contains("connection refused")
     );
     assert!(said.iter().all(|it| it.pick != "Redis"));
 }
 
-/// Both sides of every part of the criterion.
+/// Each part of the criterion has a case that meets it and a case that does not.
 #[test]
 fn stay_with_is_said_only_where_the_report_supports_it() {
     type Change = fn(&mut Comparison);
@@ -141,15 +150,15 @@ fn stay_with_is_said_only_where_the_report_supports_it() {
         (
             "far, served in order",
             5.1,
-            |it| in_order(it, 1),
+            |it| set_serves_in_order(it, 1),
             "Stay with Postgres only for service in the order of arrival",
         ),
         (
             "far, served in order as the better one is",
             5.1,
             |it| {
-                in_order(it, 0);
-                in_order(it, 1);
+                set_serves_in_order(it, 0);
+                set_serves_in_order(it, 1);
             },
             "Rather Redis for its figures",
         ),
@@ -157,7 +166,7 @@ fn stay_with_is_said_only_where_the_report_supports_it() {
             "far, promised but not seen",
             5.1,
             |it| {
-                in_order(it, 1);
+                set_serves_in_order(it, 1);
                 it.stores[1].properties.clear();
             },
             "Rather Redis for its figures",
@@ -243,15 +252,20 @@ fn stay_with_is_said_only_where_the_report_supports_it() {
         ),
     ];
     for (case, times, change, pick) in cases {
-        let mut all = slower(times);
+        let mut all = redis_and_slower_postgres(times);
         change(&mut all);
-        assert_eq!(of(&advice(&all), "run Postgres").pick, pick, "{case}");
+        assert_eq!(
+            find_advice(&advice(&all), "run Postgres").pick,
+            pick,
+            "{case}"
+        );
     }
-    // The limit is in the report, as it is in the code.
+    // The report prints the limit that the code uses.
     assert!(criteria().concat().contains("at most 5 times as long"));
 }
 
-fn in_order(comparison: &mut Comparison, store: usize) {
+/// Makes a store promise service in order, with a passed case of the suite.
+fn set_serves_in_order(comparison: &mut Comparison, store: usize) {
     let store = &mut comparison.stores[store];
     store.promises.as_mut().unwrap().fairness = "fifo".into();
     store.properties.push(PropertyResult {
@@ -261,19 +275,19 @@ fn in_order(comparison: &mut Comparison, store: usize) {
     });
 }
 
-/// Reports with every kind of advice.
+/// Comparisons that together give every kind of advice.
 fn reports() -> Vec<(&'static str, Comparison)> {
-    let mut far = slower(11.0);
-    in_order(&mut far, 1);
+    let mut far = redis_and_slower_postgres(11.0);
+    set_serves_in_order(&mut far, 1);
     for kind in ScenarioKind::ALL {
         far.scenarios.push(fault("redis", kind, false));
         far.scenarios.push(fault("postgres", kind, true));
     }
     far.stores[0].product = "redis-sentinel".into();
     far.stores[0].name = "Redis with Sentinel".into();
-    let mut host = slower(3.0);
+    let mut host = redis_and_slower_postgres(3.0);
     host.stores[1].promises.as_mut().unwrap().reach = "host".into();
-    let mut unfit = slower(2.0);
+    let mut unfit = redis_and_slower_postgres(2.0);
     unfit.stores[1].findings = vec![finding(
         "fsync",
         "fail",
@@ -284,13 +298,13 @@ fn reports() -> Vec<(&'static str, Comparison)> {
         failed: vec!["two at once".into()],
         ..PropertyResult::default()
     }];
-    let mut dead = slower(2.0);
+    let mut dead = redis_and_slower_postgres(2.0);
     dead.stores[0].stopped = Some("connection refused".into());
     vec![
         ("published", published()),
-        ("near", slower(1.2)),
-        ("level", slower(1.0)),
-        ("faster", slower(0.1)),
+        ("near", redis_and_slower_postgres(1.2)),
+        ("level", redis_and_slower_postgres(1.0)),
+        ("faster", redis_and_slower_postgres(0.1)),
         ("far", far),
         ("host", host),
         ("unfit", unfit),
@@ -350,7 +364,8 @@ fn advice_with_figures_says_under_which_durability_they_were_measured() {
             {
                 let said = durability(store).unwrap_or_else(|| "durability not recorded".into());
                 let expected = format!("{}, {said}", store.name);
-                // "Rather Redis" is advice for readers who run Postgres.
+                // "Rather Redis" names the other store: the figures are those of the store that the
+                // reader runs.
                 assert!(
                     measured.contains(&expected) || it.pick.starts_with("Rather"),
                     "{report}: {expected}: {it:?}"
@@ -358,13 +373,13 @@ fn advice_with_figures_says_under_which_durability_they_were_measured() {
             }
         }
     }
-    let near = advice(&slower(2.0));
-    let of = of(&near, "lowest latency");
+    let near = advice(&redis_and_slower_postgres(2.0));
+    let found = find_advice(&near, "lowest latency");
     assert!(
-        of.because.ends_with(
+        found.because.ends_with(
             "Measured under: Redis, append-only file, appendfsync everysec; Postgres, \
              synchronous_commit=on."
         ),
-        "{of:?}"
+        "{found:?}"
     );
 }
