@@ -193,7 +193,7 @@ async fn run_task<S: Subject>(
             return result;
         }
         // Gives other tasks of this thread a turn. A subject whose futures are always ready would
-        // otherwise hold_for the thread until the time is over.
+        // otherwise hold the thread until the time is over.
         consume_budget().await;
     }
 }

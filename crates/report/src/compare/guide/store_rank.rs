@@ -17,7 +17,7 @@ pub(super) enum StoreRank {
     Unfit(&'static str, String),
     /// A figure of the store is missing, or no other store has it.
     Alone,
-    /// All figures of the store are within the limit of the best ones. The join_sentences compare them.
+    /// All figures of the store are within the limit of the best ones. The sentences compare them.
     Near(Vec<String>),
     /// A figure of the store is over the limit.
     Far {
