@@ -34,8 +34,8 @@ impl Doctor {
         let health = health?;
         let worst = health.findings.iter().map(|finding| finding.verdict).max();
         let verdict = worst.unwrap_or(Verdict::Pass);
-        let printed = if context.json() {
-            output::json(&json!({
+        let printed = if context.wants_json() {
+            output::print_json(&json!({
                 "backend": target.masked_url(),
                 "server": health.server,
                 "epoch": health.epoch,
@@ -54,9 +54,10 @@ impl Doctor {
                 table.add_row([word(finding.verdict), finding.check, &detail]);
             }
             let server = format!("{} at {}", health.server, target.masked_url());
-            output::line(presentable(&server)).and_then(|()| output::line(table.trim_fmt()))
+            output::print_line(presentable(&server))
+                .and_then(|()| output::print_line(table.trim_fmt()))
         };
-        printed.or_else(Failure::unless_unread)?;
+        printed.or_else(Failure::ignore_closed_pipe)?;
         Ok(if verdict == Verdict::Fail {
             code::FAILED
         } else {
