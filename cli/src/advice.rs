@@ -2,22 +2,22 @@
 
 use distlock::{BUSY_ADVICE, Error};
 
-use crate::shell_word::quoted;
+use crate::shell_word::quote_for_shell;
 
 /// The text of an error of the library, with the tool's options in place of the library's methods.
-pub(crate) fn of_the_tool(error: &Error) -> String {
+pub(crate) fn message_for_tool(error: &Error) -> String {
     let message = error.to_string();
     match (message.strip_suffix(BUSY_ADVICE), error.name()) {
         (Some(busy), Some(name)) => {
-            let name = quoted(name.as_str());
-            format!("{busy}; allow more time with `--wait`, look with `{INSPECT}{name}`")
+            let name = quote_for_shell(name.as_str());
+            format!("{busy}; allow more time with `--wait`, look with `{INSPECT_COMMAND}{name}`")
         }
         _ => message,
     }
 }
 
 /// The command that shows a lock; the lock's name follows.
-pub(crate) const INSPECT: &str = "distlock inspect ";
+pub(crate) const INSPECT_COMMAND: &str = "distlock inspect ";
 
 #[cfg(test)]
 mod tests {
@@ -29,7 +29,7 @@ mod tests {
     fn a_busy_lock_is_answered_with_options_of_the_tool() {
         let name = LockName::new("it's \u{202e}a").unwrap();
         let error = |message| Error::new(ErrorKind::Timeout, message).about(&name);
-        let said = of_the_tool(&error(format!("busy: held by a{BUSY_ADVICE}")));
+        let said = message_for_tool(&error(format!("busy: held by a{BUSY_ADVICE}")));
         let advice =
             "allow more time with `--wait`, look with `distlock inspect $'it\\'s \\U0000202ea'`";
         assert!(
@@ -38,6 +38,6 @@ mod tests {
         );
         assert!(!said.contains("LockBuilder"), "{said}");
         let other = error("slow".to_owned());
-        assert_eq!(of_the_tool(&other), other.to_string());
+        assert_eq!(message_for_tool(&other), other.to_string());
     }
 }

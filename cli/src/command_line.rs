@@ -109,8 +109,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("This tool", &["completions", "man", "help"]),
 ];
 /// Longest argument that is quoted in full, in characters.
-const LONGEST_ARGUMENT: usize = 200;
-const HELP: &str = "Print this message or the help of a command";
+const MAX_QUOTED_ARGUMENT: usize = 200;
+const HELP_ABOUT: &str = "Print this message or the help of a command";
 
 /// The URLs of all backends, in two columns.
 fn backends() -> String {
@@ -141,7 +141,7 @@ fn backends() -> String {
 }
 
 /// The tool, with its commands in groups.
-fn tool() -> clap::Command {
+fn command_with_groups() -> clap::Command {
     let tool = Cli::command().after_help(format!("{}\n{AFTER_HELP}", backends()));
     let styles = Styles::styled();
     let (head, name) = (styles.get_header(), styles.get_literal());
@@ -152,7 +152,7 @@ fn tool() -> clap::Command {
             let about = tool
                 .find_subcommand(command)
                 .and_then(clap::Command::get_about);
-            let about = about.map_or_else(|| HELP.to_owned(), ToString::to_string);
+            let about = about.map_or_else(|| HELP_ABOUT.to_owned(), ToString::to_string);
             let _ = writeln!(groups, "  {name}{command:<13}{name:#}  {about}");
         }
         groups.push('\n');
@@ -170,19 +170,19 @@ pub(crate) fn run() -> Outcome {
     // Clap does not know these two, so that no help, completion or manual offers them.
     match words.next() {
         Some(word) if word == commands::conformance_worker::NAME => {
-            return on_runtime(Threads::Many, commands::conformance_worker::execute());
+            return run_on_runtime(Threads::Many, commands::conformance_worker::execute());
         }
         Some(word) if word == watchdog::NAME => {
             return watchdog::execute();
         }
         _ => {}
     }
-    let parsed = tool()
+    let parsed = command_with_groups()
         .try_get_matches()
         .and_then(|given| Cli::from_arg_matches(&given));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return answer(&cut(error)),
+        Err(error) => return print_parse_error(&shorten_long_arguments(error)),
     };
     if cli.global.backend.len() > 1 && !matches!(cli.command, Command::Compare(_)) {
         return Err(Failure::usage(
@@ -198,8 +198,8 @@ pub(crate) fn run() -> Outcome {
     logging::start(cli.global.log_format, level)?;
     let context = Context::new(cli.global.clone());
     let threads = cli.command.threads();
-    on_runtime(threads, Box::pin(dispatch(cli.command, context)))
-        .map_err(|failure| store_advice::with_store(failure, &cli.global))
+    run_on_runtime(threads, Box::pin(dispatch(cli.command, context)))
+        .map_err(|failure| store_advice::add_store_flags(failure, &cli.global))
 }
 
 /// The threads that run a command's tasks.
@@ -224,11 +224,11 @@ impl Command {
     }
 }
 
-fn on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outcome {
+fn run_on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outcome {
     let mut runtime = match threads {
         Threads::Main => tokio::runtime::Builder::new_current_thread(),
         Threads::Many => {
-            limits::can_start_threads(workers()).map_err(no_thread)?;
+            limits::check_threads_can_start(worker_threads()).map_err(no_thread)?;
             tokio::runtime::Builder::new_multi_thread()
         }
     };
@@ -243,7 +243,7 @@ fn on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outcome 
 }
 
 /// The number of threads that the runtime starts.
-fn workers() -> usize {
+fn worker_threads() -> usize {
     let set = std::env::var("TOKIO_WORKER_THREADS").ok();
     set.and_then(|it| it.parse().ok())
         .or_else(|| Some(std::thread::available_parallelism().ok()?.get()))
@@ -268,8 +268,8 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
         Command::Compare(it) => Box::pin(it.execute(&context)).await,
         Command::Doctor(it) => Box::pin(it.execute(&context)).await,
         Command::Migrate(it) => Box::pin(it.execute(&context)).await,
-        Command::Completions(it) => it.execute(tool()),
-        Command::Man(it) => it.execute(tool()),
+        Command::Completions(it) => it.execute(command_with_groups()),
+        Command::Man(it) => it.execute(command_with_groups()),
     }
 }
 
@@ -280,26 +280,26 @@ fn colours_are_wanted() -> bool {
 }
 
 /// Prints help and version as results; every other answer of clap means bad usage.
-fn answer(error: &clap::Error) -> Outcome {
+fn print_parse_error(error: &clap::Error) -> Outcome {
     let text = error.render();
     let on = |stream: &dyn IsTerminal| match stream.is_terminal() && colours_are_wanted() {
         true => text.ansi().to_string(),
         false => text.to_string(),
     };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        stderr::say(&on(&io::stderr()));
+        stderr::queue_or_drop(&on(&io::stderr()));
         return Ok(code::USAGE);
     }
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     ) {
-        output::bytes(on(&io::stdout()).as_bytes())?;
+        output::print_bytes(on(&io::stdout()).as_bytes())?;
         return Ok(code::OK);
     }
     let text = text.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    if let Some(near) = near_command(error) {
+    if let Some(near) = nearest_command(error) {
         let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
         let said = format!("{first}: did you mean '{near}'?\n{rest}");
         return Err(Failure::usage(without_secrets(said.trim_end())));
@@ -309,9 +309,9 @@ fn answer(error: &clap::Error) -> Outcome {
 
 /// Shortens long arguments before clap quotes them. In the finished text a quoted argument with
 /// quotes and line ends of its own could not be told from clap's words.
-fn cut(mut error: clap::Error) -> clap::Error {
+fn shorten_long_arguments(mut error: clap::Error) -> clap::Error {
     let is_long = |value: &ContextValue| match value {
-        ContextValue::String(given) => given.chars().count() > LONGEST_ARGUMENT,
+        ContextValue::String(given) => given.chars().count() > MAX_QUOTED_ARGUMENT,
         _ => false,
     };
     let long: Vec<_> = error
@@ -330,7 +330,7 @@ fn cut(mut error: clap::Error) -> clap::Error {
 }
 
 /// The command that an unknown word probably means. Clap suggests nothing for two swapped letters.
-fn near_command(error: &clap::Error) -> Option<String> {
+fn nearest_command(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand
         || error.get(ContextKind::SuggestedSubcommand).is_some()
     {
@@ -371,17 +371,17 @@ mod tests {
 
     /// Clap would wrap wider lines and break tables and examples.
     #[test]
-    fn what_stands_below_the_options_fits_80_columns() {
-        fn look(command: &clap::Command) {
+    fn help_below_the_options_fits_80_columns() {
+        fn check_width(command: &clap::Command) {
             let below = command.get_after_help().map(ToString::to_string);
             let wide = below
                 .iter()
                 .flat_map(|below| below.lines())
                 .find(|line| line.len() > 80);
             assert_eq!(wide, None, "{}", command.get_name());
-            command.get_subcommands().for_each(look);
+            command.get_subcommands().for_each(check_width);
         }
-        look(&Cli::command());
+        check_width(&Cli::command());
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Context {
         }
     }
 
-    pub(crate) fn json(&self) -> bool {
+    pub(crate) fn wants_json(&self) -> bool {
         self.global.json
     }
 
@@ -53,11 +53,11 @@ impl Context {
             return Ok(config);
         }
         let mut config = Config::layered(self.global.config.as_deref())?;
-        warn_about_readers(&config);
+        warn_about_readable_secret(&config);
         if let Some(url) = self.global.backend.last() {
             let target = Target::new(url).from_origin(Origin::Setting("--backend"));
             if mask(url) != *url {
-                output::tell(
+                output::print_message(
                     "warning: a password on the command line can be read by everybody on this \
                      host: \
                      use DISTLOCK_BACKEND or a configuration file",
@@ -65,18 +65,18 @@ impl Context {
             }
             config.set_backend(target);
         } else if self.global.system {
-            config.set_backend(default_store::shared()?);
+            config.set_backend(default_store::shared_file()?);
         }
         Ok(self.config.get_or_init(|| config))
     }
 
     /// Whether the backend was named on the command line.
-    pub(crate) fn backend_is_flag(&self) -> bool {
+    pub(crate) fn has_backend_flag(&self) -> bool {
         self.global.system || !self.global.backend.is_empty()
     }
 
     /// The flag or variable that names the default store, if one does.
-    pub(crate) fn configured_by(&self) -> Option<&'static str> {
+    pub(crate) fn default_store_setting(&self) -> Option<&'static str> {
         if self.global.config.is_some() {
             return Some("--config");
         }
@@ -100,7 +100,7 @@ impl Context {
         let target = match self.config()?.backend().cloned() {
             Some(target) => target,
             None => {
-                let target = default_store::own()?;
+                let target = default_store::own_file()?;
                 warn_about_another_store(&target);
                 target
             }
@@ -126,7 +126,7 @@ impl Context {
 /// backend on to its command.
 fn warn_about_another_store(own: &Target) {
     if std::env::var_os("DISTLOCK_TOKEN").is_some() {
-        output::tell(format!(
+        output::print_message(format!(
             "warning: started by the command of a `distlock run`, which does not pass its \
              backend on, and no other is named: \
              this is {}",
@@ -151,7 +151,9 @@ fn warn_about_unknown_variables() {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name == "DISTLOCK_LOG_FORMAT" {
-            output::tell("warning: DISTLOCK_LOG_FORMAT means nothing here: use --log-format");
+            output::print_message(
+                "warning: DISTLOCK_LOG_FORMAT means nothing here: use --log-format",
+            );
             continue;
         }
         if !name.starts_with("DISTLOCK_")
@@ -161,8 +163,8 @@ fn warn_about_unknown_variables() {
             continue;
         }
         // Other programs may have variables of this prefix, so only a near miss is reported.
-        if let Some(near) = near_variable(&name, &KNOWN) {
-            output::tell(format_args!(
+        if let Some(near) = nearest_variable(&name, &KNOWN) {
+            output::print_message(format_args!(
                 "warning: {} means nothing here: did you mean {near}?",
                 name.escape_debug()
             ));
@@ -171,7 +173,7 @@ fn warn_about_unknown_variables() {
 }
 
 /// The known variable that was probably meant.
-pub(crate) fn near_variable<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest_variable<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower: Vec<_> = known.iter().map(|known| known.to_lowercase()).collect();
     let near = nearest(name, lower.iter().map(String::as_str))?;
     known
@@ -180,12 +182,12 @@ pub(crate) fn near_variable<'a>(name: &str, known: &[&'a str]) -> Option<&'a str
         .find(|known| known.eq_ignore_ascii_case(near))
 }
 
-fn warn_about_readers(config: &Config) {
+fn warn_about_readable_secret(config: &Config) {
     let Some(path) = config.path().filter(|_| config.has_secret()) else {
         return;
     };
     if std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
-        output::tell(format_args!(
+        output::print_message(format_args!(
             "warning: {} holds a secret and others can read it: chmod 600 it",
             path_excerpt(path)
         ));

@@ -14,8 +14,8 @@ use crate::{
     output,
 };
 
-const FILE: &str = "distlock.db";
-const SHARED: &str = "/var/lib/distlock";
+const FILE_NAME: &str = "distlock.db";
+const SHARED_FOLDER: &str = "/var/lib/distlock";
 /// Replaces the folder of `--system`.
 pub(crate) const SHARED_VARIABLE: &str = "DISTLOCK_SYSTEM_FOLDER";
 
@@ -23,7 +23,7 @@ pub(crate) const SHARED_VARIABLE: &str = "DISTLOCK_SYSTEM_FOLDER";
 ///
 /// Each user has a file of this kind, so locks of two users do not exclude each other. The tool
 /// says so when the file is new.
-pub(crate) fn own() -> Outcome<Target> {
+pub(crate) fn own_file() -> Outcome<Target> {
     let set = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
@@ -40,12 +40,12 @@ pub(crate) fn own() -> Outcome<Target> {
             )
         })?;
     let folder = state.join("distlock");
-    fs::create_dir_all(&folder).map_err(|error| no_folder(&folder, &error))?;
-    let file = folder.join(FILE);
+    fs::create_dir_all(&folder).map_err(|error| own_folder_failure(&folder, &error))?;
+    let file = folder.join(FILE_NAME);
     let is_new = !file.exists();
     let target = Target::sqlite(file);
     if is_new {
-        output::tell(format_args!(
+        output::print_message(format_args!(
             "no store is named, so this is your own: {}\n\
              distlock: other users, root's cron among them, have others and do not see its locks; \
              --system or --backend names one that is shared",
@@ -57,17 +57,17 @@ pub(crate) fn own() -> Outcome<Target> {
 
 /// The file that the users of this host share. An administrator makes its folder, whose group may
 /// use it.
-pub(crate) fn shared() -> Outcome<Target> {
+pub(crate) fn shared_file() -> Outcome<Target> {
     let folder = std::env::var_os(SHARED_VARIABLE).filter(|folder| !folder.is_empty());
-    let folder = folder.map_or_else(|| PathBuf::from(SHARED), PathBuf::from);
-    let file = folder.join(FILE);
-    make(&folder, &file).map_err(|error| not_set_up(&folder, &error))?;
+    let folder = folder.map_or_else(|| PathBuf::from(SHARED_FOLDER), PathBuf::from);
+    let file = folder.join(FILE_NAME);
+    create_if_absent(&folder, &file).map_err(|error| shared_folder_failure(&folder, &error))?;
     Ok(Target::sqlite(file).from_origin(Origin::Setting("--system")))
 }
 
 /// Makes the file unless it is there. SQLite gives its log the mode of the file, so the file must
 /// be writable for the group whatever the umask of its first user is.
-fn make(folder: &Path, file: &Path) -> io::Result<()> {
+fn create_if_absent(folder: &Path, file: &Path) -> io::Result<()> {
     if file.try_exists()? {
         return Ok(());
     }
@@ -80,7 +80,7 @@ fn make(folder: &Path, file: &Path) -> io::Result<()> {
     }
 }
 
-fn not_set_up(folder: &Path, error: &io::Error) -> Failure {
+fn shared_folder_failure(folder: &Path, error: &io::Error) -> Failure {
     let path = folder.display().to_string();
     let path = path.escape_debug();
     match error.kind() {
@@ -100,7 +100,7 @@ fn not_set_up(folder: &Path, error: &io::Error) -> Failure {
 }
 
 /// The failure has the code that `--backend sqlite:PATH` would end with.
-fn no_folder(folder: &Path, error: &io::Error) -> Failure {
+fn own_folder_failure(folder: &Path, error: &io::Error) -> Failure {
     let code = match error.kind() {
         io::ErrorKind::PermissionDenied => code::DENIED,
         _ => code::CONFIG,
@@ -121,16 +121,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_default_store_that_cannot_be_made_is_the_users_affair() {
+    fn a_default_store_that_cannot_be_made_ends_with_77_or_78() {
         for (kind, code) in [
             (io::ErrorKind::PermissionDenied, 77),
             (io::ErrorKind::NotADirectory, 78),
             (io::ErrorKind::ReadOnlyFilesystem, 78),
         ] {
-            let failure = no_folder(Path::new("/x/distlock"), &kind.into());
+            let failure = own_folder_failure(Path::new("/x/distlock"), &kind.into());
             assert_eq!(failure.code, code, "{kind}");
             assert!(failure.to_string().contains("--backend"), "{failure}");
-            let failure = not_set_up(Path::new("/x/distlock"), &kind.into());
+            let failure = shared_folder_failure(Path::new("/x/distlock"), &kind.into());
             assert_eq!(failure.code, code, "{kind}");
         }
     }

@@ -35,7 +35,7 @@ pub(crate) mod code {
 }
 
 /// The exit code for a command that a signal ended.
-pub(crate) fn signalled(signal: i32) -> u8 {
+pub(crate) fn code_of_signal(signal: i32) -> u8 {
     u8::try_from(signal).map_or(code::BUG, |signal| code::SIGNALLED.saturating_add(signal))
 }
 
@@ -58,7 +58,7 @@ impl Failure {
     }
 
     /// A failure to print a result.
-    pub(crate) fn output(error: &io::Error) -> Self {
+    pub(crate) fn of_output(error: &io::Error) -> Self {
         // The reader of our output went away, so nobody could read a message.
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::new(code::OK, "");
@@ -71,7 +71,7 @@ impl Failure {
 
     /// The same failure for a command whose purpose is its output: a closed pipe counts as a
     /// failure.
-    pub(crate) fn unread(self) -> Self {
+    pub(crate) fn with_closed_pipe_as_failure(self) -> Self {
         if self.message.is_empty() {
             return Self::new(code::UNAVAILABLE, "nobody reads standard output");
         }
@@ -80,7 +80,7 @@ impl Failure {
 
     /// The same failure for a command whose end says more than its output: a closed pipe is
     /// ignored.
-    pub(crate) fn unless_unread(self) -> Outcome<()> {
+    pub(crate) fn ignore_closed_pipe(self) -> Outcome<()> {
         if self.message.is_empty() {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl Failure {
     }
 
     /// The same failure with another message.
-    pub(crate) fn reworded(mut self, words: impl FnOnce(&str) -> String) -> Self {
+    pub(crate) fn map_message(mut self, words: impl FnOnce(&str) -> String) -> Self {
         self.message = words(&self.message);
         self
     }
@@ -111,7 +111,7 @@ impl fmt::Display for Failure {
 
 impl From<distlock::Error> for Failure {
     fn from(error: distlock::Error) -> Self {
-        Self::new(code_of(error.kind()), advice::of_the_tool(&error))
+        Self::new(code_of_kind(error.kind()), advice::message_for_tool(&error))
     }
 }
 
@@ -121,7 +121,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn code_of(kind: ErrorKind) -> u8 {
+fn code_of_kind(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::InvalidArgument | ErrorKind::InvalidName => code::USAGE,
         ErrorKind::Timeout => code::BUSY,

@@ -2,6 +2,6 @@
 
 /// A count to calculate with.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-pub(crate) fn count(count: u64) -> f64 {
+pub(crate) fn as_f64(count: u64) -> f64 {
     count as f64
 }

@@ -32,20 +32,20 @@ pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
     }));
     let code = match panic::catch_unwind(run) {
         Ok(Ok(code)) => code,
-        Ok(Err(failure)) => complain(&with_cause(failure)),
+        Ok(Err(failure)) => report(&with_cause(failure)),
         Err(panic) => match missed(&*panic) {
-            Some(why) => complain(&no_thread(why).into()),
+            Some(why) => report(&no_thread(why).into()),
             // The panic hook has printed it.
             None => code::BUG,
         },
     };
-    stderr::finish();
+    stderr::write_rest();
     ExitCode::from(code)
 }
 
-fn complain(failure: &Failure) -> u8 {
+fn report(failure: &Failure) -> u8 {
     if !failure.is_silent() {
-        output::complain(failure);
+        output::print_error(failure);
     }
     failure.code
 }
@@ -58,7 +58,7 @@ static MISSED_THREAD: OnceLock<Failure> = OnceLock::new();
 fn with_cause(failure: Failure) -> Failure {
     match MISSED_THREAD.get() {
         Some(cause) if failure.code == code::UNAVAILABLE => {
-            failure.reworded(|says| format!("{says}: {cause}"))
+            failure.map_message(|says| format!("{says}: {cause}"))
         }
         _ => failure,
     }

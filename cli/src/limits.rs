@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 ///
 /// # Errors
 /// The system's error when it refuses one of them.
-pub(crate) fn can_start_threads(number: usize) -> io::Result<()> {
+pub(crate) fn check_threads_can_start(number: usize) -> io::Result<()> {
     let hold = Mutex::new(());
     thread::scope(|scope| {
         let held = hold.lock().unwrap_or_else(PoisonError::into_inner);

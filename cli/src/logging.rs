@@ -36,8 +36,10 @@ pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
             EnvFilter::new(format!("{level},distlock::audit=info"))
         }
     };
-    let log = fmt().with_env_filter(filter).with_writer(|| stderr::Log);
-    let discreet = filter_fn(is_discreet);
+    let log = fmt()
+        .with_env_filter(filter)
+        .with_writer(|| stderr::LogWriter);
+    let discreet = filter_fn(may_be_logged);
     match format {
         LogFormat::Text => log.with_ansi(false).finish().with(discreet).init(),
         LogFormat::Json => log.json().finish().with(discreet).init(),
@@ -48,7 +50,7 @@ pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
 /// Whether an event may be logged. Below `info`, the libraries that carry clients' messages log
 /// whole messages, login tokens included. Whatever the filter asks for, no reader of a log may be
 /// able to log in with it.
-fn is_discreet(what: &Metadata<'_>) -> bool {
+fn may_be_logged(what: &Metadata<'_>) -> bool {
     let who = what.target().split("::").next().unwrap_or_default();
     !["tungstenite", "tokio_tungstenite"].contains(&who) || *what.level() <= Level::INFO
 }

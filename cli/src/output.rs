@@ -15,34 +15,34 @@ use crate::{
 };
 
 /// Writes one line of result.
-pub(crate) fn line(text: impl fmt::Display) -> Outcome<()> {
-    bytes(format!("{text}\n").as_bytes())
+pub(crate) fn print_line(text: impl fmt::Display) -> Outcome<()> {
+    print_bytes(format!("{text}\n").as_bytes())
 }
 
 /// Writes one line of result as JSON.
-pub(crate) fn json(value: &impl Serialize) -> Outcome<()> {
-    line(serde_json::to_string(value).map_err(io::Error::from)?)
+pub(crate) fn print_json(value: &impl Serialize) -> Outcome<()> {
+    print_line(serde_json::to_string(value).map_err(io::Error::from)?)
 }
 
 /// Writes a result that contains its own line ends.
-pub(crate) fn bytes(text: &[u8]) -> Outcome<()> {
+pub(crate) fn print_bytes(text: &[u8]) -> Outcome<()> {
     // A terminal shows both streams, so earlier messages go first.
     stderr::catch_up();
     let mut out = io::stdout().lock();
     out.write_all(text)
         .and_then(|()| out.flush())
-        .map_err(|error| Failure::output(&error))
+        .map_err(|error| Failure::of_output(&error))
 }
 
 /// Prints a message about progress. It never waits for a slow reader.
-pub(crate) fn tell(text: impl fmt::Display) {
-    stderr::say(&format!("distlock: {}\n", presentable(&text.to_string())));
+pub(crate) fn print_message(text: impl fmt::Display) {
+    stderr::queue_or_drop(&format!("distlock: {}\n", presentable(&text.to_string())));
 }
 
 /// Prints the message of a failure.
-pub(crate) fn complain(text: impl fmt::Display) {
+pub(crate) fn print_error(text: impl fmt::Display) {
     let text = presentable(&text.to_string());
-    stderr::insist(&format!("distlock: error: {text}\n"));
+    stderr::queue_always(&format!("distlock: error: {text}\n"));
 }
 
 /// A lock in the form of `--json`; unknown fields are null.
@@ -81,8 +81,10 @@ impl<'a> From<&'a LockInfo> for LockJson<'a> {
             meta: held.and_then(|held| held.meta.as_deref()),
             token: held.and_then(|held| held.token).map(u64::from),
             epoch: info.epoch.as_ref().map(distlock::Epoch::as_str),
-            acquired_at: held.and_then(|held| held.acquired_at).and_then(rfc3339),
-            expires_in_ms: held.and_then(|held| held.expires_in).map(millis),
+            acquired_at: held
+                .and_then(|held| held.acquired_at)
+                .and_then(format_rfc3339),
+            expires_in_ms: held.and_then(|held| held.expires_in).map(whole_millis),
             waiters: info.waiters,
             queue: (1..)
                 .zip(&info.queue)
@@ -97,32 +99,32 @@ impl<'a> From<&'a LockInfo> for LockJson<'a> {
 }
 
 /// `held by bob@host:12 since 2026-01-02T03:04:05Z, token 7, for 3.2s more unless it is renewed`.
-pub(crate) fn holder_line(held: &HolderInfo) -> String {
+pub(crate) fn describe_holder(held: &HolderInfo) -> String {
     let mut text = format!("held by {}", held.holder.escape_debug());
-    if let Some(at) = held.acquired_at.and_then(rfc3339) {
+    if let Some(at) = held.acquired_at.and_then(format_rfc3339) {
         text += &format!(" since {at}");
     }
     if let Some(token) = held.token {
         text += &format!(", token {token}");
     }
     if let Some(left) = held.expires_in {
-        text += &format!(", for {} more unless it is renewed", brief(left));
+        text += &format!(", for {} more unless it is renewed", format_seconds(left));
     }
     text
 }
 
 /// A duration to a tenth of a second.
-pub(crate) fn brief(time: Duration) -> String {
+pub(crate) fn format_seconds(time: Duration) -> String {
     format!("{:.1}s", time.as_secs_f64())
 }
 
 /// A duration in whole milliseconds.
-pub(crate) fn millis(time: Duration) -> u64 {
+pub(crate) fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A wall-clock time, to the millisecond; `None` if no calendar has it.
-pub(crate) fn rfc3339(time: SystemTime) -> Option<String> {
+pub(crate) fn format_rfc3339(time: SystemTime) -> Option<String> {
     let time = jiff::Timestamp::try_from(time).ok()?;
     Some(format!("{time:.3}"))
 }

@@ -38,33 +38,33 @@ impl Progress {
     }
 
     /// Adds to the number of expected steps.
-    pub(crate) fn expect(&self, steps: usize) {
+    pub(crate) fn add_expected(&self, steps: usize) {
         self.bar
             .set_length(u64::try_from(steps).unwrap_or(u64::MAX));
     }
 
     /// Names the part that begins now.
-    pub(crate) fn part(&self, text: &str) {
+    pub(crate) fn begin_part(&self, text: &str) {
         if self.lines {
-            output::tell(text);
+            output::print_message(text);
         }
         self.bar.set_message(text.to_owned());
     }
 
     /// One step is done.
-    pub(crate) fn step(&self) {
-        self.steps(1);
+    pub(crate) fn finish_step(&self) {
+        self.finish_steps(1);
     }
 
     /// Some steps are done.
-    pub(crate) fn steps(&self, steps: u64) {
+    pub(crate) fn finish_steps(&self, steps: u64) {
         self.bar.inc(steps);
     }
 
     /// Prints a message that readers need.
-    pub(crate) fn note(&self, text: &str) {
+    pub(crate) fn print_note(&self, text: &str) {
         self.bar.suspend(|| {
-            output::tell(text);
+            output::print_message(text);
             stderr::catch_up();
         });
     }

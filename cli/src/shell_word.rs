@@ -1,7 +1,7 @@
 //! A word as a shell reads it back.
 
 /// Quotes a word where a shell would read it otherwise.
-pub(crate) fn quoted(word: &str) -> String {
+pub(crate) fn quote_for_shell(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte);
     if word.bytes().all(plain) {
         word.to_owned()
@@ -28,9 +28,9 @@ mod tests {
 
     #[test]
     fn names_are_quoted_for_a_shell() {
-        assert_eq!(quoted("a\u{202e}b'c"), r"$'a\U0000202eb\'c'");
-        assert_eq!(quoted("é"), "'é'");
-        assert_eq!(quoted("order:42"), "order:42");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quote_for_shell("a\u{202e}b'c"), r"$'a\U0000202eb\'c'");
+        assert_eq!(quote_for_shell("é"), "'é'");
+        assert_eq!(quote_for_shell("order:42"), "order:42");
+        assert_eq!(quote_for_shell("it's"), r"'it'\''s'");
     }
 }

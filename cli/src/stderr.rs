@@ -12,31 +12,32 @@ use std::{
 };
 
 /// Bytes that may wait to be written: thousands of lines, and little memory.
-const ROOM: usize = 1 << 20;
+const MAX_QUEUED_BYTES: usize = 1 << 20;
 
 /// The longest wait for earlier lines to be written; only a reader that stands still makes it last
 /// that long.
-const MOMENT: Duration = Duration::from_millis(200);
+const CATCH_UP_LIMIT: Duration = Duration::from_millis(200);
 
 /// Time at the end of the process for the last lines to be written.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 /// `None` where the system has no thread for it.
-static WRITER: LazyLock<Option<Arc<Lines>>> = LazyLock::new(|| Lines::to(io::stderr()).ok());
+static WRITER: LazyLock<Option<Arc<LineQueue>>> =
+    LazyLock::new(|| LineQueue::start_writer(io::stderr()).ok());
 
 /// Queues whole lines, or drops them when too many wait already.
-pub(crate) fn say(lines: &str) {
+pub(crate) fn queue_or_drop(lines: &str) {
     match &*WRITER {
-        Some(writer) => writer.say(lines),
-        None => directly(lines),
+        Some(writer) => writer.queue_or_drop(lines),
+        None => write_directly(lines),
     }
 }
 
 /// Queues lines that are too important to be dropped.
-pub(crate) fn insist(lines: &str) {
+pub(crate) fn queue_always(lines: &str) {
     match &*WRITER {
-        Some(writer) => writer.insist(lines),
-        None => directly(lines),
+        Some(writer) => writer.queue_always(lines),
+        None => write_directly(lines),
     }
 }
 
@@ -44,29 +45,29 @@ pub(crate) fn insist(lines: &str) {
 /// them. After one vain wait it waits no more until somebody reads again.
 pub(crate) fn catch_up() {
     if let Some(writer) = &*WRITER {
-        writer.catch_up(MOMENT);
+        writer.catch_up(CATCH_UP_LIMIT);
     }
 }
 
 /// The same at the end of the process, which can afford a longer wait.
-pub(crate) fn finish() {
+pub(crate) fn write_rest() {
     if let Some(writer) = &*WRITER {
-        writer.wait(LAST_WORDS);
+        writer.wait_until_written(FINISH_LIMIT);
     }
 }
 
 /// Writes at once. A standard error that cannot be written to must not end a command.
-fn directly(lines: &str) {
+fn write_directly(lines: &str) {
     let _ = io::stderr().write_all(lines.as_bytes());
 }
 
 /// Log lines, one per write.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Log;
+pub(crate) struct LogWriter;
 
-impl Write for Log {
+impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        say(&String::from_utf8_lossy(line));
+        queue_or_drop(&String::from_utf8_lossy(line));
         Ok(line.len())
     }
 
@@ -77,7 +78,7 @@ impl Write for Log {
 
 /// Lines that wait for the writer.
 #[derive(Debug, Default)]
-struct Lines {
+struct LineQueue {
     state: Mutex<Queue>,
     changed: Condvar,
 }
@@ -93,9 +94,9 @@ struct Queue {
     stalled: bool,
 }
 
-impl Lines {
+impl LineQueue {
     /// Starts the writer's thread.
-    fn to(mut out: impl Write + Send + 'static) -> io::Result<Arc<Self>> {
+    fn start_writer(mut out: impl Write + Send + 'static) -> io::Result<Arc<Self>> {
         let lines = Arc::new(Self::default());
         let written = Arc::clone(&lines);
         thread::Builder::new()
@@ -103,19 +104,19 @@ impl Lines {
             .spawn(move || {
                 loop {
                     // One write per line, so that another program's output comes between lines.
-                    for line in written.next().split_inclusive('\n') {
+                    for line in written.take_queued().split_inclusive('\n') {
                         // The reader may go away, and then nobody can be told.
                         let _ = out.write_all(line.as_bytes());
                     }
-                    written.done();
+                    written.finish_write();
                 }
             })?;
         Ok(lines)
     }
 
-    fn say(&self, lines: &str) {
-        let mut state = self.state();
-        if state.waiting.len() + lines.len() > ROOM || state.left_out > 0 {
+    fn queue_or_drop(&self, lines: &str) {
+        let mut state = self.lock_state();
+        if state.waiting.len() + lines.len() > MAX_QUEUED_BYTES || state.left_out > 0 {
             state.left_out += lines.lines().count();
         } else {
             state.waiting += lines;
@@ -123,43 +124,43 @@ impl Lines {
         self.changed.notify_all();
     }
 
-    fn insist(&self, lines: &str) {
-        let mut state = self.state();
-        state.tell_left_out();
+    fn queue_always(&self, lines: &str) {
+        let mut state = self.lock_state();
+        state.queue_left_out_count();
         state.waiting += lines;
         self.changed.notify_all();
     }
 
     /// Waits for lines and takes all of them.
-    fn next(&self) -> String {
-        let state = self.state();
+    fn take_queued(&self) -> String {
+        let state = self.lock_state();
         let mut state = self
             .changed
             .wait_while(state, |state| !state.has_more())
             .unwrap_or_else(PoisonError::into_inner);
         state.writing = true;
-        state.tell_left_out();
+        state.queue_left_out_count();
         mem::take(&mut state.waiting)
     }
 
-    fn done(&self) {
-        let mut state = self.state();
+    fn finish_write(&self) {
+        let mut state = self.lock_state();
         state.writing = false;
         state.stalled = false;
         self.changed.notify_all();
     }
 
     fn catch_up(&self, at_most: Duration) {
-        if !self.state().stalled {
-            self.wait(at_most);
+        if !self.lock_state().stalled {
+            self.wait_until_written(at_most);
         }
     }
 
     /// Waits until all lines are written, and records a stall if the time is too short for that.
     /// During a stall [`catch_up`](Self::catch_up) returns at once. The next finished write ends
     /// the stall.
-    fn wait(&self, at_most: Duration) {
-        let state = self.state();
+    fn wait_until_written(&self, at_most: Duration) {
+        let state = self.lock_state();
         let (mut state, waited) = self
             .changed
             .wait_timeout_while(state, at_most, |state| state.writing || state.has_more())
@@ -167,7 +168,7 @@ impl Lines {
         state.stalled = waited.timed_out();
     }
 
-    fn state(&self) -> MutexGuard<'_, Queue> {
+    fn lock_state(&self) -> MutexGuard<'_, Queue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -178,7 +179,7 @@ impl Queue {
     }
 
     /// Queues a line with the number of dropped lines.
-    fn tell_left_out(&mut self) {
+    fn queue_left_out_count(&mut self) {
         let lines = mem::take(&mut self.left_out);
         if lines > 0 {
             self.waiting += &format!(
@@ -195,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(20);
+    const LIMIT: Duration = Duration::from_secs(20);
 
     /// Reads nothing while the other end of `stalled` exists.
     struct Reader {
@@ -215,32 +216,32 @@ mod tests {
         }
     }
 
-    fn stalled() -> (Arc<Lines>, Sender<()>, Receiver<String>) {
+    fn stalled() -> (Arc<LineQueue>, Sender<()>, Receiver<String>) {
         let (release, stalled) = channel();
         let (read, heard) = channel();
-        let lines = Lines::to(Reader { stalled, read }).unwrap();
+        let lines = LineQueue::start_writer(Reader { stalled, read }).unwrap();
         (lines, release, heard)
     }
 
     #[test]
-    fn nobody_waits_for_a_reader_that_does_not_read_and_what_it_missed_is_counted() {
+    fn no_caller_waits_for_a_stalled_reader_and_dropped_lines_are_counted() {
         let (lines, release, heard) = stalled();
-        let long = "x".repeat(ROOM / 4) + "\n";
+        let long = "x".repeat(MAX_QUEUED_BYTES / 4) + "\n";
         // The writer has one line, three wait, the others do not fit.
-        lines.say("first\n");
-        while !lines.state().writing {
+        lines.queue_or_drop("first\n");
+        while !lines.lock_state().writing {
             thread::yield_now();
         }
         for _ in 0..5 {
-            lines.say(&long);
+            lines.queue_or_drop(&long);
         }
-        lines.say("short, and no sooner than what was left out\n");
-        lines.insist("last words\n");
+        lines.queue_or_drop("short, and no sooner than what was left out\n");
+        lines.queue_always("last words\n");
         // This wait is in vain, and the only one.
         lines.catch_up(Duration::from_millis(1));
-        lines.catch_up(SOON * 1000);
+        lines.catch_up(LIMIT * 1000);
         drop(release);
-        lines.wait(SOON);
+        lines.wait_until_written(LIMIT);
         let heard: Vec<_> = heard.try_iter().collect();
         assert_eq!(heard.len(), 6, "{:?}", heard.iter().map(String::len));
         assert_eq!(heard[0], "first\n");
@@ -250,28 +251,28 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_told_once_and_then_everything_is_said_again() {
+    fn dropped_lines_are_reported_once_and_later_lines_are_written() {
         let (lines, release, heard) = stalled();
-        lines.say("first\n");
+        lines.queue_or_drop("first\n");
         drop(release);
-        lines.wait(SOON);
+        lines.wait_until_written(LIMIT);
         // This line could never fit.
-        lines.say(&"x".repeat(ROOM + 1));
-        lines.wait(SOON);
-        lines.say("again\n");
-        lines.wait(SOON);
+        lines.queue_or_drop(&"x".repeat(MAX_QUEUED_BYTES + 1));
+        lines.wait_until_written(LIMIT);
+        lines.queue_or_drop("again\n");
+        lines.wait_until_written(LIMIT);
         let heard: Vec<_> = heard.try_iter().collect();
         assert!(heard[1].contains("lines left out here: 1"), "{heard:?}");
         assert_eq!((&*heard[0], &*heard[2]), ("first\n", "again\n"));
     }
 
     #[test]
-    fn lines_come_in_order_and_whoever_waits_finds_them_written() {
+    fn lines_are_written_in_order_and_a_wait_ends_after_them() {
         let (lines, release, heard) = stalled();
         drop(release);
         for number in 0..1000 {
-            lines.say(&format!("{number}\n"));
-            lines.catch_up(SOON);
+            lines.queue_or_drop(&format!("{number}\n"));
+            lines.catch_up(LIMIT);
             assert_eq!(heard.try_recv(), Ok(format!("{number}\n")));
         }
     }

@@ -3,30 +3,32 @@
 use distlock::config::mask;
 
 use crate::{
-    advice::INSPECT,
+    advice::INSPECT_COMMAND,
     exit::{Failure, code},
     global::Global,
-    shell_word::quoted,
+    shell_word::quote_for_shell,
 };
 
 /// Puts this call's `--backend` and `--config` into the commands that a failure advises: the
 /// library does not know them, and without them the advised command would look at another store. A
 /// password is not shown.
-pub(crate) fn with_store(failure: Failure, global: &Global) -> Failure {
-    let flags = flags(global);
+pub(crate) fn add_store_flags(failure: Failure, global: &Global) -> Failure {
+    let flags = store_flags(global);
     // A store names itself where it advises to migrate, as far as it can without its password.
     let named_well = |url: &String| global.config.is_none() && mask(url) == *url;
     let says_more = !global.backend.last().is_some_and(named_well);
     let is_wrong = failure.code == code::CONFIG;
-    failure.reworded(|message| match message.strip_suffix('`') {
-        Some(rest) if rest.contains(&format!("look with `{INSPECT}")) => format!("{rest}{flags}`"),
+    failure.map_message(|message| match message.strip_suffix('`') {
+        Some(rest) if rest.contains(&format!("look with `{INSPECT_COMMAND}")) => {
+            format!("{rest}{flags}`")
+        }
         // Names and labels may hold anything, so only where no lock is spoken of.
-        _ if is_wrong && says_more => migrated(message, &flags),
+        _ if is_wrong && says_more => complete_migrate_command(message, &flags),
         _ => message.to_owned(),
     })
 }
 
-fn migrated(message: &str, flags: &str) -> String {
+fn complete_migrate_command(message: &str, flags: &str) -> String {
     const COMMAND: &str = "`distlock migrate";
     let Some(start) = message.rfind(COMMAND) else {
         return message.to_owned();
@@ -38,11 +40,11 @@ fn migrated(message: &str, flags: &str) -> String {
     }
 }
 
-fn flags(global: &Global) -> String {
+fn store_flags(global: &Global) -> String {
     let config = global.config.as_ref().map(|path| path.to_string_lossy());
-    let config = config.map(|path| format!(" --config {}", quoted(&path)));
+    let config = config.map(|path| format!(" --config {}", quote_for_shell(&path)));
     let backend = global.backend.last();
-    let backend = backend.map(|url| format!(" --backend {}", quoted(&mask(url))));
+    let backend = backend.map(|url| format!(" --backend {}", quote_for_shell(&mask(url))));
     let system = global.system.then(|| " --system".to_owned());
     [config, backend, system].into_iter().flatten().collect()
 }
@@ -62,11 +64,11 @@ mod tests {
         } else {
             code::CONFIG
         };
-        with_store(Failure::new(code, message), &global).to_string()
+        add_store_flags(Failure::new(code, message), &global).to_string()
     }
 
     #[test]
-    fn the_advised_command_looks_at_the_store_that_was_meant() {
+    fn the_advised_command_names_the_store_of_this_call() {
         let busy = "busy: held by a; look with `distlock inspect 'a`b'`";
         let strict = "absent: run `distlock migrate --backend 'mysql://bob@h/d'` now";
         for (message, backend, config, says) in [

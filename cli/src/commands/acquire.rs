@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
-    output::{self, millis},
+    output::{self, whole_millis},
     values,
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct Acquire {
     #[arg(
         long,
         value_name = "DURATION",
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true
     )]
     ttl: Duration,
@@ -37,7 +37,7 @@ pub(crate) struct Acquire {
         long,
         value_name = "DURATION",
         default_value = "30s",
-        value_parser = values::wait,
+        value_parser = values::parse_wait,
         allow_hyphen_values = true,
     )]
     wait: Duration,
@@ -62,7 +62,7 @@ Examples:
 
 impl Acquire {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
-        let name = values::lock_name(&self.name)?;
+        let name = values::parse_lock_name(&self.name)?;
         let store = context.open(Sharing::Required).await?;
         let outcome = self.take(&name, context, &store).await;
         store.close().await;
@@ -82,7 +82,7 @@ impl Acquire {
         }
         let mut request = locker.lock(name).ttl(self.ttl).wait(self.wait);
         if let Some(holder) = self.holder {
-            request = request.holder(values::holder(&holder)?.as_str());
+            request = request.holder(values::parse_holder(&holder)?.as_str());
         }
         if let Some(meta) = self.meta {
             request = request.meta(meta);
@@ -90,16 +90,16 @@ impl Acquire {
         let guard = request.acquire().await?;
         let (token, epoch) = (guard.token(), guard.epoch());
         let ticket = guard.into_ticket().await?;
-        let printed = if context.json() {
-            output::json(&json!({
+        let printed = if context.wants_json() {
+            output::print_json(&json!({
                 "name": name.as_str(),
                 "token": token,
                 "epoch": epoch.as_str(),
-                "ttl_ms": millis(self.ttl),
+                "ttl_ms": whole_millis(self.ttl),
                 "ticket": ticket.to_string(),
             }))
         } else {
-            output::line(&ticket)
+            output::print_line(&ticket)
         };
         if let Err(failure) = printed {
             // Without the ticket the lock is useless, so a closed pipe is a failure here, unlike
@@ -108,7 +108,7 @@ impl Acquire {
                 Ok(_) => "was released again",
                 Err(_) => "ends by itself after its TTL",
             };
-            let why = failure.unread();
+            let why = failure.with_closed_pipe_as_failure();
             return Err(Failure::new(
                 code::UNAVAILABLE,
                 format!("{why}: nobody has the ticket, and the lock {after}"),

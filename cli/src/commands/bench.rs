@@ -14,7 +14,7 @@ use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
     output,
-    values::{lock_name, wait},
+    values::{parse_lock_name, parse_wait},
 };
 
 /// Measure a backend: cycles per second, latencies, fairness.
@@ -45,7 +45,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "NAME")]
     name: Option<OsString>,
     /// How long each lock is kept, which is part of the cycle
-    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = wait)]
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_wait)]
     hold: Duration,
     #[command(flatten)]
     takeover: Takeover,
@@ -128,7 +128,7 @@ impl Bench {
             )));
         }
         if let Some(name) = &self.name {
-            options = options.name(lock_name(name)?.to_string());
+            options = options.name(parse_lock_name(name)?.to_string());
         }
         if let Some(callers) = self.concurrency {
             options = options.concurrency(callers);
@@ -140,7 +140,7 @@ impl Bench {
             cache::measured(context, &options).await?
         } else {
             let store = context.open(Sharing::Optional).await?;
-            output::tell(format_args!(
+            output::print_message(format_args!(
                 "measuring {workload} for {:.1} s",
                 self.seconds.as_secs_f64()
             ));
@@ -148,12 +148,12 @@ impl Bench {
             store.close().await;
             report
         };
-        let printed = if context.json() {
-            output::json(&report)
+        let printed = if context.wants_json() {
+            output::print_json(&report)
         } else {
-            output::bytes(report.to_string().as_bytes())
+            output::print_bytes(report.to_string().as_bytes())
         };
-        printed.or_else(Failure::unless_unread)?;
+        printed.or_else(Failure::ignore_closed_pipe)?;
         if report.has_errors() {
             return Err(Failure::new(
                 code::FAILED,

@@ -8,7 +8,7 @@ use distlock_report::Comparison;
 use crate::{
     compare::{self, Effort, StoreToSpawn, Wanted},
     context::Context,
-    exit::{Failure, Outcome, code, signalled},
+    exit::{Failure, Outcome, code, code_of_signal},
     group::Signals,
     output,
 };
@@ -60,7 +60,7 @@ impl Compare {
             show(&comparison, &self.out, context)?;
             return Ok(code::OK);
         }
-        let targets = if self.spawn.is_empty() || context.backend_is_flag() {
+        let targets = if self.spawn.is_empty() || context.has_backend_flag() {
             context.targets()?
         } else {
             Vec::new()
@@ -88,12 +88,12 @@ impl Compare {
         let written = tokio::select! {
             written = Box::pin(compare::measure(wanted)) => written?,
             signal = signals.next_ending() => {
-                output::tell("interrupted: what was measured is kept, the same command goes on \
+                output::print_message("interrupted: what was measured is kept, the same command goes on \
                 with it");
-                return Ok(signalled(signal.as_raw()));
+                return Ok(code_of_signal(signal.as_raw()));
             }
         };
-        show(&written, &out, context).or_else(Failure::unless_unread)?;
+        show(&written, &out, context).or_else(Failure::ignore_closed_pipe)?;
         let died: Vec<_> = written
             .stores
             .iter()
@@ -112,9 +112,9 @@ impl Compare {
 
 /// Prints the report itself, or the path of its files.
 fn show(comparison: &Comparison, out: &Path, context: &Context) -> Outcome<()> {
-    if context.json() {
-        output::json(comparison)
+    if context.wants_json() {
+        output::print_json(comparison)
     } else {
-        output::line(out.join("report.html").display())
+        output::print_line(out.join("report.html").display())
     }
 }

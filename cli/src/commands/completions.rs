@@ -26,7 +26,7 @@ impl Completions {
         // The script goes to memory first: the generator panics when its writer fails.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut tool, "distlock", &mut script);
-        crate::output::bytes(&script)?;
+        crate::output::print_bytes(&script)?;
         Ok(code::OK)
     }
 }

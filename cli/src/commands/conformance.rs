@@ -13,7 +13,7 @@ use crate::{
     context::{Context, Sharing},
     drivers,
     exit::{Failure, Outcome, code},
-    output::{self, millis},
+    output::{self, whole_millis},
 };
 
 /// Run the conformance suite against a store.
@@ -57,14 +57,14 @@ impl Conformance {
         }
         if self.list {
             for case in chosen {
-                if context.json() {
-                    output::json(&json!({
+                if context.wants_json() {
+                    output::print_json(&json!({
                         "name": case.name,
                         "property": case.property,
                         "promise": case.promise,
                     }))?;
                 } else {
-                    output::line(format!("{}: {}", case.name, case.promise))?;
+                    output::print_line(format!("{}: {}", case.name, case.promise))?;
                 }
             }
             return Ok(code::OK);
@@ -77,21 +77,21 @@ impl Conformance {
         })
         .await;
         bar.finish_and_clear();
-        let printed = if context.json() {
+        let printed = if context.wants_json() {
             results.iter().try_for_each(|result| {
-                output::json(&json!({
+                output::print_json(&json!({
                     "name": result.name,
                     "property": result.property,
                     "promise": result.promise,
                     "status": result.status,
-                    "duration_ms": millis(result.duration),
+                    "duration_ms": whole_millis(result.duration),
                     "detail": result.detail,
                 }))
             })
         } else {
-            output::line(table(&results).trim_fmt())
+            output::print_line(table(&results).trim_fmt())
         };
-        printed.or_else(Failure::unless_unread)?;
+        printed.or_else(Failure::ignore_closed_pipe)?;
         let count = |status| {
             results
                 .iter()
@@ -99,7 +99,7 @@ impl Conformance {
                 .count()
         };
         let failed = count(Status::Failed);
-        output::tell(format_args!(
+        output::print_message(format_args!(
             "{} on {}: {} passed, {failed} failed, {} not applicable",
             subject.name(),
             target.masked_url(),

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 
 use crate::{
     context::{Context, Sharing},
-    exit::{Failure, Outcome, code, signalled},
+    exit::{Failure, Outcome, code, code_of_signal},
     group::Signals,
     output,
 };
@@ -49,34 +49,34 @@ impl Demo {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let mut signals = Signals::catch()?;
         if let Some(Act::Recipes) = self.act {
-            if context.backend_is_flag() {
+            if context.has_backend_flag() {
                 return Err(Failure::usage(
                     "demo recipes plays on a store of its own, not on --backend",
                 ));
             }
-            let play = Box::pin(crate::demo::recipes::play(context.json()));
+            let play = Box::pin(crate::demo::recipes::play(context.wants_json()));
             return tokio::select! {
                 played = play => verdict(played),
-                signal = signals.next_ending() => Ok(signalled(signal.as_raw())),
+                signal = signals.next_ending() => Ok(code_of_signal(signal.as_raw())),
             };
         }
         // Only an explicit --backend: the configured store may serve other work.
-        let backend = if context.backend_is_flag() {
+        let backend = if context.has_backend_flag() {
             Some(context.target(Sharing::Required)?)
         } else {
-            if let Some(ignored) = context.configured_by() {
-                output::tell(format_args!(
+            if let Some(ignored) = context.default_store_setting() {
+                output::print_message(format_args!(
                     "{ignored} is not used: the demo plays on a store of its own; --backend names \
                     another one"
                 ));
             }
             None
         };
-        let play = Box::pin(crate::demo::play(backend, context.json()));
+        let play = Box::pin(crate::demo::play(backend, context.wants_json()));
         tokio::select! {
             played = play => verdict(played),
             // The future is dropped: its nodes are killed and its folder is removed.
-            signal = signals.next_ending() => Ok(signalled(signal.as_raw())),
+            signal = signals.next_ending() => Ok(code_of_signal(signal.as_raw())),
         }
     }
 }

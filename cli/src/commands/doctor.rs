@@ -37,7 +37,7 @@ Examples:
 impl Doctor {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         if self.backends {
-            return list_backends(context.json());
+            return list_backends(context.wants_json());
         }
         let target = context.target(Sharing::Optional)?;
         let store = drivers::open(&target).await?;
@@ -47,8 +47,8 @@ impl Doctor {
         let health = health?;
         let worst = health.findings.iter().map(|finding| finding.verdict).max();
         let verdict = worst.unwrap_or(Verdict::Pass);
-        let printed = if context.json() {
-            output::json(&json!({
+        let printed = if context.wants_json() {
+            output::print_json(&json!({
                 "backend": target.masked_url(),
                 "server": health.server,
                 "epoch": health.epoch,
@@ -67,9 +67,10 @@ impl Doctor {
                 table.add_row([word(finding.verdict), finding.check, &detail]);
             }
             let server = format!("{} at {}", health.server, target.masked_url());
-            output::line(presentable(&server)).and_then(|()| output::line(table.trim_fmt()))
+            output::print_line(presentable(&server))
+                .and_then(|()| output::print_line(table.trim_fmt()))
         };
-        printed.or_else(Failure::unless_unread)?;
+        printed.or_else(Failure::ignore_closed_pipe)?;
         Ok(if verdict == Verdict::Fail {
             code::FAILED
         } else {
@@ -85,7 +86,7 @@ fn list_backends(json: bool) -> Outcome {
         known.iter().try_for_each(|driver| {
             let urls = driver.urls().iter();
             let options = all_options(driver);
-            output::json(&json!({
+            output::print_json(&json!({
                 "name": driver.name(),
                 "schemes": driver.schemes(),
                 "urls": urls
@@ -98,9 +99,9 @@ fn list_backends(json: bool) -> Outcome {
         })
     } else {
         known.iter().try_for_each(|driver| {
-            output::line(driver.name())?;
+            output::print_line(driver.name())?;
             for url in driver.urls() {
-                output::line(format!("  {}: {}", url.form, url.store))?;
+                output::print_line(format!("  {}: {}", url.form, url.store))?;
             }
             let mut table = Table::new();
             table
@@ -110,11 +111,11 @@ fn list_backends(json: bool) -> Outcome {
             for option in all_options(driver) {
                 table.add_row([&format!("  {}", option.name), option.help, option.default]);
             }
-            output::line(table.trim_fmt())?;
-            output::line("")
+            output::print_line(table.trim_fmt())?;
+            output::print_line("")
         })
     };
-    printed.or_else(Failure::unless_unread)?;
+    printed.or_else(Failure::ignore_closed_pipe)?;
     Ok(code::OK)
 }
 

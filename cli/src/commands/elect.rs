@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use super::run::{End, Supervised, check_kill_after, code_of, command_for};
 use crate::{
     context::{Context, Sharing},
-    exit::{Outcome, code, signalled},
+    exit::{Outcome, code, code_of_signal},
     group::{ProcessGroup, Signals},
     output, values,
 };
@@ -32,7 +32,7 @@ pub(crate) struct Elect {
         long,
         value_name = "DURATION",
         default_value = "15s",
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true,
     )]
     ttl: Duration,
@@ -41,7 +41,7 @@ pub(crate) struct Elect {
     #[arg(
         long,
         value_name = "DURATION",
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true
     )]
     kill_after: Option<Duration>,
@@ -92,18 +92,18 @@ enum Term {
 
 impl Elect {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
-        let name = values::lock_name(&self.name)?;
+        let name = values::parse_lock_name(&self.name)?;
         let name = LockName::new(format!("election/{name}"))?;
         check_kill_after(self.kill_after, self.ttl)?;
         let holder = match &self.holder {
-            Some(holder) => values::holder(holder)?,
+            Some(holder) => values::parse_holder(holder)?,
             None => HolderLabel::of_this_process(),
         };
         // Signals are caught before any lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
             store = context.open(Sharing::Required) => store?,
-            signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
+            signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let locker = store.locker();
         let outcome = self.stand(&locker, &name, &holder, &mut signals).await;
@@ -129,14 +129,14 @@ impl Elect {
                 .wait_forever();
             let guard = tokio::select! {
                 guard = campaign.acquire() => guard?,
-                signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
+                signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
             };
-            output::tell(format_args!("leads {name:?}, term {}", guard.token()));
+            output::print_message(format_args!("leads {name:?}, term {}", guard.token()));
             let began = clock.now();
             let term = self.term(locker, &guard, holder, signals).await;
             let token = guard.token();
             let _ = guard.release().await;
-            output::tell(format_args!("leads {name:?} no more"));
+            output::print_message(format_args!("leads {name:?} no more"));
             if let Some(script) = &self.on_loss {
                 self.farewell(locker, script, name, holder, token).await;
             }
@@ -148,10 +148,10 @@ impl Elect {
             if is_calm(began, clock.now()) {
                 pause = PAUSES.0;
             }
-            output::tell(format_args!("stands for {name:?} again in {pause:?}"));
+            output::print_message(format_args!("stands for {name:?} again in {pause:?}"));
             tokio::select! {
                 () = clock.sleep(pause) => {}
-                signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
+                signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
             }
             pause = (pause * 2).min(PAUSES.1);
         }
@@ -206,14 +206,16 @@ impl Elect {
         let mut command = command_for(&words, name, token, holder);
         let mut group = match ProcessGroup::spawn(&mut command) {
             Ok(group) => group,
-            Err(error) => return output::tell(format_args!("--on-loss cannot be run: {error}")),
+            Err(error) => {
+                return output::print_message(format_args!("--on-loss cannot be run: {error}"));
+            }
         };
         tokio::select! {
             ended = group.leader_ended() => if !ended.as_ref().is_ok_and(ExitStatus::success) {
-                output::tell(format_args!("--on-loss failed: {ended:?}"));
+                output::print_message(format_args!("--on-loss failed: {ended:?}"));
             },
             () = locker.clock().sleep(FAREWELL) => {
-                output::tell(format_args!("--on-loss was killed after {FAREWELL:?}"));
+                output::print_message(format_args!("--on-loss was killed after {FAREWELL:?}"));
             }
         }
         group.signal(Signal::KILL);
@@ -240,7 +242,7 @@ fn over(end: End, what: &str) -> Term {
         } => Term::Told(code_of(status)),
         End::ByItself { status, .. } => {
             if !status.success() {
-                output::tell(format_args!("{what} ended with {status}"));
+                output::print_message(format_args!("{what} ended with {status}"));
             }
             Term::Over
         }

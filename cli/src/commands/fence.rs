@@ -48,7 +48,7 @@ pub(crate) struct Fence {
 #[derive(Args, Debug)]
 struct TokenOption {
     /// The fencing token [default: $DISTLOCK_TOKEN, which `distlock run` sets]
-    #[arg(long, value_name = "TOKEN", value_parser = values::token)]
+    #[arg(long, value_name = "TOKEN", value_parser = values::parse_token)]
     token: Option<FencingToken>,
 }
 
@@ -64,7 +64,7 @@ impl TokenOption {
             return Err(Failure::usage(says));
         };
         let token = token.to_string_lossy();
-        values::token(&token)
+        values::parse_token(&token)
             .map_err(|why| Failure::usage(format!("{VARIABLE} is {token:?}: {why}")))
     }
 }
@@ -149,14 +149,14 @@ impl Fence {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         match self.only {
             Some(Only::Check { name, token, place }) => {
-                let (name, token) = (values::lock_name(&name)?, token.get()?);
+                let (name, token) = (values::parse_lock_name(&name)?, token.get()?);
                 let memory = place.open(&name, context).await?;
                 let highest = memory.highest(&name).await;
                 memory.close().await;
                 check(&name, token, highest?.as_ref(), context)
             }
             Some(Only::Reset { name, place }) => {
-                let name = values::lock_name(&name)?;
+                let name = values::parse_lock_name(&name)?;
                 let memory = place.open(&name, context).await?;
                 let reset = memory.reset(&name).await;
                 memory.close().await;
@@ -164,7 +164,7 @@ impl Fence {
             }
             None => {
                 let name = self.name.unwrap_or_default();
-                let (name, token) = (values::lock_name(&name)?, self.token.get()?);
+                let (name, token) = (values::parse_lock_name(&name)?, self.token.get()?);
                 let memory = self.place.open(&name, context).await?;
                 let admitted = memory.admit(&name, &shown(token)).await;
                 memory.close().await;
@@ -182,7 +182,7 @@ impl Place {
         let Some(path) = &self.file else {
             return Ok(Memory::Store(context.open(Sharing::Required).await?));
         };
-        if context.backend_is_flag() {
+        if context.has_backend_flag() {
             return Err(Failure::usage(
                 "--file and --backend are two places: give one",
             ));
@@ -246,8 +246,8 @@ fn check(
     context: &Context,
 ) -> Outcome {
     let refused = highest.filter(|highest| highest.token > token);
-    if context.json() {
-        output::json(&Checked {
+    if context.wants_json() {
+        output::print_json(&Checked {
             name: name.as_str(),
             token,
             highest_seen: highest.map(|highest| highest.token),

@@ -24,7 +24,7 @@ pub(crate) struct ForceRelease {
     #[arg(value_name = "NAME")]
     name: OsString,
     /// The token that `distlock inspect` showed
-    #[arg(long, value_name = "N", value_parser = values::token, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = values::parse_token, allow_hyphen_values = true)]
     token: FencingToken,
 }
 
@@ -35,7 +35,7 @@ Examples:
 
 impl ForceRelease {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
-        let name = values::lock_name(&self.name)?;
+        let name = values::parse_lock_name(&self.name)?;
         let store = context.open(Sharing::Required).await?;
         let forced = store.locker().force_release(&name, self.token).await;
         store.close().await;
@@ -53,10 +53,12 @@ impl ForceRelease {
                 return refused(format!("is held with token {token}, not {}", self.token));
             }
         }
-        if context.json() {
-            output::json(&json!({"name": name.as_str(), "token": self.token, "released": true}))?;
+        if context.wants_json() {
+            output::print_json(
+                &json!({"name": name.as_str(), "token": self.token, "released": true}),
+            )?;
         } else {
-            output::tell(format_args!("{name:?} was released by force"));
+            output::print_message(format_args!("{name:?} was released by force"));
         }
         Ok(code::OK)
     }

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::{
     context::{Context, Sharing},
     exit::{Outcome, code},
-    output::{self, LockJson, holder_line},
+    output::{self, LockJson, describe_holder},
     values,
 };
 
@@ -33,33 +33,33 @@ JSON fields:
 
 impl Inspect {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
-        let name = values::lock_name(&self.name)?;
+        let name = values::parse_lock_name(&self.name)?;
         let store = context.open(Sharing::Required).await?;
         let info = store.locker().inspect(&name).await;
         store.close().await;
         let info = info?;
-        if context.json() {
-            output::json(&LockJson::from(&info))?;
+        if context.wants_json() {
+            output::print_json(&LockJson::from(&info))?;
             return Ok(code::OK);
         }
         // Unescaped, a name could reverse the direction of the line or hide a part of it.
         let shown = name.as_str().escape_debug();
         match &info.held {
-            Some(held) => output::line(format!("{shown}: {}", holder_line(held)))?,
-            None => output::line(format!("{shown}: free"))?,
+            Some(held) => output::print_line(format!("{shown}: {}", describe_holder(held)))?,
+            None => output::print_line(format!("{shown}: free"))?,
         }
         if let Some(meta) = info.held.as_ref().and_then(|held| held.meta.as_deref()) {
-            output::line(format!("  meta: {}", meta.escape_debug()))?;
+            output::print_line(format!("  meta: {}", meta.escape_debug()))?;
         }
         for (position, waiting) in (1..).zip(&info.queue) {
             let holder = waiting.holder.escape_debug();
-            output::line(format!("  waits as number {position}: {holder}"))?;
+            output::print_line(format!("  waits as number {position}: {holder}"))?;
         }
         let named = u32::try_from(info.queue.len()).unwrap_or(u32::MAX);
         match info.waiters.unwrap_or(0).saturating_sub(named) {
             0 => {}
-            others if named > 0 => output::line(format!("  and {others} more"))?,
-            others => output::line(format!("  {others} waiting"))?,
+            others if named > 0 => output::print_line(format!("  and {others} more"))?,
+            others => output::print_line(format!("  {others} waiting"))?,
         }
         Ok(code::OK)
     }

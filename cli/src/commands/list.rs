@@ -9,7 +9,7 @@ use distlock::Locker;
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
-    output::{self, LockJson, brief, rfc3339},
+    output::{self, LockJson, format_rfc3339, format_seconds},
 };
 
 /// List the held locks, in byte order of their names.
@@ -35,7 +35,7 @@ impl List {
             Failure::usage("the prefix is not UTF-8: no lock name can start with it")
         })?;
         let store = context.open(Sharing::Required).await?;
-        let listed = print(&store.locker(), &prefix, context.json()).await;
+        let listed = print(&store.locker(), &prefix, context.wants_json()).await;
         store.close().await;
         listed?;
         Ok(code::OK)
@@ -55,7 +55,7 @@ async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
         let page = locker.list_page(prefix, after.as_ref(), PAGE).await?;
         for info in &page {
             if as_json {
-                output::json(&LockJson::from(info))?;
+                output::print_json(&LockJson::from(info))?;
                 continue;
             }
             let held = info.held.as_ref();
@@ -66,10 +66,10 @@ async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
                 held.and_then(|held| held.token)
                     .map_or_else(unknown, |token| token.to_string()),
                 held.and_then(|held| held.acquired_at)
-                    .and_then(rfc3339)
+                    .and_then(format_rfc3339)
                     .unwrap_or_else(unknown),
                 held.and_then(|held| held.expires_in)
-                    .map_or_else(unknown, brief),
+                    .map_or_else(unknown, format_seconds),
             ]);
         }
         match page.last() {
@@ -84,13 +84,13 @@ async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
         // Scripts expect no output for an empty list; people need to know that they looked at the
         // right store.
         match prefix {
-            "" => output::tell("no lock is held"),
-            prefix => output::tell(format_args!(
+            "" => output::print_message("no lock is held"),
+            prefix => output::print_message(format_args!(
                 "no lock is held whose name starts with {prefix:?}"
             )),
         }
         return Ok(());
     }
-    output::line(table.trim_fmt())?;
+    output::print_line(table.trim_fmt())?;
     Ok(())
 }

@@ -125,7 +125,7 @@ impl Man {
                 ))
             })?;
         }
-        output::bytes(page(command)?.as_bytes())?;
+        output::print_bytes(page(command)?.as_bytes())?;
         Ok(code::OK)
     }
 }

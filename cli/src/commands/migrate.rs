@@ -27,8 +27,8 @@ impl Migrate {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let target = context.target(Sharing::Optional)?;
         let migrated = drivers::migrate(&target).await?;
-        if context.json() {
-            output::json(&json!({
+        if context.wants_json() {
+            output::print_json(&json!({
                 "backend": target.masked_url(),
                 "version": migrated.version,
                 "applied": migrated.applied,
@@ -36,7 +36,7 @@ impl Migrate {
         } else {
             let at = target.masked_url();
             let at = at.trim_end_matches(':');
-            output::line(match migrated.version {
+            output::print_line(match migrated.version {
                 None => format!("{at}: this backend has no tables"),
                 Some(version) if migrated.applied.is_empty() => {
                     format!("{at}: the tables are up to date (version {version})")

@@ -31,8 +31,8 @@ impl Release {
         let released = store.locker().release_ticket(&ticket).await;
         store.close().await;
         released?;
-        if context.json() {
-            output::json(&json!({
+        if context.wants_json() {
+            output::print_json(&json!({
                 "name": ticket.name().as_str(),
                 "token": ticket.token(),
                 "released": true,

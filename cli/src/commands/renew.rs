@@ -9,7 +9,7 @@ use super::ticket;
 use crate::{
     context::{Context, Sharing},
     exit::{Outcome, code},
-    output::{self, millis},
+    output::{self, whole_millis},
     values,
 };
 
@@ -25,7 +25,7 @@ pub(crate) struct Renew {
     #[arg(
         long,
         value_name = "DURATION",
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true
     )]
     ttl: Option<Duration>,
@@ -44,11 +44,11 @@ impl Renew {
         let renewed = store.locker().renew_ticket(&ticket, ttl).await;
         store.close().await;
         renewed?;
-        if context.json() {
-            output::json(&json!({
+        if context.wants_json() {
+            output::print_json(&json!({
                 "name": ticket.name().as_str(),
                 "token": ticket.token(),
-                "ttl_ms": millis(ttl),
+                "ttl_ms": whole_millis(ttl),
                 "renewed": true,
             }))?;
         }

@@ -9,9 +9,9 @@ use distlock_recipes::{Due, Periodic};
 use crate::{
     advice,
     context::{Context, Sharing},
-    exit::{Failure, Outcome, code, signalled},
+    exit::{Failure, Outcome, code, code_of_signal},
     group::Signals,
-    output::{self, holder_line},
+    output::{self, describe_holder},
     values,
 };
 
@@ -46,12 +46,12 @@ pub(crate) struct Run {
         long,
         value_name = "DURATION",
         default_value = "30s",
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true,
     )]
     ttl: Duration,
     /// How long to wait while the lock is busy; 0 tries once [default: for ever; with --every, 0]
-    #[arg(long, value_name = "DURATION", value_parser = values::wait, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = values::parse_wait, allow_hyphen_values = true)]
     wait: Option<Duration>,
     /// Do not wait: the same as --wait 0
     #[arg(short = 'n', long, conflicts_with = "wait")]
@@ -66,7 +66,7 @@ pub(crate) struct Run {
         long,
         value_name = "CODE",
         default_value_t = code::BUSY,
-        value_parser = values::exit_code,
+        value_parser = values::parse_exit_code,
         allow_hyphen_values = true,
     )]
     busy_exit_code: u8,
@@ -82,7 +82,7 @@ pub(crate) struct Run {
         value_name = "DURATION",
         default_value = "0s",
         hide_default_value = true,
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true,
     )]
     min_hold: Duration,
@@ -91,7 +91,7 @@ pub(crate) struct Run {
     #[arg(
         long,
         value_name = "DURATION",
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true
     )]
     kill_after: Option<Duration>,
@@ -100,7 +100,7 @@ pub(crate) struct Run {
     #[arg(
         long,
         value_name = "DURATION",
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true,
         conflicts_with_all = ["busy_exit_code", "min_hold"],
     )]
@@ -112,7 +112,7 @@ pub(crate) struct Run {
         value_name = "CODE",
         requires = "every",
         default_value_t = 0,
-        value_parser = values::exit_code,
+        value_parser = values::parse_exit_code,
         allow_hyphen_values = true,
     )]
     every_exit: u8,
@@ -183,13 +183,13 @@ impl Run {
     }
 
     pub(crate) async fn execute(mut self, context: &Context) -> Outcome {
-        let name = values::lock_name(&self.take_name()?)?;
+        let name = values::parse_lock_name(&self.take_name()?)?;
         check_kill_after(self.kill_after, self.ttl)?;
         // Signals are caught before any lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
             store = context.open(Sharing::Required) => store?,
-            signal = signals.next_ending() => return Ok(signalled(signal.as_raw())),
+            signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let locker = store.locker();
         let period = match self
@@ -204,21 +204,21 @@ impl Run {
             }
         };
         let holder = match &self.holder {
-            Some(holder) => values::holder(holder)?,
+            Some(holder) => values::parse_holder(holder)?,
             None => HolderLabel::of_this_process(),
         };
         let taken = tokio::select! {
             taken = self.turn(period.as_ref(), &locker, &name, &holder) => taken,
             signal = signals.next_ending() => {
-                output::tell(format_args!("stopped waiting for {name:?}"));
+                output::print_message(format_args!("stopped waiting for {name:?}"));
                 store.close().await;
-                return Ok(signalled(signal.as_raw()));
+                return Ok(code_of_signal(signal.as_raw()));
             }
         };
         let guard = match taken {
             Ok(Turn::Ours(guard)) => guard,
             Ok(Turn::Over(why)) => {
-                output::tell(format_args!("not run: {why}"));
+                output::print_message(format_args!("not run: {why}"));
                 store.close().await;
                 return Ok(self.every_exit);
             }
@@ -242,7 +242,7 @@ impl Run {
             && status.success()
             && let Err(error) = period.periodic.succeeded(&guard).await
         {
-            output::tell(format_args!(
+            output::print_message(format_args!(
                 "warning: that {name:?} has succeeded could not be put on record: {error}"
             ));
         }
@@ -253,7 +253,7 @@ impl Run {
             (Ok(End::ByItself { held_until, .. }), Released::AlreadyLost(reason))
                 if locker.clock().now() < held_until =>
             {
-                output::tell(format_args!(
+                output::print_message(format_args!(
                     "{name:?} was lost while the command ran, which was not stopped: {reason}"
                 ));
                 Ok(code::LOST)
@@ -262,7 +262,7 @@ impl Run {
             // the command's end, while no release reached the store, does not make the command's
             // work unsafe.
             (Ok(End::ByItself { status, .. }), Released::AlreadyLost(reason)) => {
-                output::tell(format_args!(
+                output::print_message(format_args!(
                     "warning: {name:?} could not be released and has ended by itself, after the \
                     command had: {reason}"
                 ));
@@ -273,7 +273,7 @@ impl Run {
             (Err(failure), _) => Err(failure),
         };
         if let Released::Unconfirmed(error) = released {
-            output::tell(format_args!(
+            output::print_message(format_args!(
                 "warning: {error}; the lock ends by itself after its TTL"
             ));
         }
@@ -311,7 +311,7 @@ impl Run {
         }
         let guard = match self.take(locker, name, holder).await {
             Err(error) if error.kind() == ErrorKind::Timeout => {
-                return Ok(Turn::Over(advice::of_the_tool(&error)));
+                return Ok(Turn::Over(advice::message_for_tool(&error)));
             }
             taken => taken?,
         };
@@ -355,11 +355,14 @@ impl Run {
             match locker.inspect(name).await {
                 Ok(info) => match &info.held {
                     Some(held) => {
-                        output::tell(format_args!("waiting for {name:?}: {}", holder_line(held)));
+                        output::print_message(format_args!(
+                            "waiting for {name:?}: {}",
+                            describe_holder(held)
+                        ));
                     }
-                    None => output::tell(format_args!("waiting for {name:?}")),
+                    None => output::print_message(format_args!("waiting for {name:?}")),
                 },
-                Err(error) => output::tell(format_args!("waiting for {name:?}: {error}")),
+                Err(error) => output::print_message(format_args!("waiting for {name:?}: {error}")),
             }
             std::future::pending().await
         };

@@ -10,7 +10,7 @@ use super::{
     run::ComparisonRun,
     wire::Wire,
 };
-use crate::{exit::Outcome, figures::count, limits};
+use crate::{exit::Outcome, figures::as_f64, limits};
 
 /// Callers in the process whose memory is measured.
 const CALLERS: u32 = 64;
@@ -18,7 +18,7 @@ const CALLERS: u32 = 64;
 impl ComparisonRun {
     /// Bytes per cycle, for servers that this run started: their clients connect through a counter.
     pub(super) async fn traffic(&mut self) -> Outcome<()> {
-        self.progress.part("counting bytes");
+        self.progress.begin_part("counting bytes");
         let time = self.plan.time;
         self.interleave("traffic", 1, time, |store, _| {
             let wire = Wire::to(store)?;
@@ -33,7 +33,7 @@ impl ComparisonRun {
 
     /// Peak memory of a process with many callers.
     pub(super) async fn memory(&mut self) -> Outcome<()> {
-        self.progress.part("measuring a process of its own");
+        self.progress.begin_part("measuring a process of its own");
         let time = self.plan.time.max(Duration::from_millis(500));
         let key = format!("process-{CALLERS}");
         self.interleave(&key, 1, time + Duration::from_secs(10), |store, _| {
@@ -81,7 +81,7 @@ async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<RoundResult> {
             .sample
             .as_ref()
             .filter(|sample| sample.cycles() > 0 && turn.error.is_none())
-            .map(|sample| (Measure::Bytes, count(moved) / count(sample.cycles())))
+            .map(|sample| (Measure::Bytes, as_f64(moved) / as_f64(sample.cycles())))
             .into_iter()
             .collect(),
         ..RoundResult::default()
@@ -106,7 +106,7 @@ async fn memory(url: &str, time: Duration) -> std::io::Result<RoundResult> {
     loop {
         // The peak so far.
         if let Some(kib) = limits::memory_kib(id, "VmHWM:") {
-            peak = peak.max(count(kib));
+            peak = peak.max(as_f64(kib));
         }
         match process.try_wait()? {
             Some(ended) if ended.success() => break,

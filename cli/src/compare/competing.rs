@@ -8,7 +8,7 @@ use distlock_report::{Report, compare::Measure};
 use futures_util::future::try_join_all;
 
 use super::{rounds::RoundResult, run::ComparisonRun};
-use crate::{exit::Outcome, figures::count};
+use crate::{exit::Outcome, figures::as_f64};
 
 const PROCESSES: usize = 4;
 
@@ -20,7 +20,7 @@ impl ComparisonRun {
     /// Processes of this very program that compete for one lock, in rounds.
     pub(super) async fn competing(&mut self) -> Outcome<()> {
         self.progress
-            .part("counting how often each process gets the lock");
+            .begin_part("counting how often each process gets the lock");
         let time = self.plan.time.max(Duration::from_secs(1));
         let key = format!("processes-{PROCESSES}");
         let expected = time + Duration::from_secs(10);
@@ -50,10 +50,10 @@ async fn compete(url: &str, time: Duration) -> Result<RoundResult> {
     let sum = cycles.iter().sum::<u64>();
     Ok(RoundResult {
         values: vec![
-            (Measure::Rate, count(sum) / time.as_secs_f64()),
-            (Measure::Unfairness, count(most) / count(least)),
-            (Measure::LeastShare, count(least) / count(sum) * 100.0),
-            (Measure::MostShare, count(most) / count(sum) * 100.0),
+            (Measure::Rate, as_f64(sum) / time.as_secs_f64()),
+            (Measure::Unfairness, as_f64(most) / as_f64(least)),
+            (Measure::LeastShare, as_f64(least) / as_f64(sum) * 100.0),
+            (Measure::MostShare, as_f64(most) / as_f64(sum) * 100.0),
             (Measure::LongestWait, longest.as_secs_f64() * 1e6),
         ],
         ..RoundResult::default()

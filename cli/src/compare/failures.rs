@@ -40,7 +40,8 @@ impl ComparisonRun {
                 .filter(|store| store.ours && store.alive() && possible(kind, store))
                 .collect();
             if !stage.is_empty() {
-                self.progress.part(&format!("breaking: {}", kind.key()));
+                self.progress
+                    .begin_part(&format!("breaking: {}", kind.key()));
             }
             let kept = &self.kept;
             let playing = stage.into_iter().map(|store| async move {
@@ -56,7 +57,7 @@ impl ComparisonRun {
             });
             let played = futures_util::future::try_join_all(playing).await?;
             self.scenarios.extend(played);
-            self.progress.step();
+            self.progress.finish_step();
         }
         Ok(())
     }

@@ -52,10 +52,10 @@ impl ComparisonRun {
         for size in self.plan.idle.clone() {
             let key = format!("idle-{size}");
             self.progress
-                .part(&format!("measuring beside {size} idle locks"));
+                .begin_part(&format!("measuring beside {size} idle locks"));
             for (at, filler) in fillers.iter_mut().enumerate() {
                 if let Err(error) = self.fill(at, filler, size, &key).await {
-                    self.progress.note(&format!(
+                    self.progress.print_note(&format!(
                         "{} does not hold {size} locks: {error}",
                         self.stores[at].facts.name
                     ));

@@ -7,7 +7,7 @@ use distlock_report::{Quantiles, Spread, TakeoverReport, compare::Measure};
 use super::{rounds::RoundResult, run::ComparisonRun};
 use crate::{
     exit::Outcome,
-    figures::count,
+    figures::as_f64,
     progress::Progress,
     takeover::{self, Ground, Load, ROUTES},
 };
@@ -18,7 +18,7 @@ const BESIDE: Duration = Duration::from_secs(30);
 impl ComparisonRun {
     /// Takeovers one after the other, then as many as possible, in rounds.
     pub(super) async fn kick_out(&mut self) -> Outcome<()> {
-        self.progress.part("measuring the kick-out flow");
+        self.progress.begin_part("measuring the kick-out flow");
         let (rounds, accounts, time) = (self.plan.rounds, self.plan.accounts, self.plan.time);
         let expected = time * 3 + BESIDE;
         self.interleave("takeover", rounds, expected, |store, _| {
@@ -34,7 +34,7 @@ impl ComparisonRun {
 
     /// The memory of a node per idle session.
     pub(super) async fn idle_sessions(&mut self) -> Outcome<()> {
-        self.progress.part("measuring idle sessions");
+        self.progress.begin_part("measuring idle sessions");
         let sessions = self.plan.sessions;
         let expected = BESIDE + Duration::from_millis(20) * sessions;
         self.interleave("sessions", 1, expected, |store, _| {
@@ -42,7 +42,7 @@ impl ComparisonRun {
             Some(async move {
                 match Box::pin(takeover::idle(&ground, sessions, &Progress::silent())).await {
                     Ok(idle) => RoundResult {
-                        values: vec![(Measure::Memory, count(idle.bytes_per_session) / 1024.0)],
+                        values: vec![(Measure::Memory, as_f64(idle.bytes_per_session) / 1024.0)],
                         ..RoundResult::default()
                     },
                     Err(error) => RoundResult::failed(format!("{error:#}")),

@@ -47,7 +47,7 @@ pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
     let plan = Plan::new(wanted.effort);
     let experiments = Plan::experiments();
     let progress = Progress::new();
-    progress.part("starting and opening the stores");
+    progress.begin_part("starting and opening the stores");
     let stores = gather(&wanted, folder.path()).await?;
     let about_stores = stores
         .iter()
@@ -65,7 +65,7 @@ pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
         stores,
         plan,
     };
-    run.progress.expect(run.steps(experiments.len()));
+    run.progress.add_expected(run.steps(experiments.len()));
     run.properties().await?;
     run.workloads(&experiments).await?;
     run.wake_ups().await?;

@@ -45,7 +45,7 @@ impl ComparisonRun {
                 continue;
             };
             for (workload, callers) in RUNS {
-                self.progress.part(&format!(
+                self.progress.begin_part(&format!(
                     "measuring other ways: {}, {workload}",
                     candidate.key()
                 ));
@@ -70,7 +70,7 @@ impl ComparisonRun {
                     }
                     Err(error) => {
                         let why = format!("{error:#}");
-                        self.progress.note(&format!(
+                        self.progress.print_note(&format!(
                             "no other ways on {} for {workload}: {why}",
                             candidate.facts.name
                         ));

@@ -19,17 +19,17 @@ impl ComparisonRun {
             let name = format!("properties.{}.json", self.stores[at].key());
             if let Some(kept) = self.kept.load::<Vec<PropertyResult>>(&name) {
                 self.stores[at].facts.properties = kept;
-                self.progress.step();
+                self.progress.finish_step();
                 continue;
             }
             if self.stores[at].alive() {
                 self.progress
-                    .part(&format!("probing {}", self.stores[at].facts.name));
+                    .begin_part(&format!("probing {}", self.stores[at].facts.name));
                 let results = self.probe(at).await?;
                 self.kept.save(&name, &results)?;
                 self.stores[at].facts.properties = results;
             }
-            self.progress.step();
+            self.progress.finish_step();
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ const BESIDE: Duration = Duration::from_secs(10);
 impl ComparisonRun {
     /// Unread counters, in every way that each store knows.
     pub(super) async fn counters(&mut self) -> Outcome<()> {
-        self.progress.part("measuring unread counters");
+        self.progress.begin_part("measuring unread counters");
         let options = self.one_round();
         let expected = (options.duration + options.warmup) * WAYS + BESIDE;
         self.interleave("counters", self.plan.rounds, expected, |store, _| {
@@ -38,7 +38,7 @@ impl ComparisonRun {
 
     /// A hot value of a cache, with the guard and without.
     pub(super) async fn caches(&mut self) -> Outcome<()> {
-        self.progress.part("measuring a cache");
+        self.progress.begin_part("measuring a cache");
         let options = self.one_round();
         let expected = (options.duration + options.warmup) * CACHES + BESIDE;
         self.interleave("cache", self.plan.rounds, expected, |store, _| {

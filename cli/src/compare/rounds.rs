@@ -17,7 +17,7 @@ use super::{
     run::ComparisonRun,
     stores::{StoreUnderTest, answers},
 };
-use crate::{exit::Outcome, figures::count};
+use crate::{exit::Outcome, figures::as_f64};
 
 /// The result of one round of one store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -85,7 +85,7 @@ impl ComparisonRun {
                         self.loads.add(key, round, cpu);
                     }
                     results[at].push(kept);
-                    self.progress.step();
+                    self.progress.finish_step();
                     continue;
                 }
                 if self.stores[at].alive()
@@ -107,7 +107,7 @@ impl ComparisonRun {
                     }
                     results[at].push(done);
                 }
-                self.progress.step();
+                self.progress.finish_step();
             }
         }
         let beside: BTreeSet<String> = results
@@ -138,7 +138,7 @@ impl ComparisonRun {
             return;
         };
         let why = format!("in round {} of {key}: {error} ({said})", round + 1);
-        self.progress.note(&format!(
+        self.progress.print_note(&format!(
             "{} died, and takes no further part: {why}",
             candidate.facts.name
         ));
@@ -161,7 +161,8 @@ impl ComparisonRun {
         let arms = Arc::new(arms);
         let keys: Vec<String> = self.stores.iter().map(|it| it.key().to_owned()).collect();
         for experiment in experiments {
-            self.progress.part(&format!("measuring {}", experiment.key));
+            self.progress
+                .begin_part(&format!("measuring {}", experiment.key));
             let plan = self.plan.clone();
             let expected = plan.time + plan.warmup;
             let (arms, keys) = (Arc::clone(&arms), keys.clone());
@@ -241,7 +242,7 @@ fn of_sample(sample: Sample, spent: Duration) -> RoundResult {
             ..RoundResult::default()
         };
     }
-    let cycles = count(sample.cycles()).max(1.0);
+    let cycles = as_f64(sample.cycles()).max(1.0);
     let mut values = vec![
         (Measure::Rate, sample.cycles_per_second()),
         (Measure::Cpu, spent.as_secs_f64() * 1e6 / cycles),
@@ -252,7 +253,7 @@ fn of_sample(sample: Sample, spent: Duration) -> RoundResult {
         values.push((Measure::P99, us(0.99)));
     }
     if let Some(statements) = sample.statements {
-        values.push((Measure::Statements, count(statements) / cycles));
+        values.push((Measure::Statements, as_f64(statements) / cycles));
     }
     if sample.workload == Workload::Contended
         && let Some(unfairness) = sample.unfairness()

@@ -17,7 +17,7 @@ use super::{
     stores::Opener,
     wire::{Counter, Wire},
 };
-use crate::{exit::Outcome, figures::count};
+use crate::{exit::Outcome, figures::as_f64};
 
 /// Callers that wait.
 const WAITERS: u32 = 64;
@@ -28,7 +28,7 @@ const TTL: Duration = Duration::from_secs(60);
 impl ComparisonRun {
     /// Wake-ups between two clients, in rounds.
     pub(super) async fn wake_ups(&mut self) -> Outcome<()> {
-        self.progress.part("measuring wake-ups");
+        self.progress.begin_part("measuring wake-ups");
         let (rounds, wakes) = (self.plan.rounds, self.plan.wakes);
         let expected = Duration::from_millis(600) * wakes;
         self.interleave("wakeup", rounds, expected, |store, _| {
@@ -45,7 +45,7 @@ impl ComparisonRun {
     /// Requests and bytes per second while many wait. All stores run at once, since requests are
     /// counted, not timed.
     pub(super) async fn waiting(&mut self) -> Outcome<()> {
-        self.progress.part("counting what waiting costs");
+        self.progress.begin_part("counting what waiting costs");
         let mut running = JoinSet::new();
         for (at, candidate) in self.stores.iter().enumerate() {
             let name = format!("waiting-{WAITERS}.{}.0.json", candidate.key());
@@ -68,7 +68,7 @@ impl ComparisonRun {
             });
         }
         for (at, name, turn) in running.join_all().await {
-            self.progress.step();
+            self.progress.finish_step();
             let Some(turn) = turn else { continue };
             if turn.error.is_none() {
                 self.kept.save(&name, &turn)?;
@@ -172,7 +172,7 @@ async fn waiting(
     waiter.close().await;
     holder.close().await;
     let a_second = |measure, before: Option<u64>, after: Option<u64>| {
-        Some((measure, count(after?.saturating_sub(before?)) / seconds))
+        Some((measure, as_f64(after?.saturating_sub(before?)) / seconds))
     };
     let requests = a_second(Measure::WaitingStatements, before.0, after.0);
     let bytes = a_second(Measure::WaitingBytes, before.1, after.1);

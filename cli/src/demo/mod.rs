@@ -96,7 +96,7 @@ pub(crate) async fn play(backend: Option<Target>, json: bool) -> Result<bool> {
     stage.node2.stop().await;
     if !own && let Err(error) = tidy(&store, stage.uid.as_str(), &killed).await {
         // Failing to tidy up says nothing about the scenes.
-        output::tell(format_args!(
+        output::print_message(format_args!(
             "not all of the demo's records were removed: {error:#}"
         ));
     }

@@ -213,7 +213,7 @@ impl Timeline {
 
     fn print_json(&self, line: &Value) {
         let mut line = line.clone();
-        line["at_ms"] = output::millis(SystemClock.now().since(self.start)).into();
+        line["at_ms"] = output::whole_millis(SystemClock.now().since(self.start)).into();
         let scene = self.state().scene;
         if scene > 0 {
             line["scene"] = scene.into();
@@ -232,7 +232,7 @@ fn some(text: &str) -> Option<&str> {
 
 /// A reader that went away does not end the demo: its processes and files must still be tidied up.
 fn print(text: &str) {
-    let _ = output::line(text);
+    let _ = output::print_line(text);
 }
 
 /// The transitions that interest people, in plain words.

@@ -60,7 +60,7 @@ pub(crate) async fn flood(ground: &Ground, flood: &Flood) -> Result<FloodReport>
     let address = group.addresses()[0];
     let calls = || group.calls().context("the store's calls cannot be counted");
     let progress = Progress::new();
-    progress.part(&format!("{} strangers by themselves", flood.connects));
+    progress.begin_part(&format!("{} strangers by themselves", flood.connects));
     let before = calls()?;
     let start = SystemClock.now();
     strangers(address, flood.connects).await?;
@@ -76,14 +76,14 @@ pub(crate) async fn flood(ground: &Ground, flood: &Flood) -> Result<FloodReport>
     players
         .take_over(pace(flood.time.min(Duration::from_secs(1))))
         .await;
-    progress.part("logins without strangers");
+    progress.begin_part("logins without strangers");
     let first = players.take_over(pace(flood.time / 2)).await;
-    progress.part("logins with strangers");
+    progress.begin_part("logins with strangers");
     let coming = tokio::spawn(strangers(address, flood.connects));
     let with = players.take_over(pace(flood.time)).await;
     coming.await??;
     has_room(address).await?;
-    progress.part("logins without strangers");
+    progress.begin_part("logins without strangers");
     let last = players.take_over(pace(flood.time / 2)).await;
     progress.finish();
     players.leave().await;

@@ -59,8 +59,8 @@ pub(crate) async fn idle(
     let memory =
         || limits::memory_kib(node, "VmRSS:").context("the memory of a process cannot be told");
     let resident_kib_before = memory()?;
-    progress.expect(usize::try_from(sessions)?);
-    progress.part(&format!("logging {sessions} accounts in"));
+    progress.add_expected(usize::try_from(sessions)?);
+    progress.begin_part(&format!("logging {sessions} accounts in"));
     let start = SystemClock.now();
     let address = group.addresses()[0];
     let mut clients = Vec::new();
@@ -70,7 +70,7 @@ pub(crate) async fn idle(
             && let Some(entered) = entering.join_next().await
         {
             clients.push(entered??);
-            progress.step();
+            progress.finish_step();
         }
         let (_, token) = ground.account(&format!("i{number}"))?;
         entering.spawn(async move {
@@ -82,7 +82,7 @@ pub(crate) async fn idle(
     }
     while let Some(entered) = entering.join_next().await {
         clients.push(entered??);
-        progress.step();
+        progress.finish_step();
     }
     let seconds = SystemClock.now().since(start).as_secs_f64();
     SystemClock.sleep(REST).await;
@@ -134,5 +134,5 @@ impl std::fmt::Display for IdleReport {
 }
 
 fn mib(kib: u64) -> f64 {
-    crate::figures::count(kib) / 1024.0
+    crate::figures::as_f64(kib) / 1024.0
 }

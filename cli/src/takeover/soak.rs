@@ -130,10 +130,10 @@ pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
     });
     scene
         .progress
-        .expect(usize::try_from(soak.logins).unwrap_or(usize::MAX));
+        .add_expected(usize::try_from(soak.logins).unwrap_or(usize::MAX));
     scene
         .progress
-        .part(&format!("0 of {} contended logins", soak.logins));
+        .begin_part(&format!("0 of {} contended logins", soak.logins));
     let mut background = JoinSet::new();
     background.spawn(keep_time(Arc::clone(&scene)));
     background.spawn(tell_progress(Arc::clone(&scene), soak.logins));
@@ -235,7 +235,7 @@ impl SoakState {
             }
         };
         answered.send_modify(|answered| *answered += 1);
-        self.progress.step();
+        self.progress.finish_step();
         if !inside {
             return;
         }
@@ -361,7 +361,7 @@ impl SoakState {
             first_failure: tally.first_failure.clone(),
             contests: tally.contests,
             seconds,
-            logins_per_second: crate::figures::count(tally.logins) / seconds,
+            logins_per_second: crate::figures::as_f64(tally.logins) / seconds,
             late: tally.late,
             longest_settling_ms: tally.longest_us / 1000,
             duplicates: of(Invariant::I1),
@@ -392,7 +392,7 @@ async fn tell_progress(scene: Arc<SoakState>, all: u64) {
         let part = logins * PARTS / all.max(1);
         if part > told {
             told = part;
-            scene.progress.part(&format!(
+            scene.progress.begin_part(&format!(
                 "{logins} of {all} contended logins, nothing wrong"
             ));
         }

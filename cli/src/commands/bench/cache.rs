@@ -91,7 +91,7 @@ fn unguarded(value: Option<Vec<u8>>) -> distlock::Result<Loaded> {
 pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Report> {
     let target = context.target(Sharing::Optional)?;
     let store = drivers::open(target.clone()).await?;
-    output::tell(format_args!(
+    output::print_message(format_args!(
         "measuring a value that is fresh for {TTL:?} and takes {LOAD:?} to load, for {:.1} s each",
         options.duration.as_secs_f64()
     ));

@@ -82,7 +82,7 @@ impl Way {
 pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Report> {
     let target = context.target(Sharing::Optional)?;
     let store = drivers::open(target.clone()).await?;
-    output::tell(format_args!(
+    output::print_message(format_args!(
         "measuring each way for {:.1} s",
         options.duration.as_secs_f64()
     ));

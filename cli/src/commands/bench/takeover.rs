@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{
     context::{Context, Sharing},
     drivers,
-    exit::{Failure, Outcome, code, signalled},
+    exit::{Failure, Outcome, code, code_of_signal},
     group::Signals,
     limits, output,
     progress::Progress,
@@ -117,9 +117,9 @@ impl Takeover {
         let outcome = tokio::select! {
             outcome = Box::pin(self.measure(callers, common, &ground, context)) => outcome,
             signal = signals.next_ending() => {
-                output::tell("interrupted: removing the accounts of this run");
+                output::print_message("interrupted: removing the accounts of this run");
                 ground.tidy_soon().await;
-                Ok(signalled(signal.as_raw()))
+                Ok(code_of_signal(signal.as_raw()))
             }
         };
         store.close().await;
@@ -169,7 +169,7 @@ impl Takeover {
             time: common.time,
             rounds: common.rounds,
         };
-        output::tell(format_args!(
+        output::print_message(format_args!(
             "measuring takeover for {:.1} s with each way of routing",
             common.time.as_secs_f64()
         ));
@@ -224,12 +224,12 @@ async fn flooded(ground: &Ground, flood: &Flood, context: &Context) -> Outcome {
 }
 
 fn print(report: &(impl Serialize + Display), context: &Context) -> Outcome<()> {
-    let printed = if context.json() {
-        output::json(report)
+    let printed = if context.wants_json() {
+        output::print_json(report)
     } else {
-        output::bytes(report.to_string().as_bytes())
+        output::print_bytes(report.to_string().as_bytes())
     };
-    printed.or_else(Failure::unless_unread)
+    printed.or_else(Failure::ignore_closed_pipe)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -44,7 +44,7 @@ struct KickTarget {
     #[arg(long, value_name = "UID")]
     uid: Option<String>,
     /// One session
-    #[arg(long, value_name = "UUID", value_parser = values::session)]
+    #[arg(long, value_name = "UUID", value_parser = values::parse_session)]
     session: Option<uuid::Uuid>,
     /// Every session of a class of devices
     #[arg(long, value_name = "CLASS")]
@@ -98,7 +98,7 @@ pub(crate) struct Ban {
     #[arg(
         long,
         value_name = "DURATION",
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true
     )]
     ttl: Option<Duration>,
@@ -126,7 +126,7 @@ pub(crate) struct Drain {
     #[command(flatten)]
     admin: AdminAddress,
     /// Sessions per second
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = values::rate)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = values::parse_rate)]
     rate: u32,
     /// Take logins again
     #[arg(long, conflicts_with = "rate")]
@@ -180,7 +180,7 @@ impl Kick {
             body["all"] = true.into();
         }
         let answer = admin.ask("POST", "/v1/kick", Some(&body)).await?;
-        show_kicked(&answer, context).or_else(Failure::unless_unread)?;
+        show_kicked(&answer, context).or_else(Failure::ignore_closed_pipe)?;
         let kicked = list(&answer, "kicked");
         if kicked.iter().any(|session| session["error"].is_string()) {
             Err(Failure::new(
@@ -196,16 +196,16 @@ impl Kick {
 }
 
 fn show_kicked(answer: &Value, context: &Context) -> Outcome<()> {
-    if context.json() {
-        return output::json(answer);
+    if context.wants_json() {
+        return output::print_json(answer);
     }
     let kicked = list(answer, "kicked");
     let would_kick = list(answer, "would_kick");
     if kicked.is_empty() && would_kick.is_empty() {
-        return output::line("no session matches");
+        return output::print_line("no session matches");
     }
     for session in would_kick {
-        output::line(format_args!("{} would end", session_line(session)))?;
+        output::print_line(format_args!("{} would end", session_line(session)))?;
     }
     for session in kicked {
         let end = match session["error"].as_str() {
@@ -213,7 +213,7 @@ fn show_kicked(answer: &Value, context: &Context) -> Outcome<()> {
             None if session["gone"] == true => "gone".to_owned(),
             None => "not confirmed yet".to_owned(),
         };
-        output::line(format_args!("{} {end}", session_line(session)))?;
+        output::print_line(format_args!("{} {end}", session_line(session)))?;
     }
     Ok(())
 }
@@ -227,8 +227,8 @@ impl Lookup {
         let admin = AdminHttp::new(context, &self.admin)?;
         let path = format!("/v1/users/{}", encoded(&self.uid));
         let answer = admin.ask("GET", &path, None).await?;
-        if context.json() {
-            output::json(&answer)?;
+        if context.wants_json() {
+            output::print_json(&answer)?;
             return Ok(code::OK);
         }
         let uid = self.uid.escape_debug();
@@ -240,14 +240,14 @@ impl Lookup {
                 .get("until_ms")
                 .and_then(Value::as_u64)
                 .and_then(|until| {
-                    output::rfc3339(UNIX_EPOCH.checked_add(Duration::from_millis(until))?)
+                    output::format_rfc3339(UNIX_EPOCH.checked_add(Duration::from_millis(until))?)
                 })
                 .map_or_else(String::new, |until| format!(" (until {until})"));
-            output::line(format_args!("{uid} is banned: {reason}{until}"))?;
+            output::print_line(format_args!("{uid} is banned: {reason}{until}"))?;
         }
         let sessions = record["slots"].as_object();
         if sessions.is_none_or(serde_json::Map::is_empty) {
-            output::line(format_args!("{uid} is not logged in"))?;
+            output::print_line(format_args!("{uid} is not logged in"))?;
         }
         for (slot, session) in sessions.into_iter().flatten() {
             let state = list(&answer, "nodes")
@@ -255,7 +255,7 @@ impl Lookup {
                 .find(|node| node["node"] == session["node"] && node["boot"] == session["boot"])
                 .and_then(|node| node["state"].as_str())
                 .unwrap_or("unknown");
-            output::line(format_args!(
+            output::print_line(format_args!(
                 "{} slot {} generation {} node {state}",
                 session_line(session),
                 slot.escape_debug(),
@@ -274,14 +274,14 @@ impl Ban {
             let path = format!("/v1/ban?uid={}", encoded(&self.uid));
             let answer = admin.ask("DELETE", &path, None).await?;
             let lifted = answer["lifted"] == true;
-            let shown = if context.json() {
-                output::json(&answer)
+            let shown = if context.wants_json() {
+                output::print_json(&answer)
             } else if lifted {
-                output::line(format_args!("the ban of {uid} was lifted"))
+                output::print_line(format_args!("the ban of {uid} was lifted"))
             } else {
-                output::line(format_args!("{uid} was not banned"))
+                output::print_line(format_args!("{uid} was not banned"))
             };
-            shown.or_else(Failure::unless_unread)?;
+            shown.or_else(Failure::ignore_closed_pipe)?;
             return Ok(if lifted { code::OK } else { code::LOST });
         }
         let mut body = json!({"uid": self.uid});
@@ -292,8 +292,8 @@ impl Ban {
             body["reason"] = reason.as_str().into();
         }
         let answer = admin.ask("POST", "/v1/ban", Some(&body)).await?;
-        if context.json() {
-            output::json(&answer)?;
+        if context.wants_json() {
+            output::print_json(&answer)?;
         } else {
             let kicked = list(&answer, "kicked");
             let ended = kicked.iter().filter(|it| it["gone"] == true).count();
@@ -302,7 +302,7 @@ impl Ban {
                 0 => String::new(),
                 some => format!(", {some} not confirmed yet"),
             };
-            output::line(format_args!(
+            output::print_line(format_args!(
                 "{uid} is banned, {ended} {sessions} ended{pending}"
             ))?;
         }
@@ -319,10 +319,10 @@ impl Drain {
             let body = json!({"rate": self.rate});
             admin.ask("POST", "/v1/drain", Some(&body)).await?
         };
-        if context.json() {
-            output::json(&answer)?;
+        if context.wants_json() {
+            output::print_json(&answer)?;
         } else {
-            output::line(format_args!(
+            output::print_line(format_args!(
                 "node {} is {}, {} sessions left",
                 text(&answer["node"]),
                 text(&answer["state"]),
@@ -338,14 +338,14 @@ impl Nodes {
         let admin = AdminHttp::new(context, &self.admin)?;
         let answer = admin.ask("GET", "/v1/nodes", None).await?;
         for node in list(&answer, "nodes") {
-            if context.json() {
-                output::json(node)?;
+            if context.wants_json() {
+                output::print_json(node)?;
                 continue;
             }
             let left = node["lease_remaining_ms"]
                 .as_u64()
                 .map_or_else(|| "?".to_owned(), |left| left.to_string());
-            output::line(format_args!(
+            output::print_line(format_args!(
                 "{} {} boot {} at {}, policy {}, lease for {left} ms more unless it is renewed",
                 text(&node["node"]),
                 text(&node["state"]),

@@ -48,7 +48,7 @@ pub(super) struct AdminHttp {
 impl AdminHttp {
     /// Reads the address from flag, variable or configuration. The token never comes from a flag.
     pub(super) fn new(context: &Context, address: &AdminAddress) -> Outcome<Self> {
-        if context.backend_is_flag() {
+        if context.has_backend_flag() {
             return Err(Failure::usage(
                 "the argument '--backend <URL>' says nothing here: the node at --admin has its \
                 own store",

@@ -71,7 +71,7 @@ impl RunNode {
         distlock_gateway::install_metrics();
         let target = context.target(Sharing::Optional)?;
         if target.scheme().as_deref() == Some("memory") {
-            output::tell(
+            output::print_message(
                 "warning: backend memory: is this process's alone: \
                  no other node knows the sessions of this one",
             );
@@ -93,14 +93,17 @@ impl RunNode {
             tell_admin_token(token.expose(), &gateway.ready().page);
         }
         let events = gateway.events();
-        if let Err(failure) = output::json(gateway.ready()) {
+        if let Err(failure) = output::print_json(gateway.ready()) {
             // Without its addresses nobody could use the node.
             let ended = gateway.run(std::future::ready(())).await;
             store.close().await;
             ended?;
             return Err(Failure::new(
                 code::UNAVAILABLE,
-                format!("{}: nobody knows where this node listens", failure.unread()),
+                format!(
+                    "{}: nobody knows where this node listens",
+                    failure.with_closed_pipe_as_failure()
+                ),
             ));
         }
         let printer = self.events.then(|| print(events)).transpose()?;
@@ -155,7 +158,7 @@ fn raise_open_files(max_connections: usize) {
 /// Prints the admin token that was made for this run, as development servers do. A token of the
 /// configuration is never printed.
 fn tell_admin_token(token: &str, page: &str) {
-    output::tell(format_args!(
+    output::print_message(format_args!(
         "no admin_token is set; for this run it is {token}\n\
          \x20 page:     {page}#token={token}\n\
          \x20 commands: export DISTLOCK_GATEWAY_ADMIN_TOKEN={token}"
@@ -166,7 +169,7 @@ fn tell_admin_token(token: &str, page: &str) {
 async fn reload(certificates: Certificates, mut hangups: Signal) {
     while hangups.recv().await.is_some() {
         match certificates.reload() {
-            Ok(()) => output::tell("certificates were read again"),
+            Ok(()) => output::print_message("certificates were read again"),
             Err(error) => tracing::error!(%error, "certificates stay as they were"),
         }
     }
@@ -186,7 +189,7 @@ fn print(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Re
             loop {
                 match events.blocking_recv() {
                     // The reader of our output may go away; the node goes on.
-                    Ok(event) => drop(output::json(&event)),
+                    Ok(event) => drop(output::print_json(&event)),
                     Err(RecvError::Lagged(missed)) => {
                         tracing::warn!(missed, "events were not printed: the output is too slow");
                     }

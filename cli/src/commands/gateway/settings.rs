@@ -5,7 +5,7 @@ use distlock::{Error, config::Config};
 use distlock_gateway::GatewayConfig;
 
 use crate::{
-    context::{Context, near_variable},
+    context::{Context, nearest_variable},
     exit::{Failure, Outcome, code},
     output,
 };
@@ -44,7 +44,7 @@ impl<'a> Settings<'a> {
     pub(super) fn replace(&mut self, flags: &Flags) -> Outcome<()> {
         for (key, value, place) in &flags.given {
             if SECRET_ADDRESSES.contains(key) && place.starts_with("--") {
-                output::tell(format_args!(
+                output::print_message(format_args!(
                     "warning: {place} can be seen by everybody on the host, and may hold a key: \
                      set {} or the configuration file",
                     variable(key)
@@ -98,9 +98,9 @@ pub(super) fn warn_about_unknown_variables() {
         let name = name.to_string_lossy();
         if name.starts_with("DISTLOCK_GATEWAY_") && !known.iter().any(|known| *known == name) {
             let known: Vec<_> = known.iter().map(String::as_str).collect();
-            let near = near_variable(&name, &known);
+            let near = nearest_variable(&name, &known);
             let near = near.map(|near| format!(": did you mean {near}?"));
-            output::tell(format_args!(
+            output::print_message(format_args!(
                 "warning: {} means nothing here{}",
                 name.escape_debug(),
                 near.unwrap_or_default()

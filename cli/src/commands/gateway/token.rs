@@ -11,7 +11,7 @@ use super::settings::Settings;
 use crate::{
     context::Context,
     exit::{Outcome, code},
-    output::{self, millis},
+    output::{self, whole_millis},
     values,
 };
 
@@ -30,7 +30,7 @@ pub(super) struct MintToken {
         long,
         value_name = "DURATION",
         default_value = "1h",
-        value_parser = values::duration,
+        value_parser = values::parse_duration,
         allow_hyphen_values = true,
     )]
     ttl: Duration,
@@ -54,12 +54,12 @@ impl MintToken {
             Some(class) => mint_for_class(&key, &uid, &Class::new(class)?, self.ttl)?,
             None => mint(&key, &uid, self.ttl)?,
         };
-        if context.json() {
-            output::json(
-                &json!({"uid": self.uid, "token": token, "expires_in_ms": millis(self.ttl)}),
+        if context.wants_json() {
+            output::print_json(
+                &json!({"uid": self.uid, "token": token, "expires_in_ms": whole_millis(self.ttl)}),
             )?;
         } else {
-            output::line(token)?;
+            output::print_line(token)?;
         }
         Ok(code::OK)
     }

@@ -16,7 +16,7 @@ use tokio::process::Command;
 
 use super::supervise::{End, Supervision};
 use crate::{
-    exit::{Failure, Outcome, code, signalled},
+    exit::{Failure, Outcome, code, code_of_signal},
     group::{ProcessGroup, Ready, Signals},
     output, stderr,
 };
@@ -47,7 +47,7 @@ impl Supervised<'_> {
         // This process may have been stopped since the lock was granted.
         if let Err(error) = guard.check() {
             let lost = Failure::from(error);
-            return Err(lost.reworded(|why| format!("the command was not started: {why}")));
+            return Err(lost.map_message(|why| format!("the command was not started: {why}")));
         }
         let ready = Ready::start(guard).await;
         let mut group = self.start(guard)?;
@@ -56,7 +56,7 @@ impl Supervised<'_> {
             Err(error) => Err(error),
         };
         if let Err(error) = &watchdog {
-            output::tell(format_args!(
+            output::print_message(format_args!(
                 "warning: the command outlives this process if that is killed: it has no \
                 watchdog: {error}"
             ));
@@ -97,7 +97,7 @@ impl Supervised<'_> {
         match self.kill_after {
             None => Duration::from_secs(5).min(lease / 4),
             Some(given) if given > lease / 2 => {
-                output::tell(format_args!(
+                output::print_message(format_args!(
                     "warning: --kill-after {given:?} is cut to {:?}: this store's leases last \
                     {lease:?}",
                     lease / 2
@@ -178,7 +178,7 @@ pub(in crate::commands) fn not_started(program: &OsString, error: &io::Error) ->
 pub(in crate::commands) fn code_of(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(code::FAILED),
-        (None, Some(signal)) => signalled(signal),
+        (None, Some(signal)) => code_of_signal(signal),
         (None, None) => code::BUG,
     }
 }

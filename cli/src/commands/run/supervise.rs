@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::{
     exit::Outcome,
     group::{Arrived, ProcessGroup, Signals, Terminal, stop_ourselves},
-    output::{self, brief},
+    output::{self, format_seconds},
 };
 
 /// The longest time for a killed group to vanish. Killed processes run no code; only one that is
@@ -140,7 +140,7 @@ impl<'a> Supervision<'a> {
         tokio::select! {
             () = group.all_ended(self.clock) => {}
             () = self.clock.sleep(UNKILLABLE) => {
-                output::tell("warning: a killed process of the command's group does not end");
+                output::print_message("warning: a killed process of the command's group does not end");
             }
         }
     }
@@ -210,10 +210,10 @@ impl<'a> Supervision<'a> {
             // A stopped process gets no other signal before it continues.
             group.signal(Signal::CONT);
             self.warned = true;
-            output::tell(format_args!(
+            output::print_message(format_args!(
                 "{:?} could not be renewed and lapses in {}: terminating the command",
                 self.guard.name(),
-                brief(self.guard.remaining())
+                format_seconds(self.guard.remaining())
             ));
         }
     }
@@ -230,7 +230,7 @@ impl<'a> Supervision<'a> {
     }
 
     async fn say_lost(&self, when: &str) {
-        output::tell(format_args!(
+        output::print_message(format_args!(
             "{:?} was lost {when}: {}",
             self.guard.name(),
             self.guard.lost().await
