@@ -1,4 +1,5 @@
-//! The steps that must be atomic, as scripts of the server.
+//! The steps that must be atomic, as scripts of the server. Each step is one script, for one
+//! operation and for many.
 //!
 //! The texts are constant: values from users travel in `KEYS` and `ARGV` only, never in the text.
 
@@ -11,36 +12,25 @@ pub(crate) struct Script {
     pub(crate) sha: String,
 }
 
-pub(crate) static ACQUIRE_AND_RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/acquire_and_release.lua")));
-pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
-pub(crate) static ACQUIRE_ONE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/acquire_one.lua")));
-pub(crate) static ACQUIRE_MIGRATING: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
-        include_str!("scripts/acquire_migrating.lua"),
-        include_str!("scripts/acquire_one.lua")
-    ))
-});
-pub(crate) static RELEASE_ONE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/release_one.lua")));
-pub(crate) static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
-pub(crate) static HAND_OVER: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua")));
-pub(crate) static HAND_OVER_ONE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/hand_over_one.lua")));
-pub(crate) static FORCE_RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/force_release.lua")));
-pub(crate) static PUT: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/put.lua")));
-pub(crate) static DELETE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/delete.lua")));
-pub(crate) static QUEUE_ENTRY: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/queue_entry.lua")));
-pub(crate) static RIGHTS: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/rights.lua")));
+/// A script of these files, one after the other.
+macro_rules! script {
+    ($($file:literal),+) => {
+        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file))),+)))
+    };
+}
+
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("prelude.lua", "acquire.lua");
+/// Acquires one lock while its slot migrates.
+pub(crate) static ACQUIRE_MIGRATING: LazyLock<Script> =
+    script!("acquire_migrating.lua", "prelude.lua", "acquire.lua");
+pub(crate) static RENEW: LazyLock<Script> = script!("prelude.lua", "renew.lua");
+pub(crate) static RELEASE: LazyLock<Script> = script!("prelude.lua", "release.lua");
+pub(crate) static HAND_OVER: LazyLock<Script> = script!("prelude.lua", "hand_over.lua");
+pub(crate) static FORCE_RELEASE: LazyLock<Script> = script!("prelude.lua", "force_release.lua");
+pub(crate) static PUT: LazyLock<Script> = script!("prelude.lua", "put.lua");
+pub(crate) static DELETE: LazyLock<Script> = script!("prelude.lua", "delete.lua");
+pub(crate) static QUEUE_ENTRY: LazyLock<Script> = script!("prelude.lua", "queue_entry.lua");
+pub(crate) static RIGHTS: LazyLock<Script> = script!("rights.lua");
 
 impl Script {
     fn new(source: &'static str) -> Self {

@@ -16,9 +16,18 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::raw_redis::RawRedis;
 
-const ACQUIRE: &str = include_str!("../../../backends/redis/src/scripts/acquire_one.lua");
-const RELEASE: &str = include_str!("../../../backends/redis/src/scripts/release_one.lua");
-const HAND_OVER: &str = include_str!("../../../backends/redis/src/scripts/hand_over_one.lua");
+const ACQUIRE: &str = concat!(
+    include_str!("../../../backends/redis/src/scripts/prelude.lua"),
+    include_str!("../../../backends/redis/src/scripts/acquire.lua")
+);
+const RELEASE: &str = concat!(
+    include_str!("../../../backends/redis/src/scripts/prelude.lua"),
+    include_str!("../../../backends/redis/src/scripts/release.lua")
+);
+const HAND_OVER: &str = concat!(
+    include_str!("../../../backends/redis/src/scripts/prelude.lua"),
+    include_str!("../../../backends/redis/src/scripts/hand_over.lua")
+);
 
 const TTL: Duration = Duration::from_secs(10);
 const COUNTER: &str = "bench:counter";
@@ -54,7 +63,7 @@ impl Scripts {
         let mut call = self.acquire.key(name);
         call.key(COUNTER);
         call.arg(&owner).arg(millis()).arg("bench");
-        let token: String = call.invoke_async(&mut self.server.connection()).await?;
+        let (token,): (String,) = call.invoke_async(&mut self.server.connection()).await?;
         Ok(format!("{owner} {token}"))
     }
 }
@@ -80,7 +89,7 @@ impl Subject for TakeAndFree {
     async fn release(&self, (name, value): Self::Held) -> RedisResult<()> {
         let mut call = self.0.release.key(name);
         call.arg(value);
-        let freed: i64 = call.invoke_async(&mut self.0.server.connection()).await?;
+        let (freed,): (i64,) = call.invoke_async(&mut self.0.server.connection()).await?;
         ensure(freed == 1)
     }
 
@@ -120,7 +129,7 @@ impl Subject for PassOn {
                 call.key(COUNTER);
                 call.arg(ours).arg(&heir).arg(millis()).arg("bench");
                 let connection = &mut self.scripts.server.connection();
-                let token: String = call.invoke_async(connection).await?;
+                let (token,): (String,) = call.invoke_async(connection).await?;
                 format!("{heir} {token}")
             }
         };

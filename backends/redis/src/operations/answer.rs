@@ -149,7 +149,7 @@ pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) 
         (Action::Renew(lease, _), ScriptReply::Code(code)) => {
             Answer::Renewed(Renewed::NotHeld(not_held_reason(code, lease)))
         }
-        (Action::Release(_) | Action::ReleaseAndCheckWaiters(_), ScriptReply::Code(0)) => {
+        (Action::Release(_) | Action::ReleaseAndCheckWaiters(_), ScriptReply::Code(-2..=0)) => {
             Answer::Released(ReleaseOutcome::NotHeld)
         }
         (Action::Release(_) | Action::ReleaseAndCheckWaiters(_), ScriptReply::Code(code)) => {

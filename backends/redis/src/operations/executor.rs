@@ -1,7 +1,6 @@
 //! Carries out batches: builds the requests, sends them, and answers each operation.
 //!
-//! Each operation gets its own answer. Where a server refuses the acquisitions of a batch and could
-//! still carry out its releases, the releases are sent again alone.
+//! Each operation gets its own answer.
 
 use std::sync::Arc;
 
@@ -16,7 +15,6 @@ use crate::{
         Histories, ReleaseCache, WaiterChecks,
         answer::{Answer, ReplyContext, answer},
         operation::{Action, BatchKind, Operation},
-        replies::{ScriptReplies, is_mixed},
         request,
     },
     routing::{Call, MaxAge, Router},
@@ -46,7 +44,7 @@ pub(crate) struct BatchExecutor(pub(crate) Arc<ServerAccess>);
 impl ServerAccess {
     /// Sends operations of one kind, which are in the order of their keys, and answers each.
     async fn run(&self, kind: BatchKind, ops: &[Box<Operation>]) -> Vec<Reply<Answer>> {
-        if let (BatchKind::AcquireAndRelease | BatchKind::ReleaseAndCheckWaiters, [op]) =
+        if let (BatchKind::Release | BatchKind::ReleaseAndCheckWaiters, [op]) =
             (kind, ops)
             && let Some(answer) = self.compare_and_delete(op).await
         {
@@ -54,10 +52,7 @@ impl ServerAccess {
         }
         let confirmed_at = match self.confirm_primary(kind, ops).await {
             Ok(confirmed_at) => confirmed_at,
-            Err(error) => {
-                // A release needs no confirmed primary, so it is sent again alone.
-                return refuse(ops, &error, is_mixed(kind, ops)).collect();
-            }
+            Err(error) => return refuse(ops, &error).collect(),
         };
         let calls = self.parts(ops).map(|part| self.call(kind, part));
         let responses = self.router.ask_all(calls.collect()).await;
@@ -68,11 +63,14 @@ impl ServerAccess {
                     answers.extend(part.iter().map(|_| Reply::Alone));
                 }
                 Ok(mut response) => {
-                    let reply = response.replies.pop().unwrap_or(Value::Nil);
-                    let mut replies = ScriptReplies::new(kind, part, reply);
+                    // Every script answers with a list. No operation takes nil for success.
+                    let replies = match response.replies.pop() {
+                        Some(Value::Array(replies)) => replies,
+                        _ => Vec::new(),
+                    };
                     let origin = self.origin(&response.connection, confirmed_at);
-                    answers.extend(part.iter().map(|op| {
-                        let reply = replies.next(op);
+                    answers.extend(part.iter().enumerate().map(|(at, op)| {
+                        let reply = replies.get(at).unwrap_or(&Value::Nil);
                         let mut answer = self.read(op, reply, &response.connection, &origin);
                         if !response.is_tracked {
                             answer = answer.map(|answer| answer.without_tracking(op));
@@ -80,12 +78,7 @@ impl ServerAccess {
                         Reply::Done(answer)
                     }));
                 }
-                Err(error) => {
-                    // A server without memory refuses to grant and still releases, so the releases
-                    // are sent again alone.
-                    let is_full = error.kind() == ErrorKind::LimitExceeded;
-                    answers.extend(refuse(part, &error, is_full && is_mixed(kind, part)));
-                }
+                Err(error) => answers.extend(refuse(part, &error)),
             }
         }
         answers
@@ -96,8 +89,8 @@ impl ServerAccess {
         let (command, script) = request::request(&self.layout, kind, part);
         let call = Call::script(part[0].target.bucket, command, script);
         let call = match part {
-            [_] if self.router.is_cluster() => {
-                match request::request_for_migrating_slot(&self.layout, part) {
+            [op] if self.router.is_cluster() => {
+                match request::request_for_migrating_slot(&self.layout, op) {
                     Some(alone) => call.replace_while_migrating(alone),
                     None => call,
                 }
@@ -244,19 +237,12 @@ impl ServerAccess {
     }
 }
 
-/// Answers operations with an error. With `releases_alone`, releases are sent again alone instead.
-fn refuse(
-    ops: &[Box<Operation>],
-    error: &Error,
-    releases_alone: bool,
-) -> impl Iterator<Item = Reply<Answer>> {
-    ops.iter().map(move |op| {
-        if releases_alone && op.is_release() {
-            Reply::Alone
-        } else {
-            Reply::Done(Err(error.clone()))
-        }
-    })
+/// Answers operations with an error.
+fn refuse<'a>(
+    ops: &'a [Box<Operation>],
+    error: &'a Error,
+) -> impl Iterator<Item = Reply<Answer>> + 'a {
+    ops.iter().map(|_| Reply::Done(Err(error.clone())))
 }
 
 impl Executor for BatchExecutor {

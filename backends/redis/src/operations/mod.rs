@@ -8,7 +8,6 @@ pub(crate) mod executor;
 mod history;
 mod operation;
 mod release_cache;
-mod replies;
 mod request;
 mod waiter_checks;
 

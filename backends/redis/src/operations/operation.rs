@@ -16,11 +16,11 @@ use crate::format::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum BatchKind {
     Renew,
+    Release,
     /// Releases that also report whether another process waits.
     ReleaseAndCheckWaiters,
     HandOver,
-    /// Acquisitions and releases together: half as many scripts and round trips as apart.
-    AcquireAndRelease,
+    Acquire,
     /// Acquisitions by contenders: the server tracks the locks that are held.
     Contend,
     ForceRelease,
@@ -67,9 +67,10 @@ impl Operation {
     pub(crate) const fn kind(&self) -> BatchKind {
         match self.action {
             Action::Renew(..) => BatchKind::Renew,
-            Action::Release(_) | Action::Acquire(_) => BatchKind::AcquireAndRelease,
+            Action::Release(_) => BatchKind::Release,
             Action::ReleaseAndCheckWaiters(_) => BatchKind::ReleaseAndCheckWaiters,
             Action::HandOver(..) => BatchKind::HandOver,
+            Action::Acquire(_) => BatchKind::Acquire,
             Action::Contend(_) => BatchKind::Contend,
             Action::ForceRelease(..) => BatchKind::ForceRelease,
             Action::Put(..) => BatchKind::Put,

@@ -1,45 +1,30 @@
 -- Writes records that have the expected versions.
--- KEYS: n records; the m indexes of their buckets; the m counters of their buckets.
--- ARGV: m; for each record its name, the expected version as in the value ("" means absent), the
--- value, and the position of its bucket among the m.
+-- KEYS: n records; the indexes of their buckets; the counters of their buckets.
+-- ARGV: for each record its name, the expected version as in the value ("" means absent), and the
+-- value.
 -- Answers, one for each record: its new version; 0 not the expected version; -1 the key has no
 -- record of this library; -2 the counter has reached its end.
-local m = tonumber(ARGV[1])
-local n = (#ARGV - 1) / 4
-local call = redis.call
-local time = call('TIME')
-local now = time[1] .. string.sub('000000' .. time[2], -6)
+local n = #KEYS / 3
+local now = clock()
+local counters = call('MGET', unpack(KEYS, 2 * n + 1))
 local answers = {}
 for i = 1, n do
-  local a = i * 4 - 2
-  local expected, b = ARGV[a + 1], tonumber(ARGV[a + 3])
-  local found = redis.pcall('GETRANGE', KEYS[i], 0, 15)
+  local key, index, counter = KEYS[i], KEYS[n + i], KEYS[2 * n + i]
+  local name, expected, value = unpack(ARGV, i * 3 - 2, i * 3)
+  local version = token_after(counters[i], now)
+  local found = try('GETRANGE', key, 0, 15)
   if type(found) == 'table' or (found ~= '' and not tonumber(found)) then
     answers[i] = -1
   elseif found ~= expected then
     answers[i] = 0
+  -- A record that fails must leave nothing behind, and must not affect the others.
+  elseif not version then
+    answers[i] = -2
+  elseif expected == '' and type(try('ZADD', index, 0, name)) == 'table' then
+    answers[i] = -1
   else
-    local counter = KEYS[n + m + b]
-    -- Anything else in the counter's place is no counter, and the counter starts at the current
-    -- time.
-    local version = redis.pcall('GET', counter)
-    if type(version) ~= 'string' or #version ~= 16 or version < now then
-      version = now
-    elseif version < '9007199254740991' then
-      version = string.format('%016.0f', version + 1)
-    else
-      version = nil
-    end
-    -- A record that fails must leave nothing behind, and must not affect the others.
-    if not version then
-      answers[i] = -2
-    elseif expected == '' and type(redis.pcall('ZADD', KEYS[n + b], 0, ARGV[a])) == 'table' then
-      answers[i] = -1
-    else
-      call('SET', counter, version)
-      call('SET', KEYS[i], version .. now .. ARGV[a + 2])
-      answers[i] = version
-    end
+    call('MSET', counter, version, key, version .. now .. value)
+    answers[i] = version
   end
 end
 return answers

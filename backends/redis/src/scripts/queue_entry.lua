@@ -7,9 +7,8 @@
 -- The queue is a text: for each entry, in order, the waiter and the end of its lease in ms. The key
 -- of an entry exists for the waiter right behind it: the server tracks that key and pushes when it
 -- is deleted. Renewals must not change the key, or they would wake that waiter for nothing.
-local call, own, lease, leaves = redis.call, ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local own, lease, leaves = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local now = math.floor(clock() / 1000)
 local mine = string.format('%s %.0f;', own, now + lease)
 local kept, ahead, before, found = {}, 0, '', false
 for waiter, ends in string.gmatch(call('GET', KEYS[1]) or '', '(%x+) (%d+);') do

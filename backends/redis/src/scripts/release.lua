@@ -1,25 +1,21 @@
 -- Releases locks that are the caller's.
--- KEYS: n locks; then, if the caller asks who waits, their n store queues.
+-- KEYS: n locks; if the caller asks who waits, their store queues.
 -- ARGV: for each lock the start of its value.
--- Answers 1 if all were released and nothing more was asked; otherwise, one for each lock: 0 not
--- the caller's; 1 released; 2 released, and nobody waits; 3 released, and somebody waits.
-local call, find = redis.call, string.find
+-- Answers, one for each lock: 1 released; 2 released, and nobody waits; 3 released, and somebody
+-- waits; what the owner check says if the lock is not the caller's.
 local n = #ARGV
-local look = #KEYS > n
 local values = call('MGET', unpack(KEYS, 1, n))
-local free, answers, freed = {}, {}, 0
+local ours, answers = {}, {}
 for i = 1, n do
-  local value = values[i]
-  if value and find(value, ARGV[i], 1, true) == 1 then
-    freed = freed + 1
-    free[freed] = KEYS[i]
-    local waits = look and redis.pcall('EXISTS', KEYS[n + i])
+  answers[i] = check(values[i], ARGV[i])
+  if answers[i] == 1 then
+    ours[#ours + 1] = KEYS[i]
+    -- A queue that cannot be read does not prevent the release.
+    local waits = KEYS[n + i] and try('EXISTS', KEYS[n + i])
     answers[i] = type(waits) == 'number' and 2 + waits or 1
-  else
-    answers[i] = 0
   end
 end
-if freed > 0 then
-  call('DEL', unpack(free))
+if ours[1] then
+  call('DEL', unpack(ours))
 end
-return freed == n and not look and 1 or answers
+return answers
