@@ -44,8 +44,7 @@ pub(crate) struct BatchExecutor(pub(crate) Arc<ServerAccess>);
 impl ServerAccess {
     /// Sends operations of one kind, which are in the order of their keys, and answers each.
     async fn run(&self, kind: BatchKind, ops: &[Box<Operation>]) -> Vec<Reply<Answer>> {
-        if let (BatchKind::Release | BatchKind::ReleaseAndCheckWaiters, [op]) =
-            (kind, ops)
+        if let (BatchKind::Release | BatchKind::ReleaseAndCheckWaiters, [op]) = (kind, ops)
             && let Some(answer) = self.compare_and_delete(op).await
         {
             return vec![Reply::Done(answer)];
