@@ -42,7 +42,7 @@ Examples:
 impl Conformance {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let target = context.target(Sharing::Optional)?;
-        let subject = self.subject(&target).await?;
+        let subject = self.connect_subject(&target).await?;
         let filter = self.filter.as_deref();
         let chosen: Vec<_> = cases(&subject)
             .into_iter()
@@ -68,7 +68,7 @@ impl Conformance {
             }
             return Ok(code::OK);
         }
-        let bar = progress(chosen.len());
+        let bar = progress_bar(chosen.len());
         let options = Options::default().filter(filter);
         let results = run_with(&subject, &options, |result| {
             bar.inc(1);
@@ -88,7 +88,7 @@ impl Conformance {
                 }))
             })
         } else {
-            output::print_line(table(&results).trim_fmt())
+            output::print_line(result_table(&results).trim_fmt())
         };
         printed.or_else(Failure::ignore_closed_pipe)?;
         let count = |status| {
@@ -112,7 +112,7 @@ impl Conformance {
         Ok(code::OK)
     }
 
-    async fn subject(&self, target: &Target) -> Outcome<Subject> {
+    async fn connect_subject(&self, target: &Target) -> Outcome<Subject> {
         let first = distlock::open(target).await?;
         let (capabilities, over_records) = (first.lock().capabilities().clone(), self.over_records);
         let within_process = capabilities.reach == Reach::Process;
@@ -136,7 +136,7 @@ impl Conformance {
         );
         let target = target.clone();
         let subject = Subject::connect(name, move || {
-            client(target.clone(), shared.clone(), over_records)
+            open_client(target.clone(), shared.clone(), over_records)
         })
         .await?;
         if within_process {
@@ -150,10 +150,14 @@ impl Conformance {
     }
 }
 
-pub(crate) type Opening = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
+pub(crate) type OpeningClient = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
 
 /// Opens one more independent client of the store.
-pub(crate) fn client(target: Target, shared: Option<Store>, over_records: bool) -> Opening {
+pub(crate) fn open_client(
+    target: Target,
+    shared: Option<Store>,
+    over_records: bool,
+) -> OpeningClient {
     Box::pin(async move {
         let store = match shared {
             Some(store) => Store::new(
@@ -174,7 +178,7 @@ pub(crate) fn client(target: Target, shared: Option<Store>, over_records: bool) 
 }
 
 /// The bar goes to standard error, and only to a terminal.
-fn progress(cases: usize) -> ProgressBar {
+fn progress_bar(cases: usize) -> ProgressBar {
     let bar = ProgressBar::new(u64::try_from(cases).unwrap_or(u64::MAX));
     if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {elapsed} {msg}") {
         bar.set_style(style);
@@ -183,7 +187,7 @@ fn progress(cases: usize) -> ProgressBar {
     bar
 }
 
-fn table(results: &[CaseResult]) -> Table {
+fn result_table(results: &[CaseResult]) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
