@@ -1,7 +1,7 @@
 //! Locks and records in the memory of one process, behind the distlock contract.
 //!
-//! It serves tests, tools that need exclusion between the tasks of one process only, and a lock
-//! server that hosts the table. It needs no set-up. It loses everything when the process ends.
+//! The store serves tests, tools that need exclusion between the tasks of one process only, and a
+//! lock server that hosts the table. It needs no set-up. It loses everything when the process ends.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Translates the client's errors. The kind says whether the operation happened, did not happen, or
-//! may have happened.
+//! The errors of this backend, and the translation of the client's errors. The kind of an error
+//! says whether the operation happened, did not happen, or may have happened.
 
 use distlock_core::{Error, ErrorKind};
 use zookeeper_client as zk;
@@ -7,27 +7,29 @@ use zookeeper_client as zk;
 /// The purpose of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It read.
+    /// To read. Without an answer, nothing has happened.
     Read,
-    /// It changed something: without an answer, it is unknown whether it did.
+    /// To change something. Without an answer, the outcome is unknown.
     Write,
 }
 
-/// Translates a client's error. Callers handle the answers they expect (no such node, another
-/// version) before.
+/// Translates a client's error. The caller itself must handle the errors that it expects, such as
+/// an absent node or another version.
 pub(crate) fn translate(error: zk::Error, access: Access) -> Error {
-    let (kind, what) = kind(&error, access);
-    let error = Error::new(kind, what).on("zookeeper").caused_by(error);
+    let (kind, text) = kind_and_text(&error, access);
+    let error = Error::new(kind, text).on("zookeeper").caused_by(error);
     match kind {
-        // Each limit that the ensemble enforces is a quota. A quota is free again after a delete.
+        // Each limit that the ensemble enforces is a quota. A quota is free again after a delete,
+        // so a later try may succeed.
         ErrorKind::LimitExceeded => error.passing(),
         _ => error,
     }
 }
 
-/// Maps the end of a connection to `ConnectionLoss`. The client reports that error only when the
-/// server closed the connection. A connection that was reset, or on which the server fell silent,
-/// ends its requests with an error of its own. The sender has to do the same in all of these cases.
+/// Maps every end of a connection to `ConnectionLoss`. The client itself reports that error only
+/// when the server closed the connection. It reports `Custom` for a connection that was reset, or
+/// on which the server fell silent. The sender of a request has to do the same in all of these
+/// cases.
 pub(crate) fn as_connection_loss(error: zk::Error) -> zk::Error {
     match error {
         zk::Error::Custom(why) => {
@@ -38,8 +40,8 @@ pub(crate) fn as_connection_loss(error: zk::Error) -> zk::Error {
     }
 }
 
-/// No answer came in time.
-pub(crate) fn no_answer(access: Access) -> Error {
+/// The error when no answer came in time.
+pub(crate) fn no_answer_error(access: Access) -> Error {
     let (kind, what) = match access {
         Access::Read => (
             ErrorKind::Unavailable,
@@ -53,8 +55,8 @@ pub(crate) fn no_answer(access: Access) -> Error {
     Error::new(kind, what).on("zookeeper")
 }
 
-/// The connection is gone, and nothing was sent.
-pub(crate) fn not_connected() -> Error {
+/// The error when there is no connection, so that nothing was sent.
+pub(crate) fn not_connected_error() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         "not connected to the ensemble (no server reachable, or no quorum)",
@@ -62,8 +64,8 @@ pub(crate) fn not_connected() -> Error {
     .on("zookeeper")
 }
 
-/// The answers do not prove for how long the session lives.
-pub(crate) fn not_trusted() -> Error {
+/// The error when the answers do not prove that the session lives for long enough.
+pub(crate) fn not_trusted_error() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         "no proof yet that the session is alive for long enough; after a standstill it takes a \
@@ -72,8 +74,8 @@ pub(crate) fn not_trusted() -> Error {
     .on("zookeeper")
 }
 
-/// The session of an operation has ended.
-pub(crate) fn session_ended() -> Error {
+/// The error when the session of an operation has ended.
+pub(crate) fn session_ended_error() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         "the session with the ensemble has ended; a new one is being opened",
@@ -81,13 +83,13 @@ pub(crate) fn session_ended() -> Error {
     .on("zookeeper")
 }
 
-/// All handles of the store were closed.
-pub(crate) fn closed() -> Error {
+/// The error when the store is closed or is being closed.
+pub(crate) fn closed_error() -> Error {
     Error::new(ErrorKind::Closed, "the ZooKeeper backend was closed").on("zookeeper")
 }
 
-/// Another client removed our entry from the queue.
-pub(crate) fn entry_removed() -> Error {
+/// The error when another client removed the caller's entry from the queue.
+pub(crate) fn entry_removed_error() -> Error {
     Error::new(
         ErrorKind::Lost,
         "another client removed our entry from the queue",
@@ -95,19 +97,20 @@ pub(crate) fn entry_removed() -> Error {
     .on("zookeeper")
 }
 
-/// An option is wrong.
-pub(crate) fn invalid(message: impl Into<String>) -> Error {
+/// The error when an option is wrong.
+pub(crate) fn invalid_config(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidConfig, message).on("zookeeper")
 }
 
-fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
+/// The kind and the text of the error that users of this backend see.
+fn kind_and_text(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
     use zk::Error as E;
     let unanswered = match access {
         Access::Read => ErrorKind::Unavailable,
         Access::Write => ErrorKind::OutcomeUnknown,
     };
     match error {
-        // The request was in flight when the connection or the session ended.
+        // The request may have been in flight when the connection or the session ended.
         E::ConnectionLoss | E::ClientClosed | E::SessionExpired | E::Timeout => {
             (unanswered, "the connection was lost before the answer came")
         }
@@ -132,8 +135,7 @@ fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
             ErrorKind::Unsupported,
             "the server is too old for this (3.6 or later is needed)",
         ),
-        // A client that fails in another way has lost its connection. Every other answer of a
-        // server is a refusal.
+        // The client reports other failures of its connection as `Custom`.
         E::Custom(_) => (unanswered, "the connection failed"),
         E::UnexpectedError(_) | E::UnmarshalError { .. } => {
             (unanswered, "the answer cannot be understood")
@@ -142,7 +144,8 @@ fn kind(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
             ErrorKind::Corrupt,
             "another program has changed the nodes of distlock",
         ),
-        // A server answers so only to a malformed request.
+        // A server answers with `BadArguments` only to a malformed request, and the client itself
+        // reports a request that it cannot encode.
         E::BadArguments(_) | E::MarshallingError => (
             ErrorKind::Internal,
             "the server does not understand the request",
@@ -252,8 +255,8 @@ mod tests {
                 "{error}"
             );
         }
-        assert!(no_answer(Access::Read).did_not_happen());
-        assert!(!no_answer(Access::Write).did_not_happen());
-        assert!(not_connected().is_retryable() && session_ended().is_retryable());
+        assert!(no_answer_error(Access::Read).did_not_happen());
+        assert!(!no_answer_error(Access::Write).did_not_happen());
+        assert!(not_connected_error().is_retryable() && session_ended_error().is_retryable());
     }
 }

@@ -7,28 +7,29 @@ use crate::{
     records,
 };
 
-/// The holder of a contender's node.
+/// The holder that the data of a contender's node names.
 #[must_use]
-pub fn holder(data: &[u8], token: FencingToken) -> HolderInfo {
-    node_data::parse(data, token)
+pub fn parse_holder(data: &[u8], token: FencingToken) -> HolderInfo {
+    node_data::parse_holder(data, token)
 }
 
 /// Whether a node's data names this owner.
 #[must_use]
-pub fn names(data: &[u8], owner: OwnerId) -> bool {
+pub fn is_owned_by(data: &[u8], owner: OwnerId) -> bool {
     node_data::is_owned_by(data, owner)
 }
 
-/// The data for the node of a request.
+/// The data for the node of a request, in the form that this library writes.
 #[must_use]
-pub fn written(request: &AcquireRequest) -> Vec<u8> {
+pub fn encode_holder(request: &AcquireRequest) -> Vec<u8> {
     node_data::encode(request)
 }
 
-/// Whether one child is before another in the queue; `None` when one of them is no contender's.
+/// Whether one child is before another in the queue; `None` when one of the two is not a
+/// contender's node.
 #[must_use]
 pub fn is_before(one: &str, other: &str) -> Option<bool> {
-    Some(Sequence::of(one)?.is_before(Sequence::of(other)?))
+    Some(Sequence::parse(one)?.is_before(Sequence::parse(other)?))
 }
 
 /// The value in a record's node; `None` when the record is deleted.
@@ -36,6 +37,6 @@ pub fn is_before(one: &str, other: &str) -> Option<bool> {
 /// # Errors
 /// [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) for data that this library never
 /// writes.
-pub fn record(data: Vec<u8>) -> Result<Option<Vec<u8>>> {
-    records::value(data)
+pub fn decode_record(data: Vec<u8>) -> Result<Option<Vec<u8>>> {
+    records::decode_value(data)
 }

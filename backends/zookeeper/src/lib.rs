@@ -34,7 +34,7 @@
 //! # Guarantees
 //! Waiters are served in the order in which they entered the queue, across processes. The fencing
 //! token is the transaction that created the holder's node (`czxid`). It rises over all locks of
-//! the ensemble, and every reader sees the same one.
+//! the ensemble, and every client reads the same token for a node.
 //!
 //! A holder trusts its lock for as long as a chain of three requests proves that the leader, with a
 //! quorum, keeps the session. By the holder's own clock, that is nine tenths of the session timeout
@@ -43,17 +43,18 @@
 //! leader that was deposed and does not know it proves nothing. Reads of records and of others'
 //! locks follow a committed write as well.
 //!
-//! The first request is a tick of the servers older than the second. In each eighth of the session
-//! timeout less a tick, one request of the session passes the leader: a write that was needed
-//! anyway, or else a `sync`. After a standstill of the process the next grant waits for a tick. A
-//! session of two ticks is the shortest that servers allow by default; its locks get leases of
-//! about a quarter of it.
+//! The second request is sent a tick of the servers after the answer to the first. So one request
+//! of the session passes the leader in each period: a write that was needed anyway, or else a
+//! `sync`. A period is an eighth of the time that is left when a tick is taken from nine tenths of
+//! the session timeout. After a standstill of the process the next grant waits for a tick. A
+//! session of two ticks is the shortest that servers allow by default; its locks get leases of less
+//! than a third of it.
 //!
 //! A session without answers is given up after 55 % of its timeout, and nothing more is sent for
-//! it. So the next holder comes at most 5/3 of the session timeout and one tick after the last
-//! answer, also where requests still arrive.
+//! it. So the next holder gets the lock at most 5/3 of the session timeout and one tick after the
+//! last answer, even if requests still arrive at the servers.
 //!
-//! A removed node is noticed at once, by its holder and by the contenders behind it.
+//! When another client removes a node, its holder and the contenders behind it are told at once.
 //!
 //! Inside a process, the next contender gets the lock as soon as its predecessor lets go, while the
 //! ensemble still deletes the predecessor's node. Both nodes belong to one session, and all other
@@ -68,14 +69,14 @@
 //! shares it. When the session is lost, all its locks are lost; the next request uses a new
 //! session.
 //!
-//! A session lasts as long as the ensemble granted when it began. A reconnect tells the client
-//! library of another limit, and that library does not report it. So `maxSessionTimeout` must not
-//! be lowered below the timeouts of present sessions. Health measures which session timeout each
-//! server grants.
+//! This backend counts with the session timeout that the ensemble granted when the session began.
+//! On a reconnect a server may grant a shorter one, and the client library does not report it. So
+//! `maxSessionTimeout` must not be lowered below the timeouts of present sessions. Health measures
+//! which session timeout each server grants.
 //!
 //! # Features
-//! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. None is on by default; ZooKeeper's own
-//! digest authentication is always there.
+//! `tls`: TLS by rustls. `sasl`: SASL with DIGEST-MD5. Neither feature is on by default;
+//! ZooKeeper's own digest authentication is always there.
 
 mod config;
 mod doctor;
@@ -125,8 +126,8 @@ impl ZooKeeper {
     /// Safe: when the future is dropped, a session that is being opened is closed.
     pub async fn open(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let handle = store::StoreHandle::open(config, clock).await?;
-        let (session, _) = handle.session().await?;
-        let records = Arc::new(records::RecordStore::new(handle.another()));
+        let (session, _) = handle.session_and_deadline().await?;
+        let records = Arc::new(records::RecordStore::new(handle.another_handle()));
         let lock = Arc::new(lock::Locks::new(handle, &session));
         Ok(Self { lock, records })
     }

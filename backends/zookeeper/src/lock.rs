@@ -1,7 +1,7 @@
 //! The lock operations.
 //!
-//! This file maps each operation of [`DistLock`] to steps on the queue. Invariant: an answer that
-//! names a grant rests on a proof that the session is alive. A refused `try_acquire` must not leave
+//! This file maps each operation of [`DistLock`] to steps on the queue. Invariant: each grant and
+//! each renewal rests on a proof that the session is alive. A refused `try_acquire` must not leave
 //! its new node in the queue, because the node would be in the way of others.
 
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::{
     doctor,
     nodes::NodeStatus,
     queue::{
-        delete::{Deletion, delete},
-        enter::{KnownAhead, QueueEntry, enter},
-        grant::{decide, grant},
+        delete::{Deletion, delete_node},
+        enter::{KnownAhead, QueueEntry, enter_queue},
+        grant::{grant_if_first, grant_or_extend},
         inspect,
         list::list_ahead,
-        undo::undo_unknown,
+        undo::undo_unknown_creation,
     },
     session::Session,
     store::StoreHandle,
@@ -46,6 +46,7 @@ impl Locks {
     }
 }
 
+/// The capabilities of this backend, with the times that the ensemble granted to a session.
 fn capabilities(session: &Session) -> Capabilities {
     let mut capabilities = Capabilities::new("zookeeper");
     capabilities.fencing = FencingScope::Global;
@@ -75,33 +76,34 @@ impl DistLock for Locks {
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
         self.handle.context()?;
         Ok(Arc::new(Self {
-            handle: self.handle.another(),
+            handle: self.handle.another_handle(),
             capabilities: self.capabilities.clone(),
         }))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        let asked = self.handle.context()?.clock.now();
-        let (session, until) = self.handle.session().await?;
-        if let Some(node) = session.nodes.of_owner(request.owner) {
+        let asked_at = self.handle.context()?.clock.now();
+        let (session, until) = self.handle.session_and_deadline().await?;
+        if let Some(node) = session.nodes.find_by_owner(request.owner) {
             match node.status() {
                 NodeStatus::Held => {
-                    return grant(&session, &node, asked, request.ttl, until)
+                    return grant_or_extend(&session, &node, asked_at, request.ttl, until)
                         .await
                         .map(Attempt::Acquired);
                 }
-                // The owner let go and acquires again: delete the old node first.
+                // The owner let go and acquires again, so delete the old node first.
                 NodeStatus::Leaving => {
-                    delete(&session, &node, until).await?;
+                    delete_node(&session, &node, until).await?;
                 }
                 NodeStatus::Waiting => {
                     let ahead = list_ahead(&session, &node, until).await?;
-                    return decide(&session, &node, &ahead, asked, request.ttl, until).await;
+                    return grant_if_first(&session, &node, &ahead, asked_at, request.ttl, until)
+                        .await;
                 }
                 NodeStatus::Gone(_) => {}
             }
         }
-        let (entry, known) = enter(&session, request, until).await?;
+        let (entry, known) = enter_queue(&session, request, until).await?;
         let (node, ttl) = (&entry.node, request.ttl);
         let ahead = match known {
             KnownAhead::OwnNodes(ours) => match ours.iter().find(|node| !node.has_let_go()) {
@@ -115,7 +117,7 @@ impl DistLock for Locks {
             KnownAhead::Children(ahead) => ahead,
             KnownAhead::Unknown => list_ahead(&session, node, until).await?,
         };
-        let attempt = decide(&session, node, &ahead, asked, ttl, until).await?;
+        let attempt = grant_if_first(&session, node, &ahead, asked_at, ttl, until).await?;
         if let Attempt::Busy(_) = attempt {
             leave_queue(&entry, until).await;
         }
@@ -125,8 +127,8 @@ impl DistLock for Locks {
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let supervisor = self.handle.supervisor()?;
         let open = self.handle.open_flag();
-        let (session, until) = self.handle.session().await?;
-        let queued = match session.nodes.of_owner(request.owner) {
+        let (session, until) = self.handle.session_and_deadline().await?;
+        let queued = match session.nodes.find_by_owner(request.owner) {
             // An earlier attempt of this owner has a node, and its answer was lost.
             Some(node) if !node.has_let_go() => {
                 let entry = QueueEntry {
@@ -136,7 +138,7 @@ impl DistLock for Locks {
                 QueuedContender::resume(supervisor, open, request, entry)
             }
             _ => {
-                let (entry, known) = enter(&session, request, until).await?;
+                let (entry, known) = enter_queue(&session, request, until).await?;
                 QueuedContender::new(supervisor, open, request, entry, known)
             }
         };
@@ -151,20 +153,20 @@ impl DistLock for Locks {
                 "a lock that hangs on a session cannot become a ticket",
             ));
         }
-        let asked = context.clock.now();
-        if let Some(reason) = context.ended_leases.reason(lease.owner) {
+        let asked_at = context.clock.now();
+        if let Some(reason) = context.ended_leases.loss_reason(lease.owner) {
             return Ok(Renewed::NotHeld(reason));
         }
-        let (session, until) = self.handle.session().await?;
-        let Some(node) = session.nodes.of_owner(lease.owner) else {
-            let reason = context.ended_leases.reason(lease.owner);
+        let (session, until) = self.handle.session_and_deadline().await?;
+        let Some(node) = session.nodes.find_by_owner(lease.owner) else {
+            let reason = context.ended_leases.loss_reason(lease.owner);
             return Ok(Renewed::NotHeld(reason.unwrap_or(LossReason::SessionLost)));
         };
         if lease.token.is_some_and(|token| token != node.token) {
             return Ok(Renewed::NotHeld(LossReason::TakenOver));
         }
         if node.status() == NodeStatus::Held {
-            match grant(&session, &node, asked, renewal.ttl, until).await {
+            match grant_or_extend(&session, &node, asked_at, renewal.ttl, until).await {
                 Ok(grant) => {
                     return Ok(Renewed::Extended {
                         valid_for: grant.valid_for,
@@ -185,20 +187,20 @@ impl DistLock for Locks {
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         let context = self.handle.context()?;
-        if context.ended_leases.reason(lease.owner).is_some() {
+        if context.ended_leases.loss_reason(lease.owner).is_some() {
             return Ok(ReleaseOutcome::NotHeld);
         }
-        let (session, until) = self.handle.session().await?;
-        let released = if let Some(node) = session.nodes.of_owner(lease.owner) {
+        let (session, until) = self.handle.session_and_deadline().await?;
+        let released = if let Some(node) = session.nodes.find_by_owner(lease.owner) {
             if lease.token.is_some_and(|token| token != node.token) {
                 return Ok(ReleaseOutcome::NotHeld);
             }
             node.start_leaving();
-            delete(&session, &node, until).await? == Deletion::Done
-        } else if undo_unknown(&session, lease.owner, until).await? {
+            delete_node(&session, &node, until).await? == Deletion::Done
+        } else if undo_unknown_creation(&session, lease.owner, until).await? {
             true
         } else {
-            inspect::delete_of_owner(&session, lease, until).await?
+            inspect::delete_node_of_owner(&session, lease, until).await?
         };
         Ok(if released {
             ReleaseOutcome::Released {
@@ -211,14 +213,14 @@ impl DistLock for Locks {
 
     async fn hand_over(&self, _lease: &Lease, _next: &AcquireRequest) -> Result<HandOver> {
         self.handle.context()?;
-        // A node belongs to its owner, and its creation is the token, so it cannot pass to another
-        // owner. The next contender of this process is already in the queue. It gets the lock as
-        // soon as this owner lets go, without a request to the ensemble.
+        // The node cannot pass to another owner, because its creation is the fencing token and each
+        // owner needs a token of its own. The next contender of this process is already in the
+        // queue. It gets the lock as soon as this owner lets go, without waiting for the ensemble.
         Ok(HandOver::Unsupported)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        let (session, until) = self.handle.session().await?;
+        let (session, until) = self.handle.session_and_deadline().await?;
         inspect::inspect(&session, name, until).await
     }
 
@@ -228,18 +230,18 @@ impl DistLock for Locks {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
-        let (session, until) = self.handle.session().await?;
-        inspect::list(&session, prefix, after, limit, until).await
+        let (session, until) = self.handle.session_and_deadline().await?;
+        inspect::list_held(&session, prefix, after, limit, until).await
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        let (session, until) = self.handle.session().await?;
+        let (session, until) = self.handle.session_and_deadline().await?;
         inspect::force_release(&session, name, expected, until).await
     }
 
     async fn health(&self) -> Result<Health> {
-        let (session, until) = self.handle.session().await?;
-        doctor::health(&session, until).await
+        let (session, until) = self.handle.session_and_deadline().await?;
+        doctor::check_health(&session, until).await
     }
 
     fn requests_sent(&self) -> Option<u64> {
@@ -251,12 +253,12 @@ impl DistLock for Locks {
     }
 }
 
-/// Leaves the queue, and waits until the node is deleted: a refused caller must not be in the way
-/// of others afterwards. A failed deletion goes on in the background and does not change the
-/// refusal.
+/// Leaves the queue, and waits until the node is deleted, because a refused caller must not be in
+/// the way of others afterwards. If the deletion fails, it goes on in the background, and the
+/// caller still gets the refusal.
 async fn leave_queue(entry: &QueueEntry, until: Moment) {
     entry.node.start_leaving();
-    if let Err(error) = delete(&entry.session, &entry.node, until).await {
+    if let Err(error) = delete_node(&entry.session, &entry.node, until).await {
         tracing::debug!(%error, path = entry.node.path(), "cannot leave the queue yet");
     }
 }

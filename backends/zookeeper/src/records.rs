@@ -1,16 +1,16 @@
 //! Versioned records.
 //!
-//! A record is a persistent node. Its version is the transaction that wrote it (`mzxid`), which the
-//! ensemble never gives out twice. A write names the node's own data version, read together with
-//! that transaction. So the write happens only to the state that was read, as long as the node is
-//! the same.
+//! A record is a persistent node. The record's version is the transaction that wrote it (`mzxid`),
+//! which the ensemble never gives out twice. A write names the node's own data version, which was
+//! read together with that transaction. So the write happens only if the node still has the state
+//! that was read.
 //!
-//! Invariant: a write fits only one state of one record, also when the record is deleted and made
-//! again. So a deleted record leaves its node behind, with a mark instead of a value. A node that
-//! is created anew counts from zero again, and a write that was meant for the old node could fit.
-//! The mark is removed when no write has come for
-//! [`reap_after`](crate::ZooKeeperConfig::reap_after). That is longer than a write can be in
-//! flight, because the session that sent it has ended by then.
+//! Invariant: a write can change only the one state that it was meant for, also when the record is
+//! deleted and made again. So a deleted record leaves its node behind, with a mark instead of a
+//! value. If the node were deleted, a new node would count its data versions from zero again, and
+//! could get the version that a write to the old node names. The mark is removed when no write has
+//! come for [`reap_after`](crate::ZooKeeperConfig::reap_after). No write can be in flight for that
+//! long, because the session that sent it has ended by then.
 
 use std::{
     sync::{
@@ -29,16 +29,18 @@ use zookeeper_client as zk;
 
 use crate::{
     error::{Access, translate},
-    names::record_key,
+    names::decode_record_key,
     session::Session,
     store::StoreHandle,
 };
 
-/// How many nodes are read in one go.
+/// How many reads are sent before the first answer is awaited.
 const AT_ONCE: usize = 64;
 
-/// The first byte of a node's data.
+/// The only byte of the node of a deleted record.
 const MARK_OF_DELETED: u8 = 0;
+
+/// The first byte of the node of a record that has a value. The value follows.
 const MARK_OF_LIVE: u8 = 1;
 
 /// The records under one root.
@@ -57,7 +59,8 @@ struct StoredRecord {
     version: Version,
     /// The node's own data version, for the condition of a write.
     data_version: i32,
-    written: i64,
+    /// The time of the last write by the ensemble's clock, in milliseconds since 1970.
+    written_at: i64,
 }
 
 impl RecordStore {
@@ -68,9 +71,10 @@ impl RecordStore {
         }
     }
 
-    fn written(&self, stat: &zk::Stat) -> Result<Written> {
+    /// Notes the time of an answered write, and answers with the version that it wrote.
+    fn note_written(&self, stat: &zk::Stat) -> Result<Written> {
         self.server_time.fetch_max(stat.mtime, Ordering::Relaxed);
-        Ok(Written::Stored(version(stat)?))
+        Ok(Written::Stored(version_from_stat(stat)?))
     }
 
     /// Creates the node of a record. `None` = the node exists.
@@ -85,14 +89,14 @@ impl RecordStore {
         let options = zk::CreateMode::Persistent.with_acls(session.acls());
         loop {
             let created = client.create(path, data, &options);
-            match session.answer(Access::Write, until, created).await? {
-                Ok((stat, _)) => return self.written(&stat).map(Some),
+            match session.await_answer(Access::Write, until, created).await? {
+                Ok((stat, _)) => return self.note_written(&stat).map(Some),
                 Err(zk::Error::NodeExists) => return Ok(None),
                 // The whole tree was removed: create it again.
                 Err(zk::Error::NoNode) => {
                     let parents = zk::CreateMode::Persistent.with_acls(session.acls());
                     let made = client.mkdir(&session.layout().records, &parents);
-                    if let Err(error) = session.answer(Access::Write, until, made).await? {
+                    if let Err(error) = session.await_answer(Access::Write, until, made).await? {
                         return Err(translate(error, Access::Write));
                     }
                 }
@@ -101,7 +105,8 @@ impl RecordStore {
         }
     }
 
-    /// Overwrites exactly the state that was read.
+    /// Overwrites a node if it still has the state `over` that was read; otherwise it is a
+    /// conflict.
     async fn replace(
         &self,
         session: &Arc<Session>,
@@ -112,16 +117,17 @@ impl RecordStore {
     ) -> Result<Written> {
         let client = session.client()?;
         let set = client.set_data(path, data, Some(over.data_version));
-        match session.answer(Access::Write, until, set).await? {
-            Ok(stat) => self.written(&stat),
+        match session.await_answer(Access::Write, until, set).await? {
+            Ok(stat) => self.note_written(&stat),
             Err(zk::Error::BadVersion | zk::Error::NoNode) => Ok(Written::Conflict),
             Err(error) => Err(translate(error, Access::Write)),
         }
     }
 
-    /// Removes marks that are old by the ensemble's own clock. The answer is not awaited. A mark
-    /// that was overwritten in the meantime has another version and stays.
-    fn reap(&self, session: &Session, marks: Vec<(String, StoredRecord)>) {
+    /// Removes those of the marks that are old enough by the ensemble's own clock. Does not await
+    /// the answers. If a mark was overwritten since it was read, its data version is another one,
+    /// and the node stays.
+    fn remove_old_marks(&self, session: &Session, marks: Vec<(String, StoredRecord)>) {
         let Ok(client) = session.client() else { return };
         let Ok(context) = self.handle.context() else {
             return;
@@ -130,7 +136,7 @@ impl RecordStore {
         // The ensemble may have granted a longer session than the configuration asks for.
         let reap_after = context.config.reap_after.max(session.timeout() * 2);
         for (path, mark) in marks {
-            let idle = u64::try_from(now - mark.written).unwrap_or(0);
+            let idle = u64::try_from(now - mark.written_at).unwrap_or(0);
             if Duration::from_millis(idle) >= reap_after {
                 context.requests.add(1);
                 drop(client.delete(&path, Some(mark.data_version)));
@@ -145,40 +151,40 @@ impl Records for RecordStore {
         "zookeeper"
     }
 
-    /// The servers stamp writes, but do not tell the present time.
+    /// The servers give each write a time, but do not tell the present time.
     fn tells_ages(&self) -> bool {
         false
     }
 
     async fn reopen(&self) -> Result<Arc<dyn Records>> {
         self.handle.context()?;
-        Ok(Arc::new(Self::new(self.handle.another())))
+        Ok(Arc::new(Self::new(self.handle.another_handle())))
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        let (session, until) = self.handle.session().await?;
+        let (session, until) = self.handle.session_and_deadline().await?;
         session.wait_connected(until).await?;
-        let path = session.layout().record(key);
-        Ok(read(&session, &path, until)
+        let path = session.layout().record_path(key);
+        Ok(read_record(&session, &path, until)
             .await?
-            .and_then(StoredRecord::entry))
+            .and_then(StoredRecord::into_entry))
     }
 
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        let (session, until) = self.handle.session().await?;
+        let (session, until) = self.handle.session_and_deadline().await?;
         session.wait_connected(until).await?;
         let client = session.client()?;
-        session.barrier_write(&client);
+        session.send_barrier_write(&client);
         let mut entries = Vec::with_capacity(keys.len());
         for keys in keys.chunks(AT_ONCE) {
             let paths: Vec<_> = keys
                 .iter()
-                .map(|key| session.layout().record(key))
+                .map(|key| session.layout().record_path(key))
                 .collect();
             let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
             for asked in asked {
-                let answer = session.answer(Access::Read, until, asked).await?;
-                entries.push(found(answer)?.and_then(StoredRecord::entry));
+                let answer = session.await_answer(Access::Read, until, asked).await?;
+                entries.push(decode_answer(answer)?.and_then(StoredRecord::into_entry));
             }
         }
         Ok(entries)
@@ -186,9 +192,9 @@ impl Records for RecordStore {
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         check_value(key, value)?;
-        let (session, until) = self.handle.session().await?;
+        let (session, until) = self.handle.session_and_deadline().await?;
         session.wait_connected(until).await?;
-        let path = session.layout().record(key);
+        let path = session.layout().record_path(key);
         let mut data = Vec::with_capacity(value.len() + 1);
         data.push(MARK_OF_LIVE);
         data.extend_from_slice(value);
@@ -197,7 +203,7 @@ impl Records for RecordStore {
         {
             return Ok(written);
         }
-        let Some(present) = read(&session, &path, until).await? else {
+        let Some(present) = read_record(&session, &path, until).await? else {
             return Ok(Written::Conflict);
         };
         let fits = match expect {
@@ -211,10 +217,10 @@ impl Records for RecordStore {
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        let (session, until) = self.handle.session().await?;
+        let (session, until) = self.handle.session_and_deadline().await?;
         session.wait_connected(until).await?;
-        let path = session.layout().record(key);
-        let Some(present) = read(&session, &path, until)
+        let path = session.layout().record_path(key);
+        let Some(present) = read_record(&session, &path, until)
             .await?
             .filter(|found| found.value.is_some() && found.version == expect)
         else {
@@ -238,19 +244,19 @@ impl Records for RecordStore {
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
-        let (session, until) = self.handle.session().await?;
+        let (session, until) = self.handle.session_and_deadline().await?;
         session.wait_connected(until).await?;
         let client = session.client()?;
-        session.barrier_write(&client);
+        session.send_barrier_write(&client);
         let listed = client.list_children(&session.layout().records);
-        let children = match session.answer(Access::Read, until, listed).await? {
+        let children = match session.await_answer(Access::Read, until, listed).await? {
             Ok(children) => children,
             Err(zk::Error::NoNode) => Vec::new(),
             Err(error) => return Err(translate(error, Access::Read)),
         };
         let mut keys: Vec<_> = children
             .iter()
-            .filter_map(|child| record_key(child))
+            .filter_map(|child| decode_record_key(child))
             .filter(|key| key.as_str().starts_with(prefix) && after.is_none_or(|after| key > after))
             .collect();
         keys.sort_unstable();
@@ -262,20 +268,23 @@ impl Records for RecordStore {
             }
             let paths: Vec<_> = keys
                 .iter()
-                .map(|key| session.layout().record(key))
+                .map(|key| session.layout().record_path(key))
                 .collect();
             let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
             let mut marks = Vec::new();
             for ((key, path), asked) in keys.iter().zip(&paths).zip(asked) {
-                let answer = session.answer(Access::Read, until, asked).await?;
-                match found(answer)? {
+                let answer = session.await_answer(Access::Read, until, asked).await?;
+                match decode_answer(answer)? {
                     Some(mark) if mark.value.is_none() => marks.push((path.clone(), mark)),
-                    Some(live) => entries.extend(live.entry().map(|entry| (key.clone(), entry))),
+                    Some(live) => {
+                        entries.extend(live.into_entry().map(|entry| (key.clone(), entry)))
+                    }
                     None => {}
                 }
             }
-            // At once, because an older reading says less about the present state.
-            self.reap(&session, marks);
+            // For each group of reads, so that few marks have been overwritten since they were
+            // read.
+            self.remove_old_marks(&session, marks);
         }
         entries.truncate(limit);
         Ok(entries)
@@ -287,39 +296,41 @@ impl Records for RecordStore {
 }
 
 impl StoredRecord {
-    fn entry(self) -> Option<Entry> {
+    /// The entry of a record that is not deleted.
+    fn into_entry(self) -> Option<Entry> {
         Some(Entry::new(self.version, self.value?, None))
     }
 }
 
-/// Reads a node as the leader knows it.
-async fn read(session: &Session, path: &str, until: Moment) -> Result<Option<StoredRecord>> {
+/// Reads a record's node as the leader knows it; `None` = the node does not exist.
+async fn read_record(session: &Session, path: &str, until: Moment) -> Result<Option<StoredRecord>> {
     let client = session.client()?;
-    // Sent together; the read waits behind the write at the server.
-    session.barrier_write(&client);
-    found(
+    // The read is sent right after the write, and the server processes it after the write.
+    session.send_barrier_write(&client);
+    decode_answer(
         session
-            .answer(Access::Read, until, client.get_data(path))
+            .await_answer(Access::Read, until, client.get_data(path))
             .await?,
     )
 }
 
-fn found(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Option<StoredRecord>> {
+/// Decodes the answer to a read of a record's node; `None` = the node does not exist.
+fn decode_answer(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Option<StoredRecord>> {
     let (data, stat) = match answer {
         Ok(found) => found,
         Err(zk::Error::NoNode) => return Ok(None),
         Err(error) => return Err(translate(error, Access::Read)),
     };
     Ok(Some(StoredRecord {
-        value: value(data)?,
-        version: version(&stat)?,
+        value: decode_value(data)?,
+        version: version_from_stat(&stat)?,
         data_version: stat.version,
-        written: stat.mtime,
+        written_at: stat.mtime,
     }))
 }
 
-/// The value in a node's data; `None` when the record is deleted.
-pub(crate) fn value(mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
+/// Takes the value out of a node's data; `None` when the record is deleted.
+pub(crate) fn decode_value(mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
     match data.first() {
         Some(&MARK_OF_LIVE) => {
             data.remove(0);
@@ -334,7 +345,8 @@ pub(crate) fn value(mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
     }
 }
 
-fn version(stat: &zk::Stat) -> Result<Version> {
+/// A record's version: the transaction that wrote its node last.
+fn version_from_stat(stat: &zk::Stat) -> Result<Version> {
     u64::try_from(stat.mzxid).map(Version::new).map_err(|_| {
         Error::new(
             ErrorKind::Corrupt,

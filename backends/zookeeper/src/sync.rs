@@ -3,6 +3,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics while it holds one of these mutexes, so their content is never half-changed.
+    // No code of this crate panics while it holds a mutex, so the content is never half-changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,10 @@
 //! A contender that waits in the queue.
 //!
-//! Of all other contenders, only the one just ahead wakes it, as long as these credentials may read
-//! the node ahead. So a release wakes one waiter, however many wait.
+//! A contender waits only for the contender just ahead, as long as these credentials may read the
+//! node of that contender. So a release wakes one waiter, however many wait.
 //!
-//! Invariant: it acquires only after every contender ahead has gone or has let go in this session.
+//! Invariant: a contender acquires only after every contender ahead has gone or has let go in this
+//! session.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,12 +17,12 @@ use tokio::{sync::watch, task::AbortHandle};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, entry_removed, translate},
+    error::{Access, entry_removed_error, translate},
     nodes::{Node, NodeStatus},
     queue::{
-        delete::delete,
-        enter::{KnownAhead, QueueEntry, enter},
-        grant::grant,
+        delete::delete_node,
+        enter::{KnownAhead, QueueEntry, enter_queue},
+        grant::grant_or_extend,
         holder::try_read_holder,
         list,
     },
@@ -34,16 +35,20 @@ pub(crate) struct QueuedContender {
     supervisor: Arc<Supervisor>,
     open: OpenFlag,
     request: AcquireRequest,
+    /// The entry in the queue; `None` = it has to be made, or was given up.
     entry: Option<QueueEntry>,
-    /// The contenders ahead at the last listing. No contender can enter before this one, so this
-    /// list only shrinks.
+    /// The contenders ahead at the last listing. No contender can enter before this one, so no
+    /// other contender is ahead later.
     ahead: Vec<ContenderAhead>,
-    /// Whether `ahead` was just listed and has not been used yet.
+    /// Whether `ahead` was just listed, so that the next attempt need not list it again.
     fresh: bool,
+    /// The source of the next wake-up, set by the last attempt that found a contender in the way.
     wake: Option<WakeSource>,
 }
 
+/// A contender ahead in the queue.
 struct ContenderAhead {
+    /// The name of its node.
     child: String,
     /// The node, when it belongs to this session.
     ours: Option<Arc<Node>>,
@@ -58,13 +63,14 @@ impl ContenderAhead {
 
 /// The source of the wake-up when the contender just ahead goes.
 enum WakeSource {
-    /// A node of this session: no request is needed.
+    /// The status of a node of this session. It needs no request.
     Ours(watch::Receiver<NodeStatus>),
-    /// A watch at the ensemble, and the task that waits for it.
+    /// Turns `true` when a watch at the ensemble fires. A task waits for that watch.
     Theirs(watch::Receiver<bool>, AbortHandle),
 }
 
 impl QueuedContender {
+    /// A contender with a new entry, of which the contenders ahead may be known.
     pub(crate) fn new(
         supervisor: &Arc<Supervisor>,
         open: &OpenFlag,
@@ -77,7 +83,8 @@ impl QueuedContender {
         queued
     }
 
-    /// Resumes an entry that exists already.
+    /// A contender with an entry that an earlier attempt made. It lists the contenders ahead
+    /// itself.
     pub(crate) fn resume(
         supervisor: &Arc<Supervisor>,
         open: &OpenFlag,
@@ -95,6 +102,7 @@ impl QueuedContender {
         }
     }
 
+    /// Replaces the contenders ahead by those that are known; keeps them if none are known.
     fn set_ahead(&mut self, known: KnownAhead) {
         let Some(entry) = &self.entry else { return };
         self.ahead = match known {
@@ -103,7 +111,7 @@ impl QueuedContender {
                 let ours = entry
                     .session
                     .nodes
-                    .own_children(&entry.node.parent, &children);
+                    .find_own_nodes(&entry.node.parent, &children);
                 children
                     .into_iter()
                     .zip(ours)
@@ -121,19 +129,20 @@ impl QueuedContender {
         self.fresh = true;
     }
 
-    /// Makes sure that there is an entry in the present session. An entry of an older session is
-    /// worth nothing.
+    /// Makes sure that there is an entry in the present session: enters the queue again if the
+    /// session of the entry has ended, because the servers removed the node of that entry.
     async fn ensure_entry(&mut self, until: Moment) -> Result<(Arc<Session>, Arc<Node>)> {
         if let Some(entry) = &self.entry {
-            match (entry.session.ended(), entry.node.status()) {
+            match (entry.session.end_reason(), entry.node.status()) {
                 (None, NodeStatus::Waiting | NodeStatus::Held) => {
                     return Ok((Arc::clone(&entry.session), Arc::clone(&entry.node)));
                 }
                 (None, NodeStatus::Gone(LossReason::Removed)) => {
                     self.entry = None;
-                    return Err(entry_removed());
+                    return Err(entry_removed_error());
                 }
-                // The session has ended, or a grant that came too late was given back: enter again.
+                // The session or the lease has ended, or the caller gave back a grant that came too
+                // late: enter again.
                 _ => self.entry = None,
             }
         }
@@ -141,8 +150,8 @@ impl QueuedContender {
         self.ahead.clear();
         self.fresh = false;
         self.wake = None;
-        let session = self.supervisor.session(until).await?;
-        let (entry, known) = enter(&session, &self.request, until).await?;
+        let session = self.supervisor.wait_for_session(until).await?;
+        let (entry, known) = enter_queue(&session, &self.request, until).await?;
         let node = Arc::clone(&entry.node);
         self.entry = Some(entry);
         self.set_ahead(known);
@@ -154,9 +163,9 @@ impl QueuedContender {
         self.ahead.iter().all(ContenderAhead::has_let_go)
     }
 
-    /// Sets the wake-up on the last contender ahead that has not let go. A contender that has let
-    /// go may still have its node for a while, and no event of it is awaited. `false` = that
-    /// contender has gone in the meantime, or there is none.
+    /// Sets the wake-up on the last contender ahead that has not let go. The others are passed
+    /// over, because the deletion of their nodes needs not be awaited. `false` = that contender has
+    /// gone since the listing, or there is none.
     async fn watch_ahead(
         &mut self,
         session: &Arc<Session>,
@@ -173,23 +182,30 @@ impl QueuedContender {
         let Some(watcher) = watch_child(session, parent, &just_ahead.child, until).await? else {
             return Ok(false);
         };
-        let (told, wake) = watch::channel(false);
+        let (fired, wake) = watch::channel(false);
         let watched = Arc::clone(session);
-        // The task runs on the backend's own thread. The end of the session comes first, because a
-        // watch must not be polled once its client is gone: it panics then.
+        // The task runs on the backend's own thread. It looks for the end of the session first,
+        // because a watch panics when it is polled after its client is gone.
         let watcher_task = self.supervisor.context.runtime.spawn(async move {
             tokio::select! {
                 biased;
                 _ = watched.wait_for_end() => {}
                 _ = watcher.changed() => {}
             }
-            told.send_replace(true);
+            fired.send_replace(true);
         });
         self.wake = Some(WakeSource::Theirs(wake, watcher_task.abort_handle()));
         Ok(true)
     }
 
-    async fn holder(&self, session: &Session, parent: &str, until: Moment) -> Option<HolderInfo> {
+    /// The holder label of the first contender ahead that has not let go, for the answer to a
+    /// refused attempt.
+    async fn find_holder(
+        &self,
+        session: &Session,
+        parent: &str,
+        until: Moment,
+    ) -> Option<HolderInfo> {
         let first = self.ahead.iter().find(|ahead| !ahead.has_let_go())?;
         match &first.ours {
             Some(node) => Some(node.holder.clone()),
@@ -199,7 +215,7 @@ impl QueuedContender {
 }
 
 /// Sets a watch that fires when a child goes; `None` when the child has gone already. The watch may
-/// fire earlier: where these credentials may not read the child, it is a watch on the container.
+/// fire earlier: if these credentials may not read the child, it is a watch on the container.
 async fn watch_child(
     session: &Session,
     parent: &str,
@@ -210,18 +226,18 @@ async fn watch_child(
     let client = session.client()?;
     let path = format!("{parent}/{child}");
     let asked = client.get_and_watch_data(&path);
-    match session.answer(Access::Read, until, asked).await? {
+    match session.await_answer(Access::Read, until, asked).await? {
         Ok((_, _, watcher)) => return Ok(Some(watcher)),
         Err(zk::Error::NoNode) => return Ok(None),
         Err(zk::Error::NoAuth) => {}
         Err(error) => return Err(translate(error, Access::Read)),
     }
-    // The node was made with other credentials, in a container that everybody may read, so watch
-    // the container. That wakes every contender behind such a node with each change of the queue;
-    // do not mix credentials in one queue. A watch on the node's existence would not help: servers
-    // with the fix for CVE-2024-23944 keep its event from clients that may not read the node.
+    // Another client made the node with other credentials, in a container that these credentials
+    // may read, so watch the container. Such a watch wakes every contender behind such a node at
+    // each change of the queue. A watch on the node's existence would not help: servers with the
+    // fix for CVE-2024-23944 do not send its event to clients that may not read the node.
     let asked = client.list_and_watch_children(parent);
-    match session.answer(Access::Read, until, asked).await? {
+    match session.await_answer(Access::Read, until, asked).await? {
         Ok((children, watcher)) => {
             let is_there = children.iter().any(|other| other == child);
             Ok(is_there.then_some(watcher))
@@ -235,16 +251,16 @@ async fn watch_child(
 impl Contender for QueuedContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check("zookeeper")?;
-        let asked = self.supervisor.context.clock.now();
-        let until = self.supervisor.context.limit();
+        let asked_at = self.supervisor.context.clock.now();
+        let until = self.supervisor.context.operation_deadline();
         let (session, node) = self.ensure_entry(until).await?;
         let ttl = self.request.ttl;
         loop {
-            // A listing that found a contender in the way may be used again: contenders ahead can
-            // only have let go since.
+            // An older listing may be used again, because nobody can have entered ahead since then.
+            // An empty list that is not fresh says nothing: the queue was never listed.
             let known = self.fresh || !self.ahead.is_empty();
             if node.status() == NodeStatus::Held || (known && self.is_our_turn()) {
-                return grant(&session, &node, asked, ttl, until)
+                return grant_or_extend(&session, &node, asked_at, ttl, until)
                     .await
                     .map(Attempt::Acquired);
             }
@@ -254,7 +270,7 @@ impl Contender for QueuedContender {
                 continue;
             }
             if self.watch_ahead(&session, &node.parent, until).await? {
-                let holder = self.holder(&session, &node.parent, until).await;
+                let holder = self.find_holder(&session, &node.parent, until).await;
                 return Ok(Attempt::Busy(holder));
             }
         }
@@ -271,13 +287,13 @@ impl Contender for QueuedContender {
         let ahead_goes = async {
             match &mut self.wake {
                 Some(WakeSource::Ours(status)) => {
-                    let out = |status: &NodeStatus| {
+                    let has_let_go = |status: &NodeStatus| {
                         matches!(status, NodeStatus::Leaving | NodeStatus::Gone(_))
                     };
-                    let _ = status.wait_for(out).await;
+                    let _ = status.wait_for(has_let_go).await;
                 }
-                Some(WakeSource::Theirs(told, _)) => {
-                    let _ = told.wait_for(|told| *told).await;
+                Some(WakeSource::Theirs(fired, _)) => {
+                    let _ = fired.wait_for(|fired| *fired).await;
                 }
                 None => {}
             }
@@ -298,9 +314,9 @@ impl Contender for QueuedContender {
         if entry.node.status() == NodeStatus::Held || !entry.node.start_leaving() {
             return Ok(());
         }
-        let until = self.supervisor.context.limit();
+        let until = self.supervisor.context.operation_deadline();
         // A failed deletion goes on in the background, for as long as the session lives.
-        delete(&entry.session, &entry.node, until).await?;
+        delete_node(&entry.session, &entry.node, until).await?;
         Ok(())
     }
 }

@@ -44,7 +44,9 @@ fn main() -> ExitCode {
     // Few tests, because a runner starts each one alone, and each needs an ensemble of its own.
     let standstill = handle.clone();
     let tests = vec![
-        Trial::test("conformance_and_processes", move || handle.block_on(all())),
+        Trial::test("conformance_and_processes", move || {
+            handle.block_on(run_all())
+        }),
         Trial::test("a_write_after_a_standstill_proves_nothing", move || {
             standstill.block_on(a_write_after_a_standstill_proves_nothing())
         }),
@@ -60,7 +62,7 @@ async fn open(servers: &str) -> Opened<Store> {
     Ok(Store::new(store.lock(), store.records()))
 }
 
-async fn all() -> Outcome {
+async fn run_all() -> Outcome {
     let ensemble = ZooKeeper::start()?;
     let servers = ensemble.servers();
     let program = env::current_exe()?;
@@ -180,7 +182,7 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
         let names: Vec<_> = (0..4)
             .map(|at| format!("standstill-{round}-{at}"))
             .collect();
-        if standstills(&workers, &theirs, &stranger, &names, &proxies).await? {
+        if stop_and_continue(&workers, &theirs, &stranger, &names, &proxies).await? {
             return Ok(());
         }
         for proxy in &proxies {
@@ -192,7 +194,7 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
 
 /// Stops and continues one client for each name. `false` = the leader heard of every session after
 /// its client went on, so this round shows nothing.
-async fn standstills(
+async fn stop_and_continue(
     workers: &Workers,
     theirs: &Locker,
     stranger: &zk::Client,

@@ -64,12 +64,12 @@ impl Acquire {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::parse_lock_name(&self.name)?;
         let store = context.open(Sharing::Required).await?;
-        let outcome = self.take(&name, context, &store).await;
+        let outcome = self.acquire_and_print(&name, context, &store).await;
         store.close().await;
         outcome
     }
 
-    async fn take(self, name: &LockName, context: &Context, store: &Store) -> Outcome {
+    async fn acquire_and_print(self, name: &LockName, context: &Context, store: &Store) -> Outcome {
         let locker = store.locker();
         let capabilities = locker.capabilities();
         if !capabilities.tickets {

@@ -28,14 +28,14 @@ use crate::{
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
     /// Workload
-    #[arg(long, value_name = "WORKLOAD", default_value = "uncontended", value_parser = workloads())]
+    #[arg(long, value_name = "WORKLOAD", default_value = "uncontended", value_parser = workload_parser())]
     workload: Choice,
     /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2, cache 64,
     /// counters 16, takeover 64]
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
     /// How long to measure
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     seconds: Duration,
     /// In how many rounds, whose median and spread are shown
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -113,7 +113,7 @@ impl Bench {
                 return Box::pin(self.takeover.execute(rounds, context)).await;
             }
         };
-        if let Some(flag) = self.takeover.given() {
+        if let Some(flag) = self.takeover.first_given_flag() {
             return Err(Failure::usage(format!(
                 "{flag} is for --workload takeover, not for {workload}"
             )));
@@ -135,9 +135,9 @@ impl Bench {
         }
         options.checked_callers(workload)?;
         let report = if workload == Workload::Counters {
-            counters::measured(context, &options).await?
+            counters::measure_store(context, &options).await?
         } else if workload == Workload::Cache {
-            cache::measured(context, &options).await?
+            cache::measure_store(context, &options).await?
         } else {
             let store = context.open(Sharing::Optional).await?;
             output::print_message(format_args!(
@@ -164,7 +164,7 @@ impl Bench {
     }
 }
 
-fn workloads() -> impl clap::builder::TypedValueParser<Value = Choice> {
+fn workload_parser() -> impl clap::builder::TypedValueParser<Value = Choice> {
     let names = Workload::LOCKS.map(Workload::as_str);
     PossibleValuesParser::new(names.into_iter().chain(["cache", "counters", "takeover"])).try_map(
         |name| match name.as_str() {
@@ -176,7 +176,7 @@ fn workloads() -> impl clap::builder::TypedValueParser<Value = Choice> {
     )
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn parse_seconds(text: &str) -> Result<Duration, String> {
     text.parse::<f64>()
         .ok()
         .filter(|seconds| *seconds > 0.0)

@@ -6,7 +6,7 @@ use clap::Args;
 use distlock_report::Comparison;
 
 use crate::{
-    compare::{self, Effort, StoreToSpawn, Wanted},
+    compare::{self, ComparisonOptions, Effort, StoreToSpawn},
     context::Context,
     exit::{Failure, Outcome, code, code_of_signal},
     group::Signals,
@@ -57,7 +57,7 @@ impl Compare {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         if let Some(json) = &self.render {
             let comparison = compare::render_again(json, &self.out)?;
-            show(&comparison, &self.out, context)?;
+            print_report(&comparison, &self.out, context)?;
             return Ok(code::OK);
         }
         let targets = if self.spawn.is_empty() || context.has_backend_flag() {
@@ -72,7 +72,7 @@ impl Compare {
             ));
         }
         let out = self.out.clone();
-        let wanted = Wanted {
+        let wanted = ComparisonOptions {
             targets,
             spawn: self.spawn,
             effort: match (self.tiny, self.quick) {
@@ -93,7 +93,7 @@ impl Compare {
                 return Ok(code_of_signal(signal.as_raw()));
             }
         };
-        show(&written, &out, context).or_else(Failure::ignore_closed_pipe)?;
+        print_report(&written, &out, context).or_else(Failure::ignore_closed_pipe)?;
         let died: Vec<_> = written
             .stores
             .iter()
@@ -111,7 +111,7 @@ impl Compare {
 }
 
 /// Prints the report itself, or the path of its files.
-fn show(comparison: &Comparison, out: &Path, context: &Context) -> Outcome<()> {
+fn print_report(comparison: &Comparison, out: &Path, context: &Context) -> Outcome<()> {
     if context.wants_json() {
         output::print_json(comparison)
     } else {

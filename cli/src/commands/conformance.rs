@@ -43,7 +43,7 @@ Examples:
 impl Conformance {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let target = context.target(Sharing::Optional)?;
-        let subject = self.subject(&target).await?;
+        let subject = self.connect_subject(&target).await?;
         let filter = self.filter.as_deref();
         let chosen: Vec<_> = cases(&subject)
             .into_iter()
@@ -69,7 +69,7 @@ impl Conformance {
             }
             return Ok(code::OK);
         }
-        let bar = progress(chosen.len());
+        let bar = progress_bar(chosen.len());
         let options = Options::default().filter(filter);
         let results = run_with(&subject, &options, |result| {
             bar.inc(1);
@@ -89,7 +89,7 @@ impl Conformance {
                 }))
             })
         } else {
-            output::print_line(table(&results).trim_fmt())
+            output::print_line(result_table(&results).trim_fmt())
         };
         printed.or_else(Failure::ignore_closed_pipe)?;
         let count = |status| {
@@ -113,7 +113,7 @@ impl Conformance {
         Ok(code::OK)
     }
 
-    async fn subject(&self, target: &Target) -> Outcome<Subject> {
+    async fn connect_subject(&self, target: &Target) -> Outcome<Subject> {
         let target = match self.over_records {
             true => target.clone().wrapped_by("kv+"),
             false => target.clone(),
@@ -134,7 +134,7 @@ impl Conformance {
             [super::conformance_worker::NAME],
             target.reveal_url(),
         );
-        let client = move || client(target.clone(), shared.clone());
+        let client = move || open_client(target.clone(), shared.clone());
         let subject = Subject::connect(capabilities.backend, client).await?;
         Ok(if within_process {
             subject
@@ -144,10 +144,10 @@ impl Conformance {
     }
 }
 
-pub(crate) type Opening = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
+pub(crate) type OpeningClient = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
 
 /// Opens one more independent client of the store.
-pub(crate) fn client(target: Target, shared: Option<Store>) -> Opening {
+pub(crate) fn open_client(target: Target, shared: Option<Store>) -> OpeningClient {
     Box::pin(async move {
         match shared {
             Some(store) => Ok(Store::new(
@@ -160,7 +160,7 @@ pub(crate) fn client(target: Target, shared: Option<Store>) -> Opening {
 }
 
 /// The bar goes to standard error, and only to a terminal.
-fn progress(cases: usize) -> ProgressBar {
+fn progress_bar(cases: usize) -> ProgressBar {
     let bar = ProgressBar::new(u64::try_from(cases).unwrap_or(u64::MAX));
     if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {elapsed} {msg}") {
         bar.set_style(style);
@@ -169,7 +169,7 @@ fn progress(cases: usize) -> ProgressBar {
     bar
 }
 
-fn table(results: &[CaseResult]) -> Table {
+fn result_table(results: &[CaseResult]) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)

@@ -54,9 +54,9 @@ impl Demo {
                     "demo recipes plays on a store of its own, not on --backend",
                 ));
             }
-            let play = Box::pin(crate::demo::recipes::play(context.wants_json()));
+            let play = Box::pin(crate::demo::recipes::play_scenes(context.wants_json()));
             return tokio::select! {
-                played = play => verdict(played),
+                played = play => exit_code_of(played),
                 signal = signals.next_ending() => Ok(code_of_signal(signal.as_raw())),
             };
         }
@@ -72,16 +72,16 @@ impl Demo {
             }
             None
         };
-        let play = Box::pin(crate::demo::play(backend, context.wants_json()));
+        let play = Box::pin(crate::demo::play_scenes(backend, context.wants_json()));
         tokio::select! {
-            played = play => verdict(played),
+            played = play => exit_code_of(played),
             // The future is dropped: its nodes are killed and its folder is removed.
             signal = signals.next_ending() => Ok(code_of_signal(signal.as_raw())),
         }
     }
 }
 
-fn verdict(played: anyhow::Result<bool>) -> Outcome {
+fn exit_code_of(played: anyhow::Result<bool>) -> Outcome {
     match played {
         Ok(true) => Ok(code::OK),
         Ok(false) => Ok(code::FAILED),

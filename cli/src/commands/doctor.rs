@@ -64,7 +64,7 @@ impl Doctor {
                 .set_header(["VERDICT", "CHECK", "DETAIL"]);
             for finding in &health.findings {
                 let detail = presentable(&finding.detail);
-                table.add_row([word(finding.verdict), finding.check, &detail]);
+                table.add_row([verdict_word(finding.verdict), finding.check, &detail]);
             }
             let server = format!("{} at {}", health.server, target.masked_url());
             output::print_line(presentable(&server))
@@ -127,7 +127,7 @@ fn all_options(driver: &dyn Driver) -> impl Iterator<Item = &DriverOption> {
     own.iter().chain(common)
 }
 
-fn word(verdict: Verdict) -> &'static str {
+fn verdict_word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Pass => "pass",
         Verdict::Unknown => "unknown",

@@ -6,7 +6,7 @@ use clap::Args;
 use distlock::{Guard, HolderLabel, LockName, Locker, Moment};
 use rustix::process::Signal;
 
-use super::run::{End, Supervised, check_kill_after, code_of, command_for};
+use super::run::{End, Supervised, check_kill_after, code_of_status, command_with_lock};
 use crate::{
     context::{Context, Sharing},
     exit::{Outcome, code, code_of_signal},
@@ -78,12 +78,12 @@ Examples:
 /// The first and the longest pause after a command that ends by itself.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// The longest time of the script that runs after a term.
-const FAREWELL: Duration = Duration::from_secs(30);
+const LOSS_SCRIPT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The end of a term.
-enum Term {
+enum TermEnd {
     /// A signal asked this process to end, with this code.
-    Told(u8),
+    Signalled(u8),
     /// The command ended by itself, or could not be started.
     Over,
     /// The seat was lost.
@@ -106,13 +106,15 @@ impl Elect {
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let locker = store.locker();
-        let outcome = self.stand(&locker, &name, &holder, &mut signals).await;
+        let outcome = self
+            .stand_repeatedly(&locker, &name, &holder, &mut signals)
+            .await;
         store.close().await;
         outcome
     }
 
     /// Stands in the election again and again until a signal ends this process.
-    async fn stand(
+    async fn stand_repeatedly(
         &self,
         locker: &Locker,
         name: &LockName,
@@ -133,19 +135,20 @@ impl Elect {
             };
             output::print_message(format_args!("leads {name:?}, term {}", guard.token()));
             let began = clock.now();
-            let term = self.term(locker, &guard, holder, signals).await;
+            let term = self.run_term(locker, &guard, holder, signals).await;
             let token = guard.token();
             let _ = guard.release().await;
             output::print_message(format_args!("leads {name:?} no more"));
             if let Some(script) = &self.on_loss {
-                self.farewell(locker, script, name, holder, token).await;
+                self.run_loss_script(locker, script, name, holder, token)
+                    .await;
             }
             match term? {
-                Term::Told(code) => return Ok(code),
-                Term::Lost => continue,
-                Term::Over => {}
+                TermEnd::Signalled(code) => return Ok(code),
+                TermEnd::Lost => continue,
+                TermEnd::Over => {}
             }
-            if is_calm(began, clock.now()) {
+            if was_long(began, clock.now()) {
                 pause = PAUSES.0;
             }
             output::print_message(format_args!("stands for {name:?} again in {pause:?}"));
@@ -158,13 +161,13 @@ impl Elect {
     }
 
     /// Runs one term: the script, then the command, until either ends or the seat is lost.
-    async fn term(
+    async fn run_term(
         &self,
         locker: &Locker,
         guard: &Guard,
         holder: &HolderLabel,
         signals: &mut Signals,
-    ) -> Outcome<Term> {
+    ) -> Outcome<TermEnd> {
         let clock = locker.clock();
         let supervised = Supervised {
             command: &self.command,
@@ -172,29 +175,29 @@ impl Elect {
             kill_after: self.kill_after,
         };
         if let Some(script) = &self.on_gain {
-            let script = by_shell(script);
+            let script = shell_words(script);
             let gain = Supervised {
                 command: &script,
                 ..supervised
             };
             let end = match gain.run(guard, signals, &*clock).await {
-                Err(failure) if failure.code == code::LOST => return Ok(Term::Lost),
+                Err(failure) if failure.code == code::LOST => return Ok(TermEnd::Lost),
                 end => end?,
             };
-            match over(end, "--on-gain") {
-                Term::Over if succeeded(end) => {}
+            match term_end(end, "--on-gain") {
+                TermEnd::Over if succeeded(end) => {}
                 term => return Ok(term),
             }
         }
         match supervised.run(guard, signals, &*clock).await {
             // The lease had run out before the command could start: this process stood still.
-            Err(failure) if failure.code == code::LOST => Ok(Term::Lost),
-            end => Ok(over(end?, "the command")),
+            Err(failure) if failure.code == code::LOST => Ok(TermEnd::Lost),
+            end => Ok(term_end(end?, "the command")),
         }
     }
 
     /// Runs the script after a term; no lock protects it any more.
-    async fn farewell(
+    async fn run_loss_script(
         &self,
         locker: &Locker,
         script: &OsString,
@@ -202,8 +205,8 @@ impl Elect {
         holder: &HolderLabel,
         token: distlock::FencingToken,
     ) {
-        let words = by_shell(script);
-        let mut command = command_for(&words, name, token, holder);
+        let words = shell_words(script);
+        let mut command = command_with_lock(&words, name, token, holder);
         let mut group = match ProcessGroup::spawn(&mut command) {
             Ok(group) => group,
             Err(error) => {
@@ -211,18 +214,18 @@ impl Elect {
             }
         };
         tokio::select! {
-            ended = group.leader_ended() => if !ended.as_ref().is_ok_and(ExitStatus::success) {
+            ended = group.wait_for_leader() => if !ended.as_ref().is_ok_and(ExitStatus::success) {
                 output::print_message(format_args!("--on-loss failed: {ended:?}"));
             },
-            () = locker.clock().sleep(FAREWELL) => {
-                output::print_message(format_args!("--on-loss was killed after {FAREWELL:?}"));
+            () = locker.clock().sleep(LOSS_SCRIPT_LIMIT) => {
+                output::print_message(format_args!("--on-loss was killed after {LOSS_SCRIPT_LIMIT:?}"));
             }
         }
         group.signal(Signal::KILL);
     }
 }
 
-fn by_shell(script: &OsString) -> [OsString; 3] {
+fn shell_words(script: &OsString) -> [OsString; 3] {
     ["/bin/sh".into(), "-c".into(), script.clone()]
 }
 
@@ -231,25 +234,27 @@ fn succeeded(end: End) -> bool {
 }
 
 /// The end of a term, from the end of a command.
-fn over(end: End, what: &str) -> Term {
+fn term_end(end: End, what: &str) -> TermEnd {
     match end {
-        End::LockLost { told: None } => Term::Lost,
-        End::LockLost { told: Some(_) } => Term::Told(code::LOST),
+        End::LockLost { asked_to_end: None } => TermEnd::Lost,
+        End::LockLost {
+            asked_to_end: Some(_),
+        } => TermEnd::Signalled(code::LOST),
         End::ByItself {
             status,
-            told: Some(_),
+            asked_to_end: Some(_),
             ..
-        } => Term::Told(code_of(status)),
+        } => TermEnd::Signalled(code_of_status(status)),
         End::ByItself { status, .. } => {
             if !status.success() {
                 output::print_message(format_args!("{what} ended with {status}"));
             }
-            Term::Over
+            TermEnd::Over
         }
     }
 }
 
 /// Whether a term was long enough to start again with the shortest pause.
-fn is_calm(began: Moment, ended: Moment) -> bool {
+fn was_long(began: Moment, ended: Moment) -> bool {
     ended.since(began) >= PAUSES.1
 }

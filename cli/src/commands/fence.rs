@@ -8,7 +8,7 @@ use distlock_recipes::RecordsFence;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::run::not_started;
+use super::run::start_failure;
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
@@ -32,9 +32,9 @@ use crate::{
 )]
 pub(crate) struct Fence {
     #[command(subcommand)]
-    only: Option<Only>,
+    only: Option<FenceAction>,
     #[command(flatten)]
-    place: Place,
+    place: MemoryOption,
     #[command(flatten)]
     token: TokenOption,
     /// The resource
@@ -71,7 +71,7 @@ impl TokenOption {
 
 /// The place that remembers the highest token.
 #[derive(Args, Debug)]
-struct Place {
+struct MemoryOption {
     /// Remember in this file, PATH.fence and PATH.fence.lock instead of the backend; for one NAME,
     /// on this host
     #[arg(long, value_name = "PATH")]
@@ -79,7 +79,7 @@ struct Place {
 }
 
 #[derive(Debug, Subcommand)]
-enum Only {
+enum FenceAction {
     /// Say whether a token would be let through, and run nothing: 0 if it would, 76 if not
     #[command(after_help = CHECK_EXAMPLES)]
     Check {
@@ -89,7 +89,7 @@ enum Only {
         #[command(flatten)]
         token: TokenOption,
         #[command(flatten)]
-        place: Place,
+        place: MemoryOption,
     },
     /// Forget which tokens were seen, when the store that gives them out has lost its history and
     /// all former holders are known to be gone
@@ -99,7 +99,7 @@ enum Only {
         #[arg(value_name = "NAME")]
         name: OsString,
         #[command(flatten)]
-        place: Place,
+        place: MemoryOption,
     },
 }
 
@@ -132,13 +132,13 @@ Examples:
 const VARIABLE: &str = "DISTLOCK_TOKEN";
 
 /// The place that remembers tokens: a file or the store.
-enum Memory {
+enum TokenMemory {
     File(FencedFile, LockName),
     Store(Store),
 }
 
 #[derive(Serialize)]
-struct Checked<'a> {
+struct CheckJson<'a> {
     name: &'a str,
     token: FencingToken,
     highest_seen: Option<FencingToken>,
@@ -148,14 +148,14 @@ struct Checked<'a> {
 impl Fence {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         match self.only {
-            Some(Only::Check { name, token, place }) => {
+            Some(FenceAction::Check { name, token, place }) => {
                 let (name, token) = (values::parse_lock_name(&name)?, token.get()?);
                 let memory = place.open(&name, context).await?;
                 let highest = memory.highest(&name).await;
                 memory.close().await;
-                check(&name, token, highest?.as_ref(), context)
+                print_check(&name, token, highest?.as_ref(), context)
             }
-            Some(Only::Reset { name, place }) => {
+            Some(FenceAction::Reset { name, place }) => {
                 let name = values::parse_lock_name(&name)?;
                 let memory = place.open(&name, context).await?;
                 let reset = memory.reset(&name).await;
@@ -166,21 +166,21 @@ impl Fence {
                 let name = self.name.unwrap_or_default();
                 let (name, token) = (values::parse_lock_name(&name)?, self.token.get()?);
                 let memory = self.place.open(&name, context).await?;
-                let admitted = memory.admit(&name, &shown(token)).await;
+                let admitted = memory.admit(&name, &without_owner(token)).await;
                 memory.close().await;
                 admitted?;
                 let mut command = Command::new(&self.command[0]);
                 let error = command.args(&self.command[1..]).exec();
-                Err(not_started(&self.command[0], &error))
+                Err(start_failure(&self.command[0], &error))
             }
         }
     }
 }
 
-impl Place {
-    async fn open(&self, name: &LockName, context: &Context) -> Outcome<Memory> {
+impl MemoryOption {
+    async fn open(&self, name: &LockName, context: &Context) -> Outcome<TokenMemory> {
         let Some(path) = &self.file else {
-            return Ok(Memory::Store(context.open(Sharing::Required).await?));
+            return Ok(TokenMemory::Store(context.open(Sharing::Required).await?));
         };
         if context.has_backend_flag() {
             return Err(Failure::usage(
@@ -195,12 +195,12 @@ impl Place {
                 path_excerpt(path),
                 String::from_utf8_lossy(&whose)
             ))),
-            _ => Ok(Memory::File(file, name.clone())),
+            _ => Ok(TokenMemory::File(file, name.clone())),
         }
     }
 }
 
-impl Memory {
+impl TokenMemory {
     async fn admit(&self, name: &LockName, fence: &Shown) -> Outcome<()> {
         let admitted = match self {
             Self::File(file, name) => file.write(fence, name.as_str().as_bytes()),
@@ -235,11 +235,11 @@ impl Memory {
 }
 
 /// A script knows only its token, so all holders of one token are the same to the gate.
-fn shown(token: FencingToken) -> Shown {
+fn without_owner(token: FencingToken) -> Shown {
     Shown::new(token, Uuid::nil(), Epoch::new(""))
 }
 
-fn check(
+fn print_check(
     name: &LockName,
     token: FencingToken,
     highest: Option<&Shown>,
@@ -247,7 +247,7 @@ fn check(
 ) -> Outcome {
     let refused = highest.filter(|highest| highest.token > token);
     if context.wants_json() {
-        output::print_json(&Checked {
+        output::print_json(&CheckJson {
             name: name.as_str(),
             token,
             highest_seen: highest.map(|highest| highest.token),

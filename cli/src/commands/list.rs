@@ -27,7 +27,7 @@ Examples:
   distlock list order: --json     (one object a line, fields as in `inspect`)";
 
 /// Locks are read in pages of this size, so that a store with a million locks prints at once.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 
 impl List {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
@@ -35,7 +35,7 @@ impl List {
             Failure::usage("the prefix is not UTF-8: no lock name can start with it")
         })?;
         let store = context.open(Sharing::Required).await?;
-        let listed = print(&store.locker(), &prefix, context.wants_json()).await;
+        let listed = print_locks(&store.locker(), &prefix, context.wants_json()).await;
         store.close().await;
         listed?;
         Ok(code::OK)
@@ -43,7 +43,7 @@ impl List {
 }
 
 /// Prints all locks; as JSON, each page when it is read.
-async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
+async fn print_locks(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
     let mut table = Table::new();
     // A terminal gets a table of its width; a pipe gets one lock per line.
     table
@@ -52,7 +52,7 @@ async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
         .set_header(["NAME", "HOLDER", "TOKEN", "SINCE", "EXPIRES IN"]);
     let mut after = None;
     loop {
-        let page = locker.list_page(prefix, after.as_ref(), PAGE).await?;
+        let page = locker.list_page(prefix, after.as_ref(), PAGE_SIZE).await?;
         for info in &page {
             if as_json {
                 output::print_json(&LockJson::from(info))?;
@@ -73,7 +73,7 @@ async fn print(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
             ]);
         }
         match page.last() {
-            Some(last) if page.len() == PAGE as usize => after = Some(last.name.clone()),
+            Some(last) if page.len() == PAGE_SIZE as usize => after = Some(last.name.clone()),
             _ => break,
         }
     }

@@ -37,21 +37,23 @@ fn without_help(command: clap::Command) -> clap::Command {
 }
 
 /// Sets the synopsis to the one of `--help`: the generator's own lacks the `--` between arguments.
-fn with_usage(mut command: clap::Command) -> clap::Command {
+fn with_usage_of_help(mut command: clap::Command) -> clap::Command {
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim().to_owned();
-    command.override_usage(usage).mut_subcommands(with_usage)
+    command
+        .override_usage(usage)
+        .mut_subcommands(with_usage_of_help)
 }
 
-fn page(command: &clap::Command) -> io::Result<String> {
+fn render_page(command: &clap::Command) -> io::Result<String> {
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut text)?;
-    Ok(with_headings(&String::from_utf8_lossy(&text)))
+    Ok(split_notes_by_headings(&String::from_utf8_lossy(&text)))
 }
 
 /// Gives the sections below the options the headings that they have in `--help`, and keeps their
 /// lines unwrapped, since readers copy examples from them.
-fn with_headings(page: &str) -> String {
+fn split_notes_by_headings(page: &str) -> String {
     const BELOW: &str = "\n.SH EXTRA\n";
     let Some((above, below)) = page.split_once(BELOW) else {
         return page.to_owned();
@@ -89,7 +91,7 @@ fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
         write_pages(below, folder)?;
     }
     let name = clap_mangen::Man::new(command.clone()).get_filename();
-    fs::write(folder.join(name), page(command)?)
+    fs::write(folder.join(name), render_page(command)?)
 }
 
 impl Man {
@@ -98,7 +100,7 @@ impl Man {
         tool = without_help(tool);
         // This gives every command its full name and the global flags.
         tool.build();
-        tool = with_usage(tool);
+        tool = with_usage_of_help(tool);
         if let Some(folder) = self.dir {
             let written = fs::create_dir_all(&folder).and_then(|()| write_pages(&tool, &folder));
             written.map_err(|error| {
@@ -125,7 +127,7 @@ impl Man {
                 ))
             })?;
         }
-        output::print_bytes(page(command)?.as_bytes())?;
+        output::print_bytes(render_page(command)?.as_bytes())?;
         Ok(code::OK)
     }
 }

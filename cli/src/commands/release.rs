@@ -26,7 +26,7 @@ Examples:
 
 impl Release {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
-        let ticket = ticket::read()?;
+        let ticket = ticket::read_ticket()?;
         let store = context.open(Sharing::Required).await?;
         let released = store.locker().release_ticket(&ticket).await;
         store.close().await;

@@ -38,7 +38,7 @@ Examples:
 
 impl Renew {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
-        let ticket = ticket::read()?;
+        let ticket = ticket::read_ticket()?;
         let ttl = self.ttl.unwrap_or_else(|| ticket.ttl().duration());
         let store = context.open(Sharing::Required).await?;
         let renewed = store.locker().renew_ticket(&ticket, ttl).await;

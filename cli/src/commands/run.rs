@@ -3,7 +3,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
-use distlock::{ErrorKind, Guard, HolderLabel, LockName, Locker, Released, Store};
+use distlock::{ErrorKind, Guard, HolderLabel, LockName, Locker, Moment, Released, Store};
 use distlock_recipes::{Due, Periodic};
 
 use crate::{
@@ -18,7 +18,9 @@ use crate::{
 mod command;
 mod supervise;
 
-pub(super) use command::{Supervised, check_kill_after, code_of, command_for, not_started};
+pub(super) use command::{
+    Supervised, check_kill_after, code_of_status, command_with_lock, start_failure,
+};
 pub(super) use supervise::End;
 
 /// Run a command while holding a lock.
@@ -141,7 +143,7 @@ Examples:
   distlock run report --every 1h -- ./report.sh     (cron on several hosts)";
 
 /// A wait of this length is not announced.
-const SILENCE: Duration = Duration::from_secs(1);
+const SILENT_WAIT: Duration = Duration::from_secs(1);
 
 /// A command that runs once per period.
 struct Period {
@@ -153,13 +155,13 @@ struct Period {
 enum Turn {
     Ours(Guard),
     /// The command does not run, for this reason.
-    Over(String),
+    NotOurs(String),
 }
 
 impl Turn {
-    fn started(name: &LockName, ago: Duration) -> Self {
+    fn already_started(name: &LockName, ago: Duration) -> Self {
         let ago = Duration::from_millis(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
-        Self::Over(format!("{name:?} was started {ago:?} ago"))
+        Self::NotOurs(format!("{name:?} was started {ago:?} ago"))
     }
 }
 
@@ -191,53 +193,49 @@ impl Run {
             store = context.open(Sharing::Required) => store?,
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
+        let outcome = self.run_on(&store, &name, &mut signals).await;
+        store.close().await;
+        outcome
+    }
+
+    /// Takes the lock, runs the command under it, and releases the lock.
+    async fn run_on(&self, store: &Store, name: &LockName, signals: &mut Signals) -> Outcome {
         let locker = store.locker();
-        let period = match self
+        let period = self
             .every
-            .map(|every| self.period(&store, every))
-            .transpose()
-        {
-            Ok(period) => period,
-            Err(error) => {
-                store.close().await;
-                return Err(error.into());
-            }
-        };
+            .map(|every| self.period(store, every))
+            .transpose()?;
         let holder = match &self.holder {
             Some(holder) => values::parse_holder(holder)?,
             None => HolderLabel::of_this_process(),
         };
         let taken = tokio::select! {
-            taken = self.turn(period.as_ref(), &locker, &name, &holder) => taken,
+            taken = self.take_turn(period.as_ref(), &locker, name, &holder) => taken,
             signal = signals.next_ending() => {
                 output::print_message(format_args!("stopped waiting for {name:?}"));
-                store.close().await;
                 return Ok(code_of_signal(signal.as_raw()));
             }
         };
         let guard = match taken {
             Ok(Turn::Ours(guard)) => guard,
-            Ok(Turn::Over(why)) => {
+            Ok(Turn::NotOurs(why)) => {
                 output::print_message(format_args!("not run: {why}"));
-                store.close().await;
                 return Ok(self.every_exit);
             }
-            Err(error) => {
-                store.close().await;
-                if error.kind() == ErrorKind::Timeout {
-                    let mut busy = Failure::from(error);
-                    busy.code = self.busy_exit_code;
-                    return Err(busy);
-                }
-                return Err(error.into());
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                let mut busy = Failure::from(error);
+                busy.code = self.busy_exit_code;
+                return Err(busy);
             }
+            Err(error) => return Err(error.into()),
         };
-        let end = Supervised {
+
+        let supervised = Supervised {
             command: &self.command,
             holder: &holder,
             kill_after: self.kill_after,
         };
-        let end = end.run(&guard, &mut signals, &*locker.clock()).await;
+        let end = supervised.run(&guard, signals, &*locker.clock()).await;
         if let (Some(period), Ok(End::ByItself { status, .. })) = (&period, &end)
             && status.success()
             && let Err(error) = period.periodic.succeeded(&guard).await
@@ -247,37 +245,12 @@ impl Run {
             ));
         }
         let released = guard.release().await;
-        let outcome = match (end, &released) {
-            // The store gave the lock away while the lease had time left, and no renewal has
-            // noticed yet: the command ran on, and somebody else may have held the lock meanwhile.
-            (Ok(End::ByItself { held_until, .. }), Released::AlreadyLost(reason))
-                if locker.clock().now() < held_until =>
-            {
-                output::print_message(format_args!(
-                    "{name:?} was lost while the command ran, which was not stopped: {reason}"
-                ));
-                Ok(code::LOST)
-            }
-            // Until its deadline a lease belongs to its holder alone. A lease that ran out after
-            // the command's end, while no release reached the store, does not make the command's
-            // work unsafe.
-            (Ok(End::ByItself { status, .. }), Released::AlreadyLost(reason)) => {
-                output::print_message(format_args!(
-                    "warning: {name:?} could not be released and has ended by itself, after the \
-                    command had: {reason}"
-                ));
-                Ok(code_of(status))
-            }
-            (Ok(End::ByItself { status, .. }), _) => Ok(code_of(status)),
-            (Ok(End::LockLost { .. }), _) => Ok(code::LOST),
-            (Err(failure), _) => Err(failure),
-        };
+        let outcome = outcome_of(name, end, &released, locker.clock().now());
         if let Released::Unconfirmed(error) = released {
             output::print_message(format_args!(
                 "warning: {error}; the lock ends by itself after its TTL"
             ));
         }
-        store.close().await;
         outcome
     }
 
@@ -290,8 +263,8 @@ impl Run {
     }
 
     /// Takes the lock. With a period it also records the start of the job under the lock. Then
-    /// [`Turn::Over`] means that the job is not due, or that another process holds the lock.
-    async fn turn(
+    /// [`Turn::NotOurs`] means that the job is not due, or that another process holds the lock.
+    async fn take_turn(
         &self,
         period: Option<&Period>,
         locker: &Locker,
@@ -299,19 +272,19 @@ impl Run {
         holder: &HolderLabel,
     ) -> distlock::Result<Turn> {
         let Some(Period { periodic, every }) = period else {
-            return self.take(locker, name, holder).await.map(Turn::Ours);
+            return self.acquire(locker, name, holder).await.map(Turn::Ours);
         };
         match periodic.due(name, *every).await {
-            Ok(Due::Later { started }) => return Ok(Turn::started(name, started)),
+            Ok(Due::Later { started }) => return Ok(Turn::already_started(name, started)),
             Ok(Due::Now) => {}
             // The period is checked again under the lock, and the wait for the lock may outlast
             // this error.
             Err(error) if error.is_retryable() => {}
             Err(error) => return Err(error),
         }
-        let guard = match self.take(locker, name, holder).await {
+        let guard = match self.acquire(locker, name, holder).await {
             Err(error) if error.kind() == ErrorKind::Timeout => {
-                return Ok(Turn::Over(advice::message_for_tool(&error)));
+                return Ok(Turn::NotOurs(advice::message_for_tool(&error)));
             }
             taken => taken?,
         };
@@ -321,13 +294,13 @@ impl Run {
         }
         let _ = guard.release().await;
         match begun? {
-            Due::Later { started } => Ok(Turn::started(name, started)),
+            Due::Later { started } => Ok(Turn::already_started(name, started)),
             Due::Now => unreachable!("that is answered above"),
         }
     }
 
     /// Waits for the lock, and prints its holder when the wait takes longer than a moment.
-    async fn take(
+    async fn acquire(
         &self,
         locker: &Locker,
         name: &LockName,
@@ -350,8 +323,8 @@ impl Run {
             request = request.give_up_when_unreachable();
         }
         let clock = locker.clock();
-        let say_who = async {
-            clock.sleep(SILENCE).await;
+        let announce_holder = async {
+            clock.sleep(SILENT_WAIT).await;
             match locker.inspect(name).await {
                 Ok(info) => match &info.held {
                     Some(held) => {
@@ -368,7 +341,37 @@ impl Run {
         };
         tokio::select! {
             taken = request.acquire() => taken,
-            never = say_who => never,
+            never = announce_holder => never,
         }
+    }
+}
+
+/// Turns the end of the command and the release of its lock into the exit code. `now` is the time
+/// after the release.
+fn outcome_of(name: &LockName, end: Outcome<End>, released: &Released, now: Moment) -> Outcome {
+    match (end, released) {
+        // The store gave the lock away while the lease had time left, and no renewal has noticed
+        // yet: the command ran on, and somebody else may have held the lock meanwhile.
+        (Ok(End::ByItself { held_until, .. }), Released::AlreadyLost(reason))
+            if now < held_until =>
+        {
+            output::print_message(format_args!(
+                "{name:?} was lost while the command ran, which was not stopped: {reason}"
+            ));
+            Ok(code::LOST)
+        }
+        // Until its deadline a lease belongs to its holder alone. A lease that ran out after the
+        // command's end, while no release reached the store, does not make the command's work
+        // unsafe.
+        (Ok(End::ByItself { status, .. }), Released::AlreadyLost(reason)) => {
+            output::print_message(format_args!(
+                "warning: {name:?} could not be released and has ended by itself, after the \
+                 command had: {reason}"
+            ));
+            Ok(code_of_status(status))
+        }
+        (Ok(End::ByItself { status, .. }), _) => Ok(code_of_status(status)),
+        (Ok(End::LockLost { .. }), _) => Ok(code::LOST),
+        (Err(failure), _) => Err(failure),
     }
 }

@@ -8,10 +8,10 @@ use crate::exit::{Failure, Outcome};
 
 const VARIABLE: &str = "DISTLOCK_TICKET";
 /// Reading stops here: a ticket is far shorter.
-const MOST_BYTES: u64 = 64 * 1024;
+const MAX_BYTES: u64 = 64 * 1024;
 
 /// The ticket in `DISTLOCK_TICKET` or on standard input, plain or in the JSON of `acquire`.
-pub(super) fn read() -> Outcome<Ticket> {
+pub(super) fn read_ticket() -> Outcome<Ticket> {
     let text = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => text,
         Err(std::env::VarError::NotUnicode(_)) => {
@@ -19,12 +19,12 @@ pub(super) fn read() -> Outcome<Ticket> {
                 "the ticket in {VARIABLE} is not UTF-8"
             )));
         }
-        _ => from_stdin()?,
+        _ => read_stdin()?,
     };
-    parse(text.trim())
+    parse_ticket(text.trim())
 }
 
-fn from_stdin() -> Outcome<String> {
+fn read_stdin() -> Outcome<String> {
     let input = std::io::stdin();
     if input.is_terminal() {
         return Err(Failure::usage(format!(
@@ -32,12 +32,12 @@ fn from_stdin() -> Outcome<String> {
         )));
     }
     let mut bytes = Vec::new();
-    input.lock().take(MOST_BYTES).read_to_end(&mut bytes)?;
+    input.lock().take(MAX_BYTES).read_to_end(&mut bytes)?;
     String::from_utf8(bytes)
         .map_err(|_| Failure::usage("the ticket on standard input is not UTF-8"))
 }
 
-fn parse(text: &str) -> Outcome<Ticket> {
+fn parse_ticket(text: &str) -> Outcome<Ticket> {
     if text.is_empty() {
         return Err(Failure::usage(format!(
             "no ticket: {VARIABLE} is not set and standard input is empty"

@@ -6,9 +6,9 @@ use distlock_report::{Arm, LockerSubject, Workload, compare::Measure};
 
 use super::{
     patience::pause,
-    rounds::{RoundResult, workload_turn},
+    rounds::{RoundResult, workload_round},
     run::ComparisonRun,
-    wire::Wire,
+    wire::CountedConnection,
 };
 use crate::{exit::Outcome, figures::as_f64, limits};
 
@@ -17,13 +17,13 @@ const CALLERS: u32 = 64;
 
 impl ComparisonRun {
     /// Bytes per cycle, for servers that this run started: their clients connect through a counter.
-    pub(super) async fn traffic(&mut self) -> Outcome<()> {
+    pub(super) async fn measure_traffic(&mut self) -> Outcome<()> {
         self.progress.begin_part("counting bytes");
         let time = self.plan.time;
         self.interleave("traffic", 1, time, |store, _| {
-            let wire = Wire::to(store)?;
+            let wire = CountedConnection::to_server_of(store)?;
             Some(async move {
-                traffic(wire, time)
+                traffic_round(wire, time)
                     .await
                     .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}")))
             })
@@ -32,14 +32,14 @@ impl ComparisonRun {
     }
 
     /// Peak memory of a process with many callers.
-    pub(super) async fn memory(&mut self) -> Outcome<()> {
+    pub(super) async fn measure_memory(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring a process of its own");
         let time = self.plan.time.max(Duration::from_millis(500));
         let key = format!("process-{CALLERS}");
         self.interleave(&key, 1, time + Duration::from_secs(10), |store, _| {
             let url = store.target.reveal_url();
             Some(async move {
-                memory(&url, time)
+                memory_round(&url, time)
                     .await
                     .unwrap_or_else(|error| RoundResult::failed(error.to_string()))
             })
@@ -48,13 +48,13 @@ impl ComparisonRun {
     }
 }
 
-async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<RoundResult> {
+async fn traffic_round(wire: CountedConnection, time: Duration) -> anyhow::Result<RoundResult> {
     let (store, counter) = wire.open().await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     let arm = Arm::new("traffic", subject);
     // A first round opens connections and prepares statements.
-    workload_turn(
+    workload_round(
         &arm,
         Workload::Uncontended,
         1,
@@ -64,7 +64,7 @@ async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<RoundResult> {
     )
     .await;
     let before = counter.bytes();
-    let turn = workload_turn(
+    let turn = workload_round(
         &arm,
         Workload::Uncontended,
         1,
@@ -89,7 +89,7 @@ async fn traffic(wire: Wire, time: Duration) -> anyhow::Result<RoundResult> {
 }
 
 /// Runs many callers in a process of this very program and reads its memory from outside.
-async fn memory(url: &str, time: Duration) -> std::io::Result<RoundResult> {
+async fn memory_round(url: &str, time: Duration) -> std::io::Result<RoundResult> {
     let mut process = tokio::process::Command::new(std::env::current_exe()?)
         .args(["bench", "--workload", "independent", "--rounds", "1"])
         .args(["--concurrency", &CALLERS.to_string()])

@@ -18,7 +18,7 @@ const HOLD: Duration = Duration::from_millis(10);
 
 impl ComparisonRun {
     /// Processes of this very program that compete for one lock, in rounds.
-    pub(super) async fn competing(&mut self) -> Outcome<()> {
+    pub(super) async fn measure_competition(&mut self) -> Outcome<()> {
         self.progress
             .begin_part("counting how often each process gets the lock");
         let time = self.plan.time.max(Duration::from_secs(1));
@@ -29,7 +29,7 @@ impl ComparisonRun {
             let reach = store.store.lock().capabilities().reach;
             let url = (reach != Reach::Process).then(|| store.target.reveal_url())?;
             Some(async move {
-                compete(&url, time)
+                competition_round(&url, time)
                     .await
                     .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}")))
             })
@@ -38,9 +38,9 @@ impl ComparisonRun {
     }
 }
 
-async fn compete(url: &str, time: Duration) -> Result<RoundResult> {
+async fn competition_round(url: &str, time: Duration) -> Result<RoundResult> {
     let name = format!("bench:processes:{:08x}", fastrand::u32(..));
-    let all = (0..PROCESSES).map(|_| cycles(url, &name, time));
+    let all = (0..PROCESSES).map(|_| run_competitor(url, &name, time));
     let processes = try_join_all(all).await?;
     let longest = processes.iter().map(|it| it.longest).max();
     let longest = longest.unwrap_or_default().saturating_sub(HOLD);
@@ -61,13 +61,13 @@ async fn compete(url: &str, time: Duration) -> Result<RoundResult> {
 }
 
 /// The share of one process.
-struct Got {
+struct CompetitorResult {
     cycles: u64,
     /// The longest time from the request for the lock to the answer of its release.
     longest: Duration,
 }
 
-async fn cycles(url: &str, name: &str, time: Duration) -> Result<Got> {
+async fn run_competitor(url: &str, name: &str, time: Duration) -> Result<CompetitorResult> {
     let output = tokio::process::Command::new(std::env::current_exe()?)
         .args([
             "bench",
@@ -99,7 +99,7 @@ async fn cycles(url: &str, name: &str, time: Duration) -> Result<Got> {
         .context("a process without a round")?;
     // The engine gives every caller one cycle at least.
     ensure!(sample.cycles() > 0, "a process without a cycle");
-    Ok(Got {
+    Ok(CompetitorResult {
         cycles: sample.cycles(),
         longest: sample.latencies.max(),
     })

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Processor time since some moment, in ticks of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Cpu {
+pub(super) struct CpuTicks {
     /// Ticks of all processors, idle ones included.
     all: u64,
     /// Ticks that other programs used, or other machines on the same host.
@@ -31,24 +31,24 @@ impl Reading {
     /// Reads the counters now; `None` where the system has none of them.
     pub(super) fn now() -> Option<Self> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
-        let (all, spent) = machine(&stat)?;
+        let (all, spent) = parse_machine_ticks(&stat)?;
         let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| {
             let entry = entry.ok()?;
             let id = entry.file_name().to_str()?.parse().ok()?;
             // A process that ends meanwhile is counted by its parent.
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            process(id, &stat)
+            parse_process(id, &stat)
         });
-        let ours = family(std::process::id(), &processes.collect::<Vec<_>>());
+        let ours = ticks_of_family(std::process::id(), &processes.collect::<Vec<_>>());
         Some(Self { all, spent, ours })
     }
 
     /// The ticks from this moment to a later one.
-    pub(super) fn until(self, later: Self) -> Cpu {
+    pub(super) fn ticks_until(self, later: Self) -> CpuTicks {
         let all = later.all.saturating_sub(self.all);
         let spent = later.spent.saturating_sub(self.spent);
         let ours = later.ours.saturating_sub(self.ours);
-        Cpu {
+        CpuTicks {
             all,
             others: spent.saturating_sub(ours).min(all),
         }
@@ -57,7 +57,7 @@ impl Reading {
 
 /// Ticks of all processors, and those of them that were not idle. Ticks of guests are part of
 /// `user`.
-fn machine(stat: &str) -> Option<(u64, u64)> {
+fn parse_machine_ticks(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line
         .split_whitespace()
@@ -78,7 +78,7 @@ struct Process {
 }
 
 /// Parses one line; the process's name is in brackets and may hold anything.
-fn process(id: u32, stat: &str) -> Option<Process> {
+fn parse_process(id: u32, stat: &str) -> Option<Process> {
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -90,7 +90,7 @@ fn process(id: u32, stat: &str) -> Option<Process> {
 }
 
 /// Ticks of a process and of everything that descends from it.
-fn family(root: u32, all: &[Process]) -> u64 {
+fn ticks_of_family(root: u32, all: &[Process]) -> u64 {
     let mut members = vec![root];
     let mut spent = 0;
     while let Some(member) = members.pop() {
@@ -107,20 +107,20 @@ fn family(root: u32, all: &[Process]) -> u64 {
 
 /// The rounds of all stores together.
 #[derive(Debug, Default)]
-pub(super) struct Loads(BTreeMap<(String, u32), Cpu>);
+pub(super) struct Loads(BTreeMap<(String, u32), CpuTicks>);
 
 impl Loads {
-    pub(super) fn add(&mut self, experiment: &str, round: u32, cpu: Cpu) {
+    pub(super) fn add(&mut self, experiment: &str, round: u32, cpu: CpuTicks) {
         let sum = self.0.entry((experiment.to_owned(), round)).or_default();
         sum.all += cpu.all;
         sum.others += cpu.others;
     }
 
     /// Figures per round. A round that is too short for the kernel's ticks is left out.
-    pub(super) fn rounds(self) -> Vec<RoundLoad> {
+    pub(super) fn into_rounds(self) -> Vec<RoundLoad> {
         self.0
             .into_iter()
-            .filter(|(_, cpu)| cpu.all >= ENOUGH)
+            .filter(|(_, cpu)| cpu.all >= MIN_TICKS)
             .map(|((experiment, round), cpu)| RoundLoad {
                 experiment,
                 round,
@@ -136,7 +136,7 @@ impl Loads {
 }
 
 /// The fewest ticks of a round that counts: one tick more or less is then 5 % at most.
-const ENOUGH: u64 = 20;
+const MIN_TICKS: u64 = 20;
 
 #[cfg(test)]
 mod tests {
@@ -147,17 +147,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_counters_of_the_machine() {
+    fn the_ticks_of_the_machine_are_parsed() {
         let stat = "cpu  100 5 50 1000 20 3 2 40 70 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
-        assert_eq!(machine(stat), Some((1220, 200)));
-        assert_eq!(machine("cpu  100 5\n"), None);
+        assert_eq!(parse_machine_ticks(stat), Some((1220, 200)));
+        assert_eq!(parse_machine_ticks("cpu  100 5\n"), None);
     }
 
     #[test]
-    fn a_process_with_its_descendants_and_nobody_else() {
+    fn the_ticks_of_a_process_include_its_descendants_only() {
         let stat = |id: u32, parent: u32, spent: u64| {
             let line = format!("{id} (a) b ) S {parent} 1 1 0 -1 0 1 2 3 4 {spent} 1 1 1 20 0 1");
-            process(id, &line).unwrap()
+            parse_process(id, &line).unwrap()
         };
         let all = [
             stat(1, 0, 500),
@@ -166,17 +166,17 @@ mod tests {
             stat(9, 8, 30),
             stat(10, 1, 900),
         ];
-        assert_eq!(family(7, &all), 10 + 20 + 30 + 9);
+        assert_eq!(ticks_of_family(7, &all), 10 + 20 + 30 + 9);
     }
 
     #[test]
-    fn what_others_took_of_a_round() {
+    fn the_share_of_other_processes_is_computed_per_round() {
         let at = |all, spent, ours| Reading { all, spent, ours };
         // 100 ticks: 60 of them not idle, 35 of those ours.
-        let cpu = at(1000, 300, 200).until(at(1100, 360, 235));
+        let cpu = at(1000, 300, 200).ticks_until(at(1100, 360, 235));
         assert_eq!(
             cpu,
-            Cpu {
+            CpuTicks {
                 all: 100,
                 others: 25
             }
@@ -187,13 +187,13 @@ mod tests {
         loads.add(
             "wakeup",
             0,
-            Cpu {
+            CpuTicks {
                 all: 100,
                 others: 0,
             },
         );
-        loads.add("wakeup", 1, Cpu { all: 5, others: 5 });
-        let rounds = loads.rounds();
+        loads.add("wakeup", 1, CpuTicks { all: 5, others: 5 });
+        let rounds = loads.into_rounds();
         assert_eq!(rounds.len(), 1, "{rounds:?}");
         assert!((rounds[0].others_percent - 12.5).abs() < 1e-9, "{rounds:?}");
     }
@@ -206,7 +206,7 @@ mod tests {
         let busy = || {
             let now = Reading::now().unwrap();
             let ours = now.ours >= before.ours + 5;
-            ours && now.spent > before.spent && before.until(now).all > 0
+            ours && now.spent > before.spent && before.ticks_until(now).all > 0
         };
         eventually("the counters rise", Duration::from_secs(30), busy).unwrap();
     }

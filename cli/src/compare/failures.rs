@@ -26,18 +26,18 @@ const TTL: Duration = Duration::from_secs(4);
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The time for which a server is away or paused.
-const AWAY: Duration = Duration::from_secs(1);
-const STILL: Duration = Duration::from_secs(7);
+const DOWN_TIME: Duration = Duration::from_secs(1);
+const PAUSED_TIME: Duration = Duration::from_secs(7);
 
 impl ComparisonRun {
     /// Plays every scenario on every store that this run started, all stores at once: scenarios
     /// mostly wait.
-    pub(super) async fn failures(&mut self) -> Outcome<()> {
+    pub(super) async fn run_scenarios(&mut self) -> Outcome<()> {
         for kind in ScenarioKind::ALL {
             let stage: Vec<_> = self
                 .stores
                 .iter_mut()
-                .filter(|store| store.ours && store.alive() && possible(kind, store))
+                .filter(|store| store.is_ours && store.is_alive() && can_play(kind, store))
                 .collect();
             if !stage.is_empty() {
                 self.progress
@@ -49,7 +49,7 @@ impl ComparisonRun {
                 if let Some(scenario) = kept.load::<Scenario>(&name) {
                     return Ok(scenario);
                 }
-                let scenario = Box::pin(play(kind, store)).await;
+                let scenario = Box::pin(play_scenario(kind, store)).await;
                 if scenario.failed.is_none() {
                     kept.save(&name, &scenario)?;
                 }
@@ -63,7 +63,7 @@ impl ComparisonRun {
     }
 }
 
-fn possible(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
+fn can_play(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
     match (kind, &store.server) {
         // A process that is killed needs a store that outlives it.
         (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
@@ -81,7 +81,7 @@ const fn is_group(server: &Server) -> bool {
     )
 }
 
-async fn play(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenario {
+async fn play_scenario(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenario {
     let mut stage = ScenarioRun {
         start: SystemClock.now(),
         name: random_name(),
@@ -101,8 +101,8 @@ async fn play(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenario {
     };
     let played = within(DEADLINE * 2, async {
         match kind {
-            ScenarioKind::HolderKilled => stage.holder_killed(store).await,
-            _ => stage.server_broken(kind, store).await,
+            ScenarioKind::HolderKilled => stage.play_holder_killed(store).await,
+            _ => stage.play_server_broken(kind, store).await,
         }
     })
     .await;
@@ -123,61 +123,66 @@ struct ScenarioRun {
 }
 
 impl ScenarioRun {
-    fn ms(&self, at: Duration) -> f64 {
+    fn as_ms(&self, at: Duration) -> f64 {
         at.saturating_sub(self.start.since_boot()).as_secs_f64() * 1e3
     }
 
     /// Milliseconds from the start of the scenario to the present.
-    fn now(&self) -> f64 {
-        self.ms(SystemClock.now().since_boot())
+    fn now_ms(&self) -> f64 {
+        self.as_ms(SystemClock.now().since_boot())
     }
 
     /// A process holds the lock, is killed, and a waiting client gets the lock.
-    async fn holder_killed(&mut self, store: &StoreUnderTest) -> Outcome<()> {
+    async fn play_holder_killed(&mut self, store: &StoreUnderTest) -> Outcome<()> {
         let workers = store.workers()?;
-        let mut worker = Worker::start(&workers).await.map_err(plain)?;
-        let waiter = store.opener().client().await?;
+        let mut worker = Worker::start(&workers).await.map_err(unavailable)?;
+        let waiter = store.opener().open_client().await?;
         self.start = SystemClock.now();
         let held = worker
             .acquire(&self.name, TTL, Duration::ZERO)
             .await
-            .map_err(plain)?;
+            .map_err(unavailable)?;
         let waiting = spawn_next(&waiter.locker(), &self.name);
         pause(Duration::from_millis(1500)).await;
-        let fault = self.now();
-        worker.kill().await.map_err(plain)?;
+        let fault = self.now_ms();
+        worker.kill().await.map_err(unavailable)?;
         let killed = SystemClock.now().since_boot();
-        self.hold("holder", held.token, held.granted, killed);
-        self.fault(fault, "killed", fault);
-        let next = waiting.await.map_err(plain)??;
-        self.scenario.next_holder_ms = Some(self.ms(next.from) - fault);
-        self.hold("next", next.token, next.from, next.until);
+        self.record_hold("holder", held.token, held.granted, killed);
+        self.record_fault(fault, "killed", fault);
+        let next = waiting.await.map_err(unavailable)??;
+        self.scenario.next_holder_ms = Some(self.as_ms(next.from) - fault);
+        self.record_hold("next", next.token, next.from, next.until);
         waiter.close().await;
         Ok(())
     }
 
     /// A client holds, another one waits, the server is broken and comes back.
-    async fn server_broken(
+    async fn play_server_broken(
         &mut self,
         kind: ScenarioKind,
         store: &mut StoreUnderTest,
     ) -> Outcome<()> {
         let opener = store.opener();
-        let (holder, waiter) = (opener.client().await?, opener.client().await?);
+        let (holder, waiter) = (opener.open_client().await?, opener.open_client().await?);
         self.start = SystemClock.now();
         let guard = holder.locker().lock(&self.name).ttl(TTL).acquire().await?;
         let (token, granted) = (u64::from(guard.token()), SystemClock.now().since_boot());
-        let other = self.neighbour(store, &holder.locker()).await?;
-        let believing = tokio::spawn(believed(guard.watch()));
+        let other = self
+            .another_lock_of_same_server(store, &holder.locker())
+            .await?;
+        let believing = tokio::spawn(wait_for_loss(guard.watch()));
         let waiting = spawn_next(&waiter.locker(), &self.name);
         pause(Duration::from_millis(1500)).await;
-        let fault = self.now();
+        let fault = self.now_ms();
         let usable = spawn_usable(&opener, other);
-        let label = label(kind, store);
+        let label = fault_label(kind, store);
         let back = break_server(kind, store, &self.name).await?;
-        let until = back.map_or_else(|| self.now(), |at| self.ms(at));
-        self.fault(fault, label, until);
-        self.scenario.usable_ms = usable.await.map_err(plain)?.map(|at| self.ms(at) - fault);
+        let until = back.map_or_else(|| self.now_ms(), |at| self.as_ms(at));
+        self.record_fault(fault, label, until);
+        self.scenario.usable_ms = usable
+            .await
+            .map_err(unavailable)?
+            .map(|at| self.as_ms(at) - fault);
         // Long enough for a loss to be reported.
         pause(TTL).await;
         let kept = guard.is_valid();
@@ -188,15 +193,15 @@ impl ScenarioRun {
             believing.abort();
             until
         } else {
-            believing.await.map_err(plain)?
+            believing.await.map_err(unavailable)?
         };
-        self.hold("holder", token, granted, until);
+        self.record_hold("holder", token, granted, until);
         if let Some(next) = within(DEADLINE, waiting).await {
-            let next = next.map_err(plain)??;
+            let next = next.map_err(unavailable)??;
             if !kept {
-                self.scenario.next_holder_ms = Some(self.ms(next.from) - fault);
+                self.scenario.next_holder_ms = Some(self.as_ms(next.from) - fault);
             }
-            self.hold("next", next.token, next.from, next.until);
+            self.record_hold("next", next.token, next.from, next.until);
         }
         // A client that cannot reach the server yet closes in its own time.
         for store in [holder, waiter] {
@@ -206,23 +211,27 @@ impl ScenarioRun {
     }
 
     /// Another lock of the same server.
-    async fn neighbour(&self, store: &StoreUnderTest, locker: &Locker) -> Outcome<String> {
+    async fn another_lock_of_same_server(
+        &self,
+        store: &StoreUnderTest,
+        locker: &Locker,
+    ) -> Outcome<String> {
         let Some(Server::RedisCluster(cluster)) = &store.server else {
             return Ok(random_name());
         };
-        let own = primary_of(cluster, &self.name).map_err(plain)?;
+        let own = primary_of(cluster, &self.name).map_err(unavailable)?;
         loop {
             let name = random_name();
             let guard = locker.lock(&name).ttl(TTL).acquire().await?;
             let at = primary_of(cluster, &name);
             let _ = guard.release().await;
-            if at.map_err(plain)? == own {
+            if at.map_err(unavailable)? == own {
                 return Ok(name);
             }
         }
     }
 
-    fn fault(&mut self, from: f64, label: &str, until: f64) {
+    fn record_fault(&mut self, from: f64, label: &str, until: f64) {
         self.scenario.fault = Some(Interval {
             from,
             until,
@@ -230,7 +239,7 @@ impl ScenarioRun {
         });
     }
 
-    fn hold(&mut self, who: &str, token: u64, from: Duration, until: Duration) {
+    fn record_hold(&mut self, who: &str, token: u64, from: Duration, until: Duration) {
         self.holds.push(Hold {
             lock: self.name.clone(),
             who: who.to_owned(),
@@ -244,8 +253,8 @@ impl ScenarioRun {
         self.scenario.broken = check(&self.holds).err();
         for hold in &self.holds {
             let interval = Interval {
-                from: self.ms(hold.from),
-                until: self.ms(hold.until),
+                from: self.as_ms(hold.from),
+                until: self.as_ms(hold.until),
                 label: format!("token {}", hold.token),
             };
             self.scenario.lanes.push(Lane {
@@ -257,7 +266,7 @@ impl ScenarioRun {
     }
 }
 
-fn label(kind: ScenarioKind, store: &StoreUnderTest) -> &'static str {
+fn fault_label(kind: ScenarioKind, store: &StoreUnderTest) -> &'static str {
     match (kind, &store.server) {
         (ScenarioKind::ServerPaused, _) => "server stands still",
         (ScenarioKind::LeaderLost, Some(Server::ZooKeeper(_))) => "leader killed",
@@ -296,31 +305,31 @@ async fn break_server(
     // Killing and starting block this thread; the other stores go on meanwhile.
     let name = name.to_owned();
     let broken = tokio::task::spawn_blocking(move || {
-        let result = broken(kind, &mut server, &name);
+        let result = inject_fault(kind, &mut server, &name);
         (server, result)
     });
-    let (server, result) = broken.await.map_err(plain)?;
+    let (server, result) = broken.await.map_err(unavailable)?;
     store.server = Some(server);
     result.map_err(|error| Failure::new(code::UNAVAILABLE, format!("{error:#}")))?;
     Ok(Some(SystemClock.now().since_boot()))
 }
 
-fn broken(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<()> {
+fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<()> {
     if kind == ScenarioKind::ServerPaused {
         match server {
             Server::Redis(it) => {
                 it.signal(Signal::STOP)?;
-                stand_still();
+                wait_while_paused();
                 it.signal(Signal::CONT)?;
             }
             Server::MySql(it) => {
                 it.signal(Signal::STOP)?;
-                stand_still();
+                wait_while_paused();
                 it.signal(Signal::CONT)?;
             }
             Server::Postgres(it) => {
                 let _paused = it.pause()?;
-                stand_still();
+                wait_while_paused();
             }
             Server::ZooKeeper(_) | Server::RedisSentinels(_) | Server::RedisCluster(_) => {}
         }
@@ -329,17 +338,17 @@ fn broken(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<()> {
     match server {
         Server::Redis(it) => {
             it.kill();
-            away();
+            wait_while_down();
             it.restart()?;
         }
         Server::MySql(it) => {
             it.kill();
-            away();
+            wait_while_down();
             it.restart()?;
         }
         Server::Postgres(it) => {
             it.kill();
-            away();
+            wait_while_down();
             it.restart()?;
         }
         Server::ZooKeeper(it) => {
@@ -359,16 +368,16 @@ fn broken(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<()> {
     clippy::disallowed_methods,
     reason = "a thread of its own for a server that stands still"
 )]
-fn stand_still() {
-    std::thread::sleep(STILL);
+fn wait_while_paused() {
+    std::thread::sleep(PAUSED_TIME);
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "a thread of its own for a server that is away"
 )]
-fn away() {
-    std::thread::sleep(AWAY);
+fn wait_while_down() {
+    std::thread::sleep(DOWN_TIME);
 }
 
 /// The times that the waiting client saw.
@@ -407,7 +416,7 @@ fn spawn_next(locker: &Locker, name: &str) -> tokio::task::JoinHandle<Outcome<Ne
 }
 
 /// The moment when the guard reported its loss.
-async fn believed(watch: LockWatch) -> Duration {
+async fn wait_for_loss(watch: LockWatch) -> Duration {
     let _ = watch.ended().await;
     SystemClock.now().since_boot()
 }
@@ -421,7 +430,7 @@ fn spawn_usable(opener: &Opener, name: String) -> tokio::task::JoinHandle<Option
         pause(Duration::from_millis(300)).await;
         let start = SystemClock.now();
         let client = loop {
-            match within(Duration::from_secs(5), opener.client()).await {
+            match within(Duration::from_secs(5), opener.open_client()).await {
                 Some(Ok(client)) => break client,
                 _ if SystemClock.now().since(start) > DEADLINE => return None,
                 _ => pause(Duration::from_millis(20)).await,
@@ -442,6 +451,6 @@ fn spawn_usable(opener: &Opener, name: String) -> tokio::task::JoinHandle<Option
     })
 }
 
-fn plain(error: impl std::fmt::Display) -> Failure {
+fn unavailable(error: impl std::fmt::Display) -> Failure {
     Failure::new(code::UNAVAILABLE, error.to_string())
 }

@@ -18,7 +18,7 @@ pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<Comparison> {
         ))
     })?;
     make_folder(out)?;
-    write(out, &comparison)?;
+    write_report(out, &comparison)?;
     Ok(comparison)
 }
 
@@ -43,7 +43,7 @@ pub(super) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> io::Result<(
 }
 
 /// The three forms of the report.
-pub(super) fn write(out: &Path, comparison: &Comparison) -> io::Result<()> {
+pub(super) fn write_report(out: &Path, comparison: &Comparison) -> io::Result<()> {
     let mut json = serde_json::to_vec_pretty(comparison)?;
     json.push(b'\n');
     // The pages are rendered from the file's own figures, to the last digit.

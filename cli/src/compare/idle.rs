@@ -10,7 +10,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
     patience::within,
-    rounds::{RoundResult, workload_turn},
+    rounds::{RoundResult, workload_round},
     run::ComparisonRun,
 };
 use crate::exit::Outcome;
@@ -19,10 +19,10 @@ use crate::exit::Outcome;
 const TTL_MS: u64 = 15 * 60_000;
 
 /// Locks that are taken at a time.
-const AT_A_TIME: usize = 256;
+const MAX_IN_FLIGHT: usize = 256;
 
 /// The holder of one store's idle locks.
-struct Filler {
+struct IdleLocks {
     store: Store,
     run: u32,
     held: Vec<Lease>,
@@ -30,15 +30,15 @@ struct Filler {
 
 impl ComparisonRun {
     /// One caller's cycles beside this number of idle locks, in rounds.
-    pub(super) async fn idle(&mut self) -> Outcome<()> {
-        let mut fillers: Vec<Option<Filler>> = self.stores.iter().map(|_| None).collect();
+    pub(super) async fn measure_idle(&mut self) -> Outcome<()> {
+        let mut fillers: Vec<Option<IdleLocks>> = self.stores.iter().map(|_| None).collect();
         let mut arms = Vec::new();
         for candidate in &self.stores {
-            if !candidate.alive() {
+            if !candidate.is_alive() {
                 arms.push(None);
                 continue;
             }
-            arms.push(match candidate.opener().client().await {
+            arms.push(match candidate.opener().open_client().await {
                 Ok(store) => {
                     let subject = LockerSubject::new(store.lock());
                     Some((
@@ -54,7 +54,7 @@ impl ComparisonRun {
             self.progress
                 .begin_part(&format!("measuring beside {size} idle locks"));
             for (at, filler) in fillers.iter_mut().enumerate() {
-                if let Err(error) = self.fill(at, filler, size, &key).await {
+                if let Err(error) = self.fill_store(at, filler, size, &key).await {
                     self.progress.print_note(&format!(
                         "{} does not hold {size} locks: {error}",
                         self.stores[at].facts.name
@@ -78,13 +78,13 @@ impl ComparisonRun {
                 let (_, arm) = running.iter().find(|(key, _)| key == store.key())?;
                 let arm = Arc::clone(arm.as_ref()?);
                 Some(async move {
-                    workload_turn(&arm, Workload::Uncontended, 1, round, warmup, time).await
+                    workload_round(&arm, Workload::Uncontended, 1, round, warmup, time).await
                 })
             })
             .await?;
         }
         for filler in fillers.into_iter().flatten() {
-            within(Duration::from_secs(120), filler.empty()).await;
+            within(Duration::from_secs(120), filler.release_all()).await;
         }
         for (locker, _) in arms.into_iter().flatten() {
             within(Duration::from_secs(10), locker.close()).await;
@@ -93,10 +93,10 @@ impl ComparisonRun {
     }
 
     /// Makes a store hold this number of idle locks, unless all of its rounds beside them are done.
-    async fn fill(
+    async fn fill_store(
         &self,
         at: usize,
-        filler: &mut Option<Filler>,
+        filler: &mut Option<IdleLocks>,
         size: u32,
         key: &str,
     ) -> distlock::Result<()> {
@@ -105,13 +105,13 @@ impl ComparisonRun {
             let name = format!("{key}.{}.{round}.json", candidate.key());
             self.kept.load::<RoundResult>(&name).is_some()
         });
-        if done || !candidate.alive() {
+        if done || !candidate.is_alive() {
             return Ok(());
         }
         let filler = match filler {
             Some(filler) => filler,
-            none => none.insert(Filler {
-                store: candidate.opener().client().await?,
+            none => none.insert(IdleLocks {
+                store: candidate.opener().open_client().await?,
                 run: fastrand::u32(..),
                 held: Vec::new(),
             }),
@@ -120,18 +120,18 @@ impl ComparisonRun {
     }
 }
 
-impl Filler {
+impl IdleLocks {
     async fn fill(&mut self, size: u32) -> distlock::Result<()> {
-        let places = Arc::new(Semaphore::new(AT_A_TIME));
+        let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let mut taking = JoinSet::new();
         let from = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
         for number in from..size {
-            let place = Arc::clone(&places).acquire_owned().await;
+            let permit = Arc::clone(&permits).acquire_owned().await;
             let name = LockName::new(format!("bench:idle:{:08x}:{number:06}", self.run))?;
             let lock = self.store.lock();
             taking.spawn(async move {
-                let _place = place;
-                take(lock, name).await
+                let _permit = permit;
+                acquire_idle(lock, name).await
             });
         }
         while let Some(taken) = taking.join_next().await {
@@ -142,14 +142,14 @@ impl Filler {
         Ok(())
     }
 
-    async fn empty(self) {
-        let places = Arc::new(Semaphore::new(AT_A_TIME));
+    async fn release_all(self) {
+        let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let mut giving = JoinSet::new();
         for lease in self.held {
-            let place = Arc::clone(&places).acquire_owned().await;
+            let permit = Arc::clone(&permits).acquire_owned().await;
             let lock = self.store.lock();
             giving.spawn(async move {
-                let _place = place;
+                let _permit = permit;
                 drop(lock.release(&lease).await);
             });
         }
@@ -158,7 +158,7 @@ impl Filler {
     }
 }
 
-async fn take(lock: Arc<dyn DistLock>, name: LockName) -> distlock::Result<Option<Lease>> {
+async fn acquire_idle(lock: Arc<dyn DistLock>, name: LockName) -> distlock::Result<Option<Lease>> {
     let owner = OwnerId::new();
     let request = AcquireRequest::new(
         name.clone(),

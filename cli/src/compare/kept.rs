@@ -15,7 +15,7 @@ use crate::exit::{Failure, Outcome, code};
 
 /// The folder of raw samples.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct SampleFolder {
     folder: PathBuf,
 }
 
@@ -30,7 +30,7 @@ struct Header {
 
 const HEADER: &str = "run.json";
 
-impl Kept {
+impl SampleFolder {
     /// The samples of `out`: those of an interrupted run of the same plan and stores, or none.
     pub(super) fn open(out: &Path, plan: &Plan, stores: Vec<(String, String)>) -> Outcome<Self> {
         let kept = Self {

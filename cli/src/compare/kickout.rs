@@ -9,22 +9,22 @@ use crate::{
     exit::Outcome,
     figures::as_f64,
     progress::Progress,
-    takeover::{self, Ground, Load, ROUTES},
+    takeover::{self, Load, ROUTES, SharedStore},
 };
 
 /// Time for starting nodes, for the first logins and for closing.
-const BESIDE: Duration = Duration::from_secs(30);
+const EXTRA_TIME: Duration = Duration::from_secs(30);
 
 impl ComparisonRun {
     /// Takeovers one after the other, then as many as possible, in rounds.
-    pub(super) async fn kick_out(&mut self) -> Outcome<()> {
+    pub(super) async fn measure_kick_out(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring the kick-out flow");
         let (rounds, accounts, time) = (self.plan.rounds, self.plan.accounts, self.plan.time);
-        let expected = time * 3 + BESIDE;
+        let expected = time * 3 + EXTRA_TIME;
         self.interleave("takeover", rounds, expected, |store, _| {
-            let ground = Ground::new(store.target.clone(), &store.store);
+            let shared_store = SharedStore::new(store.target.clone(), &store.store);
             Some(async move {
-                Box::pin(turn(&ground, accounts, time))
+                Box::pin(kick_out_round(&shared_store, accounts, time))
                     .await
                     .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}")))
             })
@@ -33,14 +33,20 @@ impl ComparisonRun {
     }
 
     /// The memory of a node per idle session.
-    pub(super) async fn idle_sessions(&mut self) -> Outcome<()> {
+    pub(super) async fn measure_idle_sessions(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring idle sessions");
         let sessions = self.plan.sessions;
-        let expected = BESIDE + Duration::from_millis(20) * sessions;
+        let expected = EXTRA_TIME + Duration::from_millis(20) * sessions;
         self.interleave("sessions", 1, expected, |store, _| {
-            let ground = Ground::new(store.target.clone(), &store.store);
+            let shared_store = SharedStore::new(store.target.clone(), &store.store);
             Some(async move {
-                match Box::pin(takeover::idle(&ground, sessions, &Progress::silent())).await {
+                match Box::pin(takeover::measure_idle(
+                    &shared_store,
+                    sessions,
+                    &Progress::silent(),
+                ))
+                .await
+                {
                     Ok(idle) => RoundResult {
                         values: vec![(Measure::Memory, as_f64(idle.bytes_per_session) / 1024.0)],
                         ..RoundResult::default()
@@ -53,7 +59,11 @@ impl ComparisonRun {
     }
 }
 
-async fn turn(ground: &Ground, accounts: u32, time: Duration) -> anyhow::Result<RoundResult> {
+async fn kick_out_round(
+    shared_store: &SharedStore,
+    accounts: u32,
+    time: Duration,
+) -> anyhow::Result<RoundResult> {
     let load = |callers, routes| Load {
         callers,
         nodes: 2,
@@ -63,8 +73,8 @@ async fn turn(ground: &Ground, accounts: u32, time: Duration) -> anyhow::Result<
         time,
         rounds: 1,
     };
-    let alone = takeover::measure(ground, &load(1, &ROUTES[..1])).await?;
-    let crowd = takeover::measure(ground, &load(accounts, &ROUTES)).await?;
+    let alone = takeover::measure(shared_store, &load(1, &ROUTES[..1])).await?;
+    let crowd = takeover::measure(shared_store, &load(accounts, &ROUTES)).await?;
     if let Some(error) = [&alone, &crowd].into_iter().find_map(first_error) {
         return Ok(RoundResult::failed(error));
     }

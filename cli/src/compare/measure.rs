@@ -10,14 +10,14 @@ use distlock_report::{Comparison, compare::About};
 
 use super::{
     cpu::Loads,
-    files::{make_folder, write},
+    files::{make_folder, write_report},
     gaps::fill_gaps,
-    kept::Kept,
+    kept::SampleFolder,
     patience::within,
     peers,
     plan::{Effort, Plan},
     run::ComparisonRun,
-    stores::{self, StoreToSpawn, StoreUnderTest, distinguish},
+    stores::{self, StoreToSpawn, StoreUnderTest, make_keys_unique},
 };
 use crate::{
     exit::{Failure, Outcome, code},
@@ -26,7 +26,7 @@ use crate::{
 
 /// The options of one run.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ComparisonOptions {
     pub(crate) targets: Vec<Target>,
     pub(crate) spawn: Vec<StoreToSpawn>,
     pub(crate) effort: Effort,
@@ -36,24 +36,24 @@ pub(crate) struct Wanted {
 
 /// Measures, writes the report, and returns its data. Dropping the future ends every server it
 /// started.
-pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
+pub(crate) async fn measure(wanted: ComparisonOptions) -> Outcome<Comparison> {
     // Read before anything of this run keeps the machine busy.
     let (machine, busy) = (distlock_report::machine(), distlock_report::load_warning());
     make_folder(&wanted.out)?;
     let folder = tempfile::Builder::new()
         .prefix("distlock-compare-")
         .tempdir()?;
-    let other_ways = wanted.peers.then(peers::program).transpose()?;
+    let other_ways = wanted.peers.then(peers::find_program).transpose()?;
     let plan = Plan::new(wanted.effort);
     let experiments = Plan::experiments();
     let progress = Progress::new();
     progress.begin_part("starting and opening the stores");
-    let stores = gather(&wanted, folder.path()).await?;
+    let stores = open_stores(&wanted, folder.path()).await?;
     let about_stores = stores
         .iter()
         .map(|it| (it.key().to_owned(), it.facts.server.clone()))
         .collect();
-    let kept = Kept::open(&wanted.out, &plan, about_stores)?;
+    let kept = SampleFolder::open(&wanted.out, &plan, about_stores)?;
     let mut run = ComparisonRun {
         kept,
         progress,
@@ -65,34 +65,35 @@ pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
         stores,
         plan,
     };
-    run.progress.add_expected(run.steps(experiments.len()));
-    run.properties().await?;
-    run.workloads(&experiments).await?;
-    run.wake_ups().await?;
-    run.waiting().await?;
-    run.competing().await?;
-    run.idle().await?;
-    run.kick_out().await?;
-    run.idle_sessions().await?;
-    run.counters().await?;
-    run.caches().await?;
-    run.traffic().await?;
-    run.memory().await?;
+    run.progress
+        .add_expected(run.count_steps(experiments.len()));
+    run.check_properties().await?;
+    run.measure_workloads(&experiments).await?;
+    run.measure_wake_ups().await?;
+    run.measure_waiting().await?;
+    run.measure_competition().await?;
+    run.measure_idle().await?;
+    run.measure_kick_out().await?;
+    run.measure_idle_sessions().await?;
+    run.measure_counters().await?;
+    run.measure_caches().await?;
+    run.measure_traffic().await?;
+    run.measure_memory().await?;
     if let Some(program) = other_ways {
-        run.peers(&program).await?;
+        run.measure_peers(&program).await?;
     }
-    run.failures().await?;
+    run.run_scenarios().await?;
     fill_gaps(&mut run.figures, &run.stores, &run.missing);
     run.progress.finish();
     let comparison = Comparison {
-        about: about(&run.plan, machine, busy),
+        about: describe_run(&run.plan, machine, busy),
         stores: run.stores.iter().map(|it| it.facts.clone()).collect(),
         figures: run.figures,
         scenarios: run.scenarios,
         peers: run.peers,
-        loads: run.loads.rounds(),
+        loads: run.loads.into_rounds(),
     };
-    write(&wanted.out, &comparison)?;
+    write_report(&wanted.out, &comparison)?;
     run.kept.finish()?;
     for candidate in run.stores {
         within(Duration::from_secs(10), candidate.store.close()).await;
@@ -101,20 +102,23 @@ pub(crate) async fn measure(wanted: Wanted) -> Outcome<Comparison> {
 }
 
 /// All stores, the given ones first; servers start side by side.
-async fn gather(wanted: &Wanted, folder: &Path) -> Outcome<Vec<StoreUnderTest>> {
+async fn open_stores(wanted: &ComparisonOptions, folder: &Path) -> Outcome<Vec<StoreUnderTest>> {
     let mut all = Vec::new();
     for target in &wanted.targets {
         let setup = format!("given as {}", target.masked_url());
         all.push(
-            stores::open(target.clone(), setup)
+            stores::open_store(target.clone(), setup)
                 .await
                 .map_err(|error| unavailable(&error))?,
         );
     }
-    let starting = wanted.spawn.iter().map(|what| stores::spawn(*what, folder));
+    let starting = wanted
+        .spawn
+        .iter()
+        .map(|what| stores::spawn_store(*what, folder));
     let started = futures_util::future::try_join_all(starting).await;
     all.extend(started.map_err(|error| unavailable(&error))?);
-    distinguish(&mut all);
+    make_keys_unique(&mut all);
     Ok(all)
 }
 
@@ -122,7 +126,7 @@ fn unavailable(error: &anyhow::Error) -> Failure {
     Failure::new(code::UNAVAILABLE, format!("{error:#}"))
 }
 
-fn about(plan: &Plan, machine: Vec<(String, String)>, busy: Option<String>) -> About {
+fn describe_run(plan: &Plan, machine: Vec<(String, String)>, busy: Option<String>) -> About {
     let mut remarks: Vec<String> = busy.into_iter().collect();
     if plan.effort != Effort::Full {
         remarks.push(

@@ -41,7 +41,7 @@ mod wire;
 
 pub(crate) use self::{
     files::render_again,
-    measure::{Wanted, measure},
+    measure::{ComparisonOptions, measure},
     plan::Effort,
     stores::StoreToSpawn,
 };

@@ -13,13 +13,13 @@ use super::{
 use crate::exit::{Failure, Outcome, code};
 
 /// The environment variable with the server's URL.
-const SERVER: &str = "DISTLOCK_PEERS_SERVER";
+const SERVER_VARIABLE: &str = "DISTLOCK_PEERS_SERVER";
 
 /// The workloads that are measured, each with its number of callers.
 const RUNS: [(Workload, u32); 2] = [(Workload::Uncontended, 1), (Workload::Independent, 64)];
 
 /// The path of `distlock-peers`: in the folder of this program, or in a folder of `PATH`.
-pub(super) fn program() -> Outcome<PathBuf> {
+pub(super) fn find_program() -> Outcome<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("distlock-peers");
     if beside.is_file() {
         return Ok(beside);
@@ -39,9 +39,9 @@ pub(super) fn program() -> Outcome<PathBuf> {
 
 impl ComparisonRun {
     /// Measures raw drivers and other libraries, store by store.
-    pub(super) async fn peers(&mut self, program: &std::path::Path) -> Outcome<()> {
-        for candidate in self.stores.iter().filter(|store| store.alive()) {
-            let Some(part) = part(candidate) else {
+    pub(super) async fn measure_peers(&mut self, program: &std::path::Path) -> Outcome<()> {
+        for candidate in self.stores.iter().filter(|store| store.is_alive()) {
+            let Some(part) = part_for(candidate) else {
                 continue;
             };
             for (workload, callers) in RUNS {
@@ -52,7 +52,7 @@ impl ComparisonRun {
                 let name = format!("peers.{}.{workload}.json", candidate.key());
                 let report = match self.kept.load::<Report>(&name) {
                     Some(kept) => Ok(kept),
-                    None => run(program, &part, workload, callers, &self.plan).await,
+                    None => run_part(program, &part, workload, callers, &self.plan).await,
                 };
                 let mut measured = PeerRun {
                     store: candidate.key().to_owned(),
@@ -91,22 +91,22 @@ struct Part {
     server: Option<String>,
 }
 
-fn part(store: &StoreUnderTest) -> Option<Part> {
-    let of = |name, server| Some(Part { name, server });
+fn part_for(store: &StoreUnderTest) -> Option<Part> {
+    let part = |name, server| Some(Part { name, server });
     match &store.server {
-        Some(Server::Redis(it)) => of("redis", Some(it.url())),
-        Some(Server::MySql(it)) => of("mysql", Some(it.url())),
-        Some(Server::Postgres(it)) => of("postgres", Some(it.url())),
-        Some(Server::ZooKeeper(it)) => of("zookeeper", Some(it.servers())),
-        None if store.ours && store.facts.product == "sqlite" => of("sqlite", None),
-        None if store.ours && store.facts.product == "memory" => of("memory", None),
+        Some(Server::Redis(it)) => part("redis", Some(it.url())),
+        Some(Server::MySql(it)) => part("mysql", Some(it.url())),
+        Some(Server::Postgres(it)) => part("postgres", Some(it.url())),
+        Some(Server::ZooKeeper(it)) => part("zookeeper", Some(it.servers())),
+        None if store.is_ours && store.facts.product == "sqlite" => part("sqlite", None),
+        None if store.is_ours && store.facts.product == "memory" => part("memory", None),
         // The peers know a single server only, and must not touch a server that this run did not
         // start.
         Some(Server::RedisSentinels(_) | Server::RedisCluster(_)) | None => None,
     }
 }
 
-async fn run(
+async fn run_part(
     program: &std::path::Path,
     part: &Part,
     workload: Workload,
@@ -116,7 +116,7 @@ async fn run(
     let seconds = (plan.time * plan.rounds).as_secs_f64();
     let running = tokio::process::Command::new(program)
         .arg(part.name)
-        .envs(part.server.iter().map(|server| (SERVER, server)))
+        .envs(part.server.iter().map(|server| (SERVER_VARIABLE, server)))
         .args(["--workload", workload.as_str(), "--json"])
         .args(["--concurrency", &callers.to_string()])
         .args(["--seconds", &seconds.to_string()])

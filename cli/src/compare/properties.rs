@@ -10,11 +10,11 @@ use super::run::ComparisonRun;
 use crate::exit::Outcome;
 
 /// Cases of one store that run at a time; they mostly wait.
-const AT_A_TIME: usize = 4;
+const MAX_RUNNING: usize = 4;
 
 impl ComparisonRun {
     /// Runs the cases behind every property, store by store.
-    pub(super) async fn properties(&mut self) -> Outcome<()> {
+    pub(super) async fn check_properties(&mut self) -> Outcome<()> {
         for at in 0..self.stores.len() {
             let name = format!("properties.{}.json", self.stores[at].key());
             if let Some(kept) = self.kept.load::<Vec<PropertyResult>>(&name) {
@@ -22,10 +22,10 @@ impl ComparisonRun {
                 self.progress.finish_step();
                 continue;
             }
-            if self.stores[at].alive() {
+            if self.stores[at].is_alive() {
                 self.progress
                     .begin_part(&format!("probing {}", self.stores[at].facts.name));
-                let results = self.probe(at).await?;
+                let results = self.check_store(at).await?;
                 self.kept.save(&name, &results)?;
                 self.stores[at].facts.properties = results;
             }
@@ -34,7 +34,7 @@ impl ComparisonRun {
         Ok(())
     }
 
-    async fn probe(&self, at: usize) -> Outcome<Vec<PropertyResult>> {
+    async fn check_store(&self, at: usize) -> Outcome<Vec<PropertyResult>> {
         let subject = self.stores[at].subject()?;
         let wanted = |name: &str| {
             PROPERTIES.iter().any(|property| {
@@ -46,7 +46,7 @@ impl ComparisonRun {
             .into_iter()
             .filter(|case| wanted(case.name))
             .collect();
-        let results = side_by_side(chosen).await;
+        let results = run_cases(chosen).await;
         Ok(PROPERTIES
             .iter()
             .map(|property| {
@@ -72,8 +72,8 @@ impl ComparisonRun {
     }
 }
 
-async fn side_by_side(cases: Vec<Case>) -> Vec<CaseResult> {
-    let places = Arc::new(Semaphore::new(AT_A_TIME));
+async fn run_cases(cases: Vec<Case>) -> Vec<CaseResult> {
+    let places = Arc::new(Semaphore::new(MAX_RUNNING));
     let mut running = JoinSet::new();
     for case in cases {
         let places = Arc::clone(&places);

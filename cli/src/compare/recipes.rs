@@ -11,25 +11,25 @@ use crate::{
 };
 
 /// The most ways of counting that a store has.
-const WAYS: u32 = 4;
+const MAX_WAYS: u32 = 4;
 /// The ways of caching: with the guard and without.
 const CACHES: u32 = 2;
 /// Time for opening the ways.
-const BESIDE: Duration = Duration::from_secs(10);
+const EXTRA_TIME: Duration = Duration::from_secs(10);
 
 impl ComparisonRun {
     /// Unread counters, in every way that each store knows.
-    pub(super) async fn counters(&mut self) -> Outcome<()> {
+    pub(super) async fn measure_counters(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring unread counters");
         let options = self.one_round();
-        let expected = (options.duration + options.warmup) * WAYS + BESIDE;
+        let expected = (options.duration + options.warmup) * MAX_WAYS + EXTRA_TIME;
         self.interleave("counters", self.plan.rounds, expected, |store, _| {
             let (target, store, options) =
                 (store.target.clone(), store.store.clone(), options.clone());
             Some(async move {
-                turn(
+                round_result(
                     "counters",
-                    counters::side_by_side(&target, &store, &options).await,
+                    counters::measure_ways(&target, &store, &options).await,
                 )
             })
         })
@@ -37,17 +37,17 @@ impl ComparisonRun {
     }
 
     /// A hot value of a cache, with the guard and without.
-    pub(super) async fn caches(&mut self) -> Outcome<()> {
+    pub(super) async fn measure_caches(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring a cache");
         let options = self.one_round();
-        let expected = (options.duration + options.warmup) * CACHES + BESIDE;
+        let expected = (options.duration + options.warmup) * CACHES + EXTRA_TIME;
         self.interleave("cache", self.plan.rounds, expected, |store, _| {
             let (target, store, options) =
                 (store.target.clone(), store.store.clone(), options.clone());
             Some(async move {
-                turn(
+                round_result(
                     "cache",
-                    cache::side_by_side(&target, &store, &options).await,
+                    cache::measure_ways(&target, &store, &options).await,
                 )
             })
         })
@@ -62,7 +62,7 @@ impl ComparisonRun {
 }
 
 /// The figures of each arm, under the name of its own experiment.
-fn turn(experiment: &str, report: Outcome<Report>) -> RoundResult {
+fn round_result(experiment: &str, report: Outcome<Report>) -> RoundResult {
     let report = match report {
         Ok(report) => report,
         Err(failure) => return RoundResult::failed(failure.to_string()),

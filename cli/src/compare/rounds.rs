@@ -11,11 +11,11 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    cpu::{Cpu, Reading},
+    cpu::{CpuTicks, Reading},
     patience::within,
     plan::Experiment,
     run::ComparisonRun,
-    stores::{StoreUnderTest, answers},
+    stores::{StoreUnderTest, check_answers},
 };
 use crate::{exit::Outcome, figures::as_f64};
 
@@ -32,7 +32,7 @@ pub(super) struct RoundResult {
     pub(super) sample: Option<Sample>,
     /// Processor time that was used meanwhile.
     #[serde(default)]
-    pub(super) cpu: Option<Cpu>,
+    pub(super) cpu: Option<CpuTicks>,
 }
 
 impl RoundResult {
@@ -44,7 +44,7 @@ impl RoundResult {
     }
 
     /// The figures for another experiment.
-    fn of(&self, experiment: &str) -> Self {
+    fn for_experiment(&self, experiment: &str) -> Self {
         let values = self.beside.iter().filter(|(key, ..)| key == experiment);
         Self {
             values: values
@@ -57,7 +57,7 @@ impl RoundResult {
 }
 
 /// Time that a round may take beyond its own before the store counts as dead.
-const PATIENCE: Duration = Duration::from_secs(25);
+const HANG_LIMIT: Duration = Duration::from_secs(25);
 
 impl ComparisonRun {
     /// Runs all rounds of an experiment, one store at a time. Rounds that an earlier run kept are
@@ -88,20 +88,20 @@ impl ComparisonRun {
                     self.progress.finish_step();
                     continue;
                 }
-                if self.stores[at].alive()
+                if self.stores[at].is_alive()
                     && let Some(running) = turn(&self.stores[at], round)
                 {
                     let before = Reading::now();
-                    let mut done = within(expected + PATIENCE, running)
+                    let mut done = within(expected + HANG_LIMIT, running)
                         .await
                         .unwrap_or_else(|| RoundResult::failed("it hung"));
                     if let (Some(before), Some(after)) = (before, Reading::now()) {
-                        let cpu = before.until(after);
+                        let cpu = before.ticks_until(after);
                         done.cpu = Some(cpu);
                         self.loads.add(key, round, cpu);
                     }
                     if let Some(error) = &done.error {
-                        self.blame(at, key, round, error).await;
+                        self.stop_dead_store(at, key, round, error).await;
                     } else {
                         self.kept.save(&name, &done)?;
                     }
@@ -122,19 +122,19 @@ impl ComparisonRun {
                     self.missing.push((store.clone(), key.to_owned(), why));
                 }
             }
-            self.figures.extend(figures(&store, key, turns));
+            self.figures.extend(figures_of(&store, key, turns));
             for key in &beside {
-                let turns: Vec<_> = turns.iter().map(|turn| turn.of(key)).collect();
-                self.figures.extend(figures(&store, key, &turns));
+                let turns: Vec<_> = turns.iter().map(|turn| turn.for_experiment(key)).collect();
+                self.figures.extend(figures_of(&store, key, &turns));
             }
         }
         Ok(())
     }
 
     /// After a failed round: stops measuring the store if the store itself does not answer.
-    async fn blame(&mut self, at: usize, key: &str, round: u32, error: &str) {
+    async fn stop_dead_store(&mut self, at: usize, key: &str, round: u32, error: &str) {
         let candidate = &mut self.stores[at];
-        let Err(said) = answers(&candidate.store).await else {
+        let Err(said) = check_answers(&candidate.store).await else {
             return;
         };
         let why = format!("in round {} of {key}: {error} ({said})", round + 1);
@@ -146,10 +146,10 @@ impl ComparisonRun {
     }
 
     /// All workloads through one locker per store.
-    pub(super) async fn workloads(&mut self, experiments: &[Experiment]) -> Outcome<()> {
+    pub(super) async fn measure_workloads(&mut self, experiments: &[Experiment]) -> Outcome<()> {
         let (mut arms, mut lockers) = (Vec::new(), Vec::new());
         for candidate in &self.stores {
-            arms.push(match candidate.opener().client().await {
+            arms.push(match candidate.opener().open_client().await {
                 Ok(store) => {
                     let subject = LockerSubject::new(store.lock());
                     lockers.push(subject.locker().clone());
@@ -177,8 +177,15 @@ impl ComparisonRun {
                     Some(async move {
                         match arms.get(at).and_then(Option::as_ref) {
                             Some(arm) => {
-                                workload_turn(arm, workload, callers, round, plan.warmup, plan.time)
-                                    .await
+                                workload_round(
+                                    arm,
+                                    workload,
+                                    callers,
+                                    round,
+                                    plan.warmup,
+                                    plan.time,
+                                )
+                                .await
                             }
                             None => RoundResult::failed("it could not be opened again"),
                         }
@@ -188,14 +195,14 @@ impl ComparisonRun {
             .await?;
         }
         for locker in lockers {
-            within(PATIENCE, locker.close()).await;
+            within(HANG_LIMIT, locker.close()).await;
         }
         Ok(())
     }
 }
 
 /// One round: a warm-up that is not counted, then the measured part.
-pub(super) async fn workload_turn(
+pub(super) async fn workload_round(
     arm: &Arm,
     workload: Workload,
     callers: u32,
@@ -217,7 +224,7 @@ pub(super) async fn workload_turn(
         Ok::<_, distlock::Error>((sample, processor_time().saturating_sub(before)))
     };
     match sample.await {
-        Ok((sample, spent)) => of_sample(sample, spent),
+        Ok((sample, spent)) => result_of_sample(sample, spent),
         Err(error) => RoundResult::failed(error.to_string()),
     }
 }
@@ -230,7 +237,7 @@ fn processor_time() -> Duration {
     Duration::from_secs(seconds) + Duration::from_nanos(nanos)
 }
 
-fn of_sample(sample: Sample, spent: Duration) -> RoundResult {
+fn result_of_sample(sample: Sample, spent: Duration) -> RoundResult {
     if sample.errors > 0 {
         return RoundResult {
             error: Some(format!(
@@ -268,7 +275,7 @@ fn of_sample(sample: Sample, spent: Duration) -> RoundResult {
 }
 
 /// The rounds of one store and one experiment, by measure. One failed round removes the figure.
-fn figures(store: &str, experiment: &str, turns: &[RoundResult]) -> Vec<Figure> {
+fn figures_of(store: &str, experiment: &str, turns: &[RoundResult]) -> Vec<Figure> {
     let missing = turns.iter().find_map(|turn| turn.error.clone());
     let mut figures: Vec<Figure> = Vec::new();
     for (measure, value) in turns.iter().flat_map(|turn| &turn.values) {

@@ -2,14 +2,14 @@
 
 use distlock_report::compare::{Figure, PeerRun, Scenario, ScenarioKind};
 
-use super::{cpu::Loads, gaps::Missing, kept::Kept, plan::Plan, stores::StoreUnderTest};
+use super::{cpu::Loads, gaps::Missing, kept::SampleFolder, plan::Plan, stores::StoreUnderTest};
 use crate::progress::Progress;
 
 /// A run in progress.
 pub(super) struct ComparisonRun {
     pub(super) plan: Plan,
     pub(super) stores: Vec<StoreUnderTest>,
-    pub(super) kept: Kept,
+    pub(super) kept: SampleFolder,
     pub(super) progress: Progress,
     pub(super) figures: Vec<Figure>,
     pub(super) missing: Vec<Missing>,
@@ -19,7 +19,7 @@ pub(super) struct ComparisonRun {
 }
 
 impl ComparisonRun {
-    pub(super) fn steps(&self, experiments: usize) -> usize {
+    pub(super) fn count_steps(&self, experiments: usize) -> usize {
         // Besides the workloads, each of these has rounds of its own: wake-ups, competing
         // processes, the kick-out flow, counters, a cache and each number of idle locks.
         let rounds = (experiments + 5 + self.plan.idle.len()) * self.plan.rounds as usize;

@@ -67,7 +67,7 @@ impl StoreToSpawn {
 
     fn name(self) -> String {
         let suffix = if self.over_records { " records" } else { "" };
-        format!("{}{suffix}", named(self.store.key()))
+        format!("{}{suffix}", display_name(self.store.key()))
     }
 }
 
@@ -90,7 +90,7 @@ impl Spawn {
     }
 
     /// How the server is set up. Its durability is not part of it: the server reports that itself,
-    /// or [`ensemble`] does.
+    /// or [`ensemble_setup`] does.
     const fn setup(self) -> &'static str {
         match self {
             Self::Memory => "in the measuring process",
@@ -111,7 +111,7 @@ impl Spawn {
 }
 
 /// How the ensemble is set up, and its durability, which ZooKeeper itself does not report.
-fn ensemble() -> (Setup, &'static str) {
+fn ensemble_setup() -> (Setup, &'static str) {
     let setup = Setup {
         optimised: true,
         flushed: true,
@@ -144,7 +144,7 @@ pub(super) struct StoreUnderTest {
     pub(super) store: Store,
     pub(super) server: Option<Server>,
     /// Whether this run may keep the store busy and break it.
-    pub(super) ours: bool,
+    pub(super) is_ours: bool,
 }
 
 impl StoreUnderTest {
@@ -152,7 +152,7 @@ impl StoreUnderTest {
         &self.facts.key
     }
 
-    pub(super) fn alive(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         self.facts.stopped.is_none()
     }
 
@@ -185,7 +185,7 @@ impl StoreUnderTest {
             self.store.lock().capabilities().clone(),
             move || {
                 let opener = opener.clone();
-                async move { opener.client().await }
+                async move { opener.open_client().await }
             },
         );
         if self.reach() == Reach::Process {
@@ -205,13 +205,13 @@ pub(super) struct Opener {
 
 impl Opener {
     /// Another client, as another process would have it.
-    pub(super) async fn client(&self) -> distlock::Result<Store> {
-        conformance::client(self.target.clone(), self.shared.clone()).await
+    pub(super) async fn open_client(&self) -> distlock::Result<Store> {
+        conformance::open_client(self.target.clone(), self.shared.clone()).await
     }
 }
 
 /// Starts one store.
-pub(super) async fn spawn(wanted: StoreToSpawn, folder: &Path) -> Result<StoreUnderTest> {
+pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<StoreUnderTest> {
     let what = wanted.store;
     // Starting blocks this thread; other servers start meanwhile.
     let started = tokio::task::spawn_blocking(move || -> Result<Option<Server>> {
@@ -223,7 +223,9 @@ pub(super) async fn spawn(wanted: StoreToSpawn, folder: &Path) -> Result<StoreUn
             Spawn::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
             Spawn::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),
             Spawn::Postgres => Some(Server::Postgres(PostgresServer::with(&["fsync=on"])?)),
-            Spawn::Zookeeper => Some(Server::ZooKeeper(ZooKeeper::start_with(&ensemble().0)?)),
+            Spawn::Zookeeper => Some(Server::ZooKeeper(ZooKeeper::start_with(
+                &ensemble_setup().0,
+            )?)),
         })
     });
     let server = started
@@ -243,11 +245,11 @@ pub(super) async fn spawn(wanted: StoreToSpawn, folder: &Path) -> Result<StoreUn
         true => target.wrapped_by("kv+"),
         false => target,
     };
-    let mut candidate = open(target, what.setup().to_owned()).await?;
+    let mut candidate = open_store(target, what.setup().to_owned()).await?;
     candidate.server = server;
-    candidate.ours = true;
+    candidate.is_ours = true;
     if what == Spawn::Zookeeper {
-        candidate.facts.durability = Some(ensemble().1.to_owned());
+        candidate.facts.durability = Some(ensemble_setup().1.to_owned());
     }
     candidate.facts.product = wanted.key();
     candidate.facts.key = wanted.key();
@@ -262,7 +264,7 @@ pub(super) fn zookeeper_url(servers: &str) -> String {
 }
 
 /// Opens a store that was given by URL.
-pub(super) async fn open(target: Target, setup: String) -> Result<StoreUnderTest> {
+pub(super) async fn open_store(target: Target, setup: String) -> Result<StoreUnderTest> {
     let store = drivers::open(target.clone()).await?;
     let health = store.locker().health().await?;
     let capabilities = store.lock().capabilities().clone();
@@ -276,7 +278,7 @@ pub(super) async fn open(target: Target, setup: String) -> Result<StoreUnderTest
     let facts = StoreFacts {
         key: product.to_owned(),
         product: product.to_owned(),
-        name: named(product).to_owned(),
+        name: display_name(product).to_owned(),
         server: health.server,
         setup,
         promises: serde_json::to_value(&capabilities)
@@ -298,11 +300,11 @@ pub(super) async fn open(target: Target, setup: String) -> Result<StoreUnderTest
         target,
         store,
         server: None,
-        ours: false,
+        is_ours: false,
     })
 }
 
-fn named(product: &str) -> &str {
+fn display_name(product: &str) -> &str {
     match product {
         "memory" => "Memory",
         "sqlite" => "SQLite",
@@ -319,7 +321,7 @@ fn named(product: &str) -> &str {
 }
 
 /// Gives stores of one product different names: `redis`, `redis-2`.
-pub(super) fn distinguish(candidates: &mut [StoreUnderTest]) {
+pub(super) fn make_keys_unique(candidates: &mut [StoreUnderTest]) {
     for at in 1..candidates.len() {
         let product = candidates[at].facts.product.clone();
         let before = candidates[..at]
@@ -335,7 +337,7 @@ pub(super) fn distinguish(candidates: &mut [StoreUnderTest]) {
 }
 
 /// Whether a store still answers; its error if not.
-pub(super) async fn answers(store: &Store) -> std::result::Result<(), String> {
+pub(super) async fn check_answers(store: &Store) -> std::result::Result<(), String> {
     match within(Duration::from_secs(8), store.locker().health()).await {
         Some(Ok(_)) => Ok(()),
         Some(Err(error)) => Err(error.to_string()),

@@ -15,7 +15,7 @@ use super::{
     rounds::RoundResult,
     run::ComparisonRun,
     stores::Opener,
-    wire::{Counter, Wire},
+    wire::{ByteCounter, CountedConnection},
 };
 use crate::{exit::Outcome, figures::as_f64};
 
@@ -27,14 +27,14 @@ const TTL: Duration = Duration::from_secs(60);
 
 impl ComparisonRun {
     /// Wake-ups between two clients, in rounds.
-    pub(super) async fn wake_ups(&mut self) -> Outcome<()> {
+    pub(super) async fn measure_wake_ups(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring wake-ups");
         let (rounds, wakes) = (self.plan.rounds, self.plan.wakes);
         let expected = Duration::from_millis(600) * wakes;
         self.interleave("wakeup", rounds, expected, |store, _| {
             let opener = store.opener();
             Some(async move {
-                wake_ups(&opener, wakes)
+                wake_up_round(&opener, wakes)
                     .await
                     .unwrap_or_else(|error| RoundResult::failed(error.to_string()))
             })
@@ -44,24 +44,27 @@ impl ComparisonRun {
 
     /// Requests and bytes per second while many wait. All stores run at once, since requests are
     /// counted, not timed.
-    pub(super) async fn waiting(&mut self) -> Outcome<()> {
+    pub(super) async fn measure_waiting(&mut self) -> Outcome<()> {
         self.progress.begin_part("counting what waiting costs");
         let mut running = JoinSet::new();
         for (at, candidate) in self.stores.iter().enumerate() {
             let name = format!("waiting-{WAITERS}.{}.0.json", candidate.key());
             let (opener, time) = (candidate.opener(), self.plan.waiting);
-            let wire = Wire::to(candidate);
+            let wire = CountedConnection::to_server_of(candidate);
             let kept = self.kept.load::<RoundResult>(&name);
-            let alive = candidate.alive();
+            let alive = candidate.is_alive();
             running.spawn(async move {
                 let turn = match kept {
                     Some(kept) => Some(kept),
                     None if !alive => None,
                     None => Some(
-                        within(time + Duration::from_secs(40), waiting(&opener, wire, time))
-                            .await
-                            .unwrap_or_else(|| Ok(RoundResult::failed("it hung")))
-                            .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}"))),
+                        within(
+                            time + Duration::from_secs(40),
+                            waiting_round(&opener, wire, time),
+                        )
+                        .await
+                        .unwrap_or_else(|| Ok(RoundResult::failed("it hung")))
+                        .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}"))),
                     ),
                 };
                 (at, name, turn)
@@ -87,14 +90,14 @@ impl ComparisonRun {
     }
 }
 
-async fn wake_ups(opener: &Opener, wakes: u32) -> distlock::Result<RoundResult> {
-    let (holder, waiter) = (opener.client().await?, opener.client().await?);
+async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundResult> {
+    let (holder, waiter) = (opener.open_client().await?, opener.open_client().await?);
     let (holding, waiting) = (holder.locker(), waiter.locker());
     let name = format!("bench:wakeup:{:08x}", fastrand::u32(..));
     let mut latencies = Latencies::new();
     for at in 0..=wakes {
         let guard = holding.lock(&name).ttl(TTL).acquire().await?;
-        let next = tokio::spawn(next(waiting.clone(), name.clone()));
+        let next = tokio::spawn(acquire_and_release(waiting.clone(), name.clone()));
         // The caller waits for certain by then; the random part makes the release fall at any point
         // between two polls.
         pause(Duration::from_millis(60 + fastrand::u64(0..120))).await;
@@ -118,7 +121,7 @@ async fn wake_ups(opener: &Opener, wakes: u32) -> distlock::Result<RoundResult> 
     })
 }
 
-async fn next(locker: Locker, name: String) -> distlock::Result<distlock::Moment> {
+async fn acquire_and_release(locker: Locker, name: String) -> distlock::Result<distlock::Moment> {
     let guard = locker
         .lock(&name)
         .ttl(TTL)
@@ -130,18 +133,18 @@ async fn next(locker: Locker, name: String) -> distlock::Result<distlock::Moment
     Ok(granted)
 }
 
-async fn waiting(
+async fn waiting_round(
     opener: &Opener,
-    wire: Option<Wire>,
+    wire: Option<CountedConnection>,
     time: Duration,
 ) -> anyhow::Result<RoundResult> {
-    let holder = opener.client().await?;
+    let holder = opener.open_client().await?;
     let (waiter, counter) = match wire {
         Some(wire) => {
             let (waiter, counter) = wire.open().await?;
             (waiter, Some(counter))
         }
-        None => (opener.client().await?, None),
+        None => (opener.open_client().await?, None),
     };
     let name = format!("bench:waiting:{:08x}", fastrand::u32(..));
     let guard = holder
@@ -161,7 +164,7 @@ async fn waiting(
     }
     // Requests of joining are not requests of waiting.
     pause(Duration::from_millis(1500)).await;
-    let moved = || counter.as_ref().map(Counter::bytes);
+    let moved = || counter.as_ref().map(ByteCounter::bytes);
     let before = (waiter.lock().requests_sent(), moved());
     let start = SystemClock.now();
     pause(time).await;

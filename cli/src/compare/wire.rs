@@ -20,14 +20,14 @@ use tokio::{
 use super::stores::{Server, StoreUnderTest, zookeeper_url};
 
 /// The address of a server that this run started.
-pub(super) struct Wire {
+pub(super) struct CountedConnection {
     server: SocketAddr,
     url: String,
 }
 
-impl Wire {
+impl CountedConnection {
     /// The address of this store's server; `None` for a server that this run did not start.
-    pub(super) fn to(store: &StoreUnderTest) -> Option<Self> {
+    pub(super) fn to_server_of(store: &StoreUnderTest) -> Option<Self> {
         let to = |server, url| Some(Self { server, url });
         match store.server.as_ref()? {
             Server::Redis(it) => to(it.address(), it.url()),
@@ -40,16 +40,16 @@ impl Wire {
     }
 
     /// A client that connects through a counter, for as long as the counter lives.
-    pub(super) async fn open(self) -> anyhow::Result<(Store, Counter)> {
+    pub(super) async fn open(self) -> anyhow::Result<(Store, ByteCounter)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
         let bytes = Arc::new(AtomicU64::new(0));
         let mut forwarding = JoinSet::new();
         forwarding.spawn(forward(listener, self.server, Arc::clone(&bytes)));
-        let led = format!("127.0.0.1:{port}");
-        let url = self.url.replace(&self.server.to_string(), &led);
+        let through_counter = format!("127.0.0.1:{port}");
+        let url = self.url.replace(&self.server.to_string(), &through_counter);
         let store = drivers::open(Target::new(url)).await?;
-        let counter = Counter {
+        let counter = ByteCounter {
             bytes,
             _forwarding: forwarding,
         };
@@ -58,12 +58,12 @@ impl Wire {
 }
 
 /// The bytes of both directions.
-pub(super) struct Counter {
+pub(super) struct ByteCounter {
     bytes: Arc<AtomicU64>,
     _forwarding: JoinSet<()>,
 }
 
-impl Counter {
+impl ByteCounter {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

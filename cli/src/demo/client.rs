@@ -13,7 +13,7 @@ use super::timeline::{Entry, Timeline};
 use crate::processes::Node;
 
 /// The longest time for one round trip and a few operations of the store.
-pub(super) const SOON: Duration = Duration::from_secs(10);
+pub(super) const STEP_LIMIT: Duration = Duration::from_secs(10);
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -23,7 +23,7 @@ pub(super) struct Client {
     pub(super) device: String,
     pub(super) node: String,
     sink: SplitSink<Socket, Message>,
-    seen: mpsc::UnboundedReceiver<Seen>,
+    seen: mpsc::UnboundedReceiver<SocketEvent>,
     timeline: Arc<Timeline>,
     /// Set by a confirmed login.
     pub(super) session: Option<Session>,
@@ -40,7 +40,7 @@ pub(super) struct Session {
 
 /// An event of the socket.
 #[derive(Debug)]
-enum Seen {
+enum SocketEvent {
     Frame(Value),
     /// The other side's close frame.
     Closing,
@@ -65,7 +65,7 @@ impl Client {
         timeline: &Arc<Timeline>,
     ) -> Result<Self> {
         let url = format!("ws://{}/ws", node.listen);
-        let (socket, _) = soon("connect", tokio_tungstenite::connect_async(&url))
+        let (socket, _) = within_limit("connect", tokio_tungstenite::connect_async(&url))
             .await?
             .with_context(|| format!("connect {device} to {}", node.name))?;
         let (sink, mut stream) = socket.split();
@@ -74,14 +74,14 @@ impl Client {
             loop {
                 let seen = match stream.next().await {
                     Some(Ok(Message::Text(text))) => match serde_json::from_str(text.as_str()) {
-                        Ok(frame) => Seen::Frame(frame),
-                        Err(_) => Seen::Gone,
+                        Ok(frame) => SocketEvent::Frame(frame),
+                        Err(_) => SocketEvent::Gone,
                     },
-                    Some(Ok(Message::Close(_))) => Seen::Closing,
+                    Some(Ok(Message::Close(_))) => SocketEvent::Closing,
                     Some(Ok(_)) => continue,
-                    Some(Err(_)) | None => Seen::Gone,
+                    Some(Err(_)) | None => SocketEvent::Gone,
                 };
-                let over = matches!(seen, Seen::Gone);
+                let over = matches!(seen, SocketEvent::Gone);
                 if tell.send(seen).is_err() || over {
                     return;
                 }
@@ -99,30 +99,30 @@ impl Client {
     }
 
     /// Connects and logs in, and expects to be let in.
-    pub(super) async fn logged_in(
+    pub(super) async fn connect_and_log_in(
         device: &str,
         node: &Node,
         token: &str,
         timeline: &Arc<Timeline>,
     ) -> Result<Self> {
         let mut client = Self::connect(device, node, timeline).await?;
-        client.ask_to_log_in(token).await?;
-        client.is_in().await?;
+        client.send_login(token).await?;
+        client.wait_until_in().await?;
         Ok(client)
     }
 
     /// Waits until the login is confirmed, if it is not yet.
-    pub(super) async fn is_in(&mut self) -> Result<()> {
+    pub(super) async fn wait_until_in(&mut self) -> Result<()> {
         if self.session.is_none() {
-            let answer = self.expect("login_ok").await?;
-            self.admitted(&answer)?;
+            let answer = self.wait_for_frame("login_ok").await?;
+            self.note_admission(&answer)?;
         }
         Ok(())
     }
 
     /// Sends the login without waiting for the answer.
-    pub(super) async fn ask_to_log_in(&mut self, token: &str) -> Result<()> {
-        self.say(None, &format!("logs in on {}", self.node));
+    pub(super) async fn send_login(&mut self, token: &str) -> Result<()> {
+        self.log(None, &format!("logs in on {}", self.node));
         self.send(&json!({
             "type": "login",
             "token": token,
@@ -136,21 +136,23 @@ impl Client {
     /// Sends a frame.
     pub(super) async fn send(&mut self, frame: &Value) -> Result<()> {
         let sending = self.sink.send(Message::text(frame.to_string()));
-        soon("send", sending)
+        within_limit("send", sending)
             .await?
             .with_context(|| format!("{} sends {}", self.device, frame["type"]))
     }
 
     /// Waits for a frame of this type, and fails on an end of the session.
-    pub(super) async fn expect(&mut self, wanted: &str) -> Result<Value> {
+    pub(super) async fn wait_for_frame(&mut self, wanted: &str) -> Result<Value> {
         loop {
-            match self.next().await? {
-                Seen::Frame(frame) if frame["type"] == wanted => return Ok(frame),
-                Seen::Frame(frame) if is_end(&frame) => {
+            match self.next_event().await? {
+                SocketEvent::Frame(frame) if frame["type"] == wanted => return Ok(frame),
+                SocketEvent::Frame(frame) if is_end(&frame) => {
                     bail!("{} waits for {wanted} and gets {frame}", self.device)
                 }
-                Seen::Frame(frame) => tracing::debug!(%frame, device = self.device, "passed over"),
-                Seen::Closing | Seen::Gone => {
+                SocketEvent::Frame(frame) => {
+                    tracing::debug!(%frame, device = self.device, "passed over")
+                }
+                SocketEvent::Closing | SocketEvent::Gone => {
                     bail!("{} waits for {wanted} and is disconnected", self.device)
                 }
             }
@@ -161,17 +163,19 @@ impl Client {
     /// protocol asks. It never resolves while the session lives; drop it then.
     ///
     /// Cancel safe up to the notice.
-    pub(super) async fn until_ended(&mut self) -> Result<Ending> {
+    pub(super) async fn follow_to_end(&mut self) -> Result<Ending> {
         loop {
             match self.seen.recv().await {
-                Some(Seen::Frame(frame)) if frame["type"] == "login_ok" => self.admitted(&frame)?,
-                Some(Seen::Frame(frame)) if is_end(&frame) => {
+                Some(SocketEvent::Frame(frame)) if frame["type"] == "login_ok" => {
+                    self.note_admission(&frame)?
+                }
+                Some(SocketEvent::Frame(frame)) if is_end(&frame) => {
                     self.leave(&frame).await?;
                     return Ok(Ending::Told(frame));
                 }
-                Some(Seen::Frame(_)) => {}
-                Some(Seen::Closing | Seen::Gone) | None => {
-                    self.say(self.generation(), "is disconnected without a word");
+                Some(SocketEvent::Frame(_)) => {}
+                Some(SocketEvent::Closing | SocketEvent::Gone) | None => {
+                    self.log(self.generation(), "is disconnected without a word");
                     return Ok(Ending::Dropped);
                 }
             }
@@ -181,7 +185,7 @@ impl Client {
     /// Says `bye` and closes first.
     async fn leave(&mut self, notice: &Value) -> Result<()> {
         let by = notice["by_device"].as_str().unwrap_or("?");
-        self.say(
+        self.log(
             self.generation(),
             &match notice["type"].as_str() {
                 Some("offline") => format!("told offline, code {}, by {by}", notice["code"]),
@@ -192,8 +196,8 @@ impl Client {
         // The notice is the node's last frame, so a close frame that is already here was sent
         // before ours.
         while let Ok(seen) = self.seen.try_recv() {
-            if matches!(seen, Seen::Closing | Seen::Gone) {
-                self.say(self.generation(), "was closed by the node");
+            if matches!(seen, SocketEvent::Closing | SocketEvent::Gone) {
+                self.log(self.generation(), "was closed by the node");
                 return Ok(());
             }
         }
@@ -201,9 +205,9 @@ impl Client {
             self.send(&json!({"type": "bye"})).await?;
         }
         // The node may end the connection as soon as it has the `bye`, so an error here is none.
-        let _ = soon("close", self.sink.close()).await?;
+        let _ = within_limit("close", self.sink.close()).await?;
         self.closed_first = true;
-        self.say(self.generation(), "says bye and closes first");
+        self.log(self.generation(), "says bye and closes first");
         Ok(())
     }
 
@@ -213,15 +217,15 @@ impl Client {
     }
 
     /// Waits until the connection is gone altogether.
-    pub(super) async fn gone(&mut self) -> Result<()> {
-        while !matches!(self.next().await?, Seen::Gone) {}
+    pub(super) async fn wait_until_gone(&mut self) -> Result<()> {
+        while !matches!(self.next_event().await?, SocketEvent::Gone) {}
         Ok(())
     }
 
     /// Whether the session is served: a ping is answered.
-    pub(super) async fn is_served(&mut self) -> Result<()> {
+    pub(super) async fn check_served(&mut self) -> Result<()> {
         self.send(&json!({"type": "ping"})).await?;
-        self.expect("pong").await.map(drop)
+        self.wait_for_frame("pong").await.map(drop)
     }
 
     /// The generation of its login.
@@ -229,7 +233,7 @@ impl Client {
         self.session.as_ref().map(|session| session.generation)
     }
 
-    fn admitted(&mut self, answer: &Value) -> Result<()> {
+    fn note_admission(&mut self, answer: &Value) -> Result<()> {
         let session = Session {
             id: answer["session"].clone(),
             generation: answer["gen"]
@@ -240,23 +244,23 @@ impl Client {
             bail!("{} on {} is answered {answer}", self.device, self.node);
         }
         self.session = Some(session);
-        self.say(self.generation(), "is in");
+        self.log(self.generation(), "is in");
         Ok(())
     }
 
-    async fn next(&mut self) -> Result<Seen> {
-        Ok(soon("wait for the node", self.seen.recv())
+    async fn next_event(&mut self) -> Result<SocketEvent> {
+        Ok(within_limit("wait for the node", self.seen.recv())
             .await?
-            .unwrap_or(Seen::Gone))
+            .unwrap_or(SocketEvent::Gone))
     }
 
-    fn say(&self, generation: Option<u64>, what: &str) {
+    fn log(&self, generation: Option<u64>, what: &str) {
         let at = Entry {
             node: &self.node,
             generation,
             token: None,
         };
-        self.timeline.client(&self.device, at, what);
+        self.timeline.print_client_event(&self.device, at, what);
     }
 }
 
@@ -266,10 +270,10 @@ fn is_end(frame: &Value) -> bool {
     ["offline", "superseded", "busy", "denied", "error"].contains(&kind)
 }
 
-/// Fails if `doing` takes longer than [`SOON`].
-pub(super) async fn soon<T>(what: &str, doing: impl Future<Output = T>) -> Result<T> {
+/// Fails if `doing` takes longer than [`STEP_LIMIT`].
+pub(super) async fn within_limit<T>(what: &str, doing: impl Future<Output = T>) -> Result<T> {
     tokio::select! {
         done = doing => Ok(done),
-        () = SystemClock.sleep(SOON) => bail!("{what}: not within {SOON:?}"),
+        () = SystemClock.sleep(STEP_LIMIT) => bail!("{what}: not within {STEP_LIMIT:?}"),
     }
 }

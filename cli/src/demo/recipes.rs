@@ -28,29 +28,29 @@ use tokio::{
 };
 
 use super::timeline::Timeline;
-use crate::{drivers, group::somebody_lives_in};
+use crate::{drivers, group::is_group_alive};
 
 /// Callers that change the counters, or want the value, at the same time.
 const CALLERS: usize = 16;
 /// Changes that each caller makes.
 const CHANGES: usize = 60;
 /// The longest life, in microseconds, of a caller that dies in the middle of its change.
-const LIFE_US: u64 = 10_000;
+const MAX_LIFE_US: u64 = 10_000;
 const USERS: usize = 8;
 const CONVERSATIONS: [&str; 3] = ["family", "work", "news"];
 
 /// The time for which a value is fresh; below it the time of a load, and the time for which callers
 /// ask.
 const TTL: Duration = Duration::from_millis(200);
-const LOAD: Duration = Duration::from_millis(30);
-const WANTED: Duration = Duration::from_millis(1200);
+const LOAD_TIME: Duration = Duration::from_millis(30);
+const ASKING_TIME: Duration = Duration::from_millis(1200);
 /// Length of the longest bar.
-const BAR: u64 = 50;
+const MAX_BAR: u64 = 50;
 
 /// The time without a leader after a leader was killed.
 const LEASE: &str = "1s";
 /// The deadline of every step that has no reason to take long.
-const SOON: Duration = Duration::from_secs(20);
+const STEP_LIMIT: Duration = Duration::from_secs(20);
 
 /// One scene.
 type Scene = for<'a> fn(&'a RecipesPlay) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
@@ -58,14 +58,14 @@ type Scene = for<'a> fn(&'a RecipesPlay) -> Pin<Box<dyn Future<Output = Result<(
 const SCENES: [(&str, Scene); 3] = [
     (
         "unread counters: 16 callers, of whom many die in the middle of a change",
-        |stage| Box::pin(stage.counters()),
+        |stage| Box::pin(stage.play_counters()),
     ),
     (
         "a hot value ends, and 16 callers want it: loads without the guard, and with it",
-        |stage| Box::pin(stage.stampede()),
+        |stage| Box::pin(stage.play_stampede()),
     ),
     ("an election: the leader is killed with SIGKILL", |stage| {
-        Box::pin(stage.election())
+        Box::pin(stage.play_election())
     }),
 ];
 
@@ -76,7 +76,7 @@ struct RecipesPlay {
 }
 
 /// Plays all scenes and returns whether each ended as it should.
-pub(crate) async fn play(json: bool) -> Result<bool> {
+pub(crate) async fn play_scenes(json: bool) -> Result<bool> {
     // Removed when this function ends, or when its future is dropped.
     let folder = tempfile::Builder::new()
         .prefix("distlock-demo-")
@@ -88,31 +88,31 @@ pub(crate) async fn play(json: bool) -> Result<bool> {
         store: drivers::open(&target).await?,
         url: target.reveal_url(),
     };
-    stage.timeline.open(
+    stage.timeline.print_opening(
         "what people build with a lock",
         "a SQLite file in a temporary folder",
     );
     let mut passed = 0;
     for (index, (title, scene)) in SCENES.iter().enumerate() {
-        stage.timeline.scene(index + 1, title, false);
+        stage.timeline.begin_scene(index + 1, title, false);
         let outcome = scene(&stage).await;
         let failure = outcome.err().map(|error| format!("{error:#}"));
-        stage.timeline.verdict(title, failure.as_deref());
+        stage.timeline.print_verdict(title, failure.as_deref());
         passed += usize::from(failure.is_none());
     }
     stage.store.close().await;
-    stage.timeline.close(passed, SCENES.len());
+    stage.timeline.print_result(passed, SCENES.len());
     Ok(passed == SCENES.len())
 }
 
 impl RecipesPlay {
-    fn say(&self, what: &str) {
-        self.timeline.say(what);
+    fn remark(&self, what: &str) {
+        self.timeline.print_remark(what);
     }
 
     /// The same callers change two kinds of counters: some written one by one, and some that never
     /// disagree.
-    async fn counters(&self) -> Result<()> {
+    async fn play_counters(&self) -> Result<()> {
         let naive = Arc::new(OneByOne(self.store.records()));
         let ours = Arc::new(LockedCounters::new(&self.store));
         let mut callers = JoinSet::new();
@@ -124,8 +124,8 @@ impl RecipesPlay {
                     let user = format!("user-{}", fastrand::usize(..USERS));
                     let counter = Counter::new(user, conversation)?;
                     let is_read = fastrand::u8(..6) == 0;
-                    may_die(naive.change(&counter, is_read)).await?;
-                    may_die(async {
+                    run_or_drop(naive.change(&counter, is_read)).await?;
+                    run_or_drop(async {
                         let changed = match is_read {
                             true => ours.clear(&counter).await,
                             false => ours.increment(&counter, 1).await,
@@ -164,7 +164,7 @@ impl RecipesPlay {
             wrong += u32::from(theirs[1].total != sum[1]);
         }
         for (way, wrong) in [("one by one", wrong_one_by_one), ("unread counters", wrong)] {
-            self.say(&format!(
+            self.remark(&format!(
                 "{way:>15}: {wrong} of {USERS} users see a wrong total"
             ));
         }
@@ -176,18 +176,18 @@ impl RecipesPlay {
         Ok(())
     }
 
-    async fn stampede(&self) -> Result<()> {
-        let alone = self.loads(false).await?;
-        let guarded = self.loads(true).await?;
+    async fn play_stampede(&self) -> Result<()> {
+        let alone = self.count_loads(false).await?;
+        let guarded = self.count_loads(true).await?;
         let most = alone.max(guarded).max(1);
         for (name, loads) in [("without", alone), ("with", guarded)] {
-            let bar = usize::try_from((loads * BAR).div_ceil(most)).unwrap_or(1);
-            self.say(&format!(
+            let bar = usize::try_from((loads * MAX_BAR).div_ceil(most)).unwrap_or(1);
+            self.remark(&format!(
                 "{name:>8} the guard {:<50} {loads} loads",
                 "#".repeat(bar)
             ));
         }
-        let endings = WANTED.as_millis() / (TTL + LOAD).as_millis() + 1;
+        let endings = ASKING_TIME.as_millis() / (TTL + LOAD_TIME).as_millis() + 1;
         ensure!(
             u128::from(guarded) <= endings,
             "{guarded} loads for {endings} endings"
@@ -200,14 +200,14 @@ impl RecipesPlay {
     }
 
     /// The number of loads of a value that all callers want for a while.
-    async fn loads(&self, guarded: bool) -> Result<u64> {
+    async fn count_loads(&self, guarded: bool) -> Result<u64> {
         let mut settings = Settings::ttl(TTL);
         settings.jitter = 0.0;
         settings.beta = 0.0;
         let guard = CacheGuard::new(&self.store, MemoryCache::new(10), settings)?;
         let aside = Arc::new(std::sync::Mutex::new(None));
         let loads = Arc::new(AtomicU64::new(0));
-        let until = SystemClock.now() + WANTED;
+        let until = SystemClock.now() + ASKING_TIME;
         let mut callers = JoinSet::new();
         for _ in 0..CALLERS {
             let (guard, loads, aside) = (guard.clone(), Arc::clone(&loads), Arc::clone(&aside));
@@ -216,7 +216,7 @@ impl RecipesPlay {
                     let loads = Arc::clone(&loads);
                     let load = async move || {
                         loads.fetch_add(1, Ordering::Relaxed);
-                        SystemClock.sleep(LOAD).await;
+                        SystemClock.sleep(LOAD_TIME).await;
                         Ok(Some(vec![42]))
                     };
                     if guarded {
@@ -246,7 +246,7 @@ impl RecipesPlay {
     }
 
     /// Three candidates, real processes of `distlock elect`.
-    async fn election(&self) -> Result<()> {
+    async fn play_election(&self) -> Result<()> {
         let folder = self.url.trim_start_matches("sqlite:");
         let log = Path::new(folder).with_file_name("leaders");
         let mut candidates = Vec::new();
@@ -254,18 +254,18 @@ impl RecipesPlay {
             candidates.push(Candidate::start(name, &self.url, &log)?);
         }
         let (first, term, pid) = next_leader(&mut candidates).await?;
-        self.say(&format!("{} leads, term {term}", candidates[first].name));
+        self.remark(&format!("{} leads, term {term}", candidates[first].name));
         candidates[first]
             .process
             .kill()
             .await
             .context("kill the leader")?;
         let killed = SystemClock.now();
-        self.say(&format!("{} is killed", candidates[first].name));
+        self.remark(&format!("{} is killed", candidates[first].name));
         let gone = candidates.remove(first);
         let (next, later, _) = next_leader(&mut candidates).await?;
         let took = SystemClock.now().since(killed);
-        self.say(&format!(
+        self.remark(&format!(
             "{} leads, term {later}, {:.1} s later (the lease is {LEASE})",
             candidates[next].name,
             took.as_secs_f64()
@@ -274,21 +274,21 @@ impl RecipesPlay {
         // The command leads its own process group.
         let group = Pid::from_raw(pid).context("a process")?;
         ensure!(
-            !somebody_lives_in(group),
+            !is_group_alive(group),
             "what {} ran is alive still",
             gone.name
         );
-        self.say(&format!("what {} ran was ended by its watchdog", gone.name));
+        self.remark(&format!("what {} ran was ended by its watchdog", gone.name));
         Ok(())
     }
 }
 
 /// Runs a change; about one caller in four dies in the middle of it.
-async fn may_die(change: impl Future<Output = distlock::Result<()>>) -> distlock::Result<()> {
+async fn run_or_drop(change: impl Future<Output = distlock::Result<()>>) -> distlock::Result<()> {
     if fastrand::u8(..4) > 0 {
         return change.await;
     }
-    let life = Duration::from_micros(fastrand::u64(..LIFE_US));
+    let life = Duration::from_micros(fastrand::u64(..MAX_LIFE_US));
     tokio::select! {
         changed = change => changed,
         () = SystemClock.sleep(life) => Ok(()),
@@ -321,13 +321,13 @@ impl OneByOne {
 
     async fn count(&self, key: &RecordKey) -> distlock::Result<u64> {
         let entry = self.0.get(key).await?;
-        Ok(entry.map_or(0, |entry| parsed(&entry.value)))
+        Ok(entry.map_or(0, |entry| parse_count(&entry.value)))
     }
 
     async fn set(&self, key: &RecordKey, to: impl Fn(u64) -> u64) -> distlock::Result<()> {
         loop {
             let entry = self.0.get(key).await?;
-            let count = to(entry.as_ref().map_or(0, |entry| parsed(&entry.value)));
+            let count = to(entry.as_ref().map_or(0, |entry| parse_count(&entry.value)));
             let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
             let value = count.to_string().into_bytes();
             if matches!(self.0.put(key, &value, expect).await?, Written::Stored(_)) {
@@ -345,7 +345,7 @@ fn keys(counter: &Counter) -> distlock::Result<[RecordKey; 2]> {
     ])
 }
 
-fn parsed(value: &[u8]) -> u64 {
+fn parse_count(value: &[u8]) -> u64 {
     String::from_utf8_lossy(value).parse().unwrap_or_default()
 }
 
@@ -390,7 +390,7 @@ async fn next_leader(candidates: &mut [Candidate]) -> Result<(usize, u64, i32)> 
         .iter_mut()
         .map(|candidate| Box::pin(candidate.lines.next_line()));
     let first = futures_util::future::select_all(reading);
-    let (line, leader, _) = tokio::time::timeout(SOON, first)
+    let (line, leader, _) = tokio::time::timeout(STEP_LIMIT, first)
         .await
         .context("nobody leads")?;
     let line = line?.context("a candidate ended")?;

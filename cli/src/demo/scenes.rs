@@ -10,7 +10,7 @@ use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use serde_json::json;
 
 use super::{
-    client::{Client, Ending, SOON},
+    client::{Client, Ending, STEP_LIMIT},
     timeline::{Entry, Timeline},
 };
 use crate::processes::Node;
@@ -19,10 +19,10 @@ use crate::processes::Node;
 const CROWD: usize = 20;
 /// The deadline for all of them to be logged in or told why not. Each login is a few operations of
 /// the store, one after the other.
-const SETTLED: Duration = Duration::from_secs(30);
+const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 /// The deadline of a login while the other node is dead and nobody knows it yet: the login waits
 /// for that node as long as the kick budget (1 s), then goes on.
-const AT_ONCE: Duration = Duration::from_secs(3);
+const RELOGIN_LIMIT: Duration = Duration::from_secs(3);
 
 /// One scene.
 type Scene = for<'a> fn(&'a mut Play) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
@@ -38,24 +38,24 @@ pub(super) const SCENES: [(&str, Scene); 6] = [
     ),
     (
         "the phone's late disconnect does not erase the PC's record",
-        |stage| Box::pin(stage.late_disconnect()),
+        |stage| Box::pin(stage.disconnect_late()),
     ),
     (
         "20 devices log in at once on both nodes: exactly one survives",
-        |stage| Box::pin(stage.crowd()),
+        |stage| Box::pin(stage.log_in_crowd()),
     ),
     (
         "a message to the account reaches the survivor, from the other node",
-        |stage| Box::pin(stage.message()),
+        |stage| Box::pin(stage.deliver_message()),
     ),
     (
         "node 2 is killed with SIGKILL: the account logs in on node 1 at once",
-        |stage| Box::pin(stage.crash()),
+        |stage| Box::pin(stage.kill_node()),
     ),
 ];
 
 /// The number of the scene with too many events to show them all.
-pub(super) const CROWDED: usize = 4;
+pub(super) const CROWDED_SCENE: usize = 4;
 
 /// The devices and nodes that take part.
 #[derive(Debug)]
@@ -75,9 +75,9 @@ pub(super) struct Play {
 
 impl Play {
     async fn phone_logs_in(&mut self) -> Result<()> {
-        let mut phone = self.log_in("phone", Which::One).await?;
-        phone.is_served().await?;
-        self.owned_by(&phone).await?;
+        let mut phone = self.log_in("phone", NodeChoice::One).await?;
+        phone.check_served().await?;
+        self.check_owner(&phone).await?;
         self.phone = Some(phone);
         Ok(())
     }
@@ -85,8 +85,8 @@ impl Play {
     async fn pc_takes_over(&mut self) -> Result<()> {
         let mut phone = self.phone.take().context("the phone is not there")?;
         // Both run at once: the phone does not wait for the PC before it reacts.
-        let told = super::client::soon("the phone is told", phone.until_ended());
-        let (pc, told) = tokio::join!(self.log_in("pc", Which::Two), told);
+        let told = super::client::within_limit("the phone is told", phone.follow_to_end());
+        let (pc, told) = tokio::join!(self.log_in("pc", NodeChoice::Two), told);
         let pc = pc?;
         let notice = match told?? {
             Ending::Told(notice) => notice,
@@ -103,90 +103,45 @@ impl Play {
         Ok(())
     }
 
-    async fn late_disconnect(&mut self) -> Result<()> {
+    async fn disconnect_late(&mut self) -> Result<()> {
         let mut phone = self.phone.take().context("the phone is not there")?;
         let mut pc = self.pc.take().context("the PC is not there")?;
         let session = phone.session.clone().context("the phone never was in")?;
-        phone.gone().await?;
+        phone.wait_until_gone().await?;
         self.timeline
-            .wait_for("the phone's session was closed", SOON, |event| {
+            .wait_for("the phone's session was closed", STEP_LIMIT, |event| {
                 event["event"] == "closed" && event["session"] == session.id
             })
             .await?;
         // The record is read from the store itself, so no node's memory can hide a mistake.
-        self.owned_by(&pc).await?;
-        pc.is_served().await?;
+        self.check_owner(&pc).await?;
+        pc.check_served().await?;
         self.pc = Some(pc);
         Ok(())
     }
 
-    async fn crowd(&mut self) -> Result<()> {
+    async fn log_in_crowd(&mut self) -> Result<()> {
         let mut before = self.pc.take().context("the PC is not there")?;
+        let mut crowd = self.connect_crowd().await?;
         let token = self.token(&self.uid)?;
-        // All devices connect first, so that their logins meet.
-        let connecting = (1..=CROWD).map(|number| {
-            let node = if number % 2 == 0 {
-                &self.node2
-            } else {
-                &self.node1
-            };
-            let (timeline, device) = (&self.timeline, format!("device{number:02}"));
-            async move { Client::connect(&device, node, timeline).await }
-        });
-        let mut crowd = join_all(connecting)
-            .await
-            .into_iter()
-            .collect::<Result<Vec<_>>>()?;
-        let asking = crowd.iter_mut().map(|client| client.ask_to_log_in(&token));
+        let asking = crowd.iter_mut().map(|client| client.send_login(&token));
         join_all(asking).await.into_iter().collect::<Result<()>>()?;
-
-        let mut endings: Vec<_> = (0..CROWD).map(|_| None).collect();
-        {
-            let mut playing: FuturesUnordered<_> = crowd
-                .iter_mut()
-                .enumerate()
-                .map(|(index, client)| async move { (index, client.until_ended().await) })
-                .collect();
-            let late = SystemClock.sleep(SETTLED);
-            tokio::pin!(late);
-            // All but one must end; the last one is checked below.
-            while playing.len() > 1 {
-                tokio::select! {
-                    Some((index, ending)) = playing.next() => endings[index] = Some(ending?),
-                    () = &mut late => {
-                        bail!("{} of {CROWD} devices are in after {SETTLED:?}", playing.len())
-                    }
-                }
-            }
-        }
-        let ended = super::client::soon("the PC is told", before.until_ended()).await??;
+        let endings = wait_for_all_but_one(&mut crowd).await?;
+        let ended = super::client::within_limit("the PC is told", before.follow_to_end()).await??;
         ensure!(
             matches!(ended, Ending::Told(_)),
             "the PC was disconnected without a word"
         );
 
-        let mut survivor = None;
-        let (mut told, mut turned_away) = (0, 0);
-        let mut generations = BTreeSet::new();
-        for (client, ending) in crowd.into_iter().zip(endings) {
-            if let Some(generation) = client.generation() {
-                ensure!(
-                    generations.insert(generation),
-                    "generation {generation} was given twice"
-                );
-            }
-            match ending {
-                None => survivor = Some(client),
-                Some(Ending::Told(notice)) if notice["type"] == "offline" => told += 1,
-                Some(Ending::Told(_)) => turned_away += 1,
-                Some(Ending::Dropped) => {
-                    bail!("{} was disconnected without a word", client.device);
-                }
-            }
-        }
+        let CrowdResult {
+            survivor,
+            told,
+            turned_away,
+            generations,
+        } = CrowdResult::new(crowd, endings)?;
         let mut survivor = survivor.context("nobody survived")?;
-        survivor.is_in().await?;
-        survivor.is_served().await?;
+        survivor.wait_until_in().await?;
+        survivor.check_served().await?;
         let generation = survivor
             .generation()
             .context("the survivor was never let in")?;
@@ -195,9 +150,9 @@ impl Play {
             "the survivor has generation {generation}, which is not the highest"
         );
         self.highest = generation;
-        self.owned_by(&survivor).await?;
-        self.timeline.note(
-            at(&survivor),
+        self.check_owner(&survivor).await?;
+        self.timeline.print_note(
+            entry_of(&survivor),
             &format!(
                 "{} survives; {told} were let in and told offline, {turned_away} were overtaken \
                 before they were in",
@@ -208,7 +163,22 @@ impl Play {
         Ok(())
     }
 
-    async fn message(&mut self) -> Result<()> {
+    /// Connects all devices of the crowd, in turn to both nodes. They log in only when all have
+    /// connected, so that their logins compete.
+    async fn connect_crowd(&self) -> Result<Vec<Client>> {
+        let connecting = (1..=CROWD).map(|number| {
+            let node = if number % 2 == 0 {
+                &self.node2
+            } else {
+                &self.node1
+            };
+            let (timeline, device) = (&self.timeline, format!("device{number:02}"));
+            async move { Client::connect(&device, node, timeline).await }
+        });
+        join_all(connecting).await.into_iter().collect()
+    }
+
+    async fn deliver_message(&mut self) -> Result<()> {
         let mut survivor = self.survivor.take().context("nobody survived")?;
         let other = if survivor.node == self.node1.name {
             &self.node2
@@ -217,23 +187,24 @@ impl Play {
         };
         let friend = Uid::new(format!("{}-friend", self.uid))?;
         let mut sender =
-            Client::logged_in("friend", other, &self.token(&friend)?, &self.timeline).await?;
+            Client::connect_and_log_in("friend", other, &self.token(&friend)?, &self.timeline)
+                .await?;
         let body = "are you there?";
         sender
             .send(&json!({"type": "send", "to": self.uid, "body": body, "id": "m1"}))
             .await?;
-        let message = survivor.expect("message").await?;
+        let message = survivor.wait_for_frame("message").await?;
         ensure!(
             message["body"] == body && message["from"] == friend.as_str(),
             "the survivor got {message}"
         );
-        let sent = sender.expect("sent").await?;
+        let sent = sender.wait_for_frame("sent").await?;
         ensure!(
             sent["id"] == "m1" && sent["outcome"] == "delivered",
             "the sender was told {sent}"
         );
-        self.timeline.note(
-            at(&survivor),
+        self.timeline.print_note(
+            entry_of(&survivor),
             &format!(
                 "{} has the message, and {} knows it",
                 survivor.device, other.name
@@ -244,33 +215,34 @@ impl Play {
         Ok(())
     }
 
-    async fn crash(&mut self) -> Result<()> {
+    async fn kill_node(&mut self) -> Result<()> {
         let mut survivor = self.survivor.take().context("nobody survived")?;
         if survivor.node != self.node2.name {
             // The account must be on the node that dies.
-            let tablet = self.log_in("tablet", Which::Two).await?;
-            super::client::soon("the survivor is told", survivor.until_ended()).await??;
+            let tablet = self.log_in("tablet", NodeChoice::Two).await?;
+            super::client::within_limit("the survivor is told", survivor.follow_to_end()).await??;
             survivor = tablet;
         }
-        self.owned_by(&survivor).await?;
+        self.check_owner(&survivor).await?;
         self.node2.crash().await?;
         let name = self.node2.name.clone();
         let dead = Entry {
             node: &name,
             ..Entry::default()
         };
-        self.timeline.note(dead, "killed with SIGKILL");
+        self.timeline.print_note(dead, "killed with SIGKILL");
         let start = SystemClock.now();
-        let mut laptop = self.log_in("laptop", Which::One).await?;
+        let mut laptop = self.log_in("laptop", NodeChoice::One).await?;
         let took = SystemClock.now().since(start);
-        ensure!(took <= AT_ONCE, "the login took {took:?}");
-        laptop.is_served().await?;
-        self.owned_by(&laptop).await?;
+        ensure!(took <= RELOGIN_LIMIT, "the login took {took:?}");
+        laptop.check_served().await?;
+        self.check_owner(&laptop).await?;
         let ended =
-            super::client::soon("the old connection ends", survivor.until_ended()).await??;
+            super::client::within_limit("the old connection ends", survivor.follow_to_end())
+                .await??;
         ensure!(ended == Ending::Dropped, "a dead node said {ended:?}");
-        self.timeline.note(
-            at(&laptop),
+        self.timeline.print_note(
+            entry_of(&laptop),
             &format!("in again after {:.3} s", took.as_secs_f64()),
         );
         laptop.send(&json!({"type": "logout"})).await?;
@@ -278,13 +250,14 @@ impl Play {
     }
 
     /// Logs the account in, and checks that its generation rises.
-    async fn log_in(&mut self, device: &str, on: Which) -> Result<Client> {
+    async fn log_in(&mut self, device: &str, on: NodeChoice) -> Result<Client> {
         let node = match on {
-            Which::One => &self.node1,
-            Which::Two => &self.node2,
+            NodeChoice::One => &self.node1,
+            NodeChoice::Two => &self.node2,
         };
         let client =
-            Client::logged_in(device, node, &self.token(&self.uid)?, &self.timeline).await?;
+            Client::connect_and_log_in(device, node, &self.token(&self.uid)?, &self.timeline)
+                .await?;
         let generation = client.generation().unwrap_or_default();
         ensure!(
             generation > self.highest,
@@ -296,7 +269,7 @@ impl Play {
     }
 
     /// Checks in the store that exactly this session owns the account.
-    async fn owned_by(&self, client: &Client) -> Result<()> {
+    async fn check_owner(&self, client: &Client) -> Result<()> {
         let session = client.session.as_ref().context("never logged in")?;
         let key = RecordKey::new(format!("sess/{}", self.uid))?;
         let entry = self
@@ -321,8 +294,8 @@ impl Play {
             client.device,
             session.generation
         );
-        self.timeline.note(
-            at(client),
+        self.timeline.print_note(
+            entry_of(client),
             &format!("store: the record names {device} and nobody else"),
         );
         Ok(())
@@ -334,15 +307,81 @@ impl Play {
 }
 
 #[derive(Clone, Copy)]
-enum Which {
+enum NodeChoice {
     One,
     Two,
 }
 
-fn at(client: &Client) -> Entry<'_> {
+fn entry_of(client: &Client) -> Entry<'_> {
     Entry {
         node: &client.node,
         generation: client.generation(),
         token: None,
+    }
+}
+
+/// Follows the sessions of all devices until at most one goes on. The last one has no ending.
+async fn wait_for_all_but_one(crowd: &mut [Client]) -> Result<Vec<Option<Ending>>> {
+    let mut endings: Vec<_> = crowd.iter().map(|_| None).collect();
+    let mut playing: FuturesUnordered<_> = crowd
+        .iter_mut()
+        .enumerate()
+        .map(|(index, client)| async move { (index, client.follow_to_end().await) })
+        .collect();
+    let late = SystemClock.sleep(SETTLE_LIMIT);
+    tokio::pin!(late);
+    while playing.len() > 1 {
+        tokio::select! {
+            Some((index, ending)) = playing.next() => endings[index] = Some(ending?),
+            () = &mut late => {
+                bail!("{} of {CROWD} devices are in after {SETTLE_LIMIT:?}", playing.len())
+            }
+        }
+    }
+    // The followers borrow the devices, and end here.
+    drop(playing);
+    Ok(endings)
+}
+
+/// How the logins of the crowd ended.
+struct CrowdResult {
+    /// The device whose session goes on.
+    survivor: Option<Client>,
+    /// Devices that were let in, and told later that they are offline.
+    told: usize,
+    /// Devices that were overtaken before they were let in.
+    turned_away: usize,
+    generations: BTreeSet<u64>,
+}
+
+impl CrowdResult {
+    /// Sorts the devices by their endings. A generation that two devices have is an error, and so
+    /// is a connection that ends without a notice.
+    fn new(crowd: Vec<Client>, endings: Vec<Option<Ending>>) -> Result<Self> {
+        let mut survivor = None;
+        let (mut told, mut turned_away) = (0, 0);
+        let mut generations = BTreeSet::new();
+        for (client, ending) in crowd.into_iter().zip(endings) {
+            if let Some(generation) = client.generation() {
+                ensure!(
+                    generations.insert(generation),
+                    "generation {generation} was given twice"
+                );
+            }
+            match ending {
+                None => survivor = Some(client),
+                Some(Ending::Told(notice)) if notice["type"] == "offline" => told += 1,
+                Some(Ending::Told(_)) => turned_away += 1,
+                Some(Ending::Dropped) => {
+                    bail!("{} was disconnected without a word", client.device);
+                }
+            }
+        }
+        Ok(Self {
+            survivor,
+            told,
+            turned_away,
+            generations,
+        })
     }
 }

@@ -48,7 +48,7 @@ impl Timeline {
     }
 
     /// Prints the title and the store.
-    pub(super) fn open(&self, what: &str, backend: &str) {
+    pub(super) fn print_opening(&self, what: &str, backend: &str) {
         if self.json {
             self.print_json(&json!({"event": "demo", "backend": backend}));
         } else {
@@ -57,7 +57,7 @@ impl Timeline {
     }
 
     /// Prints the headings of the columns of events.
-    pub(super) fn columns(&self) {
+    pub(super) fn print_columns(&self) {
         if !self.json {
             print(&format!(
                 "\n{:>8}  {:<8} {:>17} {:>17}  what",
@@ -67,7 +67,7 @@ impl Timeline {
     }
 
     /// Prints something that no node reports.
-    pub(super) fn say(&self, what: &str) {
+    pub(super) fn print_remark(&self, what: &str) {
         if self.json {
             self.print_json(&json!({"event": "note", "what": what}));
         } else {
@@ -77,7 +77,7 @@ impl Timeline {
     }
 
     /// Starts a scene.
-    pub(super) fn scene(&self, number: usize, title: &str, crowd: bool) {
+    pub(super) fn begin_scene(&self, number: usize, title: &str, crowd: bool) {
         {
             let mut state = self.state();
             state.scene = number;
@@ -91,13 +91,13 @@ impl Timeline {
     }
 
     /// Prints an event of a client; in a crowded scene only as JSON.
-    pub(super) fn client(&self, device: &str, at: Entry<'_>, what: &str) {
+    pub(super) fn print_client_event(&self, device: &str, at: Entry<'_>, what: &str) {
         let crowd = self.state().crowd;
         if self.json {
             self.print_json(&json!({
                 "event": "client",
                 "device": device,
-                "node": some(at.node),
+                "node": non_empty(at.node),
                 "gen": at.generation,
                 "token": at.token,
                 "what": what,
@@ -108,11 +108,11 @@ impl Timeline {
     }
 
     /// Prints an entry even in a crowded scene.
-    pub(super) fn note(&self, at: Entry<'_>, what: &str) {
+    pub(super) fn print_note(&self, at: Entry<'_>, what: &str) {
         if self.json {
             self.print_json(&json!({
                 "event": "note",
-                "node": some(at.node),
+                "node": non_empty(at.node),
                 "gen": at.generation,
                 "token": at.token,
                 "what": what,
@@ -123,7 +123,7 @@ impl Timeline {
     }
 
     /// Records a transition that a node printed.
-    pub(super) fn node(&self, event: Value) {
+    pub(super) fn record_node_event(&self, event: Value) {
         let crowd = self.state().crowd;
         if self.json {
             self.print_json(&json!({
@@ -133,7 +133,7 @@ impl Timeline {
                 "token": event["token"],
                 "transition": event,
             }));
-        } else if let (false, Some(what)) = (crowd, told(&event)) {
+        } else if let (false, Some(what)) = (crowd, describe_transition(&event)) {
             let at = Entry {
                 node: event["node"].as_str().unwrap_or_default(),
                 generation: event["gen"].as_u64(),
@@ -162,7 +162,7 @@ impl Timeline {
             }
             let left = until.since(SystemClock.now());
             if left.is_zero() {
-                bail!("no node told within {within:?} that {what}");
+                bail!("no node describe_transition within {within:?} that {what}");
             }
             tokio::select! {
                 () = changed => {}
@@ -172,7 +172,7 @@ impl Timeline {
     }
 
     /// The verdict on a scene.
-    pub(super) fn verdict(&self, title: &str, failure: Option<&str>) {
+    pub(super) fn print_verdict(&self, title: &str, failure: Option<&str>) {
         if self.json {
             self.print_json(&json!({
                 "event": "verdict",
@@ -189,7 +189,7 @@ impl Timeline {
     }
 
     /// The verdict on the whole.
-    pub(super) fn close(&self, passed: usize, of: usize) {
+    pub(super) fn print_result(&self, passed: usize, of: usize) {
         self.state().scene = 0;
         if self.json {
             self.print_json(&json!({"event": "result", "scenes": of, "passed": passed}));
@@ -226,7 +226,7 @@ impl Timeline {
     }
 }
 
-fn some(text: &str) -> Option<&str> {
+fn non_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
@@ -236,7 +236,7 @@ fn print(text: &str) {
 }
 
 /// The transitions that interest people, in plain words.
-fn told(event: &Value) -> Option<String> {
+fn describe_transition(event: &Value) -> Option<String> {
     let text = |field: &str| event[field].as_str().unwrap_or("?").to_owned();
     let device = text("device");
     Some(match event["event"].as_str()? {

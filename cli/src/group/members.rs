@@ -4,7 +4,7 @@ use std::fs;
 
 /// The part of a process's state that every user may read.
 #[derive(Debug)]
-struct Member {
+struct ProcessStat {
     id: i32,
     /// A zombie: the process has ended and its parent has not waited for it.
     is_dead: bool,
@@ -16,60 +16,60 @@ struct Member {
 /// Whether an existing group has a member that is no zombie. Where the system does not tell, every
 /// member counts.
 pub(super) fn has_living_member(group: i32) -> bool {
-    everybody().is_none_or(|all| all.iter().any(|it| it.group == group && !it.is_dead))
+    read_processes().is_none_or(|all| all.iter().any(|it| it.group == group && !it.is_dead))
 }
 
 /// Whether a process exists that can continue a stopped group: a parent of a member, in the same
 /// session and in another group, such as a shell. The kernel uses the same rule. `None` where the
 /// system does not tell.
-pub(super) fn is_looked_after(group: i32) -> Option<bool> {
-    let all = everybody()?;
-    let looked_after = all.iter().filter(|it| it.group == group).any(|member| {
+pub(super) fn has_outside_parent(group: i32) -> Option<bool> {
+    let all = read_processes()?;
+    let has_outside_parent = all.iter().filter(|it| it.group == group).any(|member| {
         all.iter().any(|it| {
             it.id == member.parent && it.session == member.session && it.group != member.group
         })
     });
-    Some(looked_after)
+    Some(has_outside_parent)
 }
 
 /// Zombies that only this parent can reap.
 pub(super) fn dead_children(parent: i32) -> Vec<i32> {
-    let all = everybody().unwrap_or_default();
+    let all = read_processes().unwrap_or_default();
     let dead = all.iter().filter(|it| it.parent == parent && it.is_dead);
     dead.map(|it| it.id).collect()
 }
 
 /// The group whose first process has all of these variables in its environment.
-pub(super) fn group_with(variables: &[String]) -> Option<i32> {
-    let has_all = |process: &Member| {
+pub(super) fn find_group_with(variables: &[String]) -> Option<i32> {
+    let has_all = |process: &ProcessStat| {
         let environment = fs::read(format!("/proc/{}/environ", process.id)).unwrap_or_default();
         let theirs: Vec<_> = environment.split(|byte| *byte == 0).collect();
         variables.iter().all(|it| theirs.contains(&it.as_bytes()))
     };
-    let all = everybody()?;
+    let all = read_processes()?;
     let mut first = all.iter().filter(|it| it.id == it.group && !it.is_dead);
     first.find(|process| has_all(process)).map(|it| it.group)
 }
 
-fn everybody() -> Option<Vec<Member>> {
+fn read_processes() -> Option<Vec<ProcessStat>> {
     let all: Vec<_> = fs::read_dir("/proc")
         .ok()?
         .flatten()
         .filter_map(|process| fs::read(process.path().join("stat")).ok())
         // The kernel cuts names off after some bytes, perhaps in the middle of a character.
-        .filter_map(|stat| parsed(&String::from_utf8_lossy(&stat)))
+        .filter_map(|stat| parse_stat(&String::from_utf8_lossy(&stat)))
         .collect();
     (!all.is_empty()).then_some(all)
 }
 
 /// `pid (any text) state ppid pgrp session ..`: the text may hold anything, a closing parenthesis
 /// included.
-fn parsed(stat: &str) -> Option<Member> {
+fn parse_stat(stat: &str) -> Option<ProcessStat> {
     let (start, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     let is_dead = matches!(fields.next()?, "Z" | "X");
     let mut number = || fields.next()?.parse().ok();
-    Some(Member {
+    Some(ProcessStat {
         id: start.split(' ').next()?.parse().ok()?,
         is_dead,
         parent: number()?,
@@ -83,20 +83,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_may_hold_anything() {
-        let member = parsed("42 (a) Z 9 (b)) S 7 40 39 34816 0").unwrap();
+    fn a_process_name_with_brackets_is_parsed() {
+        let member = parse_stat("42 (a) Z 9 (b)) S 7 40 39 34816 0").unwrap();
         assert_eq!(
             (member.id, member.is_dead, member.parent),
             (42, false, 7),
             "{member:?}"
         );
         assert_eq!((member.group, member.session), (40, 39));
-        assert!(parsed("42 (a) Z 7 40 39").unwrap().is_dead);
-        assert!(parsed("").is_none());
+        assert!(parse_stat("42 (a) Z 7 40 39").unwrap().is_dead);
+        assert!(parse_stat("").is_none());
     }
 
     #[test]
-    fn this_process_lives() {
+    fn the_group_of_this_process_has_a_living_member() {
         let group = nix::unistd::getpgrp().as_raw();
         assert!(has_living_member(group));
         assert!(!has_living_member(i32::MAX));

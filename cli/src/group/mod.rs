@@ -3,144 +3,19 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `mod.rs` | [`ProcessGroup`]: starting, signalling, waiting until the group is empty |
+//! | `process_group.rs` | [`ProcessGroup`]: starting, signalling, waiting until the group is empty |
 //! | `members.rs` | the processes of a group: whether one lives, whether a shell looks after them |
 //! | `signals.rs` | [`Signals`]: signals that are sent to us and meant for the command |
 //! | `watchdog.rs` | [`Watchdog`]: ends the group when this process cannot |
 //! | `terminal.rs` | [`Terminal`]: the foreground of the terminal, and Ctrl-Z |
 
 mod members;
+mod process_group;
 mod signals;
 mod terminal;
 pub(crate) mod watchdog;
 
-use std::{
-    io,
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
-
-use distlock::Clock;
-use rustix::{
-    io::Errno,
-    process::{
-        Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, test_kill_process_group,
-        waitid,
-    },
-};
-use tokio::process::{Child, Command};
-
+pub(crate) use process_group::{ProcessGroup, is_group_alive};
 pub(crate) use signals::{Arrived, Signals, survive_full_files};
-pub(crate) use terminal::{Terminal, stop_ourselves};
-pub(crate) use watchdog::Ready;
-
-/// Pause between two looks at the rest of a group whose leader has ended. The system reports
-/// nothing about processes that are not our children.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
-/// A running command with all processes that it started in its process group.
-#[derive(Debug)]
-pub(crate) struct ProcessGroup {
-    leader: Child,
-    id: Pid,
-}
-
-impl ProcessGroup {
-    /// Starts a command as the leader of a new group. It inherits the three standard streams.
-    pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
-        let leader = command
-            .stdin(Stdio::inherit())
-            .stdout(Stdio::inherit())
-            .stderr(Stdio::inherit())
-            .process_group(0)
-            .spawn()?;
-        let id = leader
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .and_then(Pid::from_raw)
-            .ok_or_else(|| io::Error::other("the command has no process id"))?;
-        Ok(Self { leader, id })
-    }
-
-    /// The group's id.
-    pub(crate) const fn id(&self) -> Pid {
-        self.id
-    }
-
-    /// Sends a signal to all members of the group. An empty group is no error.
-    pub(crate) fn signal(&self, signal: Signal) {
-        if let Err(error) = kill_process_group(self.id, signal) {
-            tracing::debug!(%error, group = self.id.as_raw_nonzero(), ?signal, "signal not sent");
-        }
-    }
-
-    /// Waits for the command itself.
-    ///
-    /// Cancel safe.
-    pub(crate) async fn leader_ended(&mut self) -> io::Result<ExitStatus> {
-        self.leader.wait().await
-    }
-
-    /// The signal that has just stopped the command itself, if one has. Each stop is reported once.
-    pub(crate) fn leader_stopped(&self) -> Option<Signal> {
-        // The options ask for stops only, so the exit status stays for `leader_ended`.
-        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        let status = waitid(WaitId::Pid(self.id), options).ok()??;
-        status.stopping_signal().and_then(Signal::from_named_raw)
-    }
-
-    /// Reaps adopted children. A process whose parent died comes to the first process of a
-    /// container, which may be this one; a shell that ran this tool by `exec` leaves its children
-    /// too. Nobody else can reap them, and until then each keeps its process id.
-    pub(crate) fn bury_adopted(&self) {
-        let leader = self.id.as_raw_nonzero().get();
-        members::dead_children(getpid().as_raw_nonzero().get())
-            .into_iter()
-            .filter(|id| *id != leader)
-            .filter_map(Pid::from_raw)
-            .for_each(|id| {
-                let _ = waitid(
-                    WaitId::Pid(id),
-                    WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
-                );
-            });
-    }
-
-    /// Waits until the group is empty, once its leader has ended.
-    ///
-    /// Cancel safe.
-    pub(crate) async fn all_ended(&self, clock: &dyn Clock) {
-        while self.somebody_lives() {
-            clock.sleep(LOOK_AGAIN).await;
-        }
-    }
-
-    /// Whether any member of the group still runs.
-    pub(crate) fn somebody_lives(&self) -> bool {
-        somebody_lives_in(self.id)
-    }
-}
-
-/// Whether any member of a group still runs.
-pub(crate) fn somebody_lives_in(group: Pid) -> bool {
-    has_members(test_kill_process_group(group))
-        && members::has_living_member(group.as_raw_nonzero().get())
-}
-
-/// Whether a test by signal 0 shows that the group has members. A group whose members all belong to
-/// another user, as after `sudo`, refuses our signals.
-fn has_members(tested: rustix::io::Result<()>) -> bool {
-    tested != Err(Errno::SRCH)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_group_that_may_not_be_signalled_is_not_gone() {
-        assert!(has_members(Ok(())));
-        assert!(has_members(Err(Errno::PERM)));
-        assert!(!has_members(Err(Errno::SRCH)));
-    }
-}
+pub(crate) use terminal::{Terminal, stop_this_process};
+pub(crate) use watchdog::StartedWatchdog;

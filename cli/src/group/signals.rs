@@ -5,11 +5,11 @@ use std::{fs, io, ops::RangeInclusive, pin::Pin, task::Poll};
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-use super::terminal::stop_ourselves;
+use super::terminal::stop_this_process;
 
 /// The signals that are passed on: each would end this process and leave the command running
 /// without a lock.
-const PASSED_ON: [Signal; 13] = [
+const FORWARDED: [Signal; 13] = [
     Signal::TERM,
     Signal::INT,
     Signal::HUP,
@@ -54,10 +54,10 @@ impl Signals {
     /// commands that a script starts in the background.
     pub(crate) fn catch() -> io::Result<Self> {
         let catch = |arrived, kind: SignalKind| Ok((arrived, signal(kind)?));
-        let ignored = Ignored::now();
-        let mut streams = PASSED_ON
+        let ignored = IgnoredSignals::read();
+        let mut streams = FORWARDED
             .iter()
-            .filter(|signal| !ignored.has(**signal))
+            .filter(|signal| !ignored.contains(**signal))
             .map(|&passed| {
                 catch(
                     Arrived::ForCommand(passed),
@@ -67,17 +67,17 @@ impl Signals {
             .collect::<io::Result<Vec<_>>>()?;
         // The system kills a process that goes on after this signal: its share of processor time is
         // used up.
-        if !ignored.has(Signal::XCPU) {
+        if !ignored.contains(Signal::XCPU) {
             let used_up = SignalKind::from_raw(Signal::XCPU.as_raw());
             streams.push(catch(Arrived::ForCommand(Signal::TERM), used_up)?);
         }
-        for number in REAL_TIME.filter(|number| !ignored.has_number(*number)) {
+        for number in REAL_TIME.filter(|number| !ignored.contains_number(*number)) {
             // The C library reserves the first ones and refuses them.
             if let Ok(stream) = signal(SignalKind::from_raw(number)) {
                 streams.push((Arrived::ForCommand(Signal::TERM), stream));
             }
         }
-        if !ignored.has(Signal::TSTP) {
+        if !ignored.contains(Signal::TSTP) {
             let pause = SignalKind::from_raw(Signal::TSTP.as_raw());
             streams.push(catch(Arrived::Pause, pause)?);
         }
@@ -109,7 +109,7 @@ impl Signals {
         loop {
             match self.next().await {
                 Arrived::ForCommand(signal) => return signal,
-                Arrived::Pause => stop_ourselves(),
+                Arrived::Pause => stop_this_process(),
                 Arrived::Continued | Arrived::Child => {}
             }
         }
@@ -121,7 +121,7 @@ impl Signals {
 /// The signal is caught rather than ignored: programs that this process starts would inherit that
 /// it is ignored, and their own limits would not end them.
 pub(crate) fn survive_full_files() -> io::Result<()> {
-    if !Ignored::now().has(Signal::XFSZ) {
+    if !IgnoredSignals::read().contains(Signal::XFSZ) {
         // The handler outlives the stream.
         drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
     }
@@ -130,17 +130,17 @@ pub(crate) fn survive_full_files() -> io::Result<()> {
 
 /// The signals that this process ignores; the bit of signal n is n - 1.
 #[derive(Clone, Copy, Debug)]
-struct Ignored(u64);
+struct IgnoredSignals(u64);
 
-impl Ignored {
+impl IgnoredSignals {
     /// Reads the mask from the system; where the system shows none, no signal counts as ignored.
-    fn now() -> Self {
+    fn read() -> Self {
         let status = fs::read("/proc/self/status").unwrap_or_default();
         // The file also holds our name, perhaps cut off in the middle of a character.
-        Self::told_by(&String::from_utf8_lossy(&status))
+        Self::parse(&String::from_utf8_lossy(&status))
     }
 
-    fn told_by(status: &str) -> Self {
+    fn parse(status: &str) -> Self {
         let mask = status
             .lines()
             .find_map(|line| line.strip_prefix("SigIgn:"))
@@ -148,11 +148,11 @@ impl Ignored {
         Self(mask.unwrap_or(0))
     }
 
-    fn has(self, signal: Signal) -> bool {
-        self.has_number(signal.as_raw())
+    fn contains(self, signal: Signal) -> bool {
+        self.contains_number(signal.as_raw())
     }
 
-    fn has_number(self, signal: i32) -> bool {
+    fn contains_number(self, signal: i32) -> bool {
         u32::try_from(signal - 1)
             .ok()
             .and_then(|bit| self.0.checked_shr(bit))
@@ -165,12 +165,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_signals_are_read_from_what_the_system_tells() {
+    fn ignored_signals_are_read_from_the_process_status() {
         // HUP (1), INT (2) and PIPE (13).
-        let ignored = Ignored::told_by("Name:\tx\nSigBlk:\tffff\nSigIgn:\t0000000000001003\n");
-        let told = |signal| ignored.has(signal);
-        assert!(told(Signal::HUP) && told(Signal::INT) && told(Signal::PIPE));
-        assert!(!told(Signal::QUIT) && !told(Signal::TERM) && !told(Signal::TSTP));
-        assert!(!Ignored::told_by("").has(Signal::HUP));
+        let ignored = IgnoredSignals::parse("Name:\tx\nSigBlk:\tffff\nSigIgn:\t0000000000001003\n");
+        let is_ignored = |signal| ignored.contains(signal);
+        assert!(is_ignored(Signal::HUP) && is_ignored(Signal::INT) && is_ignored(Signal::PIPE));
+        assert!(
+            !is_ignored(Signal::QUIT) && !is_ignored(Signal::TERM) && !is_ignored(Signal::TSTP)
+        );
+        assert!(!IgnoredSignals::parse("").contains(Signal::HUP));
     }
 }

@@ -30,7 +30,7 @@ use super::{ProcessGroup, members};
 
 /// The controlling terminal, whatever the standard streams are: a pager reads its keys there while
 /// its input is a pipe.
-const CONTROLLING: &str = "/dev/tty";
+const CONTROLLING_TERMINAL: &str = "/dev/tty";
 
 /// The terminal that the command can ask for, if there is one.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Terminal {
             controlling: File::options()
                 .read(true)
                 .write(true)
-                .open(CONTROLLING)
+                .open(CONTROLLING_TERMINAL)
                 .ok(),
             input: io::stdin(),
             // The other call for this number refuses 0, which the first process of a namespace may
@@ -67,10 +67,10 @@ impl Terminal {
 
     /// Answers a stop of the command: gives it the terminal if that is why it stopped, or pauses
     /// with it if the user asked for a pause. Returns whether this process was paused too.
-    pub(crate) fn command_stopped(&mut self, by: Signal, group: &ProcessGroup) -> bool {
+    pub(crate) fn handle_stop_of_command(&mut self, by: Signal, group: &ProcessGroup) -> bool {
         if by == Signal::TTIN || by == Signal::TTOU {
             self.wanted = true;
-            self.offer_again(group);
+            self.give_if_wanted(group);
             return false;
         }
         if !self.given {
@@ -79,13 +79,13 @@ impl Terminal {
         }
         self.take_back();
         // A shell watches our whole group, which includes the other members of a pipeline.
-        let _ = kill_current_process_group(how_to_stop());
+        let _ = kill_current_process_group(stop_signal());
         true
     }
 
     /// Gives the terminal to a command that is stopped for want of it, if the terminal is ours now.
-    pub(crate) fn offer_again(&mut self, group: &ProcessGroup) {
-        if self.wanted && (self.given || self.is_ours()) {
+    pub(crate) fn give_if_wanted(&mut self, group: &ProcessGroup) {
+        if self.wanted && (self.given || self.is_in_foreground()) {
             self.wanted = false;
             self.give_to(group.id());
             group.signal(Signal::CONT);
@@ -94,8 +94,8 @@ impl Terminal {
 
     /// After a pause: gives the terminal back to the command if it had it and we are in the
     /// foreground again.
-    pub(crate) fn resumed(&mut self, had_it: bool, group: &ProcessGroup) {
-        if had_it && self.is_ours() {
+    pub(crate) fn give_back_after_pause(&mut self, had_it: bool, group: &ProcessGroup) {
+        if had_it && self.is_in_foreground() {
             self.give_to(group.id());
         }
     }
@@ -120,7 +120,7 @@ impl Terminal {
         }
     }
 
-    fn is_ours(&self) -> bool {
+    fn is_in_foreground(&self) -> bool {
         self.ours.is_some() && tcgetpgrp(self.descriptor()).ok() == self.ours
     }
 
@@ -159,9 +159,9 @@ impl Terminal {
 
 /// Stops this process as an uncaught Ctrl-Z would. Returns when it is continued, or at once where
 /// nobody could continue it.
-pub(crate) fn stop_ourselves() {
+pub(crate) fn stop_this_process() {
     // The signal goes to this thread alone, which stops before the call ends.
-    let _ = NixSignal::try_from(how_to_stop().as_raw()).map(raise);
+    let _ = NixSignal::try_from(stop_signal().as_raw()).map(raise);
 }
 
 /// The signal that stops us. SIGSTOP cannot be misread or ignored, so it is used where a shell will
@@ -169,8 +169,8 @@ pub(crate) fn stop_ourselves() {
 /// service manager, or a shell that has gone) nobody would continue us, and the lock would expire.
 /// There the system ignores SIGTTOU, as it ignores SIGTSTP, which is caught here. Elsewhere SIGTTOU
 /// would ask for the terminal, and some shells give it at once.
-fn how_to_stop() -> Signal {
-    match members::is_looked_after(getpgrp().as_raw()) {
+fn stop_signal() -> Signal {
+    match members::has_outside_parent(getpgrp().as_raw()) {
         Some(true) => Signal::STOP,
         _ => Signal::TTOU,
     }

@@ -16,7 +16,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{members::group_with, somebody_lives_in};
+use super::{is_group_alive, members::find_group_with};
 use crate::exit::{Failure, Outcome, code};
 
 /// The first argument of the process; only this tool passes it.
@@ -32,18 +32,18 @@ const GROUP: &str = "group ";
 const DONE: &str = "done";
 
 /// Checks of the deadline per lease. Renewals come at a third of it.
-const LOOKS_PER_LEASE: u32 = 20;
+const CHECKS_PER_LEASE: u32 = 20;
 /// The longest time for the watchdog to end after its dismissal.
-const FAREWELL: Duration = Duration::from_secs(1);
+const DISMISSAL_LIMIT: Duration = Duration::from_secs(1);
 /// The longest time between two looks at the clock, which also counts while the machine sleeps.
-const NAP: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two looks at the rest of a group.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_PAUSE: Duration = Duration::from_millis(20);
 
 /// A watchdog that has no group yet. It starts before the command does. If the supervisor dies
 /// before it has named the group, the watchdog finds the group by the lock in its environment.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct StartedWatchdog {
     process: Child,
     stdin: ChildStdin,
 }
@@ -52,11 +52,11 @@ pub(crate) struct Ready {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     process: Child,
-    telling: JoinHandle<()>,
+    sending: JoinHandle<()>,
     done: oneshot::Sender<()>,
 }
 
-impl Ready {
+impl StartedWatchdog {
     /// Starts a watchdog for the command of this lock.
     pub(crate) async fn start(guard: &Guard) -> io::Result<Self> {
         // This very program, even if its file was replaced meanwhile.
@@ -82,7 +82,7 @@ impl Ready {
             "{LOCK}{} {}\n{}\n",
             guard.token(),
             guard.name(),
-            micros(guard.watch().deadline())
+            boot_micros(guard.watch().deadline())
         );
         stdin.write_all(told.as_bytes()).await?;
         Ok(Self { process, stdin })
@@ -90,13 +90,13 @@ impl Ready {
 
     /// Watches a group: the watchdog ends it at the lock's deadline unless a later deadline arrives
     /// in time, and starts to end it when this process is gone.
-    pub(crate) async fn over(mut self, group: Pid, lock: LockWatch) -> io::Result<Watchdog> {
+    pub(crate) async fn watch_group(mut self, group: Pid, lock: LockWatch) -> io::Result<Watchdog> {
         let line = format!("{GROUP}{}\n", group.as_raw_nonzero());
         self.stdin.write_all(line.as_bytes()).await?;
         let (done, is_done) = oneshot::channel();
         Ok(Watchdog {
             process: self.process,
-            telling: tokio::spawn(tell(self.stdin, lock, is_done)),
+            sending: tokio::spawn(send_deadlines(self.stdin, lock, is_done)),
             done,
         })
     }
@@ -106,23 +106,27 @@ impl Watchdog {
     /// Dismisses the watchdog after the group has ended.
     pub(crate) async fn dismiss(mut self) {
         let _ = self.done.send(());
-        let _ = self.telling.await;
+        let _ = self.sending.await;
         tokio::select! {
             _ = self.process.wait() => {}
-            () = SystemClock.sleep(FAREWELL) => drop(self.process.kill().await),
+            () = SystemClock.sleep(DISMISSAL_LIMIT) => drop(self.process.kill().await),
         }
     }
 }
 
 /// Sends the watchdog each new deadline, and its dismissal.
-async fn tell(mut watchdog: ChildStdin, lock: LockWatch, mut is_done: oneshot::Receiver<()>) {
+async fn send_deadlines(
+    mut watchdog: ChildStdin,
+    lock: LockWatch,
+    mut is_done: oneshot::Receiver<()>,
+) {
     let mut told = None;
     loop {
         let deadline = lock.deadline();
         if told != Some(deadline) {
             // A dead watchdog cannot be reached.
             if watchdog
-                .write_all(format!("{}\n", micros(deadline)).as_bytes())
+                .write_all(format!("{}\n", boot_micros(deadline)).as_bytes())
                 .await
                 .is_err()
             {
@@ -131,7 +135,7 @@ async fn tell(mut watchdog: ChildStdin, lock: LockWatch, mut is_done: oneshot::R
             told = Some(deadline);
         }
         let left = deadline.since(SystemClock.now());
-        let look = (left / LOOKS_PER_LEASE).max(LOOK_AGAIN);
+        let look = (left / CHECKS_PER_LEASE).max(POLL_PAUSE);
         tokio::select! {
             biased;
             // This also resolves when the supervisor gave up: it prints that itself.
@@ -155,13 +159,13 @@ pub(crate) fn execute() -> Outcome {
     // None until the first deadline arrives.
     let mut deadline: Option<Moment> = None;
     loop {
-        let left = deadline.map_or(NAP, |deadline| deadline.since(SystemClock.now()));
+        let left = deadline.map_or(MAX_PAUSE, |deadline| deadline.since(SystemClock.now()));
         if left.is_zero() {
             break;
         }
-        match input.next(left.min(NAP)) {
-            Heard::Line(line) if line == DONE => return Ok(code::OK),
-            Heard::Line(line) => {
+        match input.wait_for_event(left.min(MAX_PAUSE)) {
+            InputEvent::Line(line) if line == DONE => return Ok(code::OK),
+            InputEvent::Line(line) => {
                 if let Some(is) = line.strip_prefix(LOCK) {
                     lock = Some(is.to_owned());
                 } else if let Some(id) = line.strip_prefix(GROUP) {
@@ -171,18 +175,18 @@ pub(crate) fn execute() -> Outcome {
                     deadline = Some(Moment::from_boot(micros));
                 }
             }
-            Heard::Nothing => {}
-            Heard::End => {
-                group = group.or_else(|| found(lock.as_deref()));
+            InputEvent::Nothing => {}
+            InputEvent::End => {
+                group = group.or_else(|| find_group(lock.as_deref()));
                 if let Some(group) = group {
-                    ask_to_end(group, deadline);
+                    terminate_until_deadline(group, deadline);
                 }
                 break;
             }
         }
     }
     // The supervisor may have been stopped before it named the group.
-    if let Some(group) = group.or_else(|| found(lock.as_deref())) {
+    if let Some(group) = group.or_else(|| find_group(lock.as_deref())) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     Ok(code::OK)
@@ -197,36 +201,37 @@ struct Input {
 }
 
 #[derive(Debug)]
-enum Heard {
+enum InputEvent {
     Line(String),
     Nothing,
     End,
 }
 
 impl Input {
-    fn next(&mut self, at_most: Duration) -> Heard {
-        if let Some(line) = self.line() {
-            return Heard::Line(line);
+    fn wait_for_event(&mut self, at_most: Duration) -> InputEvent {
+        if let Some(line) = self.take_line() {
+            return InputEvent::Line(line);
         }
         let stdin = io::stdin();
         let mut watched = [PollFd::new(&stdin, PollFlags::IN)];
         let at_most = Timespec::try_from(at_most).ok();
         match poll(&mut watched, at_most.as_ref()) {
             Ok(1..) => {}
-            Ok(0) | Err(Errno::INTR) => return Heard::Nothing,
-            Err(_) => return Heard::End,
+            Ok(0) | Err(Errno::INTR) => return InputEvent::Nothing,
+            Err(_) => return InputEvent::End,
         }
         let mut read = [0; 4096];
         // This bypasses the buffer of the standard library, of which `poll` knows nothing.
         match rustix::io::read(&stdin, &mut read) {
             Ok(length @ 1..) => self.rest.extend_from_slice(&read[..length]),
-            Err(Errno::INTR | Errno::AGAIN) => return Heard::Nothing,
-            Ok(0) | Err(_) => return Heard::End,
+            Err(Errno::INTR | Errno::AGAIN) => return InputEvent::Nothing,
+            Ok(0) | Err(_) => return InputEvent::End,
         }
-        self.line().map_or(Heard::Nothing, Heard::Line)
+        self.take_line()
+            .map_or(InputEvent::Nothing, InputEvent::Line)
     }
 
-    fn line(&mut self) -> Option<String> {
+    fn take_line(&mut self) -> Option<String> {
         let end = self.rest.iter().position(|byte| *byte == b'\n')?;
         let line = self.rest.drain(..=end).take(end).collect();
         // Names and numbers are text; `distlock run` sends nothing else.
@@ -239,24 +244,24 @@ impl Input {
     clippy::disallowed_methods,
     reason = "a process of its own that waits for others"
 )]
-fn found(lock: Option<&str>) -> Option<Pid> {
+fn find_group(lock: Option<&str>) -> Option<Pid> {
     let (token, name) = lock?.split_once(' ')?;
     let variables = [
         format!("DISTLOCK_TOKEN={token}"),
         format!("DISTLOCK_NAME={name}"),
     ];
-    let until = SystemClock.now() + FAREWELL;
+    let until = SystemClock.now() + DISMISSAL_LIMIT;
     loop {
-        let group = group_with(&variables).and_then(Pid::from_raw);
+        let group = find_group_with(&variables).and_then(Pid::from_raw);
         // A process that is about to become the command does not show its environment yet.
         if group.is_some() || SystemClock.now() >= until {
             return group;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_PAUSE);
     }
 }
 
-fn micros(moment: Moment) -> u128 {
+fn boot_micros(moment: Moment) -> u128 {
     moment.since_boot().as_micros()
 }
 
@@ -265,12 +270,12 @@ fn micros(moment: Moment) -> u128 {
     clippy::disallowed_methods,
     reason = "a process of its own that waits for others"
 )]
-fn ask_to_end(group: Pid, deadline: Option<Moment>) {
+fn terminate_until_deadline(group: Pid, deadline: Option<Moment>) {
     for signal in [Signal::TERM, Signal::CONT] {
         let _ = kill_process_group(group, signal);
     }
     let deadline = deadline.unwrap_or_else(|| SystemClock.now());
-    while SystemClock.now() < deadline && somebody_lives_in(group) {
-        thread::sleep(LOOK_AGAIN);
+    while SystemClock.now() < deadline && is_group_alive(group) {
+        thread::sleep(POLL_PAUSE);
     }
 }

@@ -15,7 +15,7 @@ use tokio_tungstenite::{
 };
 
 /// The deadline of every step; a longer one is an error.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const STEP_LIMIT: Duration = Duration::from_secs(30);
 
 /// A connected device. Dropping it resets the connection, so that thousands of devices leave no
 /// port waiting.
@@ -52,11 +52,11 @@ impl Client {
                 tokio_tungstenite::client_async_with_config(url, stream, Some(config)).await?;
             Ok(Self { socket })
         };
-        soon("connect", connecting).await?
+        within_limit("connect", connecting).await?
     }
 
     /// Sends the login.
-    pub(super) async fn ask(&mut self, token: &str, device: &str) -> Result<()> {
+    pub(super) async fn send_login(&mut self, token: &str, device: &str) -> Result<()> {
         let frame = json!({
             "type": "login",
             "token": token,
@@ -69,13 +69,13 @@ impl Client {
 
     pub(super) async fn send(&mut self, frame: &str) -> Result<()> {
         let sending = self.socket.send(Message::text(frame));
-        Ok(soon("send a frame", sending).await??)
+        Ok(within_limit("send a frame", sending).await??)
     }
 
     /// The next frame; `None` after the end of the connection.
     ///
     /// Cancel safe.
-    pub(super) async fn next(&mut self) -> Result<Option<Frame>> {
+    pub(super) async fn next_frame(&mut self) -> Result<Option<Frame>> {
         loop {
             match self.socket.next().await {
                 Some(Ok(Message::Text(text))) => {
@@ -90,16 +90,16 @@ impl Client {
     }
 
     /// The answer to a login.
-    pub(super) async fn answer(&mut self) -> Result<Frame> {
-        match soon("wait for the answer to a login", self.next()).await?? {
+    pub(super) async fn wait_for_answer(&mut self) -> Result<Frame> {
+        match within_limit("wait for the answer to a login", self.next_frame()).await?? {
             Some(frame) => Ok(frame),
             None => bail!("the connection ended before the login was answered"),
         }
     }
 
     /// Waits for the answer to a login, and fails unless it is a confirmation.
-    pub(super) async fn is_in(&mut self) -> Result<()> {
-        let frame = self.answer().await?;
+    pub(super) async fn wait_until_in(&mut self) -> Result<()> {
+        let frame = self.wait_for_answer().await?;
         if frame.kind != "login_ok" {
             bail!("a login was answered {frame}");
         }
@@ -107,8 +107,8 @@ impl Client {
     }
 
     /// Waits for the notice that ends the session; returns the moment.
-    pub(super) async fn told(&mut self) -> Result<Moment> {
-        while let Some(frame) = soon("wait for the notice", self.next()).await?? {
+    pub(super) async fn wait_for_notice(&mut self) -> Result<Moment> {
+        while let Some(frame) = within_limit("wait for the notice", self.next_frame()).await?? {
             match frame.kind.as_str() {
                 "offline" => return Ok(SystemClock.now()),
                 "message" | "pong" => {}
@@ -126,9 +126,9 @@ impl Client {
             // none.
             let _ = self.socket.feed(Message::text(r#"{"type":"bye"}"#)).await;
             let _ = self.socket.close(None).await;
-            while let Ok(Some(_)) = self.next().await {}
+            while let Ok(Some(_)) = self.next_frame().await {}
         };
-        soon("close", leaving).await?;
+        within_limit("close", leaving).await?;
         Ok(SystemClock.now())
     }
 }
@@ -152,10 +152,10 @@ impl std::fmt::Display for Frame {
     }
 }
 
-/// Fails if `doing` takes longer than [`PATIENCE`].
-pub(super) async fn soon<T>(what: &str, doing: impl Future<Output = T>) -> Result<T> {
-    match tokio::time::timeout(PATIENCE, doing).await {
+/// Fails if `doing` takes longer than [`STEP_LIMIT`].
+pub(super) async fn within_limit<T>(what: &str, doing: impl Future<Output = T>) -> Result<T> {
+    match tokio::time::timeout(STEP_LIMIT, doing).await {
         Ok(done) => Ok(done),
-        Err(_) => bail!("{what}: not within {PATIENCE:?}"),
+        Err(_) => bail!("{what}: not within {STEP_LIMIT:?}"),
     }
 }

@@ -9,16 +9,16 @@ use serde::Serialize;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::Semaphore, task::JoinSet};
 
 use super::{
-    client::{Client, PATIENCE},
-    group::{Ground, Group},
+    client::{Client, STEP_LIMIT},
+    group::{Group, SharedStore},
     load::{Pace, Players},
 };
 use crate::progress::Progress;
 
 /// Connections that are being opened at the same time.
-const AT_A_TIME: usize = 512;
+const MAX_OPENING: usize = 512;
 /// Pause between two tries to connect after the strangers.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The options of one flood.
 #[derive(Clone, Debug)]
@@ -53,22 +53,25 @@ pub(crate) struct FloodReport {
 }
 
 /// Floods one node. Cancelling it ends the node.
-pub(crate) async fn flood(ground: &Ground, flood: &Flood) -> Result<FloodReport> {
+pub(crate) async fn measure_flood(
+    shared_store: &SharedStore,
+    flood: &Flood,
+) -> Result<FloodReport> {
     // These intervals keep the node's own calls out of the count.
     let settings = [("node_lease", "1h"), ("sweep", "1h")];
-    let group = Group::start(ground, "f", 1, false, &settings).await?;
+    let group = Group::start(shared_store, "f", 1, false, &settings).await?;
     let address = group.addresses()[0];
     let calls = || group.calls().context("the store's calls cannot be counted");
     let progress = Progress::new();
     progress.begin_part(&format!("{} strangers by themselves", flood.connects));
     let before = calls()?;
     let start = SystemClock.now();
-    strangers(address, flood.connects).await?;
-    has_room(address).await?;
+    open_and_drop_connections(address, flood.connects).await?;
+    wait_for_room(address).await?;
     let flood_seconds = SystemClock.now().since(start).as_secs_f64();
     let store_calls = calls()? - before;
 
-    let mut players = Players::new(ground, &group, "f", flood.callers)?;
+    let mut players = Players::new(shared_store, &group, "f", flood.callers)?;
     let pace = |time| Pace {
         time,
         rate: Some(flood.rate),
@@ -79,25 +82,25 @@ pub(crate) async fn flood(ground: &Ground, flood: &Flood) -> Result<FloodReport>
     progress.begin_part("logins without strangers");
     let first = players.take_over(pace(flood.time / 2)).await;
     progress.begin_part("logins with strangers");
-    let coming = tokio::spawn(strangers(address, flood.connects));
+    let coming = tokio::spawn(open_and_drop_connections(address, flood.connects));
     let with = players.take_over(pace(flood.time)).await;
     coming.await??;
-    has_room(address).await?;
+    wait_for_room(address).await?;
     progress.begin_part("logins without strangers");
     let last = players.take_over(pace(flood.time / 2)).await;
     progress.finish();
     players.leave().await;
     group.stop().await;
-    ground.tidy().await?;
+    shared_store.remove_records().await?;
     let mut failures = first.clone();
     failures.add(&last);
     failures.add(&with);
-    let of = |parts: &[&Latencies]| Quantiles::from_latencies(parts.iter().copied());
-    let without = of(&[&first.confirmed, &last.confirmed]);
-    let with = of(&[&with.confirmed]);
+    let quantiles_of = |parts: &[&Latencies]| Quantiles::from_latencies(parts.iter().copied());
+    let without = quantiles_of(&[&first.confirmed, &last.confirmed]);
+    let with = quantiles_of(&[&with.confirmed]);
     Ok(FloodReport {
         workload: "takeover",
-        backend: ground.backend(),
+        backend: shared_store.backend(),
         connects: flood.connects,
         store_calls,
         flood_seconds,
@@ -113,8 +116,8 @@ pub(crate) async fn flood(ground: &Ground, flood: &Flood) -> Result<FloodReport>
 
 /// Opens this number of connections. Each is dropped at once: without a byte, in the middle of a
 /// request, or right after a whole one.
-async fn strangers(to: SocketAddr, connects: u32) -> Result<()> {
-    let places = Arc::new(Semaphore::new(AT_A_TIME));
+async fn open_and_drop_connections(to: SocketAddr, connects: u32) -> Result<()> {
+    let places = Arc::new(Semaphore::new(MAX_OPENING));
     let mut coming = JoinSet::new();
     for number in 0..connects {
         let place = Arc::clone(&places).acquire_owned().await?;
@@ -149,15 +152,15 @@ async fn strangers(to: SocketAddr, connects: u32) -> Result<()> {
 }
 
 /// Waits until the node has accepted every earlier connection, and accepts one more.
-async fn has_room(to: SocketAddr) -> Result<()> {
+async fn wait_for_room(to: SocketAddr) -> Result<()> {
     let start = SystemClock.now();
-    while SystemClock.now().since(start) < PATIENCE {
+    while SystemClock.now().since(start) < STEP_LIMIT {
         if Client::connect(to).await.is_ok() {
             return Ok(());
         }
-        SystemClock.sleep(PAUSE).await;
+        SystemClock.sleep(RETRY_PAUSE).await;
     }
-    bail!("the node takes no connection {PATIENCE:?} after the strangers")
+    bail!("the node takes no connection {STEP_LIMIT:?} after the strangers")
 }
 
 impl std::fmt::Display for FloodReport {

@@ -14,11 +14,11 @@ use crate::{commands::conformance, processes};
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// The longest time in which an interrupted run removes its records.
-const TIDY: Duration = Duration::from_secs(5);
+const REMOVAL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The store that the nodes share, and names that no other run uses.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct SharedStore {
     target: Target,
     /// The one client of a private store: opening such a store again would give another, empty one.
     shared: Option<Store>,
@@ -27,7 +27,7 @@ pub(crate) struct Ground {
     key: String,
 }
 
-impl Ground {
+impl SharedStore {
     /// `store` is `target`, opened.
     pub(crate) fn new(target: Target, store: &Store) -> Self {
         let lock = store.lock();
@@ -46,17 +46,17 @@ impl Ground {
     }
 
     /// Whether processes can share the store.
-    pub(crate) const fn has_other_processes(&self) -> bool {
+    pub(crate) const fn is_shared_by_processes(&self) -> bool {
         self.shared.is_none()
     }
 
     /// Another client, as another process would have it.
-    pub(super) async fn client(&self) -> distlock::Result<Store> {
-        conformance::client(self.target.clone(), self.shared.clone()).await
+    pub(super) async fn open_client(&self) -> distlock::Result<Store> {
+        conformance::open_client(self.target.clone(), self.shared.clone()).await
     }
 
     /// An account of this run, with a token for it.
-    pub(super) fn account(&self, name: &str) -> Result<(Uid, String)> {
+    pub(super) fn new_account(&self, name: &str) -> Result<(Uid, String)> {
         let uid = Uid::new(format!("{}-{name}", self.run))?;
         let key = TokenKey::new(self.key.as_bytes())?;
         let token = mint(&key, &uid, TOKEN_TTL)?;
@@ -65,13 +65,13 @@ impl Ground {
 
     /// Removes records as [`tidy`](Self::tidy) does, within a short time, while nodes may still be
     /// ending.
-    pub(crate) async fn tidy_soon(&self) {
-        drop(tokio::time::timeout(TIDY, self.tidy()).await);
+    pub(crate) async fn remove_records_within_limit(&self) {
+        drop(tokio::time::timeout(REMOVAL_LIMIT, self.remove_records()).await);
     }
 
     /// Removes the accounts' records, which would otherwise stay for ever.
-    pub(super) async fn tidy(&self) -> distlock::Result<()> {
-        let store = self.client().await?;
+    pub(super) async fn remove_records(&self) -> distlock::Result<()> {
+        let store = self.open_client().await?;
         let records = store.records();
         for kind in ["sess", "rev", "inbox"] {
             let prefix = format!("{kind}/{}", self.run);
@@ -117,7 +117,7 @@ impl Group {
     /// Starts `nodes` nodes, whose names begin with `name`, with some settings that differ from the
     /// defaults.
     pub(super) async fn start(
-        ground: &Ground,
+        shared_store: &SharedStore,
         name: &str,
         nodes: u32,
         processes: bool,
@@ -128,14 +128,14 @@ impl Group {
             counting: Vec::new(),
         };
         for number in 1..=nodes {
-            let name = format!("{}-{name}{number}", ground.run);
+            let name = format!("{}-{name}{number}", shared_store.run);
             // The accounts of a measurement log in far more often than people do.
             let mut all = vec![("login_rate", "0"), ("send_rate", "0"), ("pair_rate", "0")];
             all.extend_from_slice(settings);
             let node = if processes {
-                group.process(ground, &name, &all).await
+                group.start_process(shared_store, &name, &all).await
             } else {
-                group.task(ground, &name, &all).await
+                group.start_task(shared_store, &name, &all).await
             };
             group
                 .nodes
@@ -144,13 +144,13 @@ impl Group {
         Ok(group)
     }
 
-    async fn task(
+    async fn start_task(
         &mut self,
-        ground: &Ground,
+        shared_store: &SharedStore,
         name: &str,
         settings: &[(&str, &str)],
     ) -> Result<GroupNode> {
-        let inner = ground.client().await?;
+        let inner = shared_store.open_client().await?;
         let counting = CountingStore::new(&inner);
         let store = counting.store();
         self.counting.push(counting);
@@ -160,7 +160,7 @@ impl Group {
             ("listen", "127.0.0.1:0"),
             ("peer_listen", "127.0.0.1:0"),
             ("admin_listen", "127.0.0.1:0"),
-            ("token_key", &ground.key),
+            ("token_key", &shared_store.key),
             // All clients are on this machine.
             ("max_per_address", "1000000"),
             ("max_pending_per_address", "1000000"),
@@ -187,9 +187,9 @@ impl Group {
         })
     }
 
-    async fn process(
+    async fn start_process(
         &mut self,
-        ground: &Ground,
+        shared_store: &SharedStore,
         name: &str,
         settings: &[(&str, &str)],
     ) -> Result<GroupNode> {
@@ -197,8 +197,8 @@ impl Group {
             .iter()
             .flat_map(|(key, value)| [format!("--{}", key.replace('_', "-")), (*value).to_owned()])
             .collect();
-        let url = ground.target.reveal_url();
-        let (node, _) = processes::Node::start(name, &url, &ground.key, &more).await?;
+        let url = shared_store.target.reveal_url();
+        let (node, _) = processes::Node::start(name, &url, &shared_store.key, &more).await?;
         Ok(GroupNode::Process {
             listen: node.listen.parse()?,
             node: Box::new(node),

@@ -9,18 +9,18 @@ use tokio::task::JoinSet;
 
 use super::{
     client::Client,
-    group::{Ground, Group},
+    group::{Group, SharedStore},
 };
 use crate::{limits, progress::Progress};
 
 /// Logins at a time.
-const AT_A_TIME: u32 = 64;
+const MAX_LOGINS: u32 = 64;
 /// The number of sessions that must answer a ping at the end.
-const PINGED: u32 = 100;
+const PINGED_SESSIONS: u32 = 100;
 /// Time for the node to finish the work of the last login.
-const REST: Duration = Duration::from_secs(2);
+const SETTLING_TIME: Duration = Duration::from_secs(2);
 /// File descriptors that are not clients.
-const SPARE: u64 = 200;
+const SPARE_FILES: u64 = 200;
 
 /// The figures of one run.
 #[derive(Clone, Debug, Serialize)]
@@ -38,23 +38,23 @@ pub(crate) struct IdleReport {
 }
 
 /// Logs this number of accounts in to one node, and reads its memory. Cancelling it ends the node.
-pub(crate) async fn idle(
-    ground: &Ground,
+pub(crate) async fn measure_idle(
+    shared_store: &SharedStore,
     sessions: u32,
     progress: &Progress,
 ) -> Result<IdleReport> {
     let files = limits::raise_open_files();
-    if files < u64::from(sessions) + SPARE {
+    if files < u64::from(sessions) + SPARE_FILES {
         bail!("{sessions} sessions need as many open files, and {files} are allowed (ulimit -n)");
     }
-    let most = (sessions + AT_A_TIME).to_string();
+    let most = (sessions + MAX_LOGINS).to_string();
     // The sessions are idle on purpose, so these limits must not end them.
     let settings = [
         ("max_connections", most.as_str()),
         ("max_pending", most.as_str()),
         ("heartbeat", "1h"),
     ];
-    let group = Group::start(ground, "i", 1, true, &settings).await?;
+    let group = Group::start(shared_store, "i", 1, true, &settings).await?;
     let node = group.process_id().context("the node has no process")?;
     let memory =
         || limits::memory_kib(node, "VmRSS:").context("the memory of a process cannot be told");
@@ -66,17 +66,17 @@ pub(crate) async fn idle(
     let mut clients = Vec::new();
     let mut entering = JoinSet::new();
     for number in 0..sessions {
-        if entering.len() >= usize::try_from(AT_A_TIME)?
+        if entering.len() >= usize::try_from(MAX_LOGINS)?
             && let Some(entered) = entering.join_next().await
         {
             clients.push(entered??);
             progress.finish_step();
         }
-        let (_, token) = ground.account(&format!("i{number}"))?;
+        let (_, token) = shared_store.new_account(&format!("i{number}"))?;
         entering.spawn(async move {
             let mut client = Client::connect(address).await?;
-            client.ask(&token, "device").await?;
-            client.is_in().await?;
+            client.send_login(&token, "device").await?;
+            client.wait_until_in().await?;
             anyhow::Ok(client)
         });
     }
@@ -85,25 +85,25 @@ pub(crate) async fn idle(
         progress.finish_step();
     }
     let seconds = SystemClock.now().since(start).as_secs_f64();
-    SystemClock.sleep(REST).await;
+    SystemClock.sleep(SETTLING_TIME).await;
     let resident_kib = memory()?;
-    let every = usize::try_from(sessions / PINGED)?.max(1);
+    let every = usize::try_from(sessions / PINGED_SESSIONS)?.max(1);
     for client in clients.iter_mut().step_by(every) {
         client.send(r#"{"type":"ping"}"#).await?;
-        let answer = client.answer().await?;
+        let answer = client.wait_for_answer().await?;
         if answer.kind != "pong" {
             bail!("an idle session was told {answer}");
         }
     }
     drop(clients);
     group.stop().await;
-    if ground.has_other_processes() {
-        ground.tidy().await?;
+    if shared_store.is_shared_by_processes() {
+        shared_store.remove_records().await?;
     }
     let grown = resident_kib.saturating_sub(resident_kib_before);
     Ok(IdleReport {
         workload: "takeover",
-        backend: ground.backend(),
+        backend: shared_store.backend(),
         idle_sessions: sessions,
         resident_kib_before,
         resident_kib,

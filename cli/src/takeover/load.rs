@@ -15,12 +15,12 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::{
-    client::{Client, soon},
-    group::{Ground, Group},
+    client::{Client, within_limit},
+    group::{Group, SharedStore},
 };
 
 /// A pause after an error, so that a failing store can recover.
-const AFTER_ERROR: Duration = Duration::from_millis(20);
+const ERROR_PAUSE: Duration = Duration::from_millis(20);
 
 /// One account: its device that is logged in, and the number of takeovers so far.
 #[derive(Debug)]
@@ -43,10 +43,10 @@ pub(super) struct Pace {
 /// The figures of all players of a round, in one place because a histogram takes a quarter of a
 /// megabyte.
 #[derive(Debug, Default)]
-struct Notes(Mutex<TakeoverSample>);
+struct SharedSample(Mutex<TakeoverSample>);
 
-impl Notes {
-    fn take(&self) -> MutexGuard<'_, TakeoverSample> {
+impl SharedSample {
+    fn lock(&self) -> MutexGuard<'_, TakeoverSample> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,9 +60,14 @@ pub(super) struct Players {
 
 impl Players {
     /// Players whose accounts are not logged in.
-    pub(super) fn new(ground: &Ground, group: &Group, name: &str, callers: u32) -> Result<Self> {
+    pub(super) fn new(
+        shared_store: &SharedStore,
+        group: &Group,
+        name: &str,
+        callers: u32,
+    ) -> Result<Self> {
         let player = |number| {
-            let (uid, token) = ground.account(&format!("{name}{number}"))?;
+            let (uid, token) = shared_store.new_account(&format!("{name}{number}"))?;
             Ok(Player {
                 uid,
                 token,
@@ -87,15 +92,15 @@ impl Players {
         for mut player in self.players.drain(..) {
             let nodes = Arc::clone(&nodes);
             first.spawn(async move {
-                let entered = player.enter(&nodes).await;
+                let entered = player.log_in_if_absent(&nodes).await;
                 (player, entered)
             });
         }
-        let seen = Arc::new(Notes::default());
+        let seen = Arc::new(SharedSample::default());
         let mut ready = Vec::new();
         for (player, entered) in first.join_all().await {
             if let Err(error) = entered {
-                seen.take().record_failure(&format!("{error:#}"));
+                seen.lock().record_failure(&format!("{error:#}"));
             }
             ready.push(player);
         }
@@ -118,14 +123,14 @@ impl Players {
                 (player, SystemClock.now())
             });
         }
-        let end = self.sit_down(running).await;
-        let mut all = std::mem::take(&mut *seen.take());
+        let end = self.take_back(running).await;
+        let mut all = std::mem::take(&mut *seen.lock());
         all.elapsed_ns = nanos(end.since(start));
         all
     }
 
     /// Sends messages from each player's device to the next player's, one at a time.
-    pub(super) async fn talk(&mut self, time: Duration) -> TakeoverSample {
+    pub(super) async fn exchange_messages(&mut self, time: Duration) -> TakeoverSample {
         let start = SystemClock.now();
         let uids: Vec<Uid> = self
             .players
@@ -133,23 +138,23 @@ impl Players {
             .map(|player| player.uid.clone())
             .collect();
         let mut running = JoinSet::new();
-        let seen = Arc::new(Notes::default());
+        let seen = Arc::new(SharedSample::default());
         for (number, mut player) in self.players.drain(..).enumerate() {
             let to = uids[(number + 1) % uids.len()].clone();
             let seen = Arc::clone(&seen);
             running.spawn(async move {
-                player.keep_talking(&to, start + time, &seen).await;
+                player.keep_sending(&to, start + time, &seen).await;
                 (player, SystemClock.now())
             });
         }
-        let end = self.sit_down(running).await;
-        let mut all = std::mem::take(&mut *seen.take());
+        let end = self.take_back(running).await;
+        let mut all = std::mem::take(&mut *seen.lock());
         all.messages_elapsed_ns = nanos(end.since(start));
         all
     }
 
     /// Waits for all players; returns the moment when the last one was done.
-    async fn sit_down(&mut self, running: JoinSet<(Player, Moment)>) -> Moment {
+    async fn take_back(&mut self, running: JoinSet<(Player, Moment)>) -> Moment {
         let mut last = SystemClock.now();
         for (at, (player, ended)) in running.join_all().await.into_iter().enumerate() {
             last = if at == 0 { ended } else { last.max(ended) };
@@ -171,16 +176,16 @@ impl Players {
 
 impl Player {
     /// The node of the present step: each is used twice in a row.
-    fn node(&self, nodes: &[SocketAddr]) -> SocketAddr {
+    fn current_node(&self, nodes: &[SocketAddr]) -> SocketAddr {
         nodes[(self.step / 2) % nodes.len()]
     }
 
     /// Logs a device in, if none is.
-    async fn enter(&mut self, nodes: &[SocketAddr]) -> Result<()> {
+    async fn log_in_if_absent(&mut self, nodes: &[SocketAddr]) -> Result<()> {
         if self.client.is_none() {
-            let mut client = Client::connect(self.node(nodes)).await?;
-            client.ask(&self.token, "device").await?;
-            client.is_in().await?;
+            let mut client = Client::connect(self.current_node(nodes)).await?;
+            client.send_login(&self.token, "device").await?;
+            client.wait_until_in().await?;
             self.client = Some(client);
         }
         Ok(())
@@ -191,14 +196,14 @@ impl Player {
         nodes: &[SocketAddr],
         until: Moment,
         turns: Option<(Moment, Duration)>,
-        seen: &Notes,
+        seen: &SharedSample,
     ) {
         let mut due = turns.map(|(first, _)| first);
         while due.unwrap_or_else(|| SystemClock.now()) < until {
             if let Err(error) = self.take_over(nodes, due, seen).await {
-                seen.take().record_failure(&format!("{error:#}"));
+                seen.lock().record_failure(&format!("{error:#}"));
                 self.client = None;
-                SystemClock.sleep(AFTER_ERROR).await;
+                SystemClock.sleep(ERROR_PAUSE).await;
             }
             if let (Some(due), Some((_, period))) = (&mut due, turns) {
                 *due = *due + period;
@@ -211,12 +216,12 @@ impl Player {
         &mut self,
         nodes: &[SocketAddr],
         due: Option<Moment>,
-        seen: &Notes,
+        seen: &SharedSample,
     ) -> Result<()> {
-        self.enter(nodes).await?;
-        let from = self.node(nodes);
+        self.log_in_if_absent(nodes).await?;
+        let from = self.current_node(nodes);
         self.step += 1;
-        let to = self.node(nodes);
+        let to = self.current_node(nodes);
         let mut new = Client::connect(to).await?;
         if let Some(due) = due {
             SystemClock.sleep(due.since(SystemClock.now())).await;
@@ -225,13 +230,13 @@ impl Player {
             bail!("nobody is there to be taken over");
         };
         let start = due.unwrap_or_else(|| SystemClock.now());
-        new.ask(&self.token, "device").await?;
+        new.send_login(&self.token, "device").await?;
         let answering = Box::pin(async {
-            new.is_in().await?;
+            new.wait_until_in().await?;
             Ok::<_, anyhow::Error>(SystemClock.now())
         });
         let ending = Box::pin(async {
-            let told = old.told().await?;
+            let told = old.wait_for_notice().await?;
             Ok::<_, anyhow::Error>((told, old.leave().await?))
         });
         // A refused login takes over from nobody, so its answer comes first then.
@@ -240,7 +245,7 @@ impl Player {
             Either::Right((ended, answering)) => (answering.await?, ended?),
         };
         self.client = Some(new);
-        let mut seen = seen.take();
+        let mut seen = seen.lock();
         seen.takeovers += 1;
         seen.confirmed.record(confirmed.since(start));
         let ended = if from == to {
@@ -253,7 +258,7 @@ impl Player {
         Ok(())
     }
 
-    async fn keep_talking(&mut self, to: &Uid, until: Moment, seen: &Notes) {
+    async fn keep_sending(&mut self, to: &Uid, until: Moment, seen: &SharedSample) {
         let Some(client) = &mut self.client else {
             return;
         };
@@ -261,14 +266,14 @@ impl Player {
         while SystemClock.now() < until {
             number += 1;
             let start = SystemClock.now();
-            match talk(client, to, &number.to_string()).await {
+            match send_and_wait(client, to, &number.to_string()).await {
                 Ok(()) => {
-                    let mut seen = seen.take();
+                    let mut seen = seen.lock();
                     seen.message.record(SystemClock.now().since(start));
                     seen.messages += 1;
                 }
                 Err(error) => {
-                    seen.take().record_failure(&format!("{error:#}"));
+                    seen.lock().record_failure(&format!("{error:#}"));
                     self.client = None;
                     break;
                 }
@@ -278,11 +283,13 @@ impl Player {
 }
 
 /// Sends a message and waits for its outcome.
-async fn talk(client: &mut Client, to: &Uid, id: &str) -> Result<()> {
+async fn send_and_wait(client: &mut Client, to: &Uid, id: &str) -> Result<()> {
     let frame = json!({"type": "send", "to": to, "body": "hello", "id": id});
     client.send(&frame.to_string()).await?;
     loop {
-        let Some(frame) = soon("wait for a message's outcome", client.next()).await?? else {
+        let Some(frame) =
+            within_limit("wait for a message's outcome", client.next_frame()).await??
+        else {
             bail!("the connection ended before a message's outcome was told");
         };
         match frame.kind.as_str() {

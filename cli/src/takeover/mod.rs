@@ -1,11 +1,12 @@
 //! Takeovers among real gateway nodes, with real WebSocket clients: how many, how fast, and whether
 //! they go right.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `group.rs` | the nodes, in this process or in others |
 //! | `client.rs` | a device |
 //! | `load.rs` | takeovers and messages, at a rate or as fast as it goes |
+//! | `measure.rs` | the rounds of a measurement |
 //! | `soak.rs` | contended logins, judged while they run |
 //! | `idle.rs` | the memory of idle sessions |
 //! | `flood.rs` | strangers, and what they cost others |
@@ -15,116 +16,13 @@ mod flood;
 mod group;
 mod idle;
 mod load;
+mod measure;
 mod soak;
 
-use std::time::Duration;
-
-use anyhow::Result;
-use distlock_report::{TakeoverReport, TakeoverSample};
-
 pub(crate) use self::{
-    flood::{Flood, flood},
-    group::Ground,
-    idle::idle,
-    soak::{Soak, soak},
+    flood::{Flood, measure_flood},
+    group::SharedStore,
+    idle::measure_idle,
+    measure::{Load, ROUTES, measure},
+    soak::{Soak, run_soak},
 };
-use self::{
-    group::Group,
-    load::{Pace, Players},
-};
-
-/// Not measured: nodes connect to each other and buffers grow in this time.
-const WARMUP: Duration = Duration::from_millis(300);
-
-/// The share of each round that is spent on messages.
-const MESSAGES: f64 = 0.25;
-
-/// The ways in which nodes route; the first one is the base of the comparison.
-pub(crate) const ROUTES: [&str; 2] = ["fenced", "locked"];
-
-/// The options of one measurement.
-#[derive(Clone, Debug)]
-pub(crate) struct Load {
-    /// Accounts that are taken over at the same time.
-    pub(crate) callers: u32,
-    /// Nodes of a group.
-    pub(crate) nodes: u32,
-    /// Whether each node is a process.
-    pub(crate) processes: bool,
-    /// The ways of routing, each with a group of nodes of its own.
-    pub(crate) routes: &'static [&'static str],
-    /// Logins per second; with `None` as many as possible.
-    pub(crate) rate: Option<f64>,
-    /// The time for each way of routing, over all rounds.
-    pub(crate) time: Duration,
-    pub(crate) rounds: u32,
-}
-
-/// One group of nodes and its clients.
-struct Arm {
-    route: &'static str,
-    group: Group,
-    players: Players,
-}
-
-/// Measures ways of routing, in interleaved rounds. Cancelling it ends the nodes.
-pub(crate) async fn measure(ground: &Ground, load: &Load) -> Result<TakeoverReport> {
-    let mut arms = Vec::new();
-    for route in load.routes {
-        let settings = [("route", *route)];
-        let group = Group::start(ground, route, load.nodes, load.processes, &settings).await?;
-        let players = Players::new(ground, &group, route, load.callers)?;
-        arms.push(Arm {
-            route,
-            group,
-            players,
-        });
-    }
-    let mut samples = Vec::new();
-    for round in 0..load.rounds {
-        // Every other round runs backwards, so that no arm always follows the same neighbour.
-        let mut order: Vec<usize> = (0..arms.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for at in order {
-            samples.push(arms[at].round(round, load).await);
-        }
-    }
-    samples.sort_by_key(|sample| load.routes.iter().position(|route| *route == sample.arm));
-    for arm in arms {
-        arm.players.leave().await;
-        arm.group.stop().await;
-    }
-    ground.tidy().await?;
-    let mut report = TakeoverReport::new(ground.backend(), samples);
-    report.nodes = load.nodes;
-    report.processes = load.processes;
-    report.callers = load.callers;
-    report.rate = load.rate;
-    Ok(report)
-}
-
-impl Arm {
-    async fn round(&mut self, round: u32, load: &Load) -> TakeoverSample {
-        let time = load.time / load.rounds;
-        let pace = |time| Pace {
-            time,
-            rate: load.rate,
-        };
-        self.players.take_over(pace(WARMUP.min(time))).await;
-        let before = self.group.calls();
-        let mut sample = self
-            .players
-            .take_over(pace(time.mul_f64(1.0 - MESSAGES)))
-            .await;
-        let after = self.group.calls();
-        let talked = self.players.talk(time.mul_f64(MESSAGES)).await;
-        sample.add(&talked);
-        sample.arm = self.route.to_owned();
-        sample.round = round;
-        sample.operations = after.zip(before).map(|(after, before)| after - before);
-        sample.messages_elapsed_ns = talked.messages_elapsed_ns;
-        sample
-    }
-}

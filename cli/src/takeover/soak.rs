@@ -19,8 +19,8 @@ use serde::Serialize;
 use tokio::{sync::watch, task::JoinSet};
 
 use super::{
-    client::{Client, Frame, PATIENCE, soon},
-    group::{Ground, Group},
+    client::{Client, Frame, STEP_LIMIT, within_limit},
+    group::{Group, SharedStore},
 };
 use crate::progress::Progress;
 
@@ -29,7 +29,7 @@ const CROWD: u32 = 8;
 
 /// The time in which nodes that reach each other settle a contest: the kick budget, and slack.
 /// Slower contests are counted.
-const PROMPT: Duration = Duration::from_millis(1250);
+const PROMPT_LIMIT: Duration = Duration::from_millis(1250);
 /// The time in which nodes that cannot reach each other settle it: a node lease, and slack. A
 /// slower contest is a violation.
 const LEASE: Duration = Duration::from_secs(9);
@@ -80,7 +80,7 @@ pub(crate) struct SoakReport {
 
 /// The state that all accounts share.
 #[derive(Debug)]
-struct SoakState {
+struct SoakRun {
     nodes: Vec<SocketAddr>,
     records: Arc<dyn Records>,
     judge: Mutex<Judge>,
@@ -107,9 +107,9 @@ struct Tally {
 }
 
 /// Logs in until the number is reached or a violation is found. Cancelling it ends the nodes.
-pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
-    let group = Group::start(ground, "s", soak.nodes, soak.processes, &[]).await?;
-    let store = ground.client().await?;
+pub(crate) async fn run_soak(shared_store: &SharedStore, soak: &Soak) -> Result<SoakReport> {
+    let group = Group::start(shared_store, "s", soak.nodes, soak.processes, &[]).await?;
+    let store = shared_store.open_client().await?;
     let crowd = CROWD.min(soak.devices);
     let accounts = (soak.devices / crowd).max(1);
     let mut rules = Rules::default();
@@ -117,7 +117,7 @@ pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
     // Contests that take longer than the kick budget are counted separately.
     rules.reachable = false;
     rules.slack = SLACK;
-    let scene = Arc::new(SoakState {
+    let run = Arc::new(SoakRun {
         nodes: group.addresses(),
         records: store.records(),
         judge: Mutex::new(Judge::new(rules)),
@@ -128,41 +128,39 @@ pub(crate) async fn soak(ground: &Ground, soak: &Soak) -> Result<SoakReport> {
         running_us: AtomicU64::new(0),
         crowd,
     });
-    scene
-        .progress
+    run.progress
         .add_expected(usize::try_from(soak.logins).unwrap_or(usize::MAX));
-    scene
-        .progress
+    run.progress
         .begin_part(&format!("0 of {} contended logins", soak.logins));
     let mut background = JoinSet::new();
-    background.spawn(keep_time(Arc::clone(&scene)));
-    background.spawn(tell_progress(Arc::clone(&scene), soak.logins));
+    background.spawn(count_running_time(Arc::clone(&run)));
+    background.spawn(print_progress(Arc::clone(&run), soak.logins));
     let start = SystemClock.now();
     let mut contests = JoinSet::new();
     for number in 0..accounts {
-        let (uid, token) = ground.account(&format!("s{number}"))?;
-        contests.spawn(Arc::clone(&scene).account(uid, token));
+        let (uid, token) = shared_store.new_account(&format!("s{number}"))?;
+        contests.spawn(Arc::clone(&run).play_account(uid, token));
     }
     while let Some(done) = contests.join_next().await {
         done.context("an account's task")??;
     }
     let seconds = SystemClock.now().since(start).as_secs_f64();
     background.abort_all();
-    scene.progress.finish();
+    run.progress.finish();
     group.stop().await;
     store.close().await;
-    ground.tidy().await?;
-    Ok(scene.report(ground, soak, accounts, seconds))
+    shared_store.remove_records().await?;
+    Ok(run.report(shared_store, soak, accounts, seconds))
 }
 
-impl SoakState {
+impl SoakRun {
     /// Contests of one account, one after the other. Each one takes over from the winner of the one
     /// before.
-    async fn account(self: Arc<Self>, uid: Uid, token: String) -> Result<()> {
+    async fn play_account(self: Arc<Self>, uid: Uid, token: String) -> Result<()> {
         let mut devices = JoinSet::new();
         let mut round = 0_usize;
-        while self.judge().report().is_clean() {
-            let crowd = self.begin();
+        while self.lock_judge().report().is_clean() {
+            let crowd = self.take_logins();
             if crowd == 0 {
                 break;
             }
@@ -178,7 +176,7 @@ impl SoakState {
                 let client = match client {
                     Ok(client) => client,
                     Err(error) => {
-                        self.failed(&error);
+                        self.record_failure(&error);
                         answered.send_modify(|answered| *answered += 1);
                         continue;
                     }
@@ -191,10 +189,11 @@ impl SoakState {
                     node: NodeId::new(node.port().to_string())?,
                     what: What::LoginSent,
                 };
-                let (scene, token, answered) = (Arc::clone(&self), token.clone(), answered.clone());
-                devices.spawn(async move { scene.device(client, &token, &stamp, &answered).await });
+                let (run, token, answered) = (Arc::clone(&self), token.clone(), answered.clone());
+                devices
+                    .spawn(async move { run.play_device(client, &token, &stamp, &answered).await });
             }
-            self.settle(&uid, crowd, &answered).await?;
+            self.settle_and_judge(&uid, crowd, &answered).await?;
             // Tasks that have ended are removed.
             while devices.try_join_next().is_some() {}
         }
@@ -202,7 +201,7 @@ impl SoakState {
     }
 
     /// Takes the logins of the next contest from those that are left, and returns their number.
-    fn begin(&self) -> u64 {
+    fn take_logins(&self) -> u64 {
         let crowd = u64::from(self.crowd);
         let take = |left: u64| Some(left.saturating_sub(crowd));
         let before = self
@@ -213,24 +212,24 @@ impl SoakState {
     }
 
     /// One device: logs in, and leaves when its notice comes.
-    async fn device(
+    async fn play_device(
         &self,
         mut client: Client,
         token: &str,
         stamp: &Seen,
         answered: &watch::Sender<u64>,
     ) {
-        self.saw(stamp, What::LoginSent);
+        self.observe(stamp, What::LoginSent);
         let answer = async {
-            client.ask(token, stamp.device.as_str()).await?;
-            client.answer().await
+            client.send_login(token, stamp.device.as_str()).await?;
+            client.wait_for_answer().await
         };
         let answer = answer.await;
-        self.tally().logins += 1;
+        self.lock_tally().logins += 1;
         let inside = match answer {
-            Ok(frame) => self.answered(stamp, &frame),
+            Ok(frame) => self.record_answer(stamp, &frame),
             Err(error) => {
-                self.failed(&error);
+                self.record_failure(&error);
                 false
             }
         };
@@ -240,18 +239,18 @@ impl SoakState {
             return;
         }
         loop {
-            match client.next().await {
+            match client.next_frame().await {
                 Ok(Some(frame)) if frame.kind == "offline" => {
                     let code = frame.code.and_then(|it| serde_json::from_value(it).ok());
                     let code = code.unwrap_or(Code::Superseded);
-                    self.saw(stamp, What::Told { code });
+                    self.observe(stamp, What::Told { code });
                     answered.send_modify(|_| {});
                     let _ = client.leave().await;
                     return;
                 }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => {
-                    self.saw(stamp, What::Closed);
+                    self.observe(stamp, What::Closed);
                     answered.send_modify(|_| {});
                     return;
                 }
@@ -260,40 +259,48 @@ impl SoakState {
     }
 
     /// Records an answer to a login; returns whether the client is logged in.
-    fn answered(&self, stamp: &Seen, frame: &Frame) -> bool {
+    fn record_answer(&self, stamp: &Seen, frame: &Frame) -> bool {
         match (frame.kind.as_str(), frame.session, frame.r#gen) {
             ("login_ok", Some(session), Some(r#gen)) => {
-                self.tally().admitted += 1;
-                self.saw(stamp, What::LoginOk { session, r#gen });
+                self.lock_tally().admitted += 1;
+                self.observe(stamp, What::LoginOk { session, r#gen });
                 true
             }
             ("superseded", ..) => {
-                self.tally().overtaken += 1;
-                self.saw(stamp, What::Overtaken);
+                self.lock_tally().overtaken += 1;
+                self.observe(stamp, What::Overtaken);
                 false
             }
             ("busy", ..) => {
-                self.tally().busy += 1;
-                self.saw(stamp, What::Busy);
+                self.lock_tally().busy += 1;
+                self.observe(stamp, What::Busy);
                 false
             }
             _ => {
-                self.failed(&format!("a login was answered {frame}"));
+                self.record_failure(&format!("a login was answered {frame}"));
                 false
             }
         }
     }
 
     /// Waits until every device has its answer and one is left, or until the deadline; then judges.
-    async fn settle(&self, uid: &Uid, crowd: u64, answered: &watch::Sender<u64>) -> Result<()> {
+    async fn settle_and_judge(
+        &self,
+        uid: &Uid,
+        crowd: u64,
+        answered: &watch::Sender<u64>,
+    ) -> Result<()> {
         let mut news = answered.subscribe();
         let all = news.wait_for(|answered| *answered >= crowd);
-        if soon("answer every login of a contest", all).await.is_err() {
-            bail!("some logins of {uid} were not answered within {PATIENCE:?}: it is stuck");
+        if within_limit("answer every login of a contest", all)
+            .await
+            .is_err()
+        {
+            bail!("some logins of {uid} were not answered within {STEP_LIMIT:?}: it is stuck");
         }
         let from = self.now_us();
-        let limit = micros(LEASE + SLACK);
-        while self.judge().logged_in(uid) > 1 && self.now_us() - from < limit {
+        let limit = as_micros(LEASE + SLACK);
+        while self.lock_judge().logged_in(uid) > 1 && self.now_us() - from < limit {
             tokio::select! {
                 _ = news.changed() => {}
                 () = SystemClock.sleep(TICK) => {}
@@ -306,25 +313,25 @@ impl SoakState {
             None => None,
         };
         let at = self.now_us();
-        self.judge().mark_quiet(uid, at, record.as_ref());
-        let mut tally = self.tally();
+        self.lock_judge().mark_quiet(uid, at, record.as_ref());
+        let mut tally = self.lock_tally();
         tally.contests += 1;
-        tally.late += u64::from(took > micros(PROMPT));
+        tally.late += u64::from(took > as_micros(PROMPT_LIMIT));
         tally.longest_us = tally.longest_us.max(took);
         Ok(())
     }
 
-    fn saw(&self, stamp: &Seen, what: What) {
+    fn observe(&self, stamp: &Seen, what: What) {
         let seen = Seen {
             at_us: self.now_us(),
             what,
             ..stamp.clone()
         };
-        self.judge().observe(&seen);
+        self.lock_judge().observe(&seen);
     }
 
-    fn failed(&self, error: &impl ToString) {
-        let mut tally = self.tally();
+    fn record_failure(&self, error: &impl ToString) {
+        let mut tally = self.lock_tally();
         tally.failed += 1;
         tally.first_failure.get_or_insert_with(|| error.to_string());
     }
@@ -333,22 +340,28 @@ impl SoakState {
         self.running_us.load(Ordering::Relaxed)
     }
 
-    fn judge(&self) -> MutexGuard<'_, Judge> {
+    fn lock_judge(&self) -> MutexGuard<'_, Judge> {
         self.judge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tally(&self) -> MutexGuard<'_, Tally> {
+    fn lock_tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, ground: &Ground, soak: &Soak, accounts: u32, seconds: f64) -> SoakReport {
-        let tally = self.tally();
-        let judge = self.judge();
+    fn report(
+        &self,
+        shared_store: &SharedStore,
+        soak: &Soak,
+        accounts: u32,
+        seconds: f64,
+    ) -> SoakReport {
+        let tally = self.lock_tally();
+        let judge = self.lock_judge();
         let violations = &judge.report().violations;
         let of = |which| violations.iter().filter(|it| it.invariant == which).count();
         SoakReport {
             workload: "takeover",
-            backend: ground.backend(),
+            backend: shared_store.backend(),
             nodes: soak.nodes,
             processes: soak.processes,
             accounts,
@@ -372,27 +385,26 @@ impl SoakState {
 }
 
 /// The running time of this process: a pause of the whole machine must not look like a late node.
-async fn keep_time(scene: Arc<SoakState>) {
+async fn count_running_time(run: Arc<SoakRun>) {
     let mut last = SystemClock.now();
     loop {
         SystemClock.sleep(TICK).await;
         let now = SystemClock.now();
         let passed = now.since(last).min(TICK * 10);
-        scene
-            .running_us
-            .fetch_add(micros(passed), Ordering::Relaxed);
+        run.running_us
+            .fetch_add(as_micros(passed), Ordering::Relaxed);
         last = now;
     }
 }
 
-async fn tell_progress(scene: Arc<SoakState>, all: u64) {
+async fn print_progress(run: Arc<SoakRun>, all: u64) {
     let mut told = 0;
     loop {
-        let logins = scene.tally().logins;
+        let logins = run.lock_tally().logins;
         let part = logins * PARTS / all.max(1);
         if part > told {
             told = part;
-            scene.progress.begin_part(&format!(
+            run.progress.begin_part(&format!(
                 "{logins} of {all} contended logins, nothing wrong"
             ));
         }
@@ -400,7 +412,7 @@ async fn tell_progress(scene: Arc<SoakState>, all: u64) {
     }
 }
 
-fn micros(time: Duration) -> u64 {
+fn as_micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -18,7 +18,7 @@ pub struct Hold {
     pub lock: String,
     /// The holder: a task or a process.
     pub who: String,
-    /// Its fencing token.
+    /// The fencing token of the holder.
     pub token: u64,
     /// The moment after the answer to the acquire.
     pub from: Duration,

@@ -256,7 +256,7 @@ impl Election {
             tracing::warn!(
                 election = ?self.name,
                 %reason,
-                "the seat was lost before the work was done"
+                "the lock was lost before the work was done"
             );
         }
         Ok(led)
@@ -270,8 +270,8 @@ impl Election {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        let seat = self.locker.inspect(&self.name).await?;
-        Ok(seat.held.map(Leader::from))
+        let lock = self.locker.inspect(&self.name).await?;
+        Ok(lock.held.map(Leader::from))
     }
 
     /// Observes the leader and every change of it. It reads the lock once a second.

@@ -77,7 +77,7 @@ async fn work_ends_before_the_lock_is_released() {
         _ = leads => unreachable!("it leads for ever"),
         () = begun.notified() => {}
     }
-    assert!(held.load(Ordering::Acquire), "the seat was given up before");
+    assert!(held.load(Ordering::Acquire), "the lock was released before");
     let other = Election::new(&store(&memory), "seat", "b").unwrap();
     let next = other.campaign().await.unwrap();
     assert_eq!(other.leader().await.unwrap().unwrap().candidate, "b");

@@ -47,12 +47,12 @@ pub fn redis_values(data: &[u8]) {
 /// contenders agree on their order.
 pub fn zookeeper_values(data: &[u8]) {
     let token = FencingToken::new(7).unwrap_or_else(|_| unreachable!("seven is a token"));
-    let holder = zookeeper::holder(data, token);
+    let holder = zookeeper::parse_holder(data, token);
     assert_eq!(holder.token, Some(token));
     // Data in another form names no owner of ours.
     let owner = OwnerId::new();
-    assert!(!zookeeper::names(data, owner));
-    match zookeeper::record(data.to_vec()) {
+    assert!(!zookeeper::is_owned_by(data, owner));
+    match zookeeper::decode_record(data.to_vec()) {
         Ok(Some(value)) => assert_eq!(value, data[1..]),
         Ok(None) => assert_eq!(data, [0]),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
@@ -75,12 +75,12 @@ pub fn zookeeper_values(data: &[u8]) {
     };
     let mut request = AcquireRequest::new(name, owner, ttl, label);
     request.meta = Meta::new(other).ok();
-    let written = zookeeper::written(&request);
-    let read = zookeeper::holder(&written, token);
+    let written = zookeeper::encode_holder(&request);
+    let read = zookeeper::parse_holder(&written, token);
     assert_eq!(read.holder, one);
     assert_eq!(
         read.meta.as_deref(),
         request.meta.as_ref().map(Meta::as_str)
     );
-    assert!(zookeeper::names(&written, owner));
+    assert!(zookeeper::is_owned_by(&written, owner));
 }

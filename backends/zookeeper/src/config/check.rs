@@ -6,7 +6,7 @@ use distlock_backend_kit::not_compiled_in;
 use distlock_core::{Error, ErrorKind, Result};
 
 use super::options::{AclPolicy, Mechanism, TLS_FEATURES, ZooKeeperConfig};
-use crate::error::invalid;
+use crate::error::invalid_config;
 
 /// The features of the library that bring this backend with SASL.
 const SASL_FEATURES: &str = "zookeeper,sasl";
@@ -21,14 +21,14 @@ impl ZooKeeperConfig {
             check_server(number, server)?;
         }
         if self.servers.is_empty() {
-            return Err(invalid("no server is named"));
+            return Err(invalid_config("no server is named"));
         }
         check_root(&self.root)?;
         let range = |option: &str, value: Duration, min: Duration, max: Duration| {
             if (min..=max).contains(&value) {
                 return Ok(());
             }
-            Err(invalid(format!(
+            Err(invalid_config(format!(
                 "option `{option}`: {value:?} is outside {min:?} to {max:?}"
             )))
         };
@@ -41,28 +41,30 @@ impl ZooKeeperConfig {
         range("reap_after", self.reap_after, s(1), s(365 * 24 * 3600))?;
         let least = self.session_timeout * 2;
         if self.reap_after < least {
-            return Err(invalid(format!(
+            return Err(invalid_config(format!(
                 "option `reap_after`: {:?} is less than twice the session timeout, {least:?}",
                 self.reap_after
             )));
         }
         if self.acl == AclPolicy::Creator && self.credentials.is_none() {
-            return Err(invalid(
+            return Err(invalid_config(
                 "option `acl`: `creator` needs credentials: write `zookeeper://user:password@..`",
             ));
         }
         if let Some(tls) = &self.tls
             && tls.cert.is_some() != tls.key.is_some()
         {
-            return Err(invalid("options `tls_cert` and `tls_key` belong together"));
+            return Err(invalid_config(
+                "options `tls_cert` and `tls_key` belong together",
+            ));
         }
         if self.tls.is_some() && !cfg!(feature = "tls") {
-            return Err(missing_feature("TLS", TLS_FEATURES));
+            return Err(missing_feature_error("TLS", TLS_FEATURES));
         }
         let credentials = self.credentials.as_ref();
         let is_sasl = credentials.is_some_and(|it| it.mechanism == Mechanism::SaslDigestMd5);
         if is_sasl && !cfg!(feature = "sasl") {
-            return Err(missing_feature("SASL", SASL_FEATURES));
+            return Err(missing_feature_error("SASL", SASL_FEATURES));
         }
         let rule = self.password_rule();
         for host in self.hosts() {
@@ -72,6 +74,7 @@ impl ZooKeeperConfig {
     }
 }
 
+/// Checks that the text is `host:port`. `number` is the position in the list of servers.
 fn check_server(number: usize, server: &str) -> Result<()> {
     let well_formed = server.rsplit_once(':').is_some_and(|(host, port)| {
         let bare = host
@@ -91,8 +94,8 @@ fn check_server(number: usize, server: &str) -> Result<()> {
     if well_formed {
         return Ok(());
     }
-    // The text is not shown, because it may be a password without its `@`.
-    Err(invalid(format!(
+    // The error does not show the text, because it may be a part of a password in a wrong URL.
+    Err(invalid_config(format!(
         "number {number} of the servers in the URL is no server: write `host:port`, with commas \
          between several"
     )))
@@ -100,7 +103,7 @@ fn check_server(number: usize, server: &str) -> Result<()> {
 
 fn check_root(root: &str) -> Result<()> {
     let refuse = |why: &str| {
-        Err(invalid(format!(
+        Err(invalid_config(format!(
             "root path {root:?} {why}: write a path such as /distlock or /team/app"
         )))
     };
@@ -124,7 +127,7 @@ fn check_root(root: &str) -> Result<()> {
             return refuse("has an empty or relative part");
         }
     }
-    // The characters that the servers refuse.
+    // The servers refuse paths with these characters.
     let refused =
         |c: char| c.is_control() || matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
     if root.contains(refused) {
@@ -133,6 +136,7 @@ fn check_root(root: &str) -> Result<()> {
     Ok(())
 }
 
-fn missing_feature(what: &str, features: &str) -> Error {
+/// The error when an option needs a feature that was not compiled in.
+fn missing_feature_error(what: &str, features: &str) -> Error {
     Error::new(ErrorKind::Unsupported, not_compiled_in(what, features)).on("zookeeper")
 }

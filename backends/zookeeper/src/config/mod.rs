@@ -1,5 +1,6 @@
-//! The options of a ZooKeeper store. All are checked before anything is opened; the contents of TLS
-//! files and `tick_time` are also checked against the servers later.
+//! The options of a ZooKeeper store. All options are checked before a session is opened. The
+//! contents of TLS files, and whether `tick_time` fits the granted session, are checked when it is
+//! opened.
 
 mod check;
 mod options;

@@ -1,6 +1,6 @@
 //! The options of a ZooKeeper store, and their types.
 //!
-//! A debug output must never show a password.
+//! The `Debug` form of these types must never show a password.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,7 +9,7 @@ use distlock_backend_kit::{DriverOption, PasswordRule, Secret};
 /// The features of the library that bring this backend with TLS.
 pub(super) const TLS_FEATURES: &str = "zookeeper,tls";
 
-/// The servers, the place in their tree, and how they are used.
+/// The options of a ZooKeeper store: servers, root path, timeouts, credentials and TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ZooKeeperConfig {
@@ -19,16 +19,17 @@ pub struct ZooKeeperConfig {
     /// absent. It must not be `/` or under `/zookeeper`.
     pub root: String,
     /// The session timeout to ask for: 500 ms to 1 h, 10 s by default. The ensemble may grant
-    /// another one; by default it grants 2 to 20 of its ticks. It bounds how long a lock outlives
-    /// its holder. Two thirds of it bound how long a holder may trust its lock without an answer of
-    /// the ensemble.
+    /// another timeout; by default it grants 2 to 20 of its ticks. The granted timeout bounds how
+    /// long a lock remains after its holder has crashed. Two thirds of it bound how long a holder
+    /// trusts its lock without an answer of the ensemble.
     pub session_timeout: Duration,
-    /// The servers' `tickTime`. Needed only when `minSessionTimeout` of the servers is less than
-    /// two ticks; otherwise it is measured by that setting. A session must last at least two ticks.
+    /// The servers' `tickTime`. It must be set only when the servers' `minSessionTimeout` is not
+    /// the default of two ticks; otherwise it is measured as half of the shortest session that the
+    /// servers grant. A session must last at least two ticks.
     pub tick_time: Option<Duration>,
     /// How long one operation waits for its answer: 100 ms to 5 s, 4 s by default.
     pub request_timeout: Duration,
-    /// How long opening waits for a session; 5 s by default.
+    /// How long `open` waits for the first session; 5 s by default.
     pub connect_timeout: Duration,
     /// The credentials of this client.
     pub credentials: Option<Credentials>,
@@ -53,19 +54,19 @@ pub struct Credentials {
     pub user: String,
     /// The password. It is sent in plain text unless TLS or SASL is used.
     pub password: Secret,
-    /// How they are proven.
+    /// How user and password are proven to the server.
     pub mechanism: Mechanism,
 }
 
-/// How credentials are proven to the server.
+/// The way in which a client proves its credentials to the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mechanism {
-    /// ZooKeeper's `digest` scheme. The server accepts any pair, and each node's access list says
-    /// which pair may change it.
+    /// ZooKeeper's `digest` scheme. The server accepts any user with any password, and each node's
+    /// access list says which of them may change the node.
     #[default]
     Digest,
-    /// SASL with DIGEST-MD5. The server knows its users and refuses others.
+    /// SASL with DIGEST-MD5. The server has a list of users and refuses others.
     SaslDigestMd5,
 }
 
@@ -141,7 +142,8 @@ impl ZooKeeperConfig {
     /// The standard port.
     pub const PORT: u16 = 2181;
 
-    /// Servers (`host` or `host:port`), with the default for every other option.
+    /// A configuration for these servers, each `host:port`, with the default for every other
+    /// option.
     pub fn new(servers: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             servers: servers.into_iter().map(Into::into).collect(),
@@ -164,7 +166,8 @@ impl ZooKeeperConfig {
         servers.map(|server| server.rsplit_once(':').map_or(&**server, |(host, _)| host))
     }
 
-    /// How the password is sent, if there is one. SASL proves the password without sending it.
+    /// Tells whether a password is sent, and whether that is encrypted. SASL proves the password
+    /// without sending it.
     pub(crate) fn password_rule(&self) -> PasswordRule<'static> {
         let credentials = self.credentials.as_ref();
         PasswordRule {

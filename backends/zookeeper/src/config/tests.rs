@@ -1,4 +1,4 @@
-//! URLs, good and bad.
+//! Valid and invalid URLs.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ fn errors_name_the_wrong_option_and_no_secret() {
 }
 
 #[test]
-fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+fn a_password_is_sent_to_another_machine_only_through_tls_or_with_tls_disable() {
     let error = parse("//u:hunter2@127.0.0.1,db.example:2182", &[]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let said = error.to_string();

@@ -8,7 +8,7 @@ use distlock_backend_kit::{Secret, TLS_DISABLE, unknown_option};
 use distlock_core::{Result, parse_duration};
 
 use super::options::{AclPolicy, Credentials, Mechanism, TlsFiles, ZooKeeperConfig};
-use crate::error::invalid;
+use crate::error::invalid_config;
 
 impl ZooKeeperConfig {
     /// Reads the parts of a URL `zookeeper://user:password@h1:2181,h2:2181/root?option=value&..`:
@@ -20,7 +20,7 @@ impl ZooKeeperConfig {
     pub fn from_url_parts(body: &str, options: &[(String, String)]) -> Result<Self> {
         let body = body
             .strip_prefix("//")
-            .ok_or_else(|| invalid("a ZooKeeper URL starts with `zookeeper://host`"))?;
+            .ok_or_else(|| invalid_config("a ZooKeeper URL starts with `zookeeper://host`"))?;
         let (authority, root) = match body.find('/') {
             Some(at) => (&body[..at], Some(&body[at..])),
             None => (body, None),
@@ -29,14 +29,14 @@ impl ZooKeeperConfig {
             Some((user, servers)) => (Some(user), servers),
             None => (None, authority),
         };
-        let mut config = Self::new(servers.split(',').map(with_port));
+        let mut config = Self::new(servers.split(',').map(with_default_port));
         if let Some(root) = root {
             config.root = percent_decode("the root path", root)?;
         }
         if let Some(user) = user {
-            // The text is a secret, so no part of it goes into a message.
+            // The text contains a password, so no error may show a part of it.
             let (user, password) = user.split_once(':').ok_or_else(|| {
-                invalid("the user in the URL has no password: write `user:password@`")
+                invalid_config("the user in the URL has no password: write `user:password@`")
             })?;
             config.credentials = Some(Credentials {
                 user: percent_decode("the user", user)?,
@@ -48,15 +48,15 @@ impl ZooKeeperConfig {
         let (mut ca, mut cert, mut key) = (None, None, None);
         for (name, value) in options {
             match name.as_str() {
-                "acl" => config.acl = acl(value)?,
-                "reap_after" => config.reap_after = duration(name, value)?,
-                "request_timeout" => config.request_timeout = duration(name, value)?,
+                "acl" => config.acl = parse_acl(value)?,
+                "reap_after" => config.reap_after = parse_duration_option(name, value)?,
+                "request_timeout" => config.request_timeout = parse_duration_option(name, value)?,
                 "sasl" => config.use_sasl(value)?,
-                "session_timeout" => config.session_timeout = duration(name, value)?,
-                "tick_time" => config.tick_time = Some(duration(name, value)?),
+                "session_timeout" => config.session_timeout = parse_duration_option(name, value)?,
+                "tick_time" => config.tick_time = Some(parse_duration_option(name, value)?),
                 "tls" if value == TLS_DISABLE => config.clear_password = true,
                 "tls" => {
-                    return Err(invalid(format!(
+                    return Err(invalid_config(format!(
                         "option `tls`: {value:?} is not `disable`; for TLS set `tls_ca`"
                     )));
                 }
@@ -69,7 +69,7 @@ impl ZooKeeperConfig {
         config.tls = match (ca, cert, key) {
             (None, None, None) => None,
             (None, ..) => {
-                return Err(invalid(
+                return Err(invalid_config(
                     "option `tls_ca` is missing: it names the authorities that may vouch for the \
                      servers",
                 ));
@@ -77,7 +77,7 @@ impl ZooKeeperConfig {
             (Some(ca), cert, key) => Some(TlsFiles { ca, cert, key }),
         };
         if config.clear_password && config.tls.is_some() {
-            return Err(invalid(
+            return Err(invalid_config(
                 "option `tls` is `disable`, and `tls_ca` asks for TLS: leave out one of the two",
             ));
         }
@@ -85,14 +85,15 @@ impl ZooKeeperConfig {
         Ok(config)
     }
 
+    /// Sets SASL as the mechanism of the credentials.
     fn use_sasl(&mut self, value: &str) -> Result<()> {
         if value != "digest-md5" {
-            return Err(invalid(format!(
+            return Err(invalid_config(format!(
                 "option `sasl`: {value:?} is unknown: `digest-md5` is"
             )));
         }
         let Some(credentials) = &mut self.credentials else {
-            return Err(invalid(
+            return Err(invalid_config(
                 "option `sasl` needs credentials: write `zookeeper://user:password@..`",
             ));
         };
@@ -101,7 +102,8 @@ impl ZooKeeperConfig {
     }
 }
 
-fn with_port(server: &str) -> String {
+/// Appends the standard port to a server that has none.
+fn with_default_port(server: &str) -> String {
     let after_address = server.rsplit(']').next().unwrap_or(server);
     if after_address.contains(':') {
         server.to_owned()
@@ -110,21 +112,23 @@ fn with_port(server: &str) -> String {
     }
 }
 
-fn acl(value: &str) -> Result<AclPolicy> {
+fn parse_acl(value: &str) -> Result<AclPolicy> {
     match value {
         "creator" => Ok(AclPolicy::Creator),
         "open" => Ok(AclPolicy::Open),
-        _ => Err(invalid(format!(
+        _ => Err(invalid_config(format!(
             "option `acl`: {value:?} is unknown: `creator` and `open` are known"
         ))),
     }
 }
 
-fn duration(option: &str, value: &str) -> Result<Duration> {
+fn parse_duration_option(option: &str, value: &str) -> Result<Duration> {
     parse_duration(value)
-        .map_err(|error| invalid(format!("option `{option}`: {}", error.message())))
+        .map_err(|error| invalid_config(format!("option `{option}`: {}", error.message())))
 }
 
+/// Decodes `%xx` in a part of the URL. An error names the part as `what` and does not show its
+/// text.
 fn percent_decode(what: &str, text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -140,8 +144,8 @@ fn percent_decode(what: &str, text: &str) -> Result<String> {
                 bytes.push(byte);
                 rest = &after[2..];
             }
-            Some(None) => return Err(invalid(format!("{what} has a broken %-escape"))),
+            Some(None) => return Err(invalid_config(format!("{what} has a broken %-escape"))),
         }
     }
-    String::from_utf8(bytes).map_err(|_| invalid(format!("{what} is not UTF-8")))
+    String::from_utf8(bytes).map_err(|_| invalid_config(format!("{what} is not UTF-8")))
 }

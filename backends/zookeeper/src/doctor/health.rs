@@ -7,7 +7,7 @@ use zookeeper_client::{self as zk, Permission};
 
 use super::{
     limits,
-    servers::{ServerState, ask_all},
+    servers::{ServerState, ask_all_servers},
 };
 use crate::{
     config::AclPolicy,
@@ -16,10 +16,12 @@ use crate::{
 };
 
 /// Asks every server for its state, and checks the settings that the promises rest on.
-pub(crate) async fn health(session: &Arc<Session>, until: Moment) -> Result<Health> {
+pub(crate) async fn check_health(session: &Arc<Session>, until: Moment) -> Result<Health> {
     let context = session.context();
-    session.confirm_since(session.clock().now(), until).await?;
-    let statuses = ask_all(&context.config, session.clock()).await;
+    session
+        .ensure_committed_since(session.clock().now(), until)
+        .await?;
+    let statuses = ask_all_servers(&context.config, session.clock()).await;
     let version = statuses
         .iter()
         .find_map(|(_, status)| status.version.clone())
@@ -38,21 +40,21 @@ pub(crate) async fn health(session: &Arc<Session>, until: Moment) -> Result<Heal
             format!("{server}: {}", status.state.describe()),
         );
     }
-    members(session, until, statuses.len(), &mut health).await?;
-    timeouts(context, session, &mut health);
+    check_voters(session, until, statuses.len(), &mut health).await?;
+    check_session_timeout(context, session, &mut health);
     let serving = statuses.iter().filter(|(_, status)| {
         matches!(status.state, ServerState::Serving(_) | ServerState::Silent)
     });
     let serving = serving.map(|(server, _)| *server);
-    limits::examine(context, session.timeout(), serving, &mut health).await;
-    access(session, until, &mut health).await?;
+    limits::check_limits(context, session.timeout(), serving, &mut health).await;
+    check_access_list(session, until, &mut health).await?;
     let config = &context.config;
     config.password_rule().examine(config.hosts(), &mut health);
     Ok(health)
 }
 
-/// Checks how many servers vote.
-async fn members(
+/// Checks how many servers vote. `named` is the number of servers in the configuration.
+async fn check_voters(
     session: &Arc<Session>,
     until: Moment,
     named: usize,
@@ -60,7 +62,7 @@ async fn members(
 ) -> Result<()> {
     let client = session.client()?;
     let config = match session
-        .answer(Access::Read, until, client.get_config())
+        .await_answer(Access::Read, until, client.get_config())
         .await?
     {
         Ok((config, _)) => String::from_utf8_lossy(&config).into_owned(),
@@ -106,7 +108,8 @@ async fn members(
     Ok(())
 }
 
-fn timeouts(context: &StoreContext, session: &Session, health: &mut Health) {
+/// Checks whether the ensemble granted the session timeout that was asked for.
+fn check_session_timeout(context: &StoreContext, session: &Session, health: &mut Health) {
     let (asked, granted) = (context.config.session_timeout, session.timeout());
     let (verdict, detail) = if asked == granted {
         (Verdict::Pass, format!("{granted:?}, as asked for"))
@@ -123,10 +126,14 @@ fn timeouts(context: &StoreContext, session: &Session, health: &mut Health) {
 }
 
 /// Checks which clients may change the tree.
-async fn access(session: &Arc<Session>, until: Moment, health: &mut Health) -> Result<()> {
+async fn check_access_list(
+    session: &Arc<Session>,
+    until: Moment,
+    health: &mut Health,
+) -> Result<()> {
     let client = session.client()?;
     let acl = match session
-        .answer(Access::Read, until, client.get_acl(&session.layout().locks))
+        .await_answer(Access::Read, until, client.get_acl(&session.layout().locks))
         .await?
     {
         Ok((acl, _)) => acl,

@@ -1,5 +1,5 @@
-//! The limits of each server for sessions and requests. A server shows them only when they are
-//! tried.
+//! Checks each server's limits for sessions and requests. No server tells its limits, so each limit
+//! is tried on a separate connection.
 
 use std::time::Duration;
 
@@ -13,50 +13,52 @@ use crate::{
 };
 
 /// The size of the largest request: the largest record and the rest of its request.
-const LARGEST: usize = MAX_VALUE_BYTES + 4096;
+const LARGEST_REQUEST: usize = MAX_VALUE_BYTES + 4096;
 
-/// How long one server may take to show its limits.
-const PROBE: Duration = Duration::from_secs(2);
+/// How long the check of one server may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The limits that a server showed.
+/// The limits of one server, as far as they were tried.
 struct Limits {
-    /// The session timeout it grants to a client that asks for as much as our session has.
+    /// The session timeout that the server grants to a client that asks for the timeout of the
+    /// present session.
     session: Duration,
-    /// Whether it accepts the largest request.
+    /// Whether the server accepts the largest request.
     takes_largest: bool,
 }
 
-/// Tries these servers, each on a connection of its own.
-pub(crate) async fn examine(
+/// Tries the limits of these servers, each on a separate connection. `our_timeout` is the timeout
+/// of the present session.
+pub(crate) async fn check_limits(
     context: &StoreContext,
-    ours: Duration,
+    our_timeout: Duration,
     servers: impl Iterator<Item = &String>,
     health: &mut Health,
 ) {
     let tried = servers.map(async |server| {
         let limits = tokio::select! {
             biased;
-            limits = limits_of(context, ours, server) => limits,
-            () = context.clock.sleep(PROBE) => None,
+            limits = probe_limits(context, our_timeout, server) => limits,
+            () = context.clock.sleep(PROBE_TIMEOUT) => None,
         };
         (server, limits)
     });
     let tried = join_all(tried).await;
-    let (check, mut wrong, mut untold) = ("limits", false, tried.is_empty());
+    let (check, mut wrong, mut untried) = ("limits", false, tried.is_empty());
     for (server, limits) in tried {
         let Some(limits) = limits else {
-            untold = true;
+            untried = true;
             continue;
         };
         let session = limits.session;
-        if session < ours {
+        if session < our_timeout {
             wrong = true;
             health.found(
                 check,
                 Verdict::Fail,
                 format!(
-                    "{server} lets sessions last {session:?}, and this one has {ours:?}: when the \
-                     session moves there, its locks may pass to others before their holders know; \
+                    "{server} lets sessions last {session:?}, and this one has {our_timeout:?}: when \
+                     the session moves there, its locks may pass to others before their holders know; \
                      give all servers the same tickTime and maxSessionTimeout, and restart \
                      clients after lowering them"
                 ),
@@ -70,13 +72,13 @@ pub(crate) async fn examine(
                 format!(
                     "{server} closes the connection at a request of {} KiB, and all other \
                      requests on it fail: set jute.maxbuffer=1048575 or more on every server",
-                    LARGEST / 1024
+                    LARGEST_REQUEST / 1024
                 ),
             );
         }
     }
     if !wrong {
-        let (verdict, detail) = if untold {
+        let (verdict, detail) = if untried {
             (
                 Verdict::Unknown,
                 "not every server could be tried on a connection of its own",
@@ -91,17 +93,23 @@ pub(crate) async fn examine(
     }
 }
 
-async fn limits_of(context: &StoreContext, ours: Duration, server: &str) -> Option<Limits> {
+/// Tries the limits of one server; `None` = it did not let a client connect.
+async fn probe_limits(
+    context: &StoreContext,
+    our_timeout: Duration,
+    server: &str,
+) -> Option<Limits> {
     let mut config = context.config.clone();
     config.servers = vec![server.to_owned()];
     let group = context.io_thread.new_group();
     let dialled = context
         .io_thread
-        .capture_spawns(group, dial(&config, ours))
+        .capture_spawns(group, dial(&config, our_timeout))
         .await;
     let client = dialled.ok()?;
-    // The node does not exist, so a server that reads the request says so.
-    let path = format!("/{}", "x".repeat(LARGEST));
+    // The node does not exist. A server that accepts the request answers that; another server
+    // closes the connection.
+    let path = format!("/{}", "x".repeat(LARGEST_REQUEST));
     let looked = client.check_stat(&path).await.map_err(as_connection_loss);
     Some(Limits {
         session: client.session_timeout(),

@@ -4,5 +4,5 @@ mod health;
 mod limits;
 mod servers;
 
-pub(crate) use health::health;
-pub(crate) use servers::explain;
+pub(crate) use health::check_health;
+pub(crate) use servers::add_server_states;

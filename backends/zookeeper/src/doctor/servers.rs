@@ -12,14 +12,19 @@ use tokio::{
 use crate::config::ZooKeeperConfig;
 
 /// How long one server may take to answer.
-const PROBE: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Adds the state of each server to an error of connecting.
-pub(crate) async fn explain(config: &ZooKeeperConfig, clock: &dyn Clock, error: Error) -> Error {
+/// Asks all servers for their states, and adds these to the error of an attempt to connect. Errors
+/// of another kind than `Unavailable` stay as they are.
+pub(crate) async fn add_server_states(
+    config: &ZooKeeperConfig,
+    clock: &dyn Clock,
+    error: Error,
+) -> Error {
     if error.kind() != ErrorKind::Unavailable {
         return error;
     }
-    let states: Vec<_> = ask_all(config, clock)
+    let states: Vec<_> = ask_all_servers(config, clock)
         .await
         .into_iter()
         .map(|(server, status)| format!("{server}: {}", status.state.describe()))
@@ -32,20 +37,23 @@ pub(crate) async fn explain(config: &ZooKeeperConfig, clock: &dyn Clock, error: 
     .caused_by(error.message().to_owned())
 }
 
+/// The answer of one server.
 pub(super) struct ServerReport {
     pub(super) state: ServerState,
     pub(super) version: Option<String>,
 }
 
+/// Whether a server serves, as far as it answered.
 pub(super) enum ServerState {
+    /// No connection could be opened, or no answer came in time; with the reason.
     Unreachable(String),
-    /// It accepts connections and does not answer `srvr`.
+    /// The server accepts connections and does not answer `srvr`.
     Silent,
-    /// It accepts connections and closes them.
+    /// The server accepts connections and closes them.
     Closed,
     NoQuorum,
     ReadOnly,
-    /// Serves as leader, follower or observer, or alone.
+    /// The server serves; with its mode: leader, follower, observer or standalone.
     Serving(String),
 }
 
@@ -67,19 +75,19 @@ impl ServerState {
 }
 
 /// Asks all servers at the same time.
-pub(super) async fn ask_all<'a>(
+pub(super) async fn ask_all_servers<'a>(
     config: &'a ZooKeeperConfig,
     clock: &dyn Clock,
 ) -> Vec<(&'a String, ServerReport)> {
     let asked = config
         .servers
         .iter()
-        .map(async |server| (server, ask_one(config, clock, server).await));
+        .map(async |server| (server, ask_server(config, clock, server).await));
     join_all(asked).await
 }
 
 /// Asks one server with `srvr`, the four-letter word that is allowed by default.
-async fn ask_one(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> ServerReport {
+async fn ask_server(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> ServerReport {
     let unreachable = |why: String| ServerReport {
         state: ServerState::Unreachable(why),
         version: None,
@@ -91,13 +99,15 @@ async fn ask_one(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> S
     let asked = async {
         let mut answer = String::new();
         match TcpStream::connect(server).await {
+            // The port expects TLS, and `srvr` is asked in plain text.
             Ok(_) if config.tls.is_some() => return Ok(None),
             Ok(mut stream) => {
                 if stream.write_all(b"srvr").await.is_ok() {
                     let _ = stream.read_to_string(&mut answer).await;
                 }
             }
-            // The server closed the connection before the system reported it as open.
+            // The server accepted the connection and closed it at once, which leaves `answer`
+            // empty.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -110,7 +120,7 @@ async fn ask_one(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> S
     let answer = tokio::select! {
         biased;
         answer = asked => answer,
-        () = clock.sleep(PROBE) => Err("no answer within a second".into()),
+        () = clock.sleep(PROBE_TIMEOUT) => Err("no answer within a second".into()),
     };
     match answer {
         Err(why) => unreachable(why),
@@ -123,14 +133,14 @@ async fn ask_one(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> S
             state: ServerState::NoQuorum,
             version: None,
         },
-        Ok(Some(answer)) => match field(&answer, "Mode: ") {
+        Ok(Some(answer)) => match find_field(&answer, "Mode: ") {
             None => silent,
             Some(mode) => ServerReport {
                 state: match mode {
                     "read-only" => ServerState::ReadOnly,
                     mode => ServerState::Serving(mode.to_owned()),
                 },
-                version: field(&answer, "Zookeeper version: ")
+                version: find_field(&answer, "Zookeeper version: ")
                     .and_then(|version| version.split(['-', ',']).next())
                     .map(str::to_owned),
             },
@@ -138,7 +148,8 @@ async fn ask_one(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -> S
     }
 }
 
-fn field<'a>(answer: &'a str, start: &str) -> Option<&'a str> {
+/// The rest of the line that starts with this text.
+fn find_field<'a>(answer: &'a str, start: &str) -> Option<&'a str> {
     answer
         .lines()
         .find_map(|line| line.strip_prefix(start))

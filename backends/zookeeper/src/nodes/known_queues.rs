@@ -1,15 +1,15 @@
 //! Queues whose order is known without listing their children.
 //!
-//! The servers number a container's children without gaps. So a client that creates the node right
-//! after one of our nodes is behind us, with no contender in between. If every node before our
-//! nodes has gone, and our nodes follow each other without a gap, then the newest of our nodes
-//! needs no listing: only our nodes are ahead of it.
+//! The servers number a container's children without gaps. So between two nodes of this session
+//! with adjacent numbers there is no other contender. If every node before the nodes of this
+//! session has gone, and the nodes of this session have adjacent numbers, then the newest of them
+//! needs no listing: only nodes of this session are ahead of it.
 //!
 //! Invariant: an answer of [`KnownQueues::add_created`] rests on nodes of one and the same
 //! container. The servers may remove a container, and a new one of the same name counts from zero.
-//! So each container that is used again gets a watch. The servers send the event of a change before
-//! the answer to any request that they process after the change. So if no event has come when a
-//! creation is answered, the container is still the same.
+//! So each container that this session uses more than once gets a watch. The servers send the event
+//! of a change before the answer to any request that they process after the change. So if no event
+//! has come when a creation is answered, the container is still the same.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,7 +25,7 @@ use zookeeper_client as zk;
 use super::node::Node;
 use crate::sync::lock;
 
-/// Most containers that are remembered.
+/// The largest number of containers that are remembered.
 const MAX_CONTAINERS: usize = 1024;
 
 /// The known queues of the containers that were used lately.
@@ -35,50 +35,56 @@ pub(crate) struct KnownQueues(Mutex<KnownQueueTable>);
 #[derive(Debug, Default)]
 struct KnownQueueTable {
     queues: HashMap<Arc<str>, KnownQueue>,
-    /// Rises with every use, to find the entries that were used least recently.
-    now: u64,
+    /// Rises with every use of a queue, so that the queues that were used least recently can be
+    /// found.
+    use_count: u64,
 }
 
-/// Our nodes in one container.
+/// The nodes of this session in one container.
 struct KnownQueue {
-    /// Without a gap in their numbers. Every node before the first of them has gone.
+    /// Nodes with adjacent numbers, oldest first. Every node before the first of them has gone.
     nodes: VecDeque<Arc<Node>>,
     watch: Option<ContainerWatch>,
     /// Whether the request that sets a watch is in flight.
     watch_pending: bool,
-    /// Whether the next creation probably follows the last of them.
-    likely: bool,
-    used: u64,
+    /// Whether the next node of this session probably gets the number after the last of `nodes`.
+    next_likely_follows: bool,
+    last_used: u64,
 }
 
+/// A watch on a container, as the servers keep it for one connection.
 pub(crate) struct ContainerWatch {
     /// The number of the connection that the watch was set on.
     pub(crate) connection_number: u64,
     /// The transaction that created the container.
-    pub(crate) created_by: i64,
+    pub(crate) container_czxid: i64,
+    /// Completes when the container changes or goes.
     pub(crate) changed: Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>,
 }
 
 impl KnownQueues {
     /// Whether the next creation in this container probably needs no listing.
-    pub(crate) fn can_skip_listing(&self, parent: &str, connection_number: u64) -> bool {
-        let table = self.table();
+    pub(crate) fn probably_needs_no_listing(&self, parent: &str, connection_number: u64) -> bool {
+        let table = self.lock_table();
         table.queues.get(parent).is_some_and(|queue| {
-            queue.likely && !queue.nodes.is_empty() && queue.is_watched_on(connection_number)
+            queue.next_likely_follows
+                && !queue.nodes.is_empty()
+                && queue.is_watched_on(connection_number)
         })
     }
 
-    /// Adds a node of ours that was created on this connection. Answers with our nodes ahead of it
-    /// if no other node can be ahead, and with `None` if a listing is needed.
+    /// Adds a node of this session that was created on this connection. Answers with the nodes of
+    /// this session ahead of it if no other node can be ahead, and with `None` if a listing is
+    /// needed.
     pub(crate) fn add_created(
         &self,
         node: &Arc<Node>,
         connection_number: u64,
     ) -> Option<Vec<Arc<Node>>> {
-        let mut table = self.table();
+        let mut table = self.lock_table();
         let queue = table.queues.get_mut(&node.parent)?;
         let follows = queue.is_watched_on(connection_number)
-            && !queue.has_changed()
+            && !queue.poll_for_change()
             && queue.nodes.back().is_some_and(|last| {
                 node.sequence.follows(last.sequence)
                     && queue
@@ -86,7 +92,7 @@ impl KnownQueues {
                         .as_ref()
                         .is_some_and(|watch| watch.is_older_than(last))
             });
-        queue.likely = follows;
+        queue.next_likely_follows = follows;
         if !follows {
             queue.nodes.clear();
             return None;
@@ -97,14 +103,14 @@ impl KnownQueues {
         Some(ahead)
     }
 
-    /// Notes the grant of a lock: every node before this one has gone. `true` = the caller should
-    /// set a watch on this container.
-    pub(crate) fn granted(&self, node: &Arc<Node>, connection_number: u64) -> bool {
-        let mut table = self.table();
-        table.now += 1;
-        let now = table.now;
+    /// Notes the grant of a lock: every node before this one has gone, or its owner in this session
+    /// has let go. `true` = the caller should set a watch on this container.
+    pub(crate) fn note_grant(&self, node: &Arc<Node>, connection_number: u64) -> bool {
+        let mut table = self.lock_table();
+        table.use_count += 1;
+        let use_count = table.use_count;
         if let Some(queue) = table.queues.get_mut(&node.parent) {
-            queue.used = now;
+            queue.last_used = use_count;
             match queue
                 .nodes
                 .iter()
@@ -118,47 +124,49 @@ impl KnownQueues {
             return set_watch;
         }
         if table.queues.len() >= MAX_CONTAINERS {
-            table.forget_half();
+            table.forget_least_used_half();
         }
         let queue = KnownQueue {
             nodes: VecDeque::from([Arc::clone(node)]),
             watch: None,
             watch_pending: false,
-            likely: false,
-            used: now,
+            next_likely_follows: false,
+            last_used: use_count,
         };
         table.queues.insert(Arc::clone(&node.parent), queue);
-        // No watch yet, because many names are used only once.
+        // No watch at the first use, because many names are used only once.
         false
     }
 
-    /// Forgets everything, at the end of the session.
+    /// Forgets all queues, at the end of the session.
     pub(crate) fn clear(&self) {
-        let queues = std::mem::take(&mut self.table().queues);
+        let queues = std::mem::take(&mut self.lock_table().queues);
         // Dropped outside of the mutex, because dropping a watch sends a request.
         drop(queues);
     }
 
+    /// Notes the result of a request for a watch on this container; `None` = the request failed.
     pub(crate) fn set_watch(&self, parent: &str, watch: Option<ContainerWatch>) {
-        let mut table = self.table();
+        let mut table = self.lock_table();
         if let Some(queue) = table.queues.get_mut(parent) {
             queue.watch_pending = false;
-            queue.likely = watch.is_some();
+            queue.next_likely_follows = watch.is_some();
             queue.watch = watch;
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, KnownQueueTable> {
+    fn lock_table(&self) -> MutexGuard<'_, KnownQueueTable> {
         lock(&self.0)
     }
 }
 
 impl KnownQueueTable {
-    fn forget_half(&mut self) {
-        let mut used: Vec<_> = self.queues.values().map(|queue| queue.used).collect();
+    /// Forgets the half of the queues that were used least recently.
+    fn forget_least_used_half(&mut self) {
+        let mut used: Vec<_> = self.queues.values().map(|queue| queue.last_used).collect();
         used.sort_unstable();
         let newest = used[used.len() / 2];
-        self.queues.retain(|_, queue| queue.used >= newest);
+        self.queues.retain(|_, queue| queue.last_used >= newest);
     }
 }
 
@@ -169,8 +177,9 @@ impl KnownQueue {
             .is_some_and(|watch| watch.connection_number == connection_number)
     }
 
-    /// Whether the container has changed or is gone since the watch was set.
-    fn has_changed(&mut self) -> bool {
+    /// Whether the container has changed or has gone since the watch was set, or has no watch.
+    /// Drops a watch that has fired.
+    fn poll_for_change(&mut self) -> bool {
         let Some(watch) = &mut self.watch else {
             return true;
         };
@@ -187,9 +196,10 @@ impl KnownQueue {
 }
 
 impl ContainerWatch {
-    /// Whether the node was created in the very container that is watched.
+    /// Whether the watched container is older than the node. If it is, the node is in this
+    /// container and not in an earlier one of the same name.
     fn is_older_than(&self, node: &Node) -> bool {
-        i64::try_from(node.token.get()).is_ok_and(|created| self.created_by < created)
+        i64::try_from(node.token.get()).is_ok_and(|created| self.container_czxid < created)
     }
 }
 

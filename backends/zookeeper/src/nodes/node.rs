@@ -18,12 +18,14 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) owner: OwnerId,
-    /// The container's path.
+    /// The path of the container.
     pub(crate) parent: Arc<str>,
+    /// The name of the node in the container.
     pub(crate) child: String,
     pub(crate) sequence: Sequence,
     pub(crate) token: FencingToken,
-    /// The holder, so that other callers of this process need not read it from the ensemble.
+    /// The holder, kept here so that other callers of this process need not read it from the
+    /// ensemble.
     pub(crate) holder: HolderInfo,
     pub(super) created: Moment,
     status: watch::Sender<NodeStatus>,
@@ -36,13 +38,13 @@ pub(crate) struct Node {
 /// The present state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeStatus {
-    /// An entry in the queue.
+    /// The node waits in the queue.
     Waiting,
-    /// A granted lock.
+    /// The lock was granted to the node.
     Held,
-    /// Nothing any more: its owner gave it up, and it is being deleted.
+    /// The owner gave the node up, and the node is being deleted.
     Leaving,
-    /// Nothing any more: another client removed it, its lease ended, or its session ended.
+    /// The node is lost: another client removed it, its lease ended, or its session ended.
     Gone(LossReason),
 }
 
@@ -83,12 +85,12 @@ impl Node {
         self.status.subscribe()
     }
 
-    pub(crate) fn loss(&self) -> LossFeed {
+    pub(crate) fn loss_feed(&self) -> LossFeed {
         self.loss.feed()
     }
 
-    /// Whether the contenders behind need not wait for this node: its holder has let go, whether or
-    /// not the ensemble knows that yet.
+    /// Whether the contenders behind need not wait for this node, because its owner gave it up or
+    /// it is lost. The node may still exist at the ensemble.
     pub(crate) fn has_let_go(&self) -> bool {
         matches!(self.status(), NodeStatus::Leaving | NodeStatus::Gone(_))
     }
@@ -117,8 +119,9 @@ impl Node {
         })
     }
 
-    /// Marks the node as gone: it was removed, its lease ended, or its session ended. A holder is
-    /// told of the loss. `true` = that is news.
+    /// Marks the node as gone: it was removed, its lease ended, or its session ended. If the lock
+    /// was held, reports the loss to the holder. `true` = the node was neither given up nor gone
+    /// before.
     pub(crate) fn mark_gone(&self, reason: LossReason) -> bool {
         let mut was = NodeStatus::Leaving;
         let moved = self.status.send_if_modified(|status| {
@@ -142,7 +145,7 @@ impl Node {
 }
 
 /// The fencing token of a node: the transaction that created it.
-pub(crate) fn token(czxid: i64) -> Result<FencingToken> {
+pub(crate) fn token_from_czxid(czxid: i64) -> Result<FencingToken> {
     let too_old =
         "the server does not tell the transaction of a creation: ZooKeeper 3.6 or later is needed";
     match u64::try_from(czxid) {

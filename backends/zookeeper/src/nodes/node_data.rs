@@ -1,4 +1,4 @@
-//! The data of a contender's node: which holder it belongs to.
+//! The data of a contender's node. It names the holder.
 //!
 //! The data names the owner only by a digest, because every client that may read the node would
 //! otherwise learn the id that releases the lock.
@@ -19,16 +19,16 @@ struct NodeData {
     owner: Uuid,
 }
 
-/// The data for the node of a request.
+/// Encodes the data for the node of a request.
 pub(crate) fn encode(request: &AcquireRequest) -> Vec<u8> {
-    let card = NodeData {
+    let fields = NodeData {
         distlock: 1,
         holder: request.holder.as_str().to_owned(),
         meta: request.meta.as_ref().map(|meta| meta.as_str().to_owned()),
         owner: request.owner.tag(),
     };
     // Cannot fail: strings and numbers always serialise.
-    serde_json::to_vec(&card).unwrap_or_default()
+    serde_json::to_vec(&fields).unwrap_or_default()
 }
 
 /// The holder of a granted request, as other clients see it.
@@ -41,15 +41,15 @@ pub(crate) fn holder_info(request: &AcquireRequest, token: FencingToken) -> Hold
 
 /// Whether a node's data names this owner.
 pub(crate) fn is_owned_by(data: &[u8], owner: OwnerId) -> bool {
-    serde_json::from_slice::<NodeData>(data).is_ok_and(|card| card.owner == owner.tag())
+    serde_json::from_slice::<NodeData>(data).is_ok_and(|fields| fields.owner == owner.tag())
 }
 
-/// The holder that a node's data names. Any text of another recipe is taken as a label.
-pub(crate) fn parse(data: &[u8], token: FencingToken) -> HolderInfo {
+/// Reads the holder from a node's data. Data that another recipe wrote becomes the holder's label.
+pub(crate) fn parse_holder(data: &[u8], token: FencingToken) -> HolderInfo {
     let mut info = match serde_json::from_slice::<NodeData>(data) {
-        Ok(card) => {
-            let mut info = HolderInfo::new(card.holder);
-            info.meta = card.meta;
+        Ok(fields) => {
+            let mut info = HolderInfo::new(fields.holder);
+            info.meta = fields.meta;
             info
         }
         Err(_) => HolderInfo::new(foreign_label(data)),
@@ -59,10 +59,11 @@ pub(crate) fn parse(data: &[u8], token: FencingToken) -> HolderInfo {
 }
 
 /// The holder of a node that these credentials may not read.
-pub(crate) fn unreadable() -> HolderInfo {
+pub(crate) fn unreadable_holder() -> HolderInfo {
     HolderInfo::new("(unknown: other credentials)")
 }
 
+/// A holder's label from data that another recipe wrote.
 fn foreign_label(data: &[u8]) -> String {
     let mut label: String = String::from_utf8_lossy(data)
         .chars()
@@ -94,7 +95,7 @@ mod tests {
         request.meta = Some(Meta::new("{\"job\": 7}").unwrap());
         let data = encode(&request);
         let token = FencingToken::new(5).unwrap();
-        assert_eq!(parse(&data, token), holder_info(&request, token));
+        assert_eq!(parse_holder(&data, token), holder_info(&request, token));
         assert!(is_owned_by(&data, owner) && !is_owned_by(&data, OwnerId::new()));
         let text = String::from_utf8(data).unwrap();
         assert!(!text.contains(&owner.as_uuid().to_string()));
@@ -109,10 +110,10 @@ mod tests {
             (b"\x1b[31mred\n", "[31mred"),
             (b"{\"distlock\":1}", "{\"distlock\":1}"),
         ] {
-            assert_eq!(parse(data, token).holder, label);
+            assert_eq!(parse_holder(data, token).holder, label);
         }
         let long = "é".repeat(200);
-        assert_eq!(parse(long.as_bytes(), token).holder.len(), 128);
-        assert!(!parse(&[0xff, 0xfe], token).holder.is_empty());
+        assert_eq!(parse_holder(long.as_bytes(), token).holder.len(), 128);
+        assert!(!parse_holder(&[0xff, 0xfe], token).holder.is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! All nodes of one session in queues, and the work that is due for them.
+//! All contenders' nodes of one session, and the work that is due for them.
 //!
 //! Invariant: `by_path` has every node that is not known to be deleted, and `by_owner` has the
-//! newest node of each owner. The mutex is held only to read or to change the tables, never across
-//! an await.
+//! newest node of each owner. The mutex is held only while the tables are read or changed, never
+//! across an await.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,17 +17,20 @@ use uuid::Uuid;
 use super::node::{Node, NodeStatus};
 use crate::sync::lock;
 
-/// A node gets a watch of its own at this age, so a lock that is held briefly costs no watch.
+/// The age at which a node gets a watch of its own. A lock that is held for a shorter time needs no
+/// request for a watch.
 const WATCH_AFTER: Duration = Duration::from_millis(25);
 
 /// A creation with an unknown outcome: the node may exist, or may still appear.
 #[derive(Clone, Debug)]
 pub(crate) struct UnknownCreation {
+    /// The id of the attempt; the name of the node starts with it.
     pub(crate) id: Uuid,
+    /// The path of the container.
     pub(crate) parent: Arc<str>,
 }
 
-/// All nodes of one session in queues.
+/// All contenders' nodes of one session.
 #[derive(Debug)]
 pub(crate) struct SessionNodes {
     tables: Mutex<NodeTables>,
@@ -43,18 +46,20 @@ struct NodeTables {
     unknown: HashMap<OwnerId, UnknownCreation>,
     /// Nodes that have no watch yet, oldest first.
     unwatched: VecDeque<Weak<Node>>,
-    /// When the lease watch looks next by itself; `None` = not before it is woken.
+    /// When the lease watch next looks for due work without being woken; `None` = never.
     next_wake: Option<Moment>,
-    /// The store is closing: no new queue entry is made.
+    /// Whether the store is closing, so that no new queue entry may be made.
     closing: bool,
 }
 
 /// The work that is due for a session's nodes.
 #[derive(Debug)]
 pub(crate) struct DueWork {
+    /// Nodes that need a watch of their own now.
     pub(crate) to_watch: Vec<Arc<Node>>,
+    /// Nodes of held locks whose leases have ended.
     pub(crate) expired: Vec<Arc<Node>>,
-    /// How long nothing more is due; `None` = until new work wakes the lease watch.
+    /// The time until more work is due; `None` = no more work is planned.
     pub(crate) pause: Option<Duration>,
 }
 
@@ -67,16 +72,18 @@ impl SessionNodes {
         }
     }
 
+    /// Adds a new node. The lease watch will set a watch on the node.
     pub(crate) fn add(&self, node: &Arc<Node>) {
-        let mut tables = self.tables();
+        let mut tables = self.lock_tables();
         tables.by_owner.insert(node.owner, Arc::clone(node));
         tables.by_path.insert(node.path(), Arc::clone(node));
         tables.unwatched.push_back(Arc::downgrade(node));
-        self.wake_by(tables, node.created + WATCH_AFTER);
+        self.schedule_wake(tables, node.created + WATCH_AFTER);
     }
 
+    /// Removes a node that is deleted. A newer node of the same owner stays.
     pub(crate) fn remove(&self, node: &Arc<Node>) {
-        let mut tables = self.tables();
+        let mut tables = self.lock_tables();
         tables.by_path.remove(&node.path());
         if tables
             .by_owner
@@ -89,13 +96,19 @@ impl SessionNodes {
         self.node_removed.notify_one();
     }
 
-    pub(crate) fn of_owner(&self, owner: OwnerId) -> Option<Arc<Node>> {
-        self.tables().by_owner.get(&owner).cloned()
+    /// The newest node of this owner.
+    pub(crate) fn find_by_owner(&self, owner: OwnerId) -> Option<Arc<Node>> {
+        self.lock_tables().by_owner.get(&owner).cloned()
     }
 
-    /// The nodes of this session among `children`, each at its child's position.
-    pub(crate) fn own_children(&self, parent: &str, children: &[String]) -> Vec<Option<Arc<Node>>> {
-        let tables = self.tables();
+    /// For each of the `children` the node of this session, or `None` when the child is a node of
+    /// another session.
+    pub(crate) fn find_own_nodes(
+        &self,
+        parent: &str,
+        children: &[String],
+    ) -> Vec<Option<Arc<Node>>> {
+        let tables = self.lock_tables();
         children
             .iter()
             .map(|child| tables.by_path.get(&format!("{parent}/{child}")).cloned())
@@ -103,8 +116,8 @@ impl SessionNodes {
     }
 
     /// The nodes of held locks.
-    pub(crate) fn held(&self) -> Vec<Arc<Node>> {
-        let tables = self.tables();
+    pub(crate) fn held_nodes(&self) -> Vec<Arc<Node>> {
+        let tables = self.lock_tables();
         let nodes = tables.by_owner.values();
         nodes
             .filter(|node| node.status() == NodeStatus::Held)
@@ -113,36 +126,37 @@ impl SessionNodes {
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.tables().closing
+        self.lock_tables().closing
     }
 
     /// Remembers a creation whose outcome is unknown.
     pub(crate) fn remember_unknown(&self, owner: OwnerId, creation: UnknownCreation) {
-        self.tables().unknown.insert(owner, creation);
+        self.lock_tables().unknown.insert(owner, creation);
     }
 
-    /// Takes such a creation. The caller then has to find out whether the node exists.
+    /// Removes the remembered creation of this owner and answers with it. The caller then has to
+    /// find out whether the node exists.
     pub(crate) fn take_unknown(&self, owner: OwnerId) -> Option<UnknownCreation> {
-        self.tables().unknown.remove(&owner)
+        self.lock_tables().unknown.remove(&owner)
     }
 
-    /// Notes a lease end, which may be earlier than the next planned look.
+    /// Notes when a lease ends, so that the lease watch looks for due work at that moment.
     pub(crate) fn note_lease_end(&self, at: Moment) {
-        self.wake_by(self.tables(), at);
+        self.schedule_wake(self.lock_tables(), at);
     }
 
-    /// Empties the tables at the end of the session.
+    /// Empties the tables at the end of the session. Answers with the newest node of each owner.
     pub(crate) fn take_all(&self) -> Vec<Arc<Node>> {
-        let mut tables = self.tables();
+        let mut tables = self.lock_tables();
         tables.unknown.clear();
         tables.unwatched.clear();
         tables.by_path.clear();
         tables.by_owner.drain().map(|(_, node)| node).collect()
     }
 
-    /// Refuses new queue entries from now on, and answers with the entries that wait.
+    /// Refuses new queue entries from now on. Answers with the nodes that wait.
     pub(crate) fn begin_closing(&self) -> Vec<Arc<Node>> {
-        let mut tables = self.tables();
+        let mut tables = self.lock_tables();
         tables.closing = true;
         let nodes = tables.by_owner.values();
         nodes
@@ -156,9 +170,9 @@ impl SessionNodes {
         self.node_removed.notified()
     }
 
-    /// The work that is due at `now`.
-    pub(crate) fn due_work(&self, now: Moment) -> DueWork {
-        let mut tables = self.tables();
+    /// Answers with the work that is due at `now`. A node to watch is answered only once.
+    pub(crate) fn take_due_work(&self, now: Moment) -> DueWork {
+        let mut tables = self.lock_tables();
         let mut to_watch = Vec::new();
         let mut next: Option<Moment> = None;
         while let Some(oldest) = tables.unwatched.front() {
@@ -188,7 +202,8 @@ impl SessionNodes {
         }
     }
 
-    fn wake_by(&self, mut tables: MutexGuard<'_, NodeTables>, at: Moment) {
+    /// Wakes the lease watch if it would otherwise look for due work only after `at`.
+    fn schedule_wake(&self, mut tables: MutexGuard<'_, NodeTables>, at: Moment) {
         if tables.next_wake.is_none_or(|wake| at < wake) {
             tables.next_wake = Some(at);
             drop(tables);
@@ -196,7 +211,7 @@ impl SessionNodes {
         }
     }
 
-    fn tables(&self) -> MutexGuard<'_, NodeTables> {
+    fn lock_tables(&self) -> MutexGuard<'_, NodeTables> {
         lock(&self.tables)
     }
 }

@@ -1,10 +1,11 @@
-//! Sets watches on containers that are used again, for the known queues.
+//! Sets watches on containers that this session uses more than once, for the known queues.
 
 use std::sync::Arc;
 
 use crate::{nodes::known_queues::ContainerWatch, session::Session};
 
-/// Sets a watch on a container, in the background.
+/// Sets a watch on a container in the background, and gives it to the known queues. If the request
+/// fails, the known queues are told that there is no watch.
 pub(crate) fn watch_container(session: &Arc<Session>, parent: &Arc<str>) {
     let (task_session, parent) = (Arc::clone(session), Arc::clone(parent));
     session.spawn(async move {
@@ -16,7 +17,7 @@ pub(crate) fn watch_container(session: &Arc<Session>, parent: &Arc<str>) {
             let (stat, watcher) = client.check_and_watch_stat(&parent).await.ok()?;
             Some(ContainerWatch {
                 connection_number,
-                created_by: stat?.czxid,
+                container_czxid: stat?.czxid,
                 changed: Box::pin(watcher.changed()),
             })
         };

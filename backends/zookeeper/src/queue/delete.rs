@@ -1,7 +1,8 @@
 //! Deletes nodes of this session.
 //!
-//! Invariant: a node that was left is deleted, or its deletion goes on in the background until it
-//! is confirmed or the session has ended. A remaining node would keep the lock from everybody.
+//! Invariant: when an owner gives up its node, the node is deleted. If the deletion fails or takes
+//! too long, it goes on in the background until it is confirmed or the session has ended. A
+//! remaining node would keep the lock from everybody.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,15 +18,15 @@ use crate::{
 /// The result of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deletion {
-    /// The node existed, and this request deleted it.
+    /// The node existed, and this call deleted it.
     Done,
-    /// The node was gone before.
+    /// The node did not exist any more.
     AlreadyGone,
 }
 
-/// Deletes a node that was left. Goes on in the background when that takes too long, or when the
-/// caller's future is dropped.
-pub(crate) async fn delete(
+/// Deletes a node that its owner gave up. If the deletion fails, takes longer than `until`, or the
+/// caller's future is dropped, the deletion goes on in the background.
+pub(crate) async fn delete_node(
     session: &Arc<Session>,
     node: &Arc<Node>,
     until: Moment,
@@ -48,7 +49,7 @@ pub(crate) fn delete_in_background(session: &Arc<Session>, node: Arc<Node>) {
     session.spawn(async move {
         let session = task_session;
         let mut pause = Duration::from_millis(50);
-        while session.ended().is_none() {
+        while session.end_reason().is_none() {
             let until = session.clock().now() + Duration::from_secs(60);
             match try_delete(&session, &node, until).await {
                 Ok(_) => return,
@@ -62,17 +63,19 @@ pub(crate) fn delete_in_background(session: &Arc<Session>, node: Arc<Node>) {
     });
 }
 
+/// Deletes a node, and repeats the request after a lost connection. An error says that the node may
+/// still exist.
 async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> Result<Deletion> {
     let path = node.path();
     let mut asked_before = false;
     let deletion = loop {
-        // An ephemeral node vanishes with its session.
-        if session.ended().is_some() {
+        // The node is ephemeral, so the servers removed it with its session.
+        if session.end_reason().is_some() {
             break Deletion::AlreadyGone;
         }
         match session.wait_connected(until).await {
             Ok(()) => {}
-            Err(_) if session.ended().is_some() => break Deletion::AlreadyGone,
+            Err(_) if session.end_reason().is_some() => break Deletion::AlreadyGone,
             Err(error) => return Err(error),
         }
         let Ok(client) = session.client() else {
@@ -80,11 +83,12 @@ async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> 
         };
         let sent = session.request_start();
         let deleted = session.send(|| client.delete(&path, None));
-        match session.answer(Access::Write, until, deleted).await? {
+        match session.await_answer(Access::Write, until, deleted).await? {
             Ok(()) => {
                 session.note_answer(sent, true);
                 break Deletion::Done;
             }
+            // An earlier request of this loop, whose answer was lost, deleted the node.
             Err(zk::Error::NoNode) if asked_before => break Deletion::Done,
             Err(zk::Error::NoNode | zk::Error::SessionExpired | zk::Error::ClientClosed) => {
                 break Deletion::AlreadyGone;
@@ -97,8 +101,10 @@ async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> 
     Ok(deletion)
 }
 
+/// A deletion that is not confirmed. Dropping it continues the deletion in the background.
 struct PendingDeletion<'a> {
     session: &'a Arc<Session>,
+    /// `None` = the deletion is confirmed.
     node: Option<&'a Arc<Node>>,
 }
 

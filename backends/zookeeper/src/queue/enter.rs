@@ -1,12 +1,12 @@
 //! Enters a queue: creates the node of a contender.
 //!
-//! Creation and listing are sent together. The servers process the requests of one session in
-//! order, so the listing shows the new node and every node before it, and an uncontended lock costs
-//! one round trip.
+//! The creation of the node and the listing of the queue are sent together. The servers process the
+//! requests of one session in order, so the listing shows the new node and every node before it,
+//! and an uncontended lock costs one round trip.
 //!
-//! Invariant: one attempt has at most one node. A creation whose answer was lost is looked for by
-//! its attempt id before another one is sent. If its caller has gone, it is looked for and deleted
-//! in the background, for as long as the session lives.
+//! Invariant: one attempt has at most one node. When the answer to a creation was lost, the attempt
+//! looks for a node with its id before it sends another creation. If the caller has gone, a task in
+//! the background looks for that node and deletes it, for as long as the session lives.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use zookeeper_client as zk;
 
 use super::{delete::delete_in_background, undo::PendingEntry};
 use crate::{
-    error::{Access, closed, session_ended, translate},
-    names::contender,
+    error::{Access, closed_error, session_ended_error, translate},
+    names::contender_prefix,
     nodes::{
         Node, NodeStatus, UnknownCreation, node_data,
-        sequence::{Sequence, ahead_of},
-        token,
+        sequence::{Sequence, contenders_ahead_of},
+        token_from_czxid,
     },
-    session::{RequestStart, Session, tree::read_epoch},
+    session::{RequestStart, Session, tree::read_or_create_epoch},
 };
 
-/// A contender's entry in a queue. Dropping it while it waits deletes its node.
+/// A contender's entry in a queue. Dropping the entry deletes its node if the node still waits.
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
     pub(crate) session: Arc<Session>,
@@ -41,10 +41,10 @@ impl Drop for QueueEntry {
     }
 }
 
-/// The knowledge about contenders ahead of a new entry.
+/// The contenders ahead of a new entry, as far as they are known when the entry is made.
 #[derive(Debug)]
 pub(crate) enum KnownAhead {
-    /// None: the listing was not sent or not answered, so list them.
+    /// Not known, because no listing was sent or answered: the caller has to list the queue.
     Unknown,
     /// These children are ahead, in order of arrival.
     Children(Vec<String>),
@@ -52,30 +52,23 @@ pub(crate) enum KnownAhead {
     OwnNodes(Vec<Arc<Node>>),
 }
 
-/// Enters the queue of a request's lock.
-pub(crate) async fn enter(
+/// Enters the queue of a request's lock: creates a node, or finds the node of an earlier attempt of
+/// the same owner.
+pub(crate) async fn enter_queue(
     session: &Arc<Session>,
     request: &AcquireRequest,
     until: Moment,
 ) -> Result<(QueueEntry, KnownAhead)> {
     if session.nodes.is_closing() {
-        return Err(closed());
+        return Err(closed_error());
     }
     let earlier = session.nodes.take_unknown(request.owner);
     let mut look_first = earlier.is_some();
-    let creation = earlier.unwrap_or_else(|| UnknownCreation {
-        id: Uuid::new_v4(),
-        parent: session.layout().container(&request.name),
-    });
-    let prefix = contender(creation.id, session.id());
-    let path = format!("{}/{prefix}", creation.parent);
-    let parent = Arc::clone(&creation.parent);
-    let data = node_data::encode(request);
-    let options = zk::CreateMode::EphemeralSequential.with_acls(session.acls());
+    let attempt = EntryAttempt::new(session, request, earlier);
     let mut pending = PendingEntry {
         session,
         owner: request.owner,
-        creation: look_first.then(|| creation.clone()),
+        creation: look_first.then(|| attempt.creation.clone()),
         given_up: true,
     };
     loop {
@@ -84,25 +77,80 @@ pub(crate) async fn enter(
             return Err(error);
         }
         if std::mem::take(&mut look_first)
-            && let Some((child, token)) = find_created(session, &parent, &prefix, until).await?
+            && let Some((child, token)) = attempt.find_created(until).await?
         {
             pending.creation = None;
-            let entry = register(session, request, parent, child, token)?;
+            let entry = attempt.register(child, token)?;
             return Ok((entry, KnownAhead::Unknown));
         }
+        match attempt.create(&mut pending, until).await? {
+            CreateOutcome::Entered(entry, known) => return Ok((entry, known)),
+            CreateOutcome::NoContainer => {
+                create_container(session, &attempt.creation.parent, until).await?;
+            }
+            CreateOutcome::ConnectionLost => look_first = true,
+        }
+    }
+}
+
+/// One attempt to enter a queue.
+struct EntryAttempt<'a> {
+    session: &'a Arc<Session>,
+    request: &'a AcquireRequest,
+    creation: UnknownCreation,
+    /// The name of the node without the number that the server appends.
+    prefix: String,
+}
+
+/// The result of a creation that was sent.
+enum CreateOutcome {
+    Entered(QueueEntry, KnownAhead),
+    /// The queue's container does not exist, so no node was created.
+    NoContainer,
+    /// The connection was lost before the answer came, so the node may exist.
+    ConnectionLost,
+}
+
+impl<'a> EntryAttempt<'a> {
+    /// A new attempt, or the resumption of an `earlier` one whose outcome is unknown.
+    fn new(
+        session: &'a Arc<Session>,
+        request: &'a AcquireRequest,
+        earlier: Option<UnknownCreation>,
+    ) -> Self {
+        let creation = earlier.unwrap_or_else(|| UnknownCreation {
+            id: Uuid::new_v4(),
+            parent: session.layout().container_path(&request.name),
+        });
+        Self {
+            session,
+            request,
+            prefix: contender_prefix(creation.id, session.id()),
+            creation,
+        }
+    }
+
+    /// Sends the creation, together with a listing if one is probably needed, and awaits the
+    /// answers.
+    async fn create(&self, pending: &mut PendingEntry<'_>, until: Moment) -> Result<CreateOutcome> {
+        let session = self.session;
+        let parent = &self.creation.parent;
+        let path = format!("{parent}/{}", self.prefix);
+        let data = node_data::encode(self.request);
+        let options = zk::CreateMode::EphemeralSequential.with_acls(session.acls());
         let client = session.client()?;
         let sent = session.request_start();
         // From here on the creation may be in flight, also when this future is dropped.
-        pending.creation = Some(creation.clone());
-        let likely = session
+        pending.creation = Some(self.creation.clone());
+        let skip_listing = session
             .known_queues
-            .can_skip_listing(&parent, sent.connection_number);
+            .probably_needs_no_listing(parent, sent.connection_number);
         let (created, listed) = session.send(|| {
             let created = client.create(&path, &data, &options);
-            let listed = (!likely).then(|| client.list_children(&parent));
+            let listed = (!skip_listing).then(|| client.list_children(parent));
             (created, listed)
         });
-        let created = match session.answer(Access::Write, until, created).await {
+        let created = match session.await_answer(Access::Write, until, created).await {
             Ok(created) => created,
             Err(error) => {
                 pending.given_up = false;
@@ -111,23 +159,22 @@ pub(crate) async fn enter(
         };
         match created {
             Ok((stat, sequence)) => {
-                let child = format!("{prefix}{sequence}");
-                let entry =
-                    check_and_register(session, request, &stat, sent, Arc::clone(&parent), child)?;
+                let child = format!("{}{sequence}", self.prefix);
+                let entry = self.check_and_register(&stat, sent, child)?;
                 pending.creation = None;
                 let number = sent.connection_number;
                 let known = known_ahead(session, &entry, number, listed, until).await?;
-                return Ok((entry, known));
+                Ok(CreateOutcome::Entered(entry, known))
             }
             Err(zk::Error::NoNode) => {
                 pending.creation = None;
-                create_container(session, &parent, until).await?;
+                Ok(CreateOutcome::NoContainer)
             }
-            Err(zk::Error::ConnectionLoss) => look_first = true,
-            // A node that it created vanishes with the session.
+            Err(zk::Error::ConnectionLoss) => Ok(CreateOutcome::ConnectionLost),
+            // If the creation made a node, that node vanishes with the session.
             Err(zk::Error::SessionExpired | zk::Error::ClientClosed) => {
                 pending.creation = None;
-                return Err(session_ended());
+                Err(session_ended_error())
             }
             Err(error) => {
                 let error = translate(error, Access::Write);
@@ -136,7 +183,86 @@ pub(crate) async fn enter(
                 } else {
                     pending.given_up = false;
                 }
-                return Err(error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Checks that a new node belongs to this session, and registers it.
+    fn check_and_register(
+        &self,
+        stat: &zk::Stat,
+        sent: RequestStart,
+        child: String,
+    ) -> Result<QueueEntry> {
+        let token = token_from_czxid(stat.czxid)?;
+        if stat.ephemeral_owner != self.session.id() {
+            tracing::warn!("the ensemble created our node for another session than ours");
+            self.session.end(LossReason::SessionLost);
+            return Err(session_ended_error());
+        }
+        self.session.note_answer(sent, true);
+        self.register(child, token)
+    }
+
+    /// Adds a node that exists at the ensemble to the nodes of this session.
+    fn register(&self, child: String, token: FencingToken) -> Result<QueueEntry> {
+        let (session, request) = (self.session, self.request);
+        let holder = node_data::holder_info(request, token);
+        let created = session.clock().now();
+        let Some(sequence) = Sequence::parse(&child) else {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "the server gave a sequential node no number",
+            )
+            .on("zookeeper"));
+        };
+        let node = Node::new(
+            request.owner,
+            Arc::clone(&self.creation.parent),
+            child,
+            sequence,
+            token,
+            holder,
+            created,
+        );
+        session.context().ended_leases.forget(request.owner);
+        session.nodes.add(&node);
+        if let Some(reason) = session.end_reason() {
+            // The session ended between the answer and `add`, so its end did not see this node.
+            node.mark_gone(reason);
+            session.nodes.remove(&node);
+        }
+        Ok(QueueEntry {
+            session: Arc::clone(session),
+            node,
+        })
+    }
+
+    /// Finds the node of this attempt, whose creation was not answered, and its token.
+    async fn find_created(&self, until: Moment) -> Result<Option<(String, FencingToken)>> {
+        let (session, parent) = (self.session, &self.creation.parent);
+        loop {
+            session.wait_connected(until).await?;
+            let client = session.client()?;
+            session.send_barrier_write(&client);
+            let listed = client.list_children(parent);
+            let children = match session.await_answer(Access::Read, until, listed).await? {
+                Ok(children) => children,
+                Err(zk::Error::NoNode) => return Ok(None),
+                Err(zk::Error::ConnectionLoss) => continue,
+                Err(error) => return Err(translate(error, Access::Read)),
+            };
+            let mut children = children.into_iter();
+            let Some(child) = children.find(|child| child.starts_with(&self.prefix)) else {
+                return Ok(None);
+            };
+            let path = format!("{parent}/{child}");
+            let stat = client.check_stat(&path);
+            match session.await_answer(Access::Read, until, stat).await? {
+                Ok(Some(stat)) => return Ok(Some((child, token_from_czxid(stat.czxid)?))),
+                Ok(None) | Err(zk::Error::ConnectionLoss) => {}
+                Err(error) => return Err(translate(error, Access::Read)),
             }
         }
     }
@@ -144,7 +270,8 @@ pub(crate) async fn enter(
 
 /// The contenders ahead of a new entry, as far as the known queue or the listing shows them.
 ///
-/// The listing was sent together with the creation, on the connection of that number.
+/// The listing was sent together with the creation, on the connection of that number; `None` = no
+/// listing was sent.
 async fn known_ahead(
     session: &Arc<Session>,
     entry: &QueueEntry,
@@ -161,99 +288,11 @@ async fn known_ahead(
     let Some(listing) = listing else {
         return Ok(KnownAhead::Unknown);
     };
-    let listed = session.answer(Access::Read, until, listing).await?;
-    let ahead = listed.ok().and_then(|all| ahead_of(&entry.node.child, all));
+    let listed = session.await_answer(Access::Read, until, listing).await?;
+    let ahead = listed
+        .ok()
+        .and_then(|all| contenders_ahead_of(&entry.node.child, all));
     Ok(ahead.map_or(KnownAhead::Unknown, KnownAhead::Children))
-}
-
-/// Checks that a new node belongs to this session, and registers it.
-fn check_and_register(
-    session: &Arc<Session>,
-    request: &AcquireRequest,
-    stat: &zk::Stat,
-    sent: RequestStart,
-    parent: Arc<str>,
-    child: String,
-) -> Result<QueueEntry> {
-    let token = token(stat.czxid)?;
-    if stat.ephemeral_owner != session.id() {
-        tracing::warn!("the ensemble created our node for another session than ours");
-        session.end(LossReason::SessionLost);
-        return Err(session_ended());
-    }
-    session.note_answer(sent, true);
-    register(session, request, parent, child, token)
-}
-
-fn register(
-    session: &Arc<Session>,
-    request: &AcquireRequest,
-    parent: Arc<str>,
-    child: String,
-    token: FencingToken,
-) -> Result<QueueEntry> {
-    let holder = node_data::holder_info(request, token);
-    let created = session.clock().now();
-    let Some(sequence) = Sequence::of(&child) else {
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            "the server gave a sequential node no number",
-        )
-        .on("zookeeper"));
-    };
-    let node = Node::new(
-        request.owner,
-        parent,
-        child,
-        sequence,
-        token,
-        holder,
-        created,
-    );
-    session.context().ended_leases.forget(request.owner);
-    session.nodes.add(&node);
-    if let Some(reason) = session.ended() {
-        // The session ended between the answer and `add`, so its end did not see this node.
-        node.mark_gone(reason);
-        session.nodes.remove(&node);
-    }
-    Ok(QueueEntry {
-        session: Arc::clone(session),
-        node,
-    })
-}
-
-/// Finds the node of an attempt whose creation was not answered, and its token.
-async fn find_created(
-    session: &Arc<Session>,
-    parent: &Arc<str>,
-    prefix: &str,
-    until: Moment,
-) -> Result<Option<(String, FencingToken)>> {
-    loop {
-        session.wait_connected(until).await?;
-        let client = session.client()?;
-        session.barrier_write(&client);
-        let listed = client.list_children(parent);
-        let children = match session.answer(Access::Read, until, listed).await? {
-            Ok(children) => children,
-            Err(zk::Error::NoNode) => return Ok(None),
-            Err(zk::Error::ConnectionLoss) => continue,
-            Err(error) => return Err(translate(error, Access::Read)),
-        };
-        let Some(child) = children.into_iter().find(|child| child.starts_with(prefix)) else {
-            return Ok(None);
-        };
-        let path = format!("{parent}/{child}");
-        match session
-            .answer(Access::Read, until, client.check_stat(&path))
-            .await?
-        {
-            Ok(Some(stat)) => return Ok(Some((child, token(stat.czxid)?))),
-            Ok(None) | Err(zk::Error::ConnectionLoss) => {}
-            Err(error) => return Err(translate(error, Access::Read)),
-        }
-    }
 }
 
 /// Creates the container of a name. The servers remove it some time after its last child has gone.
@@ -261,12 +300,12 @@ async fn create_container(session: &Arc<Session>, parent: &str, until: Moment) -
     let client = session.client()?;
     let options = zk::CreateMode::Container.with_acls(session.acls());
     let created = client.create(parent, &[], &options);
-    match session.answer(Access::Write, until, created).await? {
+    match session.await_answer(Access::Write, until, created).await? {
         Ok(_) | Err(zk::Error::NodeExists | zk::Error::ConnectionLoss) => Ok(()),
         // The whole tree was removed, so a new history begins.
         Err(zk::Error::NoNode) => {
-            let made = read_epoch(&client, session.layout(), session.acls());
-            match session.answer(Access::Write, until, made).await? {
+            let made = read_or_create_epoch(&client, session.layout(), session.acls());
+            match session.await_answer(Access::Write, until, made).await? {
                 Ok(epoch) => session.set_epoch(epoch),
                 Err(zk::Error::ConnectionLoss) => {}
                 Err(error) => return Err(translate(error, Access::Write)),

@@ -8,26 +8,28 @@ use distlock_core::{Attempt, Grant, LossReason, Moment, Result, Ttl};
 
 use super::{container_watch::watch_container, holder::try_read_holder, list};
 use crate::{
-    error::{entry_removed, session_ended},
+    error::{entry_removed_error, session_ended_error},
     nodes::{Node, NodeStatus},
     session::Session,
 };
 
-/// How often one attempt lists the queue, when the contenders ahead go before they can be read.
-const LOOKS: u32 = 3;
+/// How many contenders in the way one attempt tries to read. When a contender has gone before it
+/// was read, the attempt lists the queue again.
+const MAX_LISTINGS: u32 = 3;
 
-/// Grants the lock if every contender ahead has let go.
-pub(crate) async fn decide(
+/// Grants the lock to a node if every contender ahead has let go; otherwise answers with the
+/// contender in the way. `ahead` are the children ahead of the node at the last listing.
+pub(crate) async fn grant_if_first(
     session: &Arc<Session>,
     node: &Arc<Node>,
     ahead: &[String],
-    asked: Moment,
+    asked_at: Moment,
     ttl: Ttl,
     until: Moment,
 ) -> Result<Attempt<Grant>> {
     let mut ahead = Cow::Borrowed(ahead);
-    for look in 1.. {
-        let ours = session.nodes.own_children(&node.parent, &ahead);
+    for listing in 1.. {
+        let ours = session.nodes.find_own_nodes(&node.parent, &ahead);
         let in_the_way = ours
             .iter()
             .position(|node| !node.as_ref().is_some_and(|node| node.has_let_go()));
@@ -38,51 +40,53 @@ pub(crate) async fn decide(
             Some(node) => Some(node.holder.clone()),
             None => try_read_holder(session, &node.parent, &ahead[first], until).await,
         };
-        // A contender that has gone in between was not in the way: it may only have tried, as this
-        // one does.
-        if holder.is_some() || look == LOOKS {
+        // No holder was read, so the contender in the way has gone since the listing: it may have
+        // been an attempt without waiting, as this one may be. So list the queue again.
+        if holder.is_some() || listing == MAX_LISTINGS {
             return Ok(Attempt::Busy(holder));
         }
         ahead = Cow::Owned(list::list_ahead(session, node, until).await?);
     }
-    grant(session, node, asked, ttl, until)
+    grant_or_extend(session, node, asked_at, ttl, until)
         .await
         .map(Attempt::Acquired)
 }
 
-/// Grants or extends the lock of a node that is first in its queue. The lease counts from `asked`.
-pub(crate) async fn grant(
+/// Grants or extends the lock of a node that is first in its queue. The lease counts from
+/// `asked_at`.
+pub(crate) async fn grant_or_extend(
     session: &Arc<Session>,
     node: &Arc<Node>,
-    asked: Moment,
+    asked_at: Moment,
     ttl: Ttl,
     until: Moment,
 ) -> Result<Grant> {
-    // A slightly old proof costs a small part of the lease; a new proof costs a round trip.
+    // A proof of up to a twelfth of the session timeout ago will do: it shortens the lease by that
+    // time, and a new proof would cost a round trip.
     let trusted_until = session
-        .trusted_for(ttl.duration(), asked - session.timeout() / 12, until)
+        .ensure_trusted_for(ttl.duration(), asked_at - session.timeout() / 12, until)
         .await?;
     let valid_for = trusted_until
-        .since(asked)
+        .since(asked_at)
         .min(session.longest_lease())
         .min(ttl.duration());
-    let expires = asked + valid_for;
+    let expires = asked_at + valid_for;
     let was_held = node.status() == NodeStatus::Held;
     if !node.grant_until(expires) {
         return Err(match node.status() {
-            NodeStatus::Gone(LossReason::SessionLost) => session_ended(),
-            _ => entry_removed(),
+            NodeStatus::Gone(LossReason::SessionLost) => session_ended_error(),
+            _ => entry_removed_error(),
         });
     }
     session.nodes.note_lease_end(expires);
     if !was_held
         && session
             .known_queues
-            .granted(node, session.connection_number())
+            .note_grant(node, session.connection_number())
     {
         watch_container(session, &node.parent);
     }
     let mut grant = Grant::new(node.token, session.epoch(), valid_for);
-    grant.loss = node.loss();
+    grant.loss = node.loss_feed();
     Ok(grant)
 }

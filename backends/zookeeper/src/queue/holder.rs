@@ -6,8 +6,8 @@ use zookeeper_client as zk;
 use crate::{
     error::{Access, translate},
     nodes::{
-        node_data::{parse, unreadable},
-        token,
+        node_data::{parse_holder, unreadable_holder},
+        token_from_czxid,
     },
     session::Session,
 };
@@ -21,27 +21,29 @@ pub(crate) async fn read_holder(
     session.wait_connected(until).await?;
     let client = session.client()?;
     match session
-        .answer(Access::Read, until, client.get_data(path))
+        .await_answer(Access::Read, until, client.get_data(path))
         .await?
     {
-        Ok((data, stat)) => Ok(Some(parse(&data, token(stat.czxid)?))),
+        Ok((data, stat)) => Ok(Some(parse_holder(&data, token_from_czxid(stat.czxid)?))),
         Err(zk::Error::NoNode) => Ok(None),
-        // The node is in the queue all the same, and its creation may be read by everybody.
+        // These credentials may not read the data. But the node is in the queue, and every client
+        // may read its stat, which has the token.
         Err(zk::Error::NoAuth) => {
             let stat = client.check_stat(path);
-            let stat = session.answer(Access::Read, until, stat).await?;
+            let stat = session.await_answer(Access::Read, until, stat).await?;
             let Some(stat) = stat.map_err(|error| translate(error, Access::Read))? else {
                 return Ok(None);
             };
-            let mut info = unreadable();
-            info.token = Some(token(stat.czxid)?);
+            let mut info = unreadable_holder();
+            info.token = Some(token_from_czxid(stat.czxid)?);
             Ok(Some(info))
         }
         Err(error) => Err(translate(error, Access::Read)),
     }
 }
 
-/// The holder of a child, for people. A failure to read it must not fail the operation.
+/// Reads the holder of a child for a message to people; `None` when the child is gone or cannot be
+/// read. A failure to read the holder must not fail the operation.
 pub(crate) async fn try_read_holder(
     session: &Session,
     parent: &str,

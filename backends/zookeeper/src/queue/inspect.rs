@@ -1,4 +1,4 @@
-//! Reads queues of all clients, and removes entries by force.
+//! Reads queues with the contenders of all clients, and deletes nodes of other sessions.
 //!
 //! The reads of `inspect`, `list` and `force_release` follow a committed write, so they are never
 //! older than the state that a quorum had committed when the operation began.
@@ -11,20 +11,20 @@ use zookeeper_client as zk;
 use super::{holder::read_holder, list::list_children};
 use crate::{
     error::{Access, translate},
-    names::lock_name,
+    names::decode_lock_name,
     nodes::{
         node_data,
-        sequence::{Sequence, in_order},
-        token,
+        sequence::{Sequence, sort_contenders},
+        token_from_czxid,
     },
     session::Session,
 };
 
-/// How many containers are listed in one go.
+/// How many containers are listed before the first answer is awaited.
 const AT_ONCE: usize = 64;
 
-/// How many waiters are named.
-const MAX_NAMED: usize = 16;
+/// Of how many waiters `inspect` reads the holder label.
+const MAX_WAITERS_READ: usize = 16;
 
 /// Reads the holder and the waiters of a lock, as the leader knows them.
 pub(crate) async fn inspect(
@@ -32,23 +32,23 @@ pub(crate) async fn inspect(
     name: &LockName,
     until: Moment,
 ) -> Result<LockInfo> {
-    inspect_naming(session, name, MAX_NAMED, until).await
+    inspect_with_waiters(session, name, MAX_WAITERS_READ, until).await
 }
 
-/// As [`inspect`], but names at most `named` waiters.
-async fn inspect_naming(
+/// As [`inspect`], but reads the holder labels of at most `max_read` waiters.
+async fn inspect_with_waiters(
     session: &Arc<Session>,
     name: &LockName,
-    named: usize,
+    max_read: usize,
     until: Moment,
 ) -> Result<LockInfo> {
-    let parent = session.layout().container(name);
+    let parent = session.layout().container_path(name);
     loop {
         session.wait_connected(until).await?;
         let client = session.client()?;
-        session.barrier_write(&client);
+        session.send_barrier_write(&client);
         let listed = client.list_children(&parent);
-        let children = match session.answer(Access::Read, until, listed).await? {
+        let children = match session.await_answer(Access::Read, until, listed).await? {
             Ok(children) => children,
             Err(zk::Error::NoNode) => Vec::new(),
             Err(zk::Error::NoAuth) => {
@@ -56,9 +56,9 @@ async fn inspect_naming(
             }
             Err(error) => return Err(translate(error, Access::Read)),
         };
-        let contenders = in_order(children);
+        let contenders = sort_contenders(children);
         if let Some(mut info) = describe_queue(session, name, &parent, &contenders, until).await? {
-            let waiting = contenders.iter().skip(1).take(named);
+            let waiting = contenders.iter().skip(1).take(max_read);
             let paths = waiting.map(|(_, child)| format!("{parent}/{child}"));
             info.queue = read_holders(session, &paths.collect::<Vec<_>>(), until).await?;
             return Ok(info);
@@ -66,8 +66,8 @@ async fn inspect_naming(
     }
 }
 
-/// The held locks, sorted by name.
-pub(crate) async fn list(
+/// Lists the held locks whose names start with `prefix` and come after `after`, sorted by name.
+pub(crate) async fn list_held(
     session: &Arc<Session>,
     prefix: &str,
     after: Option<&LockName>,
@@ -77,16 +77,16 @@ pub(crate) async fn list(
     session.wait_connected(until).await?;
     let client = session.client()?;
     let locks = &session.layout().locks;
-    session.barrier_write(&client);
+    session.send_barrier_write(&client);
     let listed = client.list_children(locks);
-    let children = match session.answer(Access::Read, until, listed).await? {
+    let children = match session.await_answer(Access::Read, until, listed).await? {
         Ok(children) => children,
         Err(zk::Error::NoNode) => Vec::new(),
         Err(error) => return Err(translate(error, Access::Read)),
     };
     let mut names: Vec<_> = children
         .iter()
-        .filter_map(|child| lock_name(child))
+        .filter_map(|child| decode_lock_name(child))
         .filter(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after))
         .collect();
     names.sort_unstable();
@@ -98,16 +98,16 @@ pub(crate) async fn list(
         }
         let parents: Vec<_> = chunk
             .iter()
-            .map(|name| session.layout().container(name))
+            .map(|name| session.layout().container_path(name))
             .collect();
-        // All are on their way before the first is waited for.
-        let asked: Vec<_> = parents
+        // All requests are sent before the first answer is awaited.
+        let requested: Vec<_> = parents
             .iter()
             .map(|parent| client.list_children(parent))
             .collect();
         let mut contended = Vec::new();
-        for ((name, parent), asked) in chunk.iter().zip(&parents).zip(asked) {
-            match session.answer(Access::Read, until, asked).await? {
+        for ((name, parent), answer) in chunk.iter().zip(&parents).zip(requested) {
+            match session.await_answer(Access::Read, until, answer).await? {
                 Ok(children) if children.is_empty() => {}
                 Ok(children) => contended.push((name, parent, Some(children))),
                 Err(zk::Error::NoNode) => {}
@@ -121,15 +121,15 @@ pub(crate) async fn list(
             }
             let first = match children {
                 Some(children) => {
-                    let contenders = in_order(children);
+                    let contenders = sort_contenders(children);
                     describe_queue(session, name, parent, &contenders, until).await?
                 }
                 None => Some(describe_unreadable(session, name, parent, until).await?),
             };
             let info = match first {
                 Some(info) => info,
-                // The first contender has gone in between.
-                None => inspect_naming(session, name, 0, until).await?,
+                // The first contender has gone since the listing, so list its queue again.
+                None => inspect_with_waiters(session, name, 0, until).await?,
             };
             if info.held.is_some() {
                 found.push(info);
@@ -146,9 +146,9 @@ pub(crate) async fn force_release(
     expected: FencingToken,
     until: Moment,
 ) -> Result<Forced> {
-    let parent = session.layout().container(name);
+    let parent = session.layout().container_path(name);
     loop {
-        let Some(child) = first_child(session, &parent, until).await? else {
+        let Some(child) = read_first_contender(session, &parent, until).await? else {
             return Ok(Forced::NotHeld);
         };
         let path = format!("{parent}/{child}");
@@ -162,44 +162,46 @@ pub(crate) async fn force_release(
         }
         let client = session.client()?;
         match session
-            .answer(Access::Write, until, client.delete(&path, None))
+            .await_answer(Access::Write, until, client.delete(&path, None))
             .await?
         {
             Ok(()) => return Ok(Forced::Released),
-            // Released just before, so the lock may have a new holder: look again.
+            // The node has gone since it was read, so the lock may have a new holder: look again.
             Err(zk::Error::NoNode) => {}
             Err(error) => return Err(translate(error, Access::Write)),
         }
     }
 }
 
-/// Deletes an owner's node that belongs to another session. `true` = there was one.
-pub(crate) async fn delete_of_owner(
+/// Finds an owner's node in the queue of a lease and deletes it, also when the node belongs to
+/// another session. `true` = this call deleted a node.
+pub(crate) async fn delete_node_of_owner(
     session: &Arc<Session>,
     lease: &Lease,
     until: Moment,
 ) -> Result<bool> {
-    let parent = session.layout().container(&lease.name);
+    let parent = session.layout().container_path(&lease.name);
     for child in list_children(session, &parent, until).await? {
         let path = format!("{parent}/{child}");
         session.wait_connected(until).await?;
         let client = session.client()?;
         let (data, stat) = match session
-            .answer(Access::Read, until, client.get_data(&path))
+            .await_answer(Access::Read, until, client.get_data(&path))
             .await?
         {
             Ok(found) => found,
-            // Gone, or made with other credentials. A node of this owner may be read.
+            // The node has gone, or another client made it with other credentials. These
+            // credentials may read a node of this owner.
             Err(zk::Error::NoNode | zk::Error::NoAuth) => continue,
             Err(error) => return Err(translate(error, Access::Read)),
         };
         let is_it = node_data::is_owned_by(&data, lease.owner);
-        let token = token(stat.czxid)?;
+        let token = token_from_czxid(stat.czxid)?;
         if !is_it || lease.token.is_some_and(|expected| expected != token) {
             continue;
         }
         return match session
-            .answer(Access::Write, until, client.delete(&path, None))
+            .await_answer(Access::Write, until, client.delete(&path, None))
             .await?
         {
             Ok(()) => Ok(true),
@@ -210,22 +212,24 @@ pub(crate) async fn delete_of_owner(
     Ok(false)
 }
 
-async fn first_child(
+/// The child that is first in a queue, as the leader knows it; `None` = the queue is empty.
+async fn read_first_contender(
     session: &Arc<Session>,
     parent: &str,
     until: Moment,
 ) -> Result<Option<String>> {
     session.wait_connected(until).await?;
     let client = session.client()?;
-    session.barrier_write(&client);
+    session.send_barrier_write(&client);
     let children = list_children(session, parent, until).await?;
-    Ok(in_order(children)
+    Ok(sort_contenders(children)
         .into_iter()
         .next()
         .map(|(_, child)| child))
 }
 
-/// Describes a queue from its contenders; `None` when the first of them has gone in between.
+/// Describes a queue from its contenders, of which it reads the first; `None` when the first has
+/// gone since the listing.
 async fn describe_queue(
     session: &Arc<Session>,
     name: &LockName,
@@ -249,8 +253,8 @@ async fn describe_queue(
     Ok(Some(info))
 }
 
-/// Describes a queue that these credentials may not read: everybody may know how many children it
-/// has.
+/// Describes a queue that these credentials may not read, from the number of its children, which
+/// every client may read.
 async fn describe_unreadable(
     session: &Arc<Session>,
     name: &LockName,
@@ -259,39 +263,39 @@ async fn describe_unreadable(
 ) -> Result<LockInfo> {
     let client = session.client()?;
     let stat = client.check_stat(parent);
-    let stat = session.answer(Access::Read, until, stat).await?;
+    let stat = session.await_answer(Access::Read, until, stat).await?;
     let stat = stat.map_err(|error| translate(error, Access::Read).about(name))?;
     let children = stat.map_or(0, |stat| u32::try_from(stat.num_children).unwrap_or(0));
     let mut info = if children == 0 {
         LockInfo::free(name.clone())
     } else {
-        LockInfo::held(name.clone(), node_data::unreadable())
+        LockInfo::held(name.clone(), node_data::unreadable_holder())
     };
     info.waiters = Some(children.saturating_sub(1));
     info.epoch = Some(session.epoch());
     Ok(info)
 }
 
-/// The holders of these nodes, without the nodes that have gone in between. Nothing has been
-/// granted to them.
+/// Reads the holder labels of the waiters at these paths, and leaves out nodes that have gone. The
+/// answers have no tokens, because nothing has been granted to a waiter.
 async fn read_holders(
     session: &Arc<Session>,
     paths: &[String],
     until: Moment,
 ) -> Result<Vec<HolderInfo>> {
     let client = session.client()?;
-    // All are on their way before the first is waited for.
-    let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
-    let mut holders = Vec::with_capacity(asked.len());
-    for asked in asked {
-        match session.answer(Access::Read, until, asked).await? {
+    // All requests are sent before the first answer is awaited.
+    let requested: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
+    let mut holders = Vec::with_capacity(requested.len());
+    for answer in requested {
+        match session.await_answer(Access::Read, until, answer).await? {
             Ok((data, stat)) => {
-                let mut holder = node_data::parse(&data, token(stat.czxid)?);
+                let mut holder = node_data::parse_holder(&data, token_from_czxid(stat.czxid)?);
                 holder.token = None;
                 holders.push(holder);
             }
             Err(zk::Error::NoNode) => {}
-            Err(zk::Error::NoAuth) => holders.push(node_data::unreadable()),
+            Err(zk::Error::NoAuth) => holders.push(node_data::unreadable_holder()),
             Err(error) => return Err(translate(error, Access::Read)),
         }
     }

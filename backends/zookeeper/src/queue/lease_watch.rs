@@ -18,15 +18,15 @@ use crate::{
     session::Session,
 };
 
-/// How long a lost holder waits for the cause of the loss. It learns of the loss after that in any
-/// case.
+/// How long the report of a loss to a holder is delayed while the cause of the loss is looked for.
 const CAUSE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Runs as long as the session lives.
-pub(crate) async fn run(session: Arc<Session>) {
+/// Watches the nodes of a session for deletion by other clients, and deletes the nodes of leases
+/// that have ended. Runs as long as the session lives.
+pub(crate) async fn watch_leases(session: Arc<Session>) {
     let mut watches = JoinSet::new();
     loop {
-        let due = session.nodes.due_work(session.clock().now());
+        let due = session.nodes.take_due_work(session.clock().now());
         for node in due.to_watch {
             watches.spawn(watch_node(Arc::clone(&session), node));
         }
@@ -36,7 +36,7 @@ pub(crate) async fn run(session: Arc<Session>) {
                 session
                     .context()
                     .ended_leases
-                    .record(node.owner, LossReason::Expired);
+                    .remember(node.owner, LossReason::Expired);
                 delete_in_background(&session, node);
             }
         }
@@ -55,7 +55,8 @@ pub(crate) async fn run(session: Arc<Session>) {
     }
 }
 
-/// Notices the deletion of a node by another client.
+/// Watches one node until its owner lets go, and marks it as removed when another client has
+/// deleted it.
 async fn watch_node(session: Arc<Session>, node: Arc<Node>) {
     let path = node.path();
     let far = session.clock().now() + Duration::from_secs(24 * 3600);
@@ -91,13 +92,16 @@ async fn watch_node(session: Arc<Session>, node: Arc<Node>) {
             }
         }
     }
-    // The session may have ended at the servers, and that removes all of its nodes. A waiter then
-    // enters the queue again instead of failing, so find out which of the two happened.
+    // Either another client deleted the node, or the session has ended at the servers, which
+    // removes all of its nodes. A waiter fails in the first case and enters the queue again in the
+    // second, so find out which of the two happened.
     let patience = match node.status() {
         NodeStatus::Held => CAUSE_TIMEOUT,
-        _ => session.trust(),
+        _ => session.max_trust(),
     };
     let asked = session.clock().now();
-    let _ = session.confirm_since(asked, asked + patience).await;
+    let _ = session
+        .ensure_committed_since(asked, asked + patience)
+        .await;
     session.note_removed(&node);
 }

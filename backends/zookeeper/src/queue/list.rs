@@ -6,29 +6,32 @@ use distlock_core::{Moment, Result};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, entry_removed, translate},
-    nodes::{Node, sequence::ahead_of},
+    error::{Access, entry_removed_error, translate},
+    nodes::{Node, sequence::contenders_ahead_of},
     session::Session,
 };
 
-/// The contenders ahead of a node, in order of arrival.
+/// Lists the contenders ahead of a node, in order of arrival. If the node itself is absent, marks
+/// it as removed and fails.
 pub(crate) async fn list_ahead(
     session: &Arc<Session>,
     node: &Arc<Node>,
     until: Moment,
 ) -> Result<Vec<String>> {
     let children = list_children(session, &node.parent, until).await?;
-    if let Some(ahead) = ahead_of(&node.child, children) {
+    if let Some(ahead) = contenders_ahead_of(&node.child, children) {
         return Ok(ahead);
     }
-    // The servers remove a session's nodes a moment before they report its end. So a write first
-    // shows whether the session is alive.
-    session.confirm_since(session.clock().now(), until).await?;
+    // The servers remove a session's nodes a moment before they report the end of the session. So a
+    // write first shows whether the session is alive; only then was the node removed alone.
+    session
+        .ensure_committed_since(session.clock().now(), until)
+        .await?;
     session.note_removed(node);
-    Err(entry_removed())
+    Err(entry_removed_error())
 }
 
-/// The children of a container; empty when the container does not exist.
+/// Lists the children of a container; empty when the container does not exist.
 pub(crate) async fn list_children(
     session: &Arc<Session>,
     parent: &str,
@@ -38,7 +41,7 @@ pub(crate) async fn list_children(
         session.wait_connected(until).await?;
         let client = session.client()?;
         match session
-            .answer(Access::Read, until, client.list_children(parent))
+            .await_answer(Access::Read, until, client.list_children(parent))
             .await?
         {
             Ok(children) => return Ok(children),

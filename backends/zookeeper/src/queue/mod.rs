@@ -1,5 +1,5 @@
-//! The queue of one lock at the ensemble: the requests that enter it, read it, grant from it and
-//! leave it.
+//! The queue of one lock at the ensemble: the requests that enter the queue, read it, grant the
+//! lock to its first contender, and leave it.
 
 mod container_watch;
 pub(crate) mod delete;

@@ -1,8 +1,8 @@
 //! Undoes creations with an unknown outcome.
 //!
 //! Invariant: a creation that may have happened is either registered as a node, or remembered with
-//! the session until it is undone. The end of the session undoes it too, since the node is
-//! ephemeral.
+//! the session until it is undone. The end of the session undoes the creation too, since the node
+//! is ephemeral.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,21 +11,22 @@ use zookeeper_client as zk;
 
 use crate::{
     error::{Access, translate},
-    names::contender,
+    names::contender_prefix,
     nodes::UnknownCreation,
     session::Session,
 };
 
-/// How long an attempt that timed out is kept for a caller that asks again, before it is undone.
+/// How long an attempt that timed out is left as it is, before it is undone. A caller that asks
+/// again in that time takes the attempt's node over.
 const RETRY_WINDOW: Duration = Duration::from_secs(2);
 
-/// An attempt that is entering a queue. Dropping it undoes a creation that may have happened.
+/// An attempt that is entering a queue. Dropping it starts a task that undoes `creation`.
 pub(super) struct PendingEntry<'a> {
     pub(super) session: &'a Arc<Session>,
     pub(super) owner: OwnerId,
-    /// The creation that may have happened.
+    /// The creation that may have happened; `None` = there is nothing to undo.
     pub(super) creation: Option<UnknownCreation>,
-    /// `true` = the caller will not ask again; otherwise the undo waits for [`RETRY_WINDOW`].
+    /// Whether the caller will not ask again. If it may, the undo waits for [`RETRY_WINDOW`].
     pub(super) given_up: bool,
 }
 
@@ -34,7 +35,7 @@ impl Drop for PendingEntry<'_> {
         let Some(creation) = self.creation.take() else {
             return;
         };
-        if self.session.ended().is_some() {
+        if self.session.end_reason().is_some() {
             return;
         }
         let (session, owner) = (Arc::clone(self.session), self.owner);
@@ -48,23 +49,27 @@ impl Drop for PendingEntry<'_> {
         session.spawn(async move {
             let session = task_session;
             session.clock().sleep(delay).await;
-            clean_up(&session, owner).await;
+            undo_if_not_retried(&session, owner).await;
         });
     }
 }
 
-/// Finds and deletes the nodes of a creation. `true` = there was one.
-async fn undo(session: &Arc<Session>, creation: &UnknownCreation, until: Moment) -> Result<bool> {
-    let prefix = contender(creation.id, session.id());
+/// Finds and deletes the node of a creation whose outcome is unknown. `true` = there was a node.
+async fn delete_created(
+    session: &Arc<Session>,
+    creation: &UnknownCreation,
+    until: Moment,
+) -> Result<bool> {
+    let prefix = contender_prefix(creation.id, session.id());
     let mut found = false;
     loop {
         session.wait_connected(until).await?;
         let client = session.client()?;
-        // The listing comes after every request that was sent before, and is as new as what a
-        // quorum has committed.
-        session.barrier_write(&client);
+        // The listing is processed after every request that was sent before it, and is as new as
+        // the state that a quorum has committed.
+        session.send_barrier_write(&client);
         let listed = client.list_children(&creation.parent);
-        let children = match session.answer(Access::Read, until, listed).await? {
+        let children = match session.await_answer(Access::Read, until, listed).await? {
             Ok(children) => children,
             Err(zk::Error::NoNode) => return Ok(found),
             Err(zk::Error::ConnectionLoss) => continue,
@@ -76,10 +81,11 @@ async fn undo(session: &Arc<Session>, creation: &UnknownCreation, until: Moment)
         found = true;
         let path = format!("{}/{child}", creation.parent);
         match session
-            .answer(Access::Write, until, client.delete(&path, None))
+            .await_answer(Access::Write, until, client.delete(&path, None))
             .await?
         {
-            // List once more, to be sure that this was the only node.
+            // List once more. After a lost connection the node may still exist; after an answer,
+            // the listing shows that the attempt has no other node.
             Ok(()) | Err(zk::Error::NoNode | zk::Error::ConnectionLoss) => {}
             Err(error) => return Err(translate(error, Access::Write)),
         }
@@ -87,7 +93,7 @@ async fn undo(session: &Arc<Session>, creation: &UnknownCreation, until: Moment)
 }
 
 /// Undoes a creation of this owner whose outcome is unknown. `true` = the node existed.
-pub(crate) async fn undo_unknown(
+pub(crate) async fn undo_unknown_creation(
     session: &Arc<Session>,
     owner: OwnerId,
     until: Moment,
@@ -101,19 +107,20 @@ pub(crate) async fn undo_unknown(
         creation: Some(creation.clone()),
         given_up: true,
     };
-    let found = undo(session, &creation, until).await?;
+    let found = delete_created(session, &creation, until).await?;
     pending.creation = None;
     Ok(found)
 }
 
-/// Undoes a creation that no caller took up again.
-async fn clean_up(session: &Arc<Session>, owner: OwnerId) {
+/// Undoes a creation of this owner if no caller has taken it up again. Repeats that until the undo
+/// is confirmed or the session has ended.
+async fn undo_if_not_retried(session: &Arc<Session>, owner: OwnerId) {
     let Some(creation) = session.nodes.take_unknown(owner) else {
         return;
     };
-    while session.ended().is_none() {
+    while session.end_reason().is_none() {
         let until = session.clock().now() + Duration::from_secs(60);
-        match undo(session, &creation, until).await {
+        match delete_created(session, &creation, until).await {
             Ok(_) => return,
             Err(error) => {
                 tracing::debug!(%error, "cannot clean up after a lost attempt yet");

@@ -1,7 +1,7 @@
-//! Follows the connection of a session: reconnects, and the check that a new connection still
-//! carries the session.
+//! Follows the connection of a session: notes each reconnect, and checks whether the new connection
+//! still belongs to the session.
 //!
-//! Invariant: the connection counts as verified only after a node that was created on this very
+//! Invariant: a new connection counts as verified only after a node that was created on this very
 //! connection has shown the session's id.
 
 use std::{sync::Arc, time::Duration};
@@ -15,21 +15,22 @@ use super::{
 };
 use crate::sync::lock;
 
-/// Follows the state of the connection.
-pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) {
+/// Notes each change of the connection's state, until the session ends.
+pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::StateWatcher) {
     let mut ended = session.ended.subscribe();
     loop {
         let state = tokio::select! {
             state = states.changed() => state,
             _ = ended.wait_for(Option::is_some) => return,
         };
-        // Two changes may be seen as one, so any change counts as a new connection.
+        // The watcher may report a loss and a reconnect as one change, so each change counts as a
+        // new connection.
         session.connection.send_modify(|state| {
             state.up = false;
             state.verified = false;
             state.number += 1;
         });
-        lock(&session.liveness).reconnected();
+        lock(&session.liveness).note_reconnect();
         match state {
             state if state.is_terminated() => {
                 session.end(LossReason::SessionLost);
@@ -37,20 +38,22 @@ pub(crate) async fn follow(session: Arc<Session>, mut states: zk::StateWatcher) 
             }
             zk::SessionState::SyncConnected => {
                 session.connection.send_modify(|state| state.up = true);
-                session.spawn(verify(Arc::clone(&session)));
+                session.spawn(verify_session(Arc::clone(&session)));
             }
-            // Disconnected, or connected to a server that refuses writes: wait for the next change.
+            // The client is disconnected, or connected to a server that refuses writes: wait for
+            // the next change.
             _ => {}
         }
     }
 }
 
-/// Finds out whether the connection still carries this session.
-async fn verify(session: Arc<Session>) {
+/// Checks whether the present connection still belongs to this session. If it does, marks the
+/// connection as verified; if it belongs to another session, ends this session.
+async fn verify_session(session: Arc<Session>) {
     let connection_number = session.connection.borrow().number;
     let current = |state: &ConnectionState| state.number == connection_number && state.up;
     loop {
-        if !current(&session.connection.borrow()) || session.ended().is_some() {
+        if !current(&session.connection.borrow()) || session.end_reason().is_some() {
             return;
         }
         let Ok(client) = session.client() else { return };

@@ -1,7 +1,7 @@
 //! The part of an open store that all its sessions use.
 //!
-//! It owns the configuration, the clock, the threads and the memory of ended leases. It must not
-//! know any session, so that a session can hold it without a cycle of references.
+//! It owns the configuration, the clock, the threads and the list of ended leases. It must not
+//! refer to any session, so that a session can refer to it without a cycle of references.
 
 use std::{
     sync::{
@@ -17,7 +17,7 @@ use tokio::{runtime::Handle as Runtime, sync::OnceCell};
 use super::{ended_leases::EndedLeases, io_thread::IoThread};
 use crate::{config::ZooKeeperConfig, names::Layout};
 
-/// Everything that outlives each session of a store.
+/// The part of a store that outlives each of its sessions.
 pub(crate) struct StoreContext {
     pub(crate) config: ZooKeeperConfig,
     pub(crate) clock: Arc<dyn Clock>,
@@ -36,14 +36,14 @@ impl StoreContext {
         self.clock.sleep(until.since(self.clock.now())).await;
     }
 
-    /// Until when an operation that starts now may wait for its answers.
-    pub(crate) fn limit(&self) -> Moment {
+    /// The moment until which an operation that starts now may wait for its answers.
+    pub(crate) fn operation_deadline(&self) -> Moment {
         self.clock.now() + self.config.request_timeout
     }
 }
 
-/// How many requests were sent. The client's own pings and the requests that open a session do not
-/// count.
+/// The number of requests that were sent. The client's own pings and the requests that open a
+/// session do not count.
 #[derive(Default)]
 pub(crate) struct RequestCount(AtomicU64);
 
@@ -52,7 +52,7 @@ impl RequestCount {
         self.0.fetch_add(requests, Ordering::Relaxed);
     }
 
-    pub(crate) fn sent(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

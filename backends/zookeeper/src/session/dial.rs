@@ -9,7 +9,7 @@ use distlock_core::{Error, Result};
 use zookeeper_client as zk;
 
 #[cfg(feature = "tls")]
-use crate::error::invalid;
+use crate::error::invalid_config;
 use crate::{
     config::{Mechanism, ZooKeeperConfig},
     error::{Access, translate},
@@ -22,8 +22,8 @@ pub(crate) async fn dial(
 ) -> Result<zk::Client> {
     let mut connector = zk::Client::connector()
         .with_session_timeout(session_timeout)
-        // The client must find another server well before two thirds of the session timeout are
-        // over.
+        // A holder trusts its lock for at most two thirds of the session timeout without an answer.
+        // The client must find another server well before that time is over.
         .with_connection_timeout(session_timeout / 4)
         .with_fail_eagerly();
     if let Some(credentials) = &config.credentials {
@@ -41,7 +41,7 @@ pub(crate) async fn dial(
                         password.to_owned(),
                     ))
                 }
-                // Unreachable: the check of the configuration refuses it.
+                // Unreachable: the check of the configuration refuses SASL without this feature.
                 #[cfg(not(feature = "sasl"))]
                 connector
             }
@@ -63,13 +63,14 @@ pub(crate) async fn dial(
     dialled.map_err(|error| -> Error { translate(error, Access::Read).during("connect") })
 }
 
+/// Reads and checks the files of certificates.
 #[cfg(feature = "tls")]
 fn tls_options(files: &crate::config::TlsFiles) -> Result<zk::TlsOptions> {
-    // Small files, read once per session.
     let text = |pem: Vec<u8>| String::from_utf8_lossy(&pem).into_owned();
-    // The client's own errors say less about a broken file and do not name it, so core's check of
-    // the files comes first.
-    let bad = |error: zk::Error| invalid(format!("the TLS certificates cannot be used: {error}"));
+    // Core checks the files first, because the client's own errors say less about a broken file and
+    // do not name the file.
+    let bad =
+        |error: zk::Error| invalid_config(format!("the TLS certificates cannot be used: {error}"));
     let authorities = TlsFile::new("tls_ca", &files.ca).authorities(false)?;
     let ca = zk::TlsCa::from_pem(&text(authorities)).map_err(bad)?;
     let mut certs = zk::TlsCerts::builder().with_ca(ca);

@@ -1,6 +1,7 @@
-//! How the last leases of a store ended, so that a late renewal can be told the reason.
+//! Remembers how the latest leases of a store ended, so that a renewal that comes later gets the
+//! reason.
 //!
-//! Invariant: at most [`REMEMBERED`] entries; the oldest one goes first.
+//! Invariant: at most [`REMEMBERED`] entries are kept, and the oldest entry is dropped first.
 
 use std::{
     collections::VecDeque,
@@ -20,30 +21,29 @@ pub(crate) struct EndedLeases(Mutex<VecDeque<(OwnerId, LossReason)>>);
 
 impl EndedLeases {
     /// Remembers how an owner's lease ended.
-    pub(crate) fn record(&self, owner: OwnerId, reason: LossReason) {
-        let mut ended = self.ended();
+    pub(crate) fn remember(&self, owner: OwnerId, reason: LossReason) {
+        let mut ended = self.lock_entries();
         if ended.len() >= REMEMBERED {
             ended.pop_front();
         }
         ended.push_back((owner, reason));
     }
 
-    /// Forgets an owner that acquires again: it lost its queue entry, alone or with the session,
-    /// and has a new one now.
+    /// Forgets the ended lease of an owner that has entered a queue again.
     pub(crate) fn forget(&self, owner: OwnerId) {
-        self.ended().retain(|(known, _)| *known != owner);
+        self.lock_entries().retain(|(known, _)| *known != owner);
     }
 
     /// How an owner's lease ended, if that is remembered.
-    pub(crate) fn reason(&self, owner: OwnerId) -> Option<LossReason> {
-        self.ended()
+    pub(crate) fn loss_reason(&self, owner: OwnerId) -> Option<LossReason> {
+        self.lock_entries()
             .iter()
             .rev()
             .find(|(known, _)| *known == owner)
             .map(|(_, reason)| *reason)
     }
 
-    fn ended(&self) -> MutexGuard<'_, VecDeque<(OwnerId, LossReason)>> {
+    fn lock_entries(&self) -> MutexGuard<'_, VecDeque<(OwnerId, LossReason)>> {
         lock(&self.0)
     }
 }

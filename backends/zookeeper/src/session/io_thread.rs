@@ -1,13 +1,15 @@
 //! The thread that runs the tasks of the client's connections.
 //!
-//! It owns those tasks. It keeps every task running until the task ends or its group is aborted. It
-//! must never depend on a caller: a caller's runtime may be blocked or gone.
+//! The thread owns those tasks. It keeps every task running until the task ends or its group is
+//! aborted. It must never depend on a caller: a caller's runtime may be blocked or gone.
 //!
 //! The thread waits for the socket itself. So an answer wakes this thread and then the caller, and
 //! no third thread. A request would have to wake this thread too, and that wake-up costs a lone
-//! caller more than the server needs to read a node. So a caller that finds no other request in
-//! flight runs the next step of the connection's task on its own thread, and that step writes the
-//! request to the socket.
+//! caller more time than the server needs to read a node. So a caller that finds no other request
+//! in flight polls the connection's task once or twice on the caller's own thread, and this writes
+//! the request to the socket.
+//!
+//! A step is one poll of a task.
 
 use std::{
     cell::Cell,
@@ -30,31 +32,37 @@ use futures_util::task::AtomicWaker;
 
 use crate::sync::lock;
 
-/// Steps in a row before the thread polls its sockets again, and before a caller returns.
+/// How many steps the thread runs before it polls its sockets again.
 const THREAD_STEPS: usize = 64;
+
+/// How many steps a caller runs at most.
 const CALLER_STEPS: usize = 2;
 
 thread_local! {
-    /// Address of the `IoThread` for which this thread is about to run steps; 0 = none.
+    /// The address of the `IoThread` whose tasks the current thread is about to run; 0 = none.
     static CALLER_RUNS_FOR: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The tasks of one client; they can be aborted together.
+/// The number of a group: the tasks of one client, which can be aborted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskGroup(u64);
 
 impl TaskGroup {
-    /// Tasks that are never aborted early.
+    /// The group of tasks that run until they end or the thread stops.
     const NONE: Self = Self(0);
 }
 
 /// Runs the tasks of the client's connections.
 pub(crate) struct IoThread {
-    // Std mutexes, because each is held only to push, to pop or to swap.
+    // Std mutexes will do, because each is held only for a moment and never across an await.
+    /// The tasks that are ready for their next step.
     ready: Mutex<VecDeque<Runnable>>,
     tasks: Mutex<Vec<(TaskGroup, async_task::Task<()>)>>,
+    /// The number of the newest group.
     groups: AtomicU64,
+    /// Wakes the thread.
     waker: AtomicWaker,
+    /// The number of requests without an answer.
     in_flight: AtomicUsize,
     stopped: AtomicBool,
 }
@@ -62,8 +70,9 @@ pub(crate) struct IoThread {
 impl IoThread {
     /// Starts the thread.
     pub(crate) fn start() -> io::Result<Arc<Self>> {
-        // This call starts the only thread of async-io. That start panics when the system gives no
-        // thread. The process would abort if the panic came first inside of async-io's `block_on`.
+        // This call starts the only thread of async-io, which panics when the system gives no
+        // thread. Catch that panic here, because inside of async-io's `block_on` it would abort the
+        // process.
         panics::caught(Async::<UnixStream>::pair)
             .map_err(|_| io::Error::other("async-io has no thread"))??;
         let io_thread = Arc::new(Self {
@@ -86,7 +95,7 @@ impl IoThread {
         TaskGroup(self.groups.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Polls a future. The tasks that it spawns run on this thread, as part of the group.
+    /// Runs a future. The tasks that the future spawns run on the I/O thread, as part of the group.
     pub(crate) async fn capture_spawns<F: Future>(
         self: &Arc<Self>,
         group: TaskGroup,
@@ -101,7 +110,8 @@ impl IoThread {
         .await
     }
 
-    /// Sends requests. When no other request is in flight, the calling thread writes them itself.
+    /// Sends the requests that a closure makes. If no other request is in flight, the calling
+    /// thread writes them to the socket itself.
     pub(crate) fn send<T>(self: &Arc<Self>, requests: impl FnOnce() -> T) -> T {
         if self.in_flight.load(Ordering::Relaxed) > 0 {
             return requests();
@@ -118,15 +128,16 @@ impl IoThread {
         RequestInFlight(self)
     }
 
-    /// Aborts the tasks of a group: their connections close, and nothing more is sent. Stop every
-    /// waiter on a watch of that client first, because the client panics in such a waiter.
-    pub(crate) fn abort(&self, group: TaskGroup) {
+    /// Aborts the tasks of a group: their connections close, and nothing more is sent. The caller
+    /// must stop every waiter on a watch of that client first, because the client panics in such a
+    /// waiter.
+    pub(crate) fn abort_group(&self, group: TaskGroup) {
         let (aborted, rest) = std::mem::take(&mut *lock(&self.tasks))
             .into_iter()
-            .partition::<Vec<_>, _>(|(of, _)| *of == group);
+            .partition::<Vec<_>, _>(|(task_group, _)| *task_group == group);
         lock(&self.tasks).extend(rest);
-        // Dropped outside of the mutex, because dropping a task schedules it once more and that
-        // takes the mutexes.
+        // Dropped outside of the mutex, because a task that is dropped is scheduled once more, and
+        // that locks the mutexes.
         drop(aborted);
     }
 
@@ -136,6 +147,7 @@ impl IoThread {
         self.waker.wake();
     }
 
+    /// Runs the tasks until the thread is stopped.
     async fn run(self: Arc<Self>) {
         poll_fn(|context| {
             self.waker.register(context.waker());
@@ -143,13 +155,13 @@ impl IoThread {
                 return Poll::Ready(());
             }
             if self.run_ready(THREAD_STEPS) {
-                // Pending, not a loop: the sockets are polled before the next steps.
+                // Returns instead of a loop, so that the sockets are polled before the next steps.
                 context.waker().wake_by_ref();
             }
             Poll::Pending
         })
         .await;
-        // A cancelled task is scheduled once more, to be dropped.
+        // A task that is dropped is scheduled once more, and the last step frees its future.
         drop(std::mem::take(&mut *lock(&self.tasks)));
         while self.run_ready(THREAD_STEPS) {}
     }
@@ -162,8 +174,8 @@ impl IoThread {
             };
             let spawner = Spawner(Arc::clone(self), TaskGroup::NONE);
             let _scope = spawns_core::enter(&spawner);
-            // A panic ends only the task of one connection, and the users of that connection
-            // notice. The thread and its helpers must go on for the other connections.
+            // A panic ends only the task of one connection, and the requests on that connection
+            // fail. The thread must go on for the other connections.
             if panics::caught(|| runnable.run()).is_err() {
                 tracing::error!("the task of a connection panicked");
             }
@@ -171,6 +183,8 @@ impl IoThread {
         !lock(&self.ready).is_empty()
     }
 
+    /// Puts a task in the queue for its next step, and wakes the thread unless the caller runs the
+    /// step.
     fn schedule(self: &Arc<Self>, runnable: Runnable) {
         lock(&self.ready).push_back(runnable);
         if CALLER_RUNS_FOR.get() != self.address() {
@@ -183,7 +197,7 @@ impl IoThread {
     }
 }
 
-/// A request in flight.
+/// Counts one request as in flight until it is dropped.
 pub(crate) struct RequestInFlight<'a>(&'a IoThread);
 
 impl Drop for RequestInFlight<'_> {
@@ -196,6 +210,7 @@ impl Drop for RequestInFlight<'_> {
 /// the value is dropped, the I/O thread gets the tasks that are still ready.
 struct CallerRuns<'a> {
     io_thread: &'a IoThread,
+    /// The value of `CALLER_RUNS_FOR` to restore.
     before: usize,
 }
 
@@ -246,29 +261,31 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// A task that sends the id of the thread on which each of its steps runs. It runs one step
-    /// each time its bell is rung.
-    fn stepping(io_thread: &Arc<IoThread>) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>) {
-        let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
-        let rung = Arc::clone(&bell);
+    /// Spawns a task that sends the id of the thread on which each of its steps runs. The task runs
+    /// a step each time the waker is woken.
+    fn spawn_stepping_task(
+        io_thread: &Arc<IoThread>,
+    ) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>) {
+        let (waker, (sender, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
+        let task_waker = Arc::clone(&waker);
         let spawning = io_thread.capture_spawns(io_thread.new_group(), async move {
             drop(spawns_core::spawn(poll_fn(move |context| {
-                rung.register(context.waker());
-                let _ = says.send(thread::current().id());
+                task_waker.register(context.waker());
+                let _ = sender.send(thread::current().id());
                 Poll::<()>::Pending
             })));
         });
         async_io::block_on(spawning);
-        (bell, steps)
+        (waker, steps)
     }
 
     #[test]
     fn tasks_woken_by_others_run_on_the_io_thread() {
         let io_thread = IoThread::start().unwrap();
-        let (bell, steps) = stepping(&io_thread);
+        let (waker, steps) = spawn_stepping_task(&io_thread);
         for _ in 0..3 {
             assert_ne!(steps.recv_timeout(LONG).unwrap(), thread::current().id());
-            bell.wake();
+            waker.wake();
         }
         io_thread.stop();
     }
@@ -276,16 +293,16 @@ mod tests {
     #[test]
     fn a_lone_caller_runs_the_step_itself() {
         let io_thread = IoThread::start().unwrap();
-        let (bell, steps) = stepping(&io_thread);
+        let (waker, steps) = spawn_stepping_task(&io_thread);
         steps.recv_timeout(LONG).unwrap();
         // The I/O thread runs the step when it is still busy with the step before.
         let mine = (0..1000).any(|_| {
-            io_thread.send(|| bell.wake());
+            io_thread.send(|| waker.wake());
             steps.recv_timeout(LONG).unwrap() == thread::current().id()
         });
         assert!(mine);
         let _other = io_thread.count_request();
-        io_thread.send(|| bell.wake());
+        io_thread.send(|| waker.wake());
         assert_ne!(steps.recv_timeout(LONG).unwrap(), thread::current().id());
         io_thread.stop();
     }
@@ -294,13 +311,13 @@ mod tests {
     fn steps_left_by_a_caller_run_on_the_io_thread() {
         const STEPS: usize = 10 * CALLER_STEPS;
         let io_thread = IoThread::start().unwrap();
-        let (bell, (says, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
-        let rung = Arc::clone(&bell);
+        let (waker, (sender, steps)) = (Arc::new(AtomicWaker::new()), mpsc::channel());
+        let task_waker = Arc::clone(&waker);
         let spawning = io_thread.capture_spawns(io_thread.new_group(), async move {
             let mut left = 0;
             drop(spawns_core::spawn(poll_fn(move |context| {
-                rung.register(context.waker());
-                let _ = says.send(());
+                task_waker.register(context.waker());
+                let _ = sender.send(());
                 left = if left == 0 { STEPS } else { left } - 1;
                 if left > 0 {
                     context.waker().wake_by_ref();
@@ -314,7 +331,7 @@ mod tests {
                 steps.recv_timeout(LONG).unwrap();
             }
             if round < 19 {
-                io_thread.send(|| bell.wake());
+                io_thread.send(|| waker.wake());
             }
         }
         io_thread.stop();
@@ -323,17 +340,17 @@ mod tests {
     #[test]
     fn aborting_one_group_leaves_the_others() {
         let io_thread = IoThread::start().unwrap();
-        let (_, steps) = stepping(&io_thread);
-        let (bell, others) = stepping(&io_thread);
+        let (_, steps) = spawn_stepping_task(&io_thread);
+        let (waker, others) = spawn_stepping_task(&io_thread);
         steps.recv_timeout(LONG).unwrap();
         others.recv_timeout(LONG).unwrap();
         let first = lock(&io_thread.tasks)[0].0;
-        io_thread.abort(first);
+        io_thread.abort_group(first);
         assert_eq!(
             steps.recv_timeout(LONG),
             Err(mpsc::RecvTimeoutError::Disconnected)
         );
-        bell.wake();
+        waker.wake();
         others.recv_timeout(LONG).unwrap();
         io_thread.stop();
     }
@@ -341,7 +358,7 @@ mod tests {
     #[test]
     fn stopping_drops_the_running_tasks() {
         let io_thread = IoThread::start().unwrap();
-        let (_, steps) = stepping(&io_thread);
+        let (_, steps) = spawn_stepping_task(&io_thread);
         steps.recv_timeout(LONG).unwrap();
         io_thread.stop();
         // The task owned the sender, so the channel is closed once the task is dropped.
@@ -357,7 +374,7 @@ mod tests {
         async_io::block_on(io_thread.capture_spawns(io_thread.new_group(), async {
             drop(spawns_core::spawn(async { panic!("on purpose") }));
         }));
-        let (_, steps) = stepping(&io_thread);
+        let (_, steps) = spawn_stepping_task(&io_thread);
         steps.recv_timeout(LONG).unwrap();
         io_thread.stop();
     }

@@ -1,7 +1,8 @@
 //! Proves that a session is alive: sends the requests, and ends the session when no answer comes.
 //!
-//! `session/liveness.rs` says what the answers prove. This module must never hold a mutex while it
-//! waits for an answer, and a caller that stops half-way must not keep other callers from a proof.
+//! `session/liveness.rs` explains which answers prove that. This module must never hold a mutex
+//! while it waits for an answer. A caller whose future is dropped or not polled any more must not
+//! keep other callers from a proof.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -10,25 +11,24 @@ use zookeeper_client as zk;
 
 use super::state::{RequestStart, Session};
 use crate::{
-    error::{Access, not_trusted, session_ended, translate},
+    error::{Access, not_trusted_error, session_ended_error, translate},
     nodes::Node,
     sync::lock,
 };
 
-/// How long another caller's check is waited for. Renewals wait too, and must not depend on another
-/// caller.
-const OTHERS_CHECK: Duration = Duration::from_millis(100);
+/// How long a caller waits for a check that another caller has begun, before it begins its own.
+const OTHER_CHECK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A check with this version succeeds for any version of the node's data.
+/// The version in a check that any version of the node's data fits.
 const ANY_VERSION: i32 = -1;
 
-/// How many nodes one request checks. The answer then stays far below the size limit of the
+/// How many nodes one request checks at most. So a request stays far below the size limit of the
 /// servers.
 const CHECKED_AT_ONCE: usize = 500;
 
-/// A session without answers is given up after this part of its timeout. A lease ends at 60 % at
-/// the latest: the session is trusted for two thirds, and a lease has a margin of a tenth. Nothing
-/// that keeps the session alive is sent after that.
+/// A session without answers is given up after this part of its timeout, and nothing that keeps it
+/// alive is sent after that. The part is a little less than 60 %, where the last lease ends: a
+/// session is trusted for two thirds of its timeout, and a lease has a margin of a tenth.
 const SILENCE_PERCENT: u32 = 55;
 
 /// The right to send a check, and the moment it began.
@@ -37,25 +37,25 @@ struct CheckTurn<'a>(&'a Session, Moment);
 impl Drop for CheckTurn<'_> {
     fn drop(&mut self) {
         let Self(session, began) = self;
-        // Another caller may have begun a newer check since; that one keeps its turn.
+        // Another caller may have begun a newer check since, and must keep its turn.
         lock(&session.check_began).take_if(|check_began| check_began == began);
         session.check_over.notify_waiters();
     }
 }
 
 impl Session {
-    /// Sends a write without effect. The reads that follow on this client are then as new as what a
-    /// quorum has committed, because a server answers the requests of one session in order. So the
-    /// answer need not be awaited.
+    /// Sends a write without effect, and does not wait for its answer. A server answers the
+    /// requests of one session in order. So each read that follows on this client is as new as the
+    /// state that a quorum had committed when the write was sent.
     ///
-    /// The request is a write because a deposed leader goes on answering `sync`. It is committed
-    /// also where these credentials may not read the root.
-    pub(crate) fn barrier_write(&self, client: &zk::Client) {
+    /// The request is a write because a deposed leader goes on answering `sync`. The write passes a
+    /// quorum even if these credentials may not read the root.
+    pub(crate) fn send_barrier_write(&self, client: &zk::Client) {
         self.context.requests.add(1);
-        drop(check(client, &[self.layout().root.clone()]));
+        drop(send_check(client, &[self.layout().root.clone()]));
     }
 
-    /// Notes that a request was answered. `committed` = it was a write.
+    /// Notes that a request was answered. `committed` = the request was a write.
     pub(crate) fn note_answer(&self, sent: RequestStart, committed: bool) {
         let now = self.clock().now();
         let mut liveness = lock(&self.liveness);
@@ -63,16 +63,17 @@ impl Session {
         // the chain, so an answer of the old connection cannot get into the new chain.
         let connection = *self.connection.borrow();
         if connection.verified && connection.number == sent.connection_number {
-            liveness.answered(sent.at, now, committed);
+            liveness.note_answer(sent.at, now, committed);
         }
     }
 
     /// Makes sure that the session can be trusted for `wanted`, or for the least time that is worth
-    /// a grant, whichever is shorter. Answers with the end of that time.
+    /// a grant, whichever is shorter. Answers with the moment until which the session can be
+    /// trusted.
     ///
-    /// A proof that was sent at `since` or later is good enough if it reaches that far. Otherwise a
-    /// new chain is awaited, and that takes a tick of the servers.
-    pub(crate) async fn trusted_for(
+    /// A proof that was sent at `since` or later is enough if it lasts for that time. Otherwise the
+    /// caller waits for a new chain of requests, and that takes a tick of the servers.
+    pub(crate) async fn ensure_trusted_for(
         &self,
         wanted: Duration,
         mut since: Moment,
@@ -80,38 +81,39 @@ impl Session {
     ) -> Result<Moment> {
         let wanted = wanted.min(lock(&self.liveness).least_trust());
         loop {
-            self.confirm_since(since, until).await?;
+            self.ensure_committed_since(since, until).await?;
             let now = self.clock().now();
             let (trusted_until, pause) = {
                 let liveness = lock(&self.liveness);
                 (
                     liveness.trusted_until(),
-                    liveness.next_write_in(now, wanted),
+                    liveness.pause_before_write(now, wanted),
                 )
             };
             if trusted_until >= now + wanted {
                 return Ok(trusted_until);
             }
             if now + pause > until {
-                return Err(not_trusted());
+                return Err(not_trusted_error());
             }
             tracing::debug!(?pause, "waiting for a proof that the session lives");
             tokio::select! {
                 biased;
-                _ = self.wait_for_end() => return Err(session_ended()),
+                _ = self.wait_for_end() => return Err(session_ended_error()),
                 () = self.clock().sleep(pause) => {}
             }
             since = self.clock().now();
         }
     }
 
-    /// Makes sure that a write of this session was committed that was sent at `since` or later. The
-    /// write checks that the nodes of all held locks exist, so one write serves all of these locks.
-    pub(crate) async fn confirm_since(&self, since: Moment, until: Moment) -> Result<()> {
+    /// Makes sure that a write of this session that was sent at `since` or later was committed:
+    /// sends one if there is none. The write checks that the nodes of all held locks exist, so one
+    /// write serves all of these locks.
+    pub(crate) async fn ensure_committed_since(&self, since: Moment, until: Moment) -> Result<()> {
         let _turn = loop {
             let mut over = pin!(self.check_over.notified());
             over.as_mut().enable();
-            if lock(&self.liveness).committed() >= since {
+            if lock(&self.liveness).newest_committed() >= since {
                 return Ok(());
             }
             let wait = match self.begin_check() {
@@ -126,7 +128,7 @@ impl Session {
         };
         self.wait_connected(until).await?;
         let client = self.client()?;
-        let held = self.nodes.held();
+        let held = self.nodes.held_nodes();
         let sent = self.request_start();
         let paths: Vec<_> = held.iter().map(|node| node.path()).collect();
         let root = [self.layout().root.clone()];
@@ -134,10 +136,10 @@ impl Session {
         // All requests are sent before the first answer is awaited.
         let checks: Vec<_> = paths
             .chunks(CHECKED_AT_ONCE)
-            .map(|paths| check(&client, paths))
+            .map(|paths| send_check(&client, paths))
             .collect();
         for (first, check) in (0..).step_by(CHECKED_AT_ONCE).zip(checks) {
-            let failed = match self.answer(Access::Read, until, check).await? {
+            let failed = match self.await_answer(Access::Read, until, check).await? {
                 Ok(failed) => failed,
                 Err(error) => return Err(translate(error, Access::Read)),
             };
@@ -147,7 +149,7 @@ impl Session {
             if !passed_the_session_check(&error) {
                 return Err(translate(error, Access::Read));
             }
-            // An answer names only the first failure; the next check finds the others.
+            // An answer names only the first absent node; the next check finds the others.
             if error == zk::Error::NoNode
                 && let Some(node) = held.get(first + at)
             {
@@ -158,29 +160,28 @@ impl Session {
         Ok(())
     }
 
-    /// Marks a node of ours as removed by another client. `true` = that is news.
-    pub(crate) fn note_removed(&self, node: &Arc<Node>) -> bool {
-        let news = node.mark_gone(LossReason::Removed);
-        if news {
+    /// Marks a node of this session as removed by another client, unless its owner gave it up or it
+    /// was lost before.
+    pub(crate) fn note_removed(&self, node: &Arc<Node>) {
+        if node.mark_gone(LossReason::Removed) {
             tracing::warn!(path = node.path(), "our node was removed by somebody else");
             self.context
                 .ended_leases
-                .record(node.owner, LossReason::Removed);
+                .remember(node.owner, LossReason::Removed);
             self.nodes.remove(node);
         }
-        news
     }
 
-    /// The right to send a check, or how long to wait for another caller's check. That caller may
-    /// be on a blocked runtime, or may not be polled any more. So after a while one of the waiting
-    /// callers begins a check of its own.
+    /// Begins a check, or answers with the time to wait for the check of another caller. That
+    /// caller may be on a blocked runtime, or may not be polled any more. So after that time one of
+    /// the waiting callers begins a check of its own.
     fn begin_check(&self) -> Result<CheckTurn<'_>, Duration> {
         let mut check_began = lock(&self.check_began);
         let now = self.clock().now();
         if let Some(began) = *check_began
-            && now < began + OTHERS_CHECK
+            && now < began + OTHER_CHECK_TIMEOUT
         {
-            return Err((began + OTHERS_CHECK).since(now));
+            return Err((began + OTHER_CHECK_TIMEOUT).since(now));
         }
         *check_began = Some(now);
         Ok(CheckTurn(self, now))
@@ -192,23 +193,25 @@ impl Session {
 pub(crate) async fn keep_alive(session: Arc<Session>) {
     let period = lock(&session.liveness).period();
     let silence = session.timeout * SILENCE_PERCENT / 100;
-    while session.ended().is_none() {
-        let heard = lock(&session.liveness).heard();
+    while session.end_reason().is_none() {
+        let last_answered = lock(&session.liveness).newest_answered();
         tokio::select! {
             biased;
             _ = session.wait_for_end() => return,
-            () = session.clock().sleep((heard + period).since(session.clock().now())) => {}
+            () = session.clock().sleep((last_answered + period).since(session.clock().now())) => {}
         }
-        // The limit leaves a moment after a standstill of the process: the answers that arrived in
-        // the meantime are read then.
-        let limit = (heard + silence).max(session.clock().now() + session.timeout / 20);
-        if lock(&session.liveness).heard() == heard && heartbeat(&session, limit).await.is_err() {
+        // After a standstill of the process the limit may be in the past. So at least a twentieth
+        // of the timeout is left, in which the answers that arrived during the standstill are read.
+        let limit = (last_answered + silence).max(session.clock().now() + session.timeout / 20);
+        if lock(&session.liveness).newest_answered() == last_answered
+            && send_heartbeat(&session, limit).await.is_err()
+        {
             let now = session.clock().now();
-            if now >= limit && lock(&session.liveness).heard() == heard {
-                give_up(&session);
+            if now >= limit && lock(&session.liveness).newest_answered() == last_answered {
+                give_up_session(&session);
                 return;
             }
-            // The connection was lost; the client opens another one.
+            // The connection was lost, and the client opens another one: pause before the next try.
             tokio::select! {
                 biased;
                 _ = session.wait_for_end() => return,
@@ -219,12 +222,12 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
 }
 
 /// Sends a request that passes the leader and costs it no disk write.
-async fn heartbeat(session: &Session, until: Moment) -> Result<()> {
+async fn send_heartbeat(session: &Session, until: Moment) -> Result<()> {
     session.wait_connected(until).await?;
     let client = session.client()?;
     let sent = session.request_start();
     let answer = client.sync(&session.layout().root);
-    match session.answer(Access::Read, until, answer).await? {
+    match session.await_answer(Access::Read, until, answer).await? {
         Ok(()) => {
             session.note_answer(sent, false);
             Ok(())
@@ -235,7 +238,7 @@ async fn heartbeat(session: &Session, until: Moment) -> Result<()> {
 
 /// Ends a session that gets no answers. Nothing more is sent that would keep it alive at the
 /// servers.
-fn give_up(session: &Session) {
+fn give_up_session(session: &Session) {
     tracing::warn!(
         session = format_args!("{:#x}", session.id),
         "nobody has answered this session for {SILENCE_PERCENT} % of its timeout, giving it up"
@@ -243,20 +246,21 @@ fn give_up(session: &Session) {
     // First end the session, then abort: a waiter on a watch must stop before the client's tasks
     // are gone, since the client panics in such a waiter.
     session.end(LossReason::SessionLost);
-    session.context.io_thread.abort(session.group);
+    session.context.io_thread.abort_group(session.group);
 }
 
-/// Whether a check that failed was committed for a live session.
+/// Whether a check that failed shows that the leader still knew the session.
 ///
-/// Within each check, the leader looks at the session first. It commits a request of a session that
-/// has just expired, as a failure of that check; such a failure proves nothing.
+/// Within each check, the leader looks for the session before it looks for the nodes. When the
+/// session has just expired, the leader commits the request as a failure of another kind. Such a
+/// failure proves nothing.
 fn passed_the_session_check(failure: &zk::Error) -> bool {
     matches!(failure, zk::Error::NoNode | zk::Error::NoAuth)
 }
 
 /// Sends a write without effect that fails when one of these nodes is absent. Answers with the
 /// index of the first absent node.
-fn check<'a>(
+fn send_check<'a>(
     client: &'a zk::Client,
     paths: &[String],
 ) -> impl Future<Output = Result<Option<(usize, zk::Error)>, zk::Error>> + use<'a> {

@@ -1,4 +1,4 @@
-//! Until when a session can be trusted, computed from the requests that were answered.
+//! Computes until when a session can be trusted, from the requests that were answered.
 //!
 //! Invariant: no leader ends the session before `trusted_until`. This module must never count an
 //! answer that does not prove that.
@@ -9,9 +9,9 @@
 //!
 //! - A leader that its followers have left goes on answering reads and `sync` until `syncLimit`
 //!   ticks are over (ZOOKEEPER-1675). Only a committed write shows that a quorum still followed it.
-//! - A request extends its session at the server that received it. The leader learns of it from
-//!   that server's next answer to a ping, and the leader sends a ping every half tick. A write that
-//!   passes the leader does not extend the session at the leader.
+//! - A request extends its session at the server that received it. The leader learns of the request
+//!   from that server's next answer to a ping, and the leader sends a ping every half tick. A write
+//!   that passes the leader does not extend the session at the leader.
 //!
 //! # The chain
 //! So a proof is a chain of three requests on one connection:
@@ -24,23 +24,23 @@
 //! W1's answer reached our server after that ping, and W2 went to the leader after the answer to
 //! the ping. That answer to the ping told the leader of A. W2's commit shows that this leader still
 //! led. It keeps the session for the whole timeout, counted from the sending of A or later. A later
-//! leader gives every session the whole timeout again, and begins after W2 was sent.
+//! leader begins after W2 was sent, and gives every session the whole timeout again.
 //!
-//! Opening a session, and coming back to it on another connection, need no A and no W1, because the
-//! leader itself extends the session then. That happens after the last answer on the connection
-//! before.
+//! When a client opens a session, or connects to its session again, the leader itself extends the
+//! session. So no A and no W1 are needed then. The leader does that after the last answer on the
+//! connection before.
 
 use std::{collections::VecDeque, time::Duration};
 
 use distlock_core::Moment;
 
-/// How many answered requests are remembered for each session timeout at most.
+/// How many of the requests that are sent in one session timeout are remembered at most.
 const REMEMBERED: u32 = 64;
 
 /// The answered requests of one connection, and what they prove.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    /// How long the leader keeps a session that it hears nothing of.
+    /// How long the leader keeps a session from which no request is reported to it.
     timeout: Duration,
     /// The servers' tick, or longer.
     tick: Duration,
@@ -48,18 +48,19 @@ pub(crate) struct Liveness {
     /// was opened.
     opened: Moment,
     /// Requests that passed the leader, oldest first.
-    answered: VecDeque<Answered>,
+    answered: VecDeque<AnsweredRequest>,
     /// When the newest answered request was sent, on any connection.
-    heard: Moment,
+    newest_answered: Moment,
     /// When the newest committed write was sent.
-    committed: Moment,
+    newest_committed: Moment,
     trusted_until: Moment,
 }
 
+/// The times of a request that passed the leader.
 #[derive(Clone, Copy, Debug)]
-struct Answered {
-    sent: Moment,
-    answered: Moment,
+struct AnsweredRequest {
+    sent_at: Moment,
+    answered_at: Moment,
 }
 
 impl Liveness {
@@ -70,86 +71,95 @@ impl Liveness {
             tick,
             opened,
             answered: VecDeque::new(),
-            heard: opened,
-            committed: opened,
-            trusted_until: opened + trust(timeout),
+            newest_answered: opened,
+            newest_committed: opened,
+            trusted_until: opened + max_trust(timeout),
         }
     }
 
     /// Notes a new connection: a chain cannot span two connections.
-    pub(crate) fn reconnected(&mut self) {
+    pub(crate) fn note_reconnect(&mut self) {
         self.answered.clear();
-        self.opened = self.heard;
+        self.opened = self.newest_answered;
     }
 
-    /// Notes the answer to a request that passed the leader. `committed` = it was a write.
-    pub(crate) fn answered(&mut self, sent: Moment, now: Moment, committed: bool) {
+    /// Notes the answer, at `now`, to a request that passed the leader and was sent at `sent`.
+    /// `committed` = the request was a write.
+    pub(crate) fn note_answer(&mut self, sent: Moment, now: Moment, committed: bool) {
         if committed {
-            self.committed = self.committed.max(sent);
-            let extended = self.extended_before(sent) + self.timeout * 9 / 10;
-            let until = extended.min(sent + trust(self.timeout));
+            self.newest_committed = self.newest_committed.max(sent);
+            let extended = self.proven_extension(sent) + self.timeout * 9 / 10;
+            let until = extended.min(sent + max_trust(self.timeout));
             self.trusted_until = self.trusted_until.max(until);
         }
-        self.heard = self.heard.max(sent);
+        self.newest_answered = self.newest_answered.max(sent);
         self.remember(sent, now);
     }
 
     /// When the newest answered request was sent.
-    pub(crate) const fn heard(&self) -> Moment {
-        self.heard
+    pub(crate) const fn newest_answered(&self) -> Moment {
+        self.newest_answered
     }
 
     /// When the newest committed write was sent.
-    pub(crate) const fn committed(&self) -> Moment {
-        self.committed
+    pub(crate) const fn newest_committed(&self) -> Moment {
+        self.newest_committed
     }
 
+    /// Until when the session can be trusted.
     pub(crate) const fn trusted_until(&self) -> Moment {
         self.trusted_until
     }
 
-    /// How often a request must pass the leader, so that every write can complete a chain.
+    /// The time in which one request must pass the leader, so that every write can complete a
+    /// chain.
     pub(crate) fn period(&self) -> Duration {
         self.spare() / 8
     }
 
-    /// The shortest trust that is worth a grant. Less remains only after the process or the servers
-    /// stood still.
+    /// The shortest time of trust that is worth a grant. Regular requests keep the session trusted
+    /// for longer, unless the process or the servers stood still.
     pub(crate) fn least_trust(&self) -> Duration {
         self.spare() / 4
     }
 
-    /// How long to wait before the next write, so that its proof lasts for `needed` from then on.
-    pub(crate) fn next_write_in(&self, now: Moment, needed: Duration) -> Duration {
-        let ready = |it: &Answered| now.max(it.answered + self.tick);
-        let serves = |it: &&Answered| it.sent + self.timeout * 9 / 10 > ready(it) + needed;
+    /// How long to wait before the next write, so that the write proves the session for `needed`
+    /// after that wait.
+    pub(crate) fn pause_before_write(&self, now: Moment, needed: Duration) -> Duration {
+        let ready = |it: &AnsweredRequest| now.max(it.answered_at + self.tick);
+        let serves =
+            |it: &&AnsweredRequest| it.sent_at + self.timeout * 9 / 10 > ready(it) + needed;
         let begun = self.answered.iter().find(serves);
-        // No request can begin a chain, so the next write becomes the first request of one.
+        // If no request can begin such a chain, the next write is sent at once and begins one.
         begun.map_or(Duration::ZERO, |it| ready(it).since(now))
     }
 
     /// A moment at or before the leader's last extension of the session, as proven by a committed
     /// write that was sent at `sent`.
-    fn extended_before(&self, sent: Moment) -> Moment {
+    fn proven_extension(&self, sent: Moment) -> Moment {
         let newest_before = |limit: Moment| {
             let answered = self.answered.iter().rev();
-            answered.into_iter().find(|it| it.answered <= limit)
+            answered.into_iter().find(|it| it.answered_at <= limit)
         };
-        let chain = newest_before(sent).and_then(|w1| newest_before(w1.sent - self.tick));
-        chain.map_or(self.opened, |a| a.sent.max(self.opened))
+        let chain = newest_before(sent).and_then(|w1| newest_before(w1.sent_at - self.tick));
+        chain.map_or(self.opened, |a| a.sent_at.max(self.opened))
     }
 
-    fn remember(&mut self, sent: Moment, answered: Moment) {
-        let newest = self.answered.back().map(|newest| newest.sent);
-        if newest.is_some_and(|newest| sent < newest + self.timeout / REMEMBERED) {
+    /// Remembers a request for later chains, unless another one was sent just before it.
+    fn remember(&mut self, sent_at: Moment, answered_at: Moment) {
+        let newest = self.answered.back().map(|newest| newest.sent_at);
+        if newest.is_some_and(|newest| sent_at < newest + self.timeout / REMEMBERED) {
             return;
         }
-        self.answered.push_back(Answered { sent, answered });
-        // The first request is useless when the second one can begin every chain to come. The
-        // newest request may be answered only after the next write is sent, so the one before it
-        // counts.
+        self.answered.push_back(AnsweredRequest {
+            sent_at,
+            answered_at,
+        });
+        // Drop the first request when the second one can begin every later chain in its place. The
+        // last request may be answered after the next write is sent and be of no use as W1, so the
+        // one before it must be able to be W1.
         while let [_, second, .., before, _] = self.answered.make_contiguous()
-            && second.answered + self.tick <= before.sent
+            && second.answered_at + self.tick <= before.sent_at
         {
             self.answered.pop_front();
         }
@@ -163,19 +173,19 @@ impl Liveness {
 
 /// The longest lease that a grant has.
 ///
-/// Regular requests keep at least this much proven, so a guard shows about the same lease each
-/// time. Two earlier requests prove a write. They are a tick apart, and each was sent at most one
-/// [period](Liveness::period) before it was needed. A new connection proves more, but the next
+/// Regular requests always prove at least this much, so each renewal grants about the same lease.
+/// The chain of a write has two earlier requests. They are a tick apart, and each was sent at most
+/// one [period](Liveness::period) before it was needed. A new connection proves more, but the next
 /// renewal would not.
 pub(crate) fn longest_lease(timeout: Duration, tick: Duration) -> Duration {
     let regular = (timeout * 9 / 10).saturating_sub(tick) * 3 / 4;
-    let millis = trust(timeout).min(regular).as_millis();
+    let millis = max_trust(timeout).min(regular).as_millis();
     // Leases are whole milliseconds.
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-/// How long a write is trusted after it was sent, at most.
-pub(crate) fn trust(timeout: Duration) -> Duration {
+/// The longest time that a session is trusted after the sending of a write.
+pub(crate) fn max_trust(timeout: Duration) -> Duration {
     timeout * 2 / 3
 }
 
@@ -194,9 +204,9 @@ mod tests {
         Liveness::new(TIMEOUT, TICK, at(0))
     }
 
-    /// Each request takes 10 ms.
+    /// Notes a request that was sent at this millisecond and answered 10 ms later.
     fn answer(chain: &mut Liveness, sent: u64, committed: bool) {
-        chain.answered(at(sent), at(sent + 10), committed);
+        chain.note_answer(at(sent), at(sent + 10), committed);
     }
 
     #[test]
@@ -225,17 +235,17 @@ mod tests {
         let mut chain = chain();
         answer(&mut chain, 20_000, false);
         answer(&mut chain, 21_000, false);
-        // Neither of the two was sent a tick after the answer to another one.
+        // No request was sent a tick after the answer to another one.
         answer(&mut chain, 21_500, true);
         assert_eq!(chain.trusted_until(), at(9_000));
         answer(&mut chain, 22_010, false);
         answer(&mut chain, 22_015, true);
-        // The write was sent before the answer to the request that would be W1.
+        // The last write was sent before the answer to the request that would be its W1.
         assert_eq!(chain.trusted_until(), at(9_000));
         answer(&mut chain, 22_020, true);
         assert_eq!(
             chain.trusted_until(),
-            at(22_020) + trust(TIMEOUT).min(Duration::from_millis(6_980))
+            at(22_020) + max_trust(TIMEOUT).min(Duration::from_millis(6_980))
         );
     }
 
@@ -254,7 +264,7 @@ mod tests {
         let mut chain = chain();
         answer(&mut chain, 20_000, false);
         answer(&mut chain, 24_000, false);
-        chain.reconnected();
+        chain.note_reconnect();
         // The leader extended the session when the connection was opened, after the last answer on
         // the connection before.
         answer(&mut chain, 29_000, true);
@@ -305,7 +315,7 @@ mod tests {
     fn little_is_remembered_of_many_requests() {
         let mut chain = chain();
         for sent in 0..60_000 {
-            chain.answered(at(sent), at(sent + 3), sent % 3 == 0);
+            chain.note_answer(at(sent), at(sent + 3), sent % 3 == 0);
         }
         assert!(
             chain.answered.len() < REMEMBERED as usize,
@@ -319,10 +329,16 @@ mod tests {
     fn after_a_silence_the_next_proof_takes_a_tick() {
         let mut chain = chain();
         let needed = chain.least_trust();
-        assert_eq!(chain.next_write_in(at(100_000), needed), Duration::ZERO);
+        assert_eq!(
+            chain.pause_before_write(at(100_000), needed),
+            Duration::ZERO
+        );
         answer(&mut chain, 100_000, true);
-        assert_eq!(chain.next_write_in(at(100_010), needed), TICK);
-        assert_eq!(chain.next_write_in(at(102_010), needed), Duration::ZERO);
+        assert_eq!(chain.pause_before_write(at(100_010), needed), TICK);
+        assert_eq!(
+            chain.pause_before_write(at(102_010), needed),
+            Duration::ZERO
+        );
         answer(&mut chain, 102_010, true);
         answer(&mut chain, 102_020, true);
         assert!(chain.trusted_until() >= at(102_030) + needed, "{chain:?}");

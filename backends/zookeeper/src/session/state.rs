@@ -1,19 +1,20 @@
 //! The state of one session, and the requests that are sent on it.
 //!
-//! A session owns its client, its connection state, its nodes and its end. Invariant: a session
-//! ends once, and then each of its nodes is gone and each of its holders has been told. It must
-//! never give out its client after its end, because a request would keep the session alive at the
-//! servers.
+//! A session owns its client, the state of its connection, its nodes and the reason of its end.
+//! Invariant: a session ends once, and then each of its nodes is marked as gone and each of its
+//! holders has been told. A session must never give out its client after its end, because a request
+//! would keep the session alive at the servers.
 //!
 //! # How a session is known to be alive
-//! A chain of requests on one connection proves it, and the last of them is a committed write:
-//! `session/liveness.rs` gives the reason. A task of the session sends a request in each period, so
-//! any write can complete a chain: acquiring and releasing a lock is a proof as well. The client
-//! itself calls a session expired after 1.4 timeouts, which would be too late.
+//! A chain of requests on one connection proves that the session is alive. The last of them is a
+//! committed write: `session/liveness.rs` gives the reason. A task of the session sends a request
+//! in each period, so any write can complete a chain, also the creation or deletion of a
+//! contender's node. The client itself calls a session expired after 1.4 timeouts, which would be
+//! too late.
 //!
-//! A session that gets no answers is given up before its last lease ends, and nothing more is sent
-//! for it. Otherwise requests that arrive, and whose answers are lost, would keep its locks from
-//! everybody else.
+//! A session that gets no answers is given up, and nothing more is sent for it. Otherwise, if
+//! requests arrived and only their answers were lost, the servers would keep the session alive, and
+//! with it nodes whose holders no longer trust them.
 //!
 //! # Reconnects
 //! Some servers answer a reconnect with a new session and do not say so. So after each reconnect no
@@ -37,10 +38,13 @@ use super::{
     context::StoreContext,
     io_thread::TaskGroup,
     liveness::{self, Liveness},
-    tree::acls,
+    tree::acls_for,
 };
 use crate::{
-    error::{Access, as_connection_loss, closed, no_answer, not_connected, session_ended},
+    error::{
+        Access, as_connection_loss, closed_error, no_answer_error, not_connected_error,
+        session_ended_error,
+    },
     names::Layout,
     nodes::{SessionNodes, known_queues::KnownQueues},
     sync::lock,
@@ -60,7 +64,8 @@ pub(crate) struct Session {
     pub(super) liveness: Mutex<Liveness>,
     /// The client's tasks on the I/O thread; aborting them ends the connection at once.
     pub(super) group: TaskGroup,
-    /// When the check that is in flight began. There is one at a time, unless it takes too long.
+    /// When the check that is in flight began. A second check begins only when the first takes too
+    /// long.
     pub(super) check_began: Mutex<Option<Moment>>,
     pub(super) check_over: Notify,
     pub(super) ended: watch::Sender<Option<LossReason>>,
@@ -72,7 +77,7 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionState {
     pub(super) up: bool,
-    /// Whether the connection is known to carry this session and not another one.
+    /// Whether the connection is known to belong to this session and not to another one.
     pub(super) verified: bool,
     /// Rises with every reconnect.
     pub(super) number: u64,
@@ -87,9 +92,7 @@ pub(crate) struct RequestStart {
 }
 
 impl Session {
-    /// Takes over a client that has just connected.
-    ///
-    /// The session was opened at `opened` or later.
+    /// The session of a client that has just connected. It was opened at `opened` or later.
     pub(crate) fn new(
         context: &Arc<StoreContext>,
         client: zk::Client,
@@ -135,9 +138,9 @@ impl Session {
         self.longest_lease
     }
 
-    /// How long a proof lasts at most.
-    pub(crate) fn trust(&self) -> Duration {
-        liveness::trust(self.timeout)
+    /// The longest time that the session is trusted after the sending of a write.
+    pub(crate) fn max_trust(&self) -> Duration {
+        liveness::max_trust(self.timeout)
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
@@ -153,7 +156,7 @@ impl Session {
     }
 
     pub(crate) fn acls(&self) -> zk::Acls<'static> {
-        acls(self.context.config.acl)
+        acls_for(self.context.config.acl)
     }
 
     pub(crate) fn epoch(&self) -> Epoch {
@@ -167,14 +170,15 @@ impl Session {
     /// The client, as long as the session has not ended.
     pub(crate) fn client(&self) -> Result<Arc<zk::Client>> {
         match &*lock(&self.client) {
-            Some(client) if self.ended().is_none() => Ok(Arc::clone(client)),
-            Some(_) => Err(session_ended()),
-            None => Err(closed()),
+            Some(client) if self.end_reason().is_none() => Ok(Arc::clone(client)),
+            Some(_) => Err(session_ended_error()),
+            None => Err(closed_error()),
         }
     }
 
-    /// Follows the client's states until the session is closed.
-    pub(crate) fn client_states(&self) -> Option<zk::StateWatcher> {
+    /// A watcher of the client's states, which outlives the session; `None` when the session has
+    /// ended.
+    pub(crate) fn watch_client_states(&self) -> Option<zk::StateWatcher> {
         lock(&self.client)
             .as_ref()
             .map(|client| client.state_watcher())
@@ -187,19 +191,19 @@ impl Session {
         drop(runtime.spawn(task));
     }
 
-    /// Waits until a connection is there that carries this session.
+    /// Waits until there is a connection that is known to belong to this session.
     pub(crate) async fn wait_connected(&self, until: Moment) -> Result<()> {
         let ready = |state: &ConnectionState| state.up && state.verified;
-        if ready(&self.connection.borrow()) && self.ended().is_none() {
+        if ready(&self.connection.borrow()) && self.end_reason().is_none() {
             return Ok(());
         }
         let mut connection = self.connection.subscribe();
         let mut ended = self.ended.subscribe();
         tokio::select! {
             biased;
-            _ = ended.wait_for(Option::is_some) => Err(session_ended()),
+            _ = ended.wait_for(Option::is_some) => Err(session_ended_error()),
             _ = connection.wait_for(ready) => Ok(()),
-            () = self.context.sleep_until(until) => Err(not_connected()),
+            () = self.context.sleep_until(until) => Err(not_connected_error()),
         }
     }
 
@@ -208,13 +212,15 @@ impl Session {
         self.connection.borrow().number
     }
 
-    /// Sends requests. Await their answers right afterwards.
+    /// Sends the requests that a closure makes. The caller must then pass each of them to
+    /// [`await_answer`](Self::await_answer).
     pub(crate) fn send<T>(&self, requests: impl FnOnce() -> T) -> T {
         self.context.io_thread.send(requests)
     }
 
-    /// Waits for the answer to a request, until the limit.
-    pub(crate) async fn answer<T>(
+    /// Counts a request, and waits for its answer until the limit. The outer error means that no
+    /// answer came in time.
+    pub(crate) async fn await_answer<T>(
         &self,
         access: Access,
         until: Moment,
@@ -224,17 +230,17 @@ impl Session {
         let _waiting = self.context.io_thread.count_request();
         tokio::select! {
             biased;
-            answer = reply => Ok(answer.map_err(|error| match self.ended() {
+            answer = reply => Ok(answer.map_err(|error| match self.end_reason() {
                 // The client reports the end of the session in several ways.
                 Some(_) => zk::Error::SessionExpired,
                 None => as_connection_loss(error),
             })),
-            () = self.context.sleep_until(until) => Err(no_answer(access)),
+            () = self.context.sleep_until(until) => Err(no_answer_error(access)),
         }
     }
 
-    /// Notes the time of a request. Call it right before the request is sent, and pass the result
-    /// to `note_answer` if the request passes the leader.
+    /// The present time and connection, for a request that is about to be sent. If the request
+    /// passes the leader, its answer goes to `note_answer` with this value.
     pub(crate) fn request_start(&self) -> RequestStart {
         RequestStart {
             at: self.clock().now(),
@@ -243,10 +249,11 @@ impl Session {
     }
 
     /// The reason of the session's end, once it has ended.
-    pub(crate) fn ended(&self) -> Option<LossReason> {
+    pub(crate) fn end_reason(&self) -> Option<LossReason> {
         *self.ended.borrow()
     }
 
+    /// Waits until the session has ended, and answers with the reason.
     pub(crate) async fn wait_for_end(&self) -> LossReason {
         let mut ended = self.ended.subscribe();
         loop {
@@ -266,7 +273,7 @@ impl Session {
             .send_if_modified(|ended| ended.is_none() && ended.replace(reason).is_none());
         if first {
             for node in self.nodes.take_all() {
-                self.context.ended_leases.record(node.owner, reason);
+                self.context.ended_leases.remember(node.owner, reason);
                 node.mark_gone(reason);
             }
             self.known_queues.clear();
@@ -280,7 +287,7 @@ impl fmt::Debug for Session {
         f.debug_struct("Session")
             .field("id", &format_args!("{:#x}", self.id))
             .field("timeout", &self.timeout)
-            .field("ended", &self.ended())
+            .field("ended", &self.end_reason())
             .finish_non_exhaustive()
     }
 }

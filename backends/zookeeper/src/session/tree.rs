@@ -1,5 +1,5 @@
-//! The nodes that a session needs before any lock: the parents, and a probe that shows which
-//! session a connection carries.
+//! The nodes that a session needs before any lock: the parents, and a probe node that shows to
+//! which session a connection belongs.
 
 use distlock_core::Epoch;
 use zookeeper_client as zk;
@@ -7,38 +7,39 @@ use zookeeper_client as zk;
 use crate::{config::AclPolicy, names::Layout};
 
 /// The access list of all nodes that this library creates.
-pub(crate) fn acls(policy: AclPolicy) -> zk::Acls<'static> {
+pub(crate) fn acls_for(policy: AclPolicy) -> zk::Acls<'static> {
     match policy {
         AclPolicy::Creator => zk::Acls::creator_all(),
         AclPolicy::Open => zk::Acls::anyone_all(),
     }
 }
 
-/// Creates a node that vanishes with its session, and answers with the id of that session.
+/// Creates an ephemeral node and deletes it at once. Answers with the id of the session to which
+/// the servers assigned the node.
 pub(crate) async fn probe_session(
     client: &zk::Client,
     layout: &Layout,
     acls: zk::Acls<'_>,
 ) -> Result<i64, zk::Error> {
     let options = zk::CreateMode::EphemeralSequential.with_acls(acls);
-    let (stat, sequence) = match client.create(&layout.probe, &[], &options).await {
+    let (stat, sequence) = match client.create(&layout.probe_prefix, &[], &options).await {
         Err(zk::Error::NoNode) => {
             let parents = zk::CreateMode::Persistent.with_acls(acls);
             client.mkdir(&layout.root, &parents).await?;
-            client.create(&layout.probe, &[], &options).await?
+            client.create(&layout.probe_prefix, &[], &options).await?
         }
         created => created?,
     };
-    // Sent at once, without waiting for the answer. A lost connection may leave the node behind; it
-    // vanishes with the session.
-    drop(client.delete(&format!("{}{sequence}", layout.probe), None));
+    // The answer to the deletion is not awaited. If the connection is lost, the node may remain
+    // until the session ends.
+    drop(client.delete(&format!("{}{sequence}", layout.probe_prefix), None));
     Ok(stat.ephemeral_owner)
 }
 
-/// The epoch: names the ensemble's history by the creation of the node that all locks are under.
-/// The node is created when it is absent. So an ensemble that was rebuilt, or whose tree was
+/// Reads the epoch: transaction and time of the creation of the node that is the parent of all
+/// locks. Creates that node when it is absent. So an ensemble that was rebuilt, or whose tree was
 /// removed, has another epoch.
-pub(crate) async fn read_epoch(
+pub(crate) async fn read_or_create_epoch(
     client: &zk::Client,
     layout: &Layout,
     acls: zk::Acls<'_>,

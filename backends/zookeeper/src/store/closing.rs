@@ -1,4 +1,4 @@
-//! The orderly end of a session.
+//! Closes a session without taking a lock from a holder that trusts it.
 //!
 //! Invariant: the session ends at the servers only after its last lease has ended. A holder trusts
 //! its lock until then, so its node must stay.
@@ -12,30 +12,30 @@ use crate::{queue::delete::delete_in_background, session::Session};
 /// Gives up every queue entry, waits until no lock is held any more, and closes the session, so
 /// that contenders behind its nodes are woken at once. A lock that is still held keeps its node
 /// until its lease has ended.
-pub(super) async fn close(session: &Arc<Session>) {
-    wait_until_empty(session).await;
-    let farewell = session.client_states();
+pub(super) async fn close_session(session: &Arc<Session>) {
+    give_up_entries_and_wait(session).await;
+    let states = session.watch_client_states();
     session.end(LossReason::SessionLost);
-    if let Some(mut states) = farewell {
-        let goodbye = async { while !states.changed().await.is_terminated() {} };
+    if let Some(mut states) = states {
+        let client_closed = async { while !states.changed().await.is_terminated() {} };
         tokio::select! {
-            () = goodbye => {}
+            () = client_closed => {}
             () = session.clock().sleep(Duration::from_secs(1)) => {}
         }
     }
 }
 
 /// Gives up every queue entry, and waits until the last lease has ended or was released.
-async fn wait_until_empty(session: &Arc<Session>) {
+async fn give_up_entries_and_wait(session: &Arc<Session>) {
     for node in session.nodes.begin_closing() {
-        // Contenders behind this node must not wait for the last of our leases.
+        // Contenders behind this node must not wait until the last lease of the session has ended.
         if node.mark_gone(LossReason::SessionLost) {
             delete_in_background(session, node);
         }
     }
     loop {
         let removed = session.nodes.next_removal();
-        if session.ended().is_some() || session.nodes.held().is_empty() {
+        if session.end_reason().is_some() || session.nodes.held_nodes().is_empty() {
             return;
         }
         tokio::select! {

@@ -7,30 +7,33 @@ use zookeeper_client as zk;
 
 use crate::{
     config::ZooKeeperConfig,
-    error::{Access, invalid, session_ended, translate},
+    error::{Access, invalid_config, session_ended_error, translate},
     queue::lease_watch,
     session::{
         Session, StoreContext, connection,
         dial::dial,
         io_thread::TaskGroup,
         keep_alive,
-        tree::{acls, probe_session, read_epoch},
+        tree::{acls_for, probe_session, read_or_create_epoch},
     },
 };
 
-/// The tick is measured with a session that asks for one fifth of the granted timeout. A smaller
-/// part would leave a server less time to answer.
-const SHORTEST_PART: u32 = 5;
+/// The tick is measured with a session that asks for the granted timeout divided by this number. A
+/// larger number would leave a server less time to answer.
+const SHORT_SESSION_DIVISOR: u32 = 5;
 
 /// Tries once to open a session: connects, creates the parents of all nodes, and checks that these
-/// credentials may write. The client's tasks run in that group.
-pub(crate) async fn connect(context: &Arc<StoreContext>, group: TaskGroup) -> Result<Arc<Session>> {
+/// credentials may write. `group` is the group of the client's tasks.
+pub(crate) async fn open_session(
+    context: &Arc<StoreContext>,
+    group: TaskGroup,
+) -> Result<Arc<Session>> {
     let config = &context.config;
     let opened = context.clock.now();
     let client = dial(config, config.session_timeout).await?;
     let tick = find_tick(context, client.session_timeout()).await?;
     let states = client.state_watcher();
-    let acls = acls(config.acl);
+    let acls = acls_for(config.acl);
     let refused = |error| translate(error, Access::Read).during("connect");
     let parents = zk::CreateMode::Persistent.with_acls(acls);
     let layout = &context.layout;
@@ -39,32 +42,35 @@ pub(crate) async fn connect(context: &Arc<StoreContext>, group: TaskGroup) -> Re
         zk::Error::NoAuth => cannot_create_root(config),
         error => refused(error),
     })?;
-    let epoch = read_epoch(&client, layout, acls).await.map_err(refused)?;
+    let epoch = read_or_create_epoch(&client, layout, acls)
+        .await
+        .map_err(refused)?;
     if probe_session(&client, layout, acls)
         .await
         .map_err(refused)?
         != client.session_id().0
     {
-        return Err(session_ended());
+        return Err(session_ended_error());
     }
     let session = Session::new(context, client, group, epoch, tick, opened);
-    session.spawn(connection::follow(Arc::clone(&session), states));
-    session.spawn(lease_watch::run(Arc::clone(&session)));
+    session.spawn(connection::follow_connection(Arc::clone(&session), states));
+    session.spawn(lease_watch::watch_leases(Arc::clone(&session)));
     session.spawn(keep_alive::keep_alive(Arc::clone(&session)));
     tracing::debug!(?session, "session open");
     Ok(session)
 }
 
-/// Finds the servers' tick, or a longer time.
+/// Answers with the servers' tick, or with a longer time.
 ///
-/// The servers do not tell their tick. By default they allow no session shorter than two ticks, so
-/// a second session is opened that asks for less than that. If it cannot be opened, half of our own
-/// session's timeout is taken, since that timeout is at least two ticks.
+/// The servers do not tell their tick. By default they grant no session shorter than two ticks. So
+/// a second session is opened that asks for less, and half of what it is granted is the tick. If
+/// that session cannot be opened, half of the first session's timeout is taken, since that timeout
+/// is at least two ticks.
 async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration> {
     let config = &context.config;
     if let Some(tick) = config.tick_time {
         if tick * 2 > granted {
-            return Err(invalid(format!(
+            return Err(invalid_config(format!(
                 "option `tick_time` is {tick:?}, and the servers let the session last \
                  {granted:?}: a session must last at least two ticks"
             )));
@@ -72,7 +78,7 @@ async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration
         return Ok(tick);
     }
     let asked = context.tick.get_or_try_init(async || {
-        let shortest = dial(config, granted / SHORTEST_PART).await?;
+        let shortest = dial(config, granted / SHORT_SESSION_DIVISOR).await?;
         Ok::<_, Error>(shortest.session_timeout() / 2)
     });
     match asked.await {
@@ -84,7 +90,8 @@ async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration
     }
 }
 
-/// Credentials that may use a root may not always create it.
+/// The error when the root does not exist and these credentials may not create it, or when they may
+/// not use the root that exists.
 fn cannot_create_root(config: &ZooKeeperConfig) -> Error {
     let root = &config.root;
     let whose = match config.credentials {

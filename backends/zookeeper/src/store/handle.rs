@@ -1,7 +1,7 @@
 //! One user's access to an open store.
 //!
 //! Invariant: the supervisor counts each open handle once. The session is closed after the last
-//! handle.
+//! handle is closed or dropped.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,14 +11,14 @@ use distlock_core::{Clock, Moment, Result};
 use super::supervisor::Supervisor;
 use crate::{
     config::ZooKeeperConfig,
-    doctor::explain,
+    doctor::add_server_states,
     session::{Session, StoreContext},
 };
 
 /// How long closing waits until the session is closed at the ensemble.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One user of a [`Supervisor`]. The session ends with the last one.
+/// One user of a [`Supervisor`]. The session ends with the last handle.
 #[derive(Debug)]
 pub(crate) struct StoreHandle {
     supervisor: Arc<Supervisor>,
@@ -33,14 +33,14 @@ impl StoreHandle {
             open: OpenFlag::default(),
         };
         let context = &handle.supervisor.context;
-        match handle.supervisor.first_session().await {
+        match handle.supervisor.wait_for_first_session().await {
             Ok(()) => Ok(handle),
-            Err(error) => Err(explain(&context.config, &*context.clock, error).await),
+            Err(error) => Err(add_server_states(&context.config, &*context.clock, error).await),
         }
     }
 
     /// Another handle on the same session.
-    pub(crate) fn another(&self) -> Self {
+    pub(crate) fn another_handle(&self) -> Self {
         self.supervisor.add_handle();
         Self {
             supervisor: Arc::clone(&self.supervisor),
@@ -59,26 +59,28 @@ impl StoreHandle {
         Ok(&self.supervisor()?.context)
     }
 
-    /// Whether the handle is open, for tasks that outlive the operation that asks.
+    /// Tells whether the handle is open, also after the operation that asks for this flag.
     pub(crate) const fn open_flag(&self) -> &OpenFlag {
         &self.open
     }
 
-    /// How many requests all handles of this store have sent, also handles that were closed.
+    /// The number of requests that all handles of this store have sent, also handles that were
+    /// closed.
     pub(crate) fn requests_sent(&self) -> u64 {
-        self.supervisor.context.requests.sent()
+        self.supervisor.context.requests.total()
     }
 
-    /// The present session, and until when the operation that asks for it may last.
-    pub(crate) async fn session(&self) -> Result<(Arc<Session>, Moment)> {
+    /// Waits for a live session. Answers with the session, and with the moment until which the
+    /// caller's operation may last.
+    pub(crate) async fn session_and_deadline(&self) -> Result<(Arc<Session>, Moment)> {
         let supervisor = self.supervisor()?;
-        let until = supervisor.context.limit();
-        Ok((supervisor.session(until).await?, until))
+        let until = supervisor.context.operation_deadline();
+        Ok((supervisor.wait_for_session(until).await?, until))
     }
 
     /// Closes the handle. After the last one, waits until the session is closed at the ensemble.
     pub(crate) async fn close(&self) {
-        if !self.give_up() {
+        if !self.mark_closed() {
             return;
         }
         tokio::select! {
@@ -87,14 +89,14 @@ impl StoreHandle {
         }
     }
 
-    /// Closes the handle. `true` = it was the last one.
-    fn give_up(&self) -> bool {
+    /// Marks the handle as closed. `true` = this call closed the last handle.
+    fn mark_closed(&self) -> bool {
         self.open.close() && self.supervisor.remove_handle()
     }
 }
 
 impl Drop for StoreHandle {
     fn drop(&mut self) {
-        self.give_up();
+        self.mark_closed();
     }
 }

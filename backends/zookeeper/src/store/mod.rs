@@ -1,4 +1,5 @@
-//! An open store: its threads, the session after each loss, and the handles of its users.
+//! An open store: its threads, its session and the next one after each loss, and the handles of its
+//! users.
 
 mod closing;
 mod connect;

@@ -1,11 +1,11 @@
 //! Opens one session after the other for all handles of a store.
 //!
-//! It owns the store's two threads: one runs the tasks of the sessions, on a runtime of its own,
-//! and the other the client's connection. Both belong to this backend alone, so a user's runtime
-//! that is blocked or dropped does not end the session.
+//! The supervisor owns the store's two threads. One runs the tasks of the sessions, on a runtime of
+//! its own; the other runs the client's connection. No user's code runs on these threads, so a
+//! user's runtime that is blocked or dropped does not end the session.
 //!
-//! A second handle ([`DistLock::reopen`](distlock_core::DistLock::reopen)) is another reference to
-//! the same session, because contenders' nodes belong to that session.
+//! A second handle ([`DistLock::reopen`](distlock_core::DistLock::reopen)) uses the same session,
+//! because contenders' nodes belong to that session.
 
 use std::{
     fmt,
@@ -16,10 +16,10 @@ use std::{
 use distlock_core::{Clock, Error, ErrorKind, Moment, Result, threads};
 use tokio::sync::{OnceCell, watch};
 
-use super::{closing, connect::connect};
+use super::{closing, connect::open_session};
 use crate::{
     config::ZooKeeperConfig,
-    error::{closed, not_connected},
+    error::{closed_error, not_connected_error},
     names::Layout,
     session::{EndedLeases, RequestCount, Session, StoreContext, io_thread::IoThread},
 };
@@ -28,12 +28,14 @@ use crate::{
 pub(crate) struct Supervisor {
     pub(crate) context: Arc<StoreContext>,
     phase: watch::Sender<Phase>,
+    /// The number of open handles.
     handles: watch::Sender<usize>,
 }
 
+/// The supervisor's present state.
 #[derive(Clone)]
 enum Phase {
-    /// No session, and the error of the last try to open one.
+    /// There is no session; with the error of the last try to open one.
     Connecting(Option<Error>),
     Live(Arc<Session>),
     Closed,
@@ -44,9 +46,9 @@ impl Supervisor {
     pub(super) fn start(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         config.check()?;
         let no_thread = |error| threads::no_thread(error).on("zookeeper");
-        // The threads start before the runtime is built: if a thread cannot start, no runtime has
-        // to be dropped here. Dropping one blocks, and this code runs inside of a caller's async
-        // task.
+        // The threads start before the runtime is built. So if a thread cannot start, no runtime
+        // has to be dropped here: a runtime blocks when it is dropped, and this code runs inside of
+        // a caller's async task.
         let (give, given) = mpsc::channel::<(tokio::runtime::Runtime, Arc<Self>)>();
         std::thread::Builder::new()
             .name("distlock-zookeeper".into())
@@ -80,8 +82,8 @@ impl Supervisor {
         let supervisor = Arc::new(Self {
             context: Arc::new(context),
             phase: watch::Sender::new(Phase::Connecting(None)),
-            // The supervisor ends when it finds no handle, so the first handle is counted before it
-            // starts.
+            // The task `supervise` ends when it finds no handle, so the first handle is counted
+            // before the task starts.
             handles: watch::Sender::new(1),
         });
         // Cannot fail: the thread runs and waits for this message.
@@ -94,7 +96,7 @@ impl Supervisor {
         self.handles.send_modify(|open| *open += 1);
     }
 
-    /// Counts one handle less. `true` = it was the last one.
+    /// Counts one handle less. `true` = no handle is left.
     pub(super) fn remove_handle(&self) -> bool {
         let mut last = false;
         self.handles.send_modify(|open| {
@@ -110,17 +112,17 @@ impl Supervisor {
         let _ = phase.wait_for(|phase| matches!(phase, Phase::Closed)).await;
     }
 
-    /// The present session. Waits for one while there is none.
-    pub(crate) async fn session(&self, until: Moment) -> Result<Arc<Session>> {
+    /// Waits until there is a live session, and answers with it.
+    pub(crate) async fn wait_for_session(&self, until: Moment) -> Result<Arc<Session>> {
         let mut phase = self.phase.subscribe();
         loop {
             let last_error = match &*phase.borrow_and_update() {
-                Phase::Live(session) if session.ended().is_none() => {
+                Phase::Live(session) if session.end_reason().is_none() => {
                     return Ok(Arc::clone(session));
                 }
-                Phase::Closed => return Err(closed()),
+                Phase::Closed => return Err(closed_error()),
                 Phase::Connecting(Some(error)) => error.clone(),
-                Phase::Connecting(None) | Phase::Live(_) => not_connected(),
+                Phase::Connecting(None) | Phase::Live(_) => not_connected_error(),
             };
             if !last_error.is_retryable() {
                 return Err(last_error);
@@ -135,9 +137,9 @@ impl Supervisor {
     }
 
     /// Waits for the first session.
-    pub(super) async fn first_session(&self) -> Result<()> {
+    pub(super) async fn wait_for_first_session(&self) -> Result<()> {
         let until = self.context.clock.now() + self.context.config.connect_timeout;
-        self.session(until).await.map(|_| ())
+        self.wait_for_session(until).await.map(|_| ())
     }
 
     /// Opens one session after the other, until the last handle is closed.
@@ -147,7 +149,7 @@ impl Supervisor {
         loop {
             let io_thread = &self.context.io_thread;
             let group = io_thread.new_group();
-            let connecting = connect(&self.context, group);
+            let connecting = open_session(&self.context, group);
             let connected = tokio::select! {
                 biased;
                 _ = handles.wait_for(|open| *open == 0) => break,
@@ -172,7 +174,7 @@ impl Supervisor {
                             self.phase.send_replace(Phase::Connecting(None));
                         }
                         None => {
-                            closing::close(&session).await;
+                            closing::close_session(&session).await;
                             break;
                         }
                     }

@@ -11,14 +11,18 @@ use distlock_zookeeper::{ZooKeeper as Backend, ZooKeeperConfig};
 use zookeeper_client as zk;
 
 use crate::fixtures::{
-    SOON, config, container, contenders, enter_queue, eventually, hold, now, raw_client,
-    release_cleanly, waiters, within,
+    SOON, config, container_path, contenders, count_waiters, enter_queue, eventually, hold, now,
+    raw_client, release_cleanly, within,
 };
 
 const PASSWORD: &str = "pa:ss w0rd";
 
 /// A configuration from a URL, with short sessions.
-fn url(servers: &str, user: Option<&str>, options: &[(&str, String)]) -> ZooKeeperConfig {
+fn config_from_url(
+    servers: &str,
+    user: Option<&str>,
+    options: &[(&str, String)],
+) -> ZooKeeperConfig {
     let user = user.map_or(String::new(), |user| format!("{user}@").replace(' ', "%20"));
     let mut options: Vec<_> = options
         .iter()
@@ -35,7 +39,7 @@ async fn connect(config: ZooKeeperConfig) -> Locker {
 }
 
 /// Opens a store that must be refused, and answers with the error.
-pub(crate) async fn refused(mut config: ZooKeeperConfig) -> Error {
+pub(crate) async fn open_refused(mut config: ZooKeeperConfig) -> Error {
     config.connect_timeout = Duration::from_secs(2);
     let start = now();
     let opened = Backend::open(config, Arc::new(SystemClock)).await;
@@ -54,11 +58,11 @@ pub(crate) async fn refused(mut config: ZooKeeperConfig) -> Error {
 fn open_to_all(settings: &[&str]) -> Setup {
     Setup {
         open: true,
-        ..alone(settings)
+        ..single_server(settings)
     }
 }
 
-pub(crate) fn alone(settings: &[&str]) -> Setup {
+pub(crate) fn single_server(settings: &[&str]) -> Setup {
     Setup {
         servers: 1,
         settings: settings.iter().map(|&line| line.to_owned()).collect(),
@@ -69,22 +73,22 @@ pub(crate) fn alone(settings: &[&str]) -> Setup {
 #[tokio::test(flavor = "multi_thread")]
 async fn opening_without_a_session_fails_in_time_with_the_reason() {
     let closed = format!("127.0.0.1:{}", free_port().unwrap());
-    let error = refused(config(&closed)).await;
+    let error = open_refused(config(&closed)).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("refused"), "{error}");
 
-    let error = refused(config("no-such-host.invalid:2181")).await;
+    let error = open_refused(config("no-such-host.invalid:2181")).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 
     // A server that accepts connections and never answers.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
-    let error = refused(config(&mute.local_addr().unwrap().to_string())).await;
+    let error = open_refused(config(&mute.local_addr().unwrap().to_string())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 
     for root in ["/", "/zookeeper", "/zookeeper/quota"] {
         let mut config = config(&closed);
         config.root = root.into();
-        let error = refused(config).await;
+        let error = open_refused(config).await;
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains(root), "{error}");
     }
@@ -116,14 +120,14 @@ async fn opening_without_a_session_fails_in_time_with_the_reason() {
     assert!(took < for_an_answer * 2, "{took:?}");
     // The last server answers no request at first; later it serves reads.
     let last = ensemble.server(0);
-    let error = refused(config(&ensemble.servers())).await;
+    let error = open_refused(config(&ensemble.servers())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     eventually("it serves reads only", async || {
         let mode = ensemble.ask(0, "srvr").ok()?;
         mode.contains("Mode: read-only").then_some(())
     })
     .await;
-    let error = refused(config(&last)).await;
+    let error = open_refused(config(&last)).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("reads only"), "{error}");
     for at in [1, 2] {
@@ -140,13 +144,13 @@ async fn opening_without_a_session_fails_in_time_with_the_reason() {
 async fn only_the_creator_may_touch_a_lock() {
     let server = ZooKeeper::start_with(&open_to_all(&[])).unwrap();
     let user = format!("app:{}", PASSWORD.replace(':', "%3A"));
-    let ours = connect(url(&server.servers(), Some(&user), &[])).await;
-    let same = connect(url(&server.servers(), Some(&user), &[])).await;
+    let ours = connect(config_from_url(&server.servers(), Some(&user), &[])).await;
+    let same = connect(config_from_url(&server.servers(), Some(&user), &[])).await;
     let guard = hold(&ours, "a").await;
 
     // A client with other credentials sees that nodes exist, and no more.
     let client = raw_client(&server.servers()).await;
-    let parent = container("a").replace("/distlock/", "/team/app/");
+    let parent = container_path("a").replace("/distlock/", "/team/app/");
     let forbidden = |result: Result<(), zk::Error>| {
         assert!(matches!(result, Err(zk::Error::NoAuth)), "{result:?}");
     };
@@ -154,7 +158,7 @@ async fn only_the_creator_may_touch_a_lock() {
     forbidden(client.delete(&parent, None).await);
     forbidden(client.delete("/team/app/locks", None).await);
     for user in [None, Some("app:wrong"), Some("other:secret")] {
-        let error = refused(url(&server.servers(), user, &[])).await;
+        let error = open_refused(config_from_url(&server.servers(), user, &[])).await;
         assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     }
 
@@ -180,9 +184,9 @@ async fn only_the_creator_may_touch_a_lock() {
 async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     let server = ZooKeeper::start_with(&open_to_all(&[])).unwrap();
     // Without credentials first, so every client may use the root.
-    let plain = connect(url(&server.servers(), None, &[])).await;
+    let plain = connect(config_from_url(&server.servers(), None, &[])).await;
     let open = hold(&plain, "b open").await;
-    let known = connect(url(&server.servers(), Some("app:secret"), &[])).await;
+    let known = connect(config_from_url(&server.servers(), Some("app:secret"), &[])).await;
     let secret = hold(&known, "a secret").await;
     // One of their nodes among nodes that everybody may read.
     let first = hold(&plain, "c mixed").await;
@@ -230,7 +234,7 @@ async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     let next = tokio::spawn(known.lock("c mixed").wait(SOON).acquire());
     let waiting = async |many: u32| {
         eventually("the contender is in the queue", async || {
-            (waiters(&known, "c mixed").await == many).then_some(())
+            (count_waiters(&known, "c mixed").await == many).then_some(())
         })
         .await;
     };
@@ -247,7 +251,7 @@ async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
 
 #[cfg(feature = "sasl")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_knows_its_users() {
+async fn sasl_users_are_admitted_and_others_are_refused() {
     let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
     let entry = format!("Server {{ {module} required user_app=\"s3cret\"; }};");
     let mut setup = open_to_all(&[
@@ -258,13 +262,18 @@ async fn a_server_that_knows_its_users() {
     setup.java = vec!["-Djava.security.auth.login.config=logins.conf".into()];
     let server = ZooKeeper::start_with(&setup).unwrap();
     let sasl = [("sasl", "digest-md5".to_owned())];
-    let ours = connect(url(&server.servers(), Some("app:s3cret"), &sasl)).await;
+    let ours = connect(config_from_url(
+        &server.servers(),
+        Some("app:s3cret"),
+        &sasl,
+    ))
+    .await;
     let guard = hold(&ours, "a").await;
     for user in [Some("app:pass w0rd"), Some("nobody:s3cret")] {
-        let error = refused(url(&server.servers(), user, &sasl)).await;
+        let error = open_refused(config_from_url(&server.servers(), user, &sasl)).await;
         assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     }
-    let error = refused(url(&server.servers(), None, &[])).await;
+    let error = open_refused(config_from_url(&server.servers(), None, &[])).await;
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     release_cleanly(guard).await;
 }
@@ -296,7 +305,7 @@ async fn a_server_that_speaks_tls() {
         ("tls_key", file("client.key")),
     ];
     let all = [std::slice::from_ref(&ca), &ours[..]].concat();
-    let locker = connect(url(&address, Some("app:secret"), &all)).await;
+    let locker = connect(config_from_url(&address, Some("app:secret"), &all)).await;
     release_cleanly(hold(&locker, "a").await).await;
     let health = locker.health().await.unwrap();
     let found = health.findings.iter().find(|it| it.check == "password");
@@ -305,7 +314,7 @@ async fn a_server_that_speaks_tls() {
     let other = distlock_harness::Pki::new().unwrap();
     let unknown_ca = ("tls_ca", other.path("ca.crt").display().to_string());
     for options in [vec![ca], [&[unknown_ca], &ours[..]].concat(), Vec::new()] {
-        let error = refused(url(&address, None, &options)).await;
+        let error = open_refused(config_from_url(&address, None, &options)).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }

@@ -6,8 +6,8 @@ use distlock_core::{Attempt, Forced, Lease, LossReason};
 use distlock_harness::servers::zookeeper::ZooKeeper;
 
 use crate::fixtures::{
-    container, contenders, enter_queue_behind, hold, locker, open, raw_client, release_cleanly,
-    request, within,
+    container_path, contenders, enter_queue_behind, hold, locker, open_store, raw_client,
+    release_cleanly, request, within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +55,7 @@ async fn node_name_and_token_of_a_contender(ensemble: &ZooKeeper) {
     let [child] = &contenders(&client, "named").await[..] else {
         panic!("one holds it and nobody waits");
     };
-    let path = format!("{}/{child}", container("named"));
+    let path = format!("{}/{child}", container_path("named"));
     let stat = client.check_stat(&path).await.unwrap().expect("it is held");
     assert_ne!(stat.ephemeral_owner, 0);
     let [attempt, session, number] = child
@@ -78,7 +78,7 @@ async fn node_name_and_token_of_a_contender(ensemble: &ZooKeeper) {
 
 /// A cycle takes three requests: creation and listing, sent together, and the deletion.
 async fn a_cycle_is_three_requests(ensemble: &ZooKeeper) {
-    let lock = open(&ensemble.servers()).await.lock();
+    let lock = open_store(&ensemble.servers()).await.lock();
     let cycle = async || {
         let request = request("counted", Duration::from_secs(60));
         let before = lock.requests_sent().unwrap();

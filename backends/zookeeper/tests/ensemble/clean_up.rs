@@ -9,7 +9,7 @@ use distlock_harness::servers::zookeeper::{Setup, ZooKeeper};
 use distlock_zookeeper::ZooKeeper as Backend;
 use zookeeper_client as zk;
 
-use crate::fixtures::{config, container, eventually, hold, raw_client, release_cleanly};
+use crate::fixtures::{config, container_path, eventually, hold, raw_client, release_cleanly};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unused_nodes_are_removed() {
@@ -25,22 +25,22 @@ async fn unused_nodes_are_removed() {
     config.reap_after = config.session_timeout * 2;
     let opened = Backend::open(config, Arc::new(SystemClock)).await.unwrap();
     let client = raw_client(&server.servers()).await;
-    container_of_a_name(&Locker::new(opened.lock()), &client).await;
-    mark_of_a_deleted_record(&*opened.records(), &client).await;
+    an_unused_container_is_removed(&Locker::new(opened.lock()), &client).await;
+    an_old_deletion_mark_is_removed(&*opened.records(), &client).await;
 }
 
-async fn is_there(client: &zk::Client, path: &str) -> bool {
+async fn node_exists(client: &zk::Client, path: &str) -> bool {
     client.sync("/").await.unwrap();
     client.check_stat(path).await.unwrap().is_some()
 }
 
 /// The servers remove the node, because it is a container.
-async fn container_of_a_name(locker: &Locker, client: &zk::Client) {
+async fn an_unused_container_is_removed(locker: &Locker, client: &zk::Client) {
     let guard = hold(locker, "a").await;
-    assert!(is_there(client, &container("a")).await);
+    assert!(node_exists(client, &container_path("a")).await);
     release_cleanly(guard).await;
     eventually("the node is removed", async || {
-        (!is_there(client, &container("a")).await).then_some(())
+        (!node_exists(client, &container_path("a")).await).then_some(())
     })
     .await;
     release_cleanly(hold(locker, "a").await).await;
@@ -48,28 +48,28 @@ async fn container_of_a_name(locker: &Locker, client: &zk::Client) {
 }
 
 /// A scan removes the mark when the mark is old enough.
-async fn mark_of_a_deleted_record(records: &dyn Records, client: &zk::Client) {
+async fn an_old_deletion_mark_is_removed(records: &dyn Records, client: &zk::Client) {
     let key = |text: &str| RecordKey::new(text).unwrap();
     let (marked, later) = (key("marked"), key("later"));
     let path = format!("/distlock/records/{}", encode("marked"));
-    let first = written_and_deleted(records, &marked).await;
+    let first = put_and_delete(records, &marked).await;
     assert!(
-        is_there(client, &path).await,
+        node_exists(client, &path).await,
         "its version is not forgotten"
     );
     eventually("the node is removed", async || {
         // The last write carries the servers' present time.
-        written_and_deleted(records, &later).await;
+        put_and_delete(records, &later).await;
         assert!(records.scan("", None, 10).await.unwrap().is_empty());
-        (!is_there(client, &path).await).then_some(())
+        (!node_exists(client, &path).await).then_some(())
     })
     .await;
-    let again = written_and_deleted(records, &marked).await;
+    let again = put_and_delete(records, &marked).await;
     assert!(again > first, "{again:?} after {first:?}");
     records.close().await;
 }
 
-async fn written_and_deleted(records: &dyn Records, key: &RecordKey) -> Version {
+async fn put_and_delete(records: &dyn Records, key: &RecordKey) -> Version {
     let written = records.put(key, b"v", Expect::Absent).await.unwrap();
     let Written::Stored(version) = written else {
         panic!("{key:?} was deleted");

@@ -12,7 +12,7 @@ use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;
 use zookeeper_client as zk;
 
-use crate::fixtures::{container, hold, locker, pause, raw_client, release_cleanly, within};
+use crate::fixtures::{container_path, hold, locker, pause, raw_client, release_cleanly, within};
 
 /// Simulates a server that removes a container at the first opportunity.
 pub(crate) async fn removed_while_in_use(ensemble: &ZooKeeper) {
@@ -24,7 +24,7 @@ pub(crate) async fn removed_while_in_use(ensemble: &ZooKeeper) {
         locker(&ensemble.servers()).await,
     ];
     let client = raw_client(&ensemble.servers()).await;
-    let path = container(NAME);
+    let path = container_path(NAME);
     let removed = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&removed);
     let remover = tokio::spawn(async move {

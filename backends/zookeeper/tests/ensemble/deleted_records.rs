@@ -15,7 +15,7 @@ async fn put(records: &dyn Records, key: &RecordKey) -> Version {
     }
 }
 
-async fn delete(records: &dyn Records, key: &RecordKey) {
+async fn put_and_delete(records: &dyn Records, key: &RecordKey) {
     let version = put(records, key).await;
     let deleted = records.delete(key, version).await.unwrap();
     assert_eq!(deleted, Deleted::Done);
@@ -43,7 +43,7 @@ async fn a_deletion_mark_outlasts_a_session_longer_than_requested() {
     let opened = Backend::open(config, Arc::new(SystemClock)).await.unwrap();
     let records = opened.records();
     let key = |text: &str| RecordKey::new(text).unwrap();
-    delete(&*records, &key("marked")).await;
+    put_and_delete(&*records, &key("marked")).await;
     let client = raw_client(&server.servers()).await;
     let path = |text: &str| format!("/distlock/records/{}", encode(text));
     let written = async |text: &str| {
@@ -54,7 +54,7 @@ async fn a_deletion_mark_outlasts_a_session_longer_than_requested() {
     let marked = written("marked").await.unwrap();
     // A scan knows the present time from the last write.
     eventually("old enough by the clock of the server", async || {
-        delete(&*records, &key("later")).await;
+        put_and_delete(&*records, &key("later")).await;
         (written("later").await? > marked + reap_after).then_some(())
     })
     .await;

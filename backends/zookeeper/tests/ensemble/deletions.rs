@@ -9,12 +9,12 @@ use crate::{
         SESSION, contenders, enter_queue, eventually, hold, locker, pause, raw_client,
         release_cleanly,
     },
-    partitions::{behind_proxies, mend},
+    partitions::{mend_all, start_proxies},
 };
 
 /// A waiter gives up while no server can be reached, for a time too short to lose the session.
 pub(crate) async fn entry_given_up_while_cut_off(ensemble: &ZooKeeper) {
-    let (proxies, servers) = behind_proxies(ensemble).await;
+    let (proxies, servers) = start_proxies(ensemble).await;
     let (cut_off, direct) = (locker(&servers).await, locker(&ensemble.servers()).await);
     let client = raw_client(&ensemble.servers()).await;
     let kept = hold(&cut_off, "kept").await;
@@ -29,7 +29,7 @@ pub(crate) async fn entry_given_up_while_cut_off(ensemble: &ZooKeeper) {
     assert!(waiting.await.unwrap_err().is_cancelled());
     // The first try is lost.
     pause(Duration::from_millis(500)).await;
-    mend(&proxies);
+    mend_all(&proxies);
     eventually("its entry is gone", async || {
         (contenders(&client, "given up").await.len() == 1).then_some(())
     })

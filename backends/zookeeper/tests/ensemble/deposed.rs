@@ -11,7 +11,7 @@ use distlock_harness::{
 };
 
 use crate::fixtures::{
-    SESSION, enter_queue_behind, eventually, hold, locker, now, open, release_cleanly, within,
+    SESSION, enter_queue_behind, eventually, hold, locker, now, open_store, release_cleanly, within,
 };
 
 /// How long a deposed leader believes that it leads: longer than a session and an election
@@ -37,7 +37,7 @@ struct Route {
 
 impl Route {
     /// A proxy between any two servers, to the port that `port` picks.
-    async fn between(ports: &[Ports], port: fn(&Ports) -> u16) -> Vec<Self> {
+    async fn start_all(ports: &[Ports], port: fn(&Ports) -> u16) -> Vec<Self> {
         let mut routes = Vec::new();
         for from in 0..ports.len() {
             for to in (0..ports.len()).filter(|to| *to != from) {
@@ -66,7 +66,7 @@ impl Split {
     async fn start() -> Self {
         for _ in 0..STARTS {
             let split = Self::try_start().await;
-            if split.uses_the_proxies() {
+            if split.uses_only_proxies() {
                 return split;
             }
         }
@@ -74,7 +74,7 @@ impl Split {
     }
 
     /// Whether the leader has an election connection to each follower through a proxy.
-    fn uses_the_proxies(&self) -> bool {
+    fn uses_only_proxies(&self) -> bool {
         let leader = self.leader;
         self.followers().iter().all(|follower| {
             let ends = [(leader, *follower), (*follower, leader)];
@@ -88,8 +88,8 @@ impl Split {
 
     async fn try_start() -> Self {
         let ports = [(); 3].map(|()| Ports::pick().unwrap());
-        let following = Route::between(&ports, |ports| ports.quorum).await;
-        let electing = Route::between(&ports, |ports| ports.election).await;
+        let following = Route::start_all(&ports, |ports| ports.quorum).await;
+        let electing = Route::start_all(&ports, |ports| ports.election).await;
         let ticks = SYNC_LIMIT.as_millis() / 250;
         let ensemble = ZooKeeper::start_with(&Setup {
             detours: following.iter().map(Route::detour).collect(),
@@ -134,16 +134,16 @@ impl Split {
         }
     }
 
-    fn at_the_leader(&self) -> String {
+    fn leader_address(&self) -> String {
         self.ensemble.server(self.leader)
     }
 
-    fn elsewhere(&self) -> String {
+    fn follower_addresses(&self) -> String {
         let others = self.followers().map(|at| self.ensemble.address(at));
         self.ensemble.reached_at(&others)
     }
 
-    fn old_leader_believes(&self) -> bool {
+    fn old_leader_still_leads(&self) -> bool {
         self.ensemble.mode(self.leader).as_deref() == Some("leader")
     }
 }
@@ -151,10 +151,10 @@ impl Split {
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_trusts_a_leader_that_was_deposed() {
     let split = Split::start().await;
-    let ours = locker(&split.at_the_leader()).await;
-    let theirs = locker(&split.elsewhere()).await;
-    let store = open(&split.at_the_leader()).await;
-    let other_store = open(&split.elsewhere()).await;
+    let ours = locker(&split.leader_address()).await;
+    let theirs = locker(&split.follower_addresses()).await;
+    let store = open_store(&split.leader_address()).await;
+    let other_store = open_store(&split.follower_addresses()).await;
     let guard = hold(&ours, "a").await;
     let next = enter_queue_behind(&guard, &theirs).await;
     let (old_records, new_records) = (store.records(), other_store.records());
@@ -167,7 +167,7 @@ async fn nobody_trusts_a_leader_that_was_deposed() {
     within("the loss is reported", guard.lost()).await;
     assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
     assert!(
-        split.old_leader_believes(),
+        split.old_leader_still_leads(),
         "otherwise the test shows nothing"
     );
     // While the old leader still answers, the new one serves writes that the old one does not know
@@ -178,7 +178,7 @@ async fn nobody_trusts_a_leader_that_was_deposed() {
     })
     .await;
     assert!(
-        split.old_leader_believes(),
+        split.old_leader_still_leads(),
         "otherwise the test shows nothing"
     );
     let read = old_records.get(&key).await;
@@ -206,7 +206,7 @@ async fn put(records: &dyn Records, key: &RecordKey, value: &[u8], expect: Expec
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_trusts_a_leader_whose_followers_were_started_again() {
     let mut split = Split::start().await;
-    let ours = locker(&split.at_the_leader()).await;
+    let ours = locker(&split.leader_address()).await;
     let guard = hold(&ours, "a").await;
     split.depose();
     let cut = now();
@@ -217,11 +217,11 @@ async fn nobody_trusts_a_leader_whose_followers_were_started_again() {
     within("the loss is reported", guard.lost()).await;
     assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
     assert!(
-        split.old_leader_believes(),
+        split.old_leader_still_leads(),
         "otherwise the test shows nothing"
     );
     split.ensemble.wait_until_serving().unwrap();
-    let theirs = locker(&split.elsewhere()).await;
+    let theirs = locker(&split.follower_addresses()).await;
     let next = hold(&theirs, "a").await;
     assert!(!watch.is_valid() && next.token() > guard.token());
     release_cleanly(next).await;

@@ -8,10 +8,10 @@ use zookeeper_client as zk;
 
 use crate::fixtures::{raw_client, within};
 
-const BAR: &str = "/account/fence";
+const FENCE_NODE: &str = "/account/fence";
 const LOG: &str = "/account/log";
 
-fn token(token: u64) -> Fence {
+fn fence_with_token(token: u64) -> Fence {
     Fence::new(
         FencingToken::new(token).unwrap(),
         OwnerId::new().tag(),
@@ -20,21 +20,25 @@ fn token(token: u64) -> Fence {
 }
 
 /// Writes its token to the log, if the fence accepts it.
-async fn note(client: &zk::Client, of: &Fence) -> Result<(), FenceError> {
-    let text = of.token.get().to_string();
-    let done = fence::write(client, BAR, of, |change| {
+async fn append_to_log(client: &zk::Client, fence: &Fence) -> Result<(), FenceError> {
+    let text = fence.token.get().to_string();
+    let done = fence::write(client, FENCE_NODE, fence, |change| {
         let path = format!("{LOG}/{text}-");
-        change.add_create(&path, b"", &kept(zk::CreateMode::PersistentSequential))
+        change.add_create(
+            &path,
+            b"",
+            &create_options(zk::CreateMode::PersistentSequential),
+        )
     });
     done.await.map(|done| assert_eq!(done.len(), 1))
 }
 
-fn kept(mode: zk::CreateMode) -> zk::CreateOptions<'static> {
+fn create_options(mode: zk::CreateMode) -> zk::CreateOptions<'static> {
     mode.with_acls(zk::Acls::creator_all())
 }
 
 /// The tokens in the log, in the order of their writes.
-async fn log(client: &zk::Client) -> Vec<u64> {
+async fn read_log(client: &zk::Client) -> Vec<u64> {
     client.sync(LOG).await.unwrap();
     let notes = client.list_children(LOG).await.unwrap();
     let mut notes: Vec<(u64, u64)> = notes
@@ -48,7 +52,7 @@ async fn log(client: &zk::Client) -> Vec<u64> {
     notes.into_iter().map(|(_, token)| token).collect()
 }
 
-fn kind(refused: FenceError) -> ErrorKind {
+fn failure_kind(refused: FenceError) -> ErrorKind {
     match refused {
         FenceError::Failed(error) => error.kind(),
         other => panic!("{other}"),
@@ -60,50 +64,58 @@ async fn only_the_latest_holder_changes_fenced_data() {
     let ensemble = ZooKeeper::start().unwrap();
     let client = raw_client(&ensemble.servers()).await;
     client
-        .create("/account", b"", &kept(zk::CreateMode::Persistent))
+        .create("/account", b"", &create_options(zk::CreateMode::Persistent))
         .await
         .unwrap();
     client
-        .create(LOG, b"", &kept(zk::CreateMode::Persistent))
+        .create(LOG, b"", &create_options(zk::CreateMode::Persistent))
         .await
         .unwrap();
-    let (early, late) = (token(7), token(8));
-    let refused = note(&client, &early).await.unwrap_err();
-    assert_eq!(kind(refused), ErrorKind::Corrupt, "there is no bar yet");
+    let (early, late) = (fence_with_token(7), fence_with_token(8));
+    let refused = append_to_log(&client, &early).await.unwrap_err();
+    assert_eq!(
+        failure_kind(refused),
+        ErrorKind::Corrupt,
+        "there is no bar yet"
+    );
 
     client
-        .create(BAR, b"", &kept(zk::CreateMode::Persistent))
+        .create(FENCE_NODE, b"", &create_options(zk::CreateMode::Persistent))
         .await
         .unwrap();
     for holder in [&early, &late, &late] {
-        note(&client, holder).await.unwrap();
+        append_to_log(&client, holder).await.unwrap();
     }
-    let refused = note(&client, &early).await.unwrap_err();
+    let refused = append_to_log(&client, &early).await.unwrap_err();
     assert!(matches!(
         refused.refusal(),
         Some(FenceRefusal::Older { seen, offered })
             if *seen == late.token && *offered == early.token
     ));
-    let refused = note(&client, &token(8)).await.unwrap_err();
+    let refused = append_to_log(&client, &fence_with_token(8))
+        .await
+        .unwrap_err();
     assert!(matches!(
         refused.refusal(),
         Some(FenceRefusal::SameTokenOtherOwner { .. })
     ));
-    assert_eq!(log(&client).await, [7, 8, 8]);
+    assert_eq!(read_log(&client).await, [7, 8, 8]);
 
     // A step that fails undoes the raised bar as well.
-    let later = token(100);
-    let missing = fence::write(&client, BAR, &later, |change| {
+    let later = fence_with_token(100);
+    let missing = fence::write(&client, FENCE_NODE, &later, |change| {
         change.add_set_data("/account/none", b"", None)
     });
     let refused = missing.await.unwrap_err();
     assert!(refused.to_string().contains("step 1"), "{refused}");
-    note(&client, &token(9)).await.unwrap();
+    append_to_log(&client, &fence_with_token(9)).await.unwrap();
     concurrent_holders(&ensemble.servers()).await;
 
-    client.set_data(BAR, b"garbage", None).await.unwrap();
-    let refused = note(&client, &token(10_000)).await.unwrap_err();
-    assert_eq!(kind(refused), ErrorKind::Corrupt);
+    client.set_data(FENCE_NODE, b"garbage", None).await.unwrap();
+    let refused = append_to_log(&client, &fence_with_token(10_000))
+        .await
+        .unwrap_err();
+    assert_eq!(failure_kind(refused), ErrorKind::Corrupt);
 }
 
 /// Another holder may raise the bar between a read of the bar and the change. The changes are in
@@ -115,7 +127,7 @@ async fn concurrent_holders(servers: &str) {
         holders.push(tokio::spawn(async move {
             let mut written = 0;
             for round in 10..30 {
-                match note(&client, &token(round * 4 + turn)).await {
+                match append_to_log(&client, &fence_with_token(round * 4 + turn)).await {
                     Ok(()) => written += 1,
                     Err(refused) => assert!(refused.refusal().is_some(), "{refused}"),
                 }
@@ -125,7 +137,7 @@ async fn concurrent_holders(servers: &str) {
     }
     let written = within("all have written", join_all(holders)).await;
     let written: usize = written.into_iter().map(Result::unwrap).sum();
-    let tokens = log(&raw_client(servers).await).await;
+    let tokens = read_log(&raw_client(servers).await).await;
     assert_eq!(tokens.len(), 4 + written);
     assert!(tokens.is_sorted(), "{tokens:?}");
 }

@@ -30,7 +30,7 @@ pub(crate) fn config(servers: &str) -> ZooKeeperConfig {
     config
 }
 
-pub(crate) async fn open(servers: &str) -> ZooKeeper {
+pub(crate) async fn open_store(servers: &str) -> ZooKeeper {
     ZooKeeper::open(config(servers), Arc::new(SystemClock))
         .await
         .expect("opens")
@@ -38,7 +38,7 @@ pub(crate) async fn open(servers: &str) -> ZooKeeper {
 
 /// A locker whose keeper thread is connected.
 pub(crate) async fn locker(servers: &str) -> Locker {
-    let locker = Locker::new(open(servers).await.lock());
+    let locker = Locker::new(open_store(servers).await.lock());
     locker.ready().await.expect("connects");
     locker
 }
@@ -57,7 +57,7 @@ pub(crate) async fn raw_client(servers: &str) -> zk::Client {
 }
 
 /// The path of a name's contenders.
-pub(crate) fn container(name: &str) -> String {
+pub(crate) fn container_path(name: &str) -> String {
     format!("/distlock/locks/{}", encode(name))
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn container(name: &str) -> String {
 pub(crate) async fn contenders(client: &zk::Client, name: &str) -> Vec<String> {
     eventually("an answer", async || {
         client.sync("/").await.ok()?;
-        match client.list_children(&container(name)).await {
+        match client.list_children(&container_path(name)).await {
             Ok(children) => Some(children),
             Err(zk::Error::NoNode) => Some(Vec::new()),
             Err(_) => None,
@@ -89,20 +89,20 @@ pub(crate) async fn hold(locker: &Locker, name: &str) -> Guard {
 
 /// Waits in the queue, alone behind the holder. Answers with the guard and the moment of the grant.
 pub(crate) async fn enter_queue(locker: &Locker, name: &str) -> JoinHandle<(Guard, Moment)> {
-    let stand = async |many: u32| {
+    let wait_for_waiters = async |many: u32| {
         eventually("the contender is in the queue", async || {
-            (waiters(locker, name).await == many).then_some(())
+            (count_waiters(locker, name).await == many).then_some(())
         })
         .await;
     };
     // A contender that tried and did not wait has gone.
-    stand(0).await;
+    wait_for_waiters(0).await;
     let acquiring = locker.lock(name).wait(SOON * 2).acquire();
     let waiting = tokio::spawn(async move {
         let guard = acquiring.await.expect("acquires");
         (guard, now())
     });
-    stand(1).await;
+    wait_for_waiters(1).await;
     waiting
 }
 
@@ -120,7 +120,7 @@ pub(crate) async fn enter_queue_behind(
     })
 }
 
-pub(crate) async fn waiters(locker: &Locker, name: &str) -> u32 {
+pub(crate) async fn count_waiters(locker: &Locker, name: &str) -> u32 {
     let info = locker.inspect(name).await.expect("answers");
     info.waiters.expect("is counted")
 }
@@ -136,14 +136,14 @@ pub(crate) fn request(name: &str, ttl: Duration) -> AcquireRequest {
 }
 
 /// Requests that all servers have received from clients so far.
-pub(crate) fn requests(ensemble: &servers::ZooKeeper) -> u64 {
+pub(crate) fn requests_received(ensemble: &servers::ZooKeeper) -> u64 {
     (0..ensemble.len())
-        .map(|at| figure(ensemble, at, "zk_packets_received"))
+        .map(|at| server_figure(ensemble, at, "zk_packets_received"))
         .sum()
 }
 
 /// A figure that a server reports about itself.
-pub(crate) fn figure(ensemble: &servers::ZooKeeper, at: usize, name: &str) -> u64 {
+pub(crate) fn server_figure(ensemble: &servers::ZooKeeper, at: usize, name: &str) -> u64 {
     let answer = ensemble.ask(at, "mntr").expect("answers");
     let line = answer.lines().find_map(|line| line.strip_prefix(name));
     let figure = line.and_then(|figure| figure.trim().parse().ok());

@@ -13,12 +13,12 @@ use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::fixtures::{
-    contenders, eventually, hold, locker, open, pause, raw_client, release_cleanly, request,
-    requests, waiters, within,
+    contenders, count_waiters, eventually, hold, locker, open_store, pause, raw_client,
+    release_cleanly, request, requests_received, within,
 };
 
 /// Each waiter watches only the one ahead, so a turn costs the same with any number of waiters.
-pub(crate) async fn with_cancellations(ensemble: &ZooKeeper) {
+pub(crate) async fn a_turn_costs_the_same_with_many_waiters(ensemble: &ZooKeeper) {
     let few = requests_per_turn(ensemble, 40).await;
     let many = requests_per_turn(ensemble, 200).await;
     // About four requests for the turn itself, and the requests of waiters that gave up in between.
@@ -42,7 +42,7 @@ async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut stores: Vec<Arc<dyn DistLock>> = Vec::new();
     for _ in 0..SESSIONS {
-        stores.push(open(&ensemble.servers()).await.lock());
+        stores.push(open_store(&ensemble.servers()).await.lock());
     }
     let client = raw_client(&ensemble.servers()).await;
     let name = format!("crowd-{many}");
@@ -67,7 +67,7 @@ async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
                     contender.wait(Duration::from_secs(60)).await;
                 }
             };
-            let has_enough = async {
+            let gives_up = async {
                 let Some(patience) = patience else {
                     return std::future::pending().await;
                 };
@@ -76,7 +76,7 @@ async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
             };
             let grant = tokio::select! {
                 grant = acquire => grant,
-                () = has_enough => return Turn::GaveUp,
+                () = gives_up => return TurnOutcome::GaveUp,
             };
             assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
             pause(TURN).await;
@@ -84,16 +84,16 @@ async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
             let lease = Lease::new(request.name.clone(), request.owner, Some(grant.token));
             lock.release(&lease).await.unwrap();
             match patience {
-                None => Turn::Stayed,
-                Some(_) => Turn::WasLucky,
+                None => TurnOutcome::Stayed,
+                Some(_) => TurnOutcome::AcquiredInTime,
             }
         });
     }
     eventually("all are in the queue", async || {
-        (waiters(&first, &name).await == many).then_some(())
+        (count_waiters(&first, &name).await == many).then_some(())
     })
     .await;
-    let before = requests(ensemble);
+    let before = requests_received(ensemble);
     begin.send_replace(true);
     release_cleanly(guard).await;
     let mut turns = Vec::new();
@@ -103,9 +103,9 @@ async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
         }
     };
     within("everybody who stays gets the lock", all).await;
-    let sent = requests(ensemble) - before;
+    let sent = requests_received(ensemble) - before;
     let count = |kind| turns.iter().filter(|turn| **turn == kind).count();
-    let (stayed, gave_up) = (count(Turn::Stayed), count(Turn::GaveUp));
+    let (stayed, gave_up) = (count(TurnOutcome::Stayed), count(TurnOutcome::GaveUp));
     assert_eq!(stayed, many as usize / 2);
     assert!(
         gave_up >= many as usize / 10,
@@ -127,9 +127,9 @@ async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
 
 /// The outcome for one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum TurnOutcome {
     GaveUp,
     Stayed,
     /// It got the lock and would have given up later.
-    WasLucky,
+    AcquiredInTime,
 }

@@ -7,8 +7,8 @@ use distlock_harness::{Process, servers::zookeeper::ZooKeeper};
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
 
 use crate::fixtures::{
-    SOON, container, contenders, enter_queue, eventually, hold, locker, raw_client,
-    release_cleanly, waiters, within,
+    SOON, container_path, contenders, count_waiters, enter_queue, eventually, hold, locker,
+    raw_client, release_cleanly, within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -22,7 +22,7 @@ async fn other_recipes_share_the_queue() {
 async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
     let ours = locker(&ensemble.servers()).await;
     let client = raw_client(&ensemble.servers()).await;
-    let path = container("shared");
+    let path = container_path("shared");
     let recipe = || {
         let prefix = LockPrefix::new_curator(&path, "lock-").unwrap();
         let options = LockOptions::new(Acls::creator_all())
@@ -47,7 +47,7 @@ async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
             biased;
             _ = &mut theirs => panic!("got a lock that is held"),
             () = async {
-                let is_queued = async || (waiters(&ours, "shared").await == 1).then_some(());
+                let is_queued = async || (count_waiters(&ours, "shared").await == 1).then_some(());
                 eventually("the contender is in the queue", is_queued).await;
             } => {}
         }
@@ -96,14 +96,14 @@ async fn pythons_kazoo(ensemble: &ZooKeeper) {
     python
         // Not as an argument, because a process list shows arguments to everybody.
         .env("SERVERS", ensemble.servers())
-        .args(["-c", KAZOO, &container("python")])
+        .args(["-c", KAZOO, &container_path("python")])
         .arg(&go_on);
     let mut theirs = Process::spawn(&mut python).unwrap();
     eventually("the contender is in the queue", async || {
         let running = theirs.is_running().unwrap();
         let missing = "python3-kazoo is needed (Debian: apt-get install python3-kazoo)";
         assert!(running, "{missing}\n{}", theirs.output());
-        (waiters(&ours, "python").await == 1).then_some(())
+        (count_waiters(&ours, "python").await == 1).then_some(())
     })
     .await;
     assert_eq!(theirs.output(), "", "it waits");

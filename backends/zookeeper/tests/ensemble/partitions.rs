@@ -11,14 +11,14 @@ use distlock_harness::{
 use crate::{
     deletions,
     fixtures::{
-        SESSION, container, contenders, enter_queue, enter_queue_behind, eventually, hold, locker,
-        pause, raw_client, release_cleanly, within,
+        SESSION, container_path, contenders, enter_queue, enter_queue_behind, eventually, hold,
+        locker, pause, raw_client, release_cleanly, within,
     },
     protocol_proxy::{ProtocolProxy, Request},
 };
 
 /// A proxy before each server, and the addresses of the proxies.
-pub(crate) async fn behind_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, String) {
+pub(crate) async fn start_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, String) {
     let mut proxies = Vec::new();
     for at in 0..ensemble.len() {
         proxies.push(FaultProxy::start(ensemble.address(at)).await.unwrap());
@@ -27,28 +27,28 @@ pub(crate) async fn behind_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, St
     (proxies, ensemble.reached_at(&addresses))
 }
 
-fn cut(proxies: &[FaultProxy]) {
+fn cut_all(proxies: &[FaultProxy]) {
     for proxy in proxies {
         proxy.stop(Direction::ToServer);
         proxy.stop(Direction::ToClient);
     }
 }
 
-pub(crate) fn mend(proxies: &[FaultProxy]) {
+pub(crate) fn mend_all(proxies: &[FaultProxy]) {
     for proxy in proxies {
         proxy.pass();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cut_off_from_one_server_from_all_and_beyond_the_session_timeout() {
+async fn locks_survive_one_unreachable_server_and_are_lost_without_any() {
     let ensemble = ZooKeeper::start_with(&Setup {
         // `cons` lists the sessions that are connected to a server.
         settings: vec!["4lw.commands.whitelist=srvr,mntr,cons".into()],
         ..Setup::default()
     })
     .unwrap();
-    let (proxies, servers) = behind_proxies(&ensemble).await;
+    let (proxies, servers) = start_proxies(&ensemble).await;
     let (cut_off, direct) = (locker(&servers).await, locker(&ensemble.servers()).await);
     let client = raw_client(&ensemble.servers()).await;
 
@@ -61,7 +61,7 @@ async fn cut_off_from_one_server_from_all_and_beyond_the_session_timeout() {
     let ahead = hold(&direct, "awaited").await;
     let queued = enter_queue(&cut_off, "awaited").await;
     let next = enter_queue_behind(&holder, &direct).await;
-    cut(&proxies);
+    cut_all(&proxies);
     let reason = within("the loss is reported", holder.lost()).await;
     assert!(
         matches!(reason, LossReason::Unreachable | LossReason::SessionLost),
@@ -73,7 +73,7 @@ async fn cut_off_from_one_server_from_all_and_beyond_the_session_timeout() {
         (contenders(&client, "awaited").await.len() == 1).then_some(())
     })
     .await;
-    mend(&proxies);
+    mend_all(&proxies);
     // The old holder's release changes nothing.
     assert!(!holder.release().await.is_clean());
     eventually("the contender is in the queue again", async || {
@@ -115,7 +115,7 @@ async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
     }
     let client = raw_client(&ensemble.servers()).await;
     let node = &contenders(&client, "one").await[0];
-    let path = format!("{}/{node}", container("one"));
+    let path = format!("{}/{node}", container_path("one"));
     let stat = client.check_stat(&path).await.unwrap().unwrap();
     let sessions = ensemble.ask(follower, "cons").unwrap();
     let session = format!("sid={:#x},", stat.ephemeral_owner);
@@ -183,13 +183,13 @@ async fn a_watch_whose_answer_was_lost(ensemble: &ZooKeeper) {
         // node's own watch can report the removal.
         let name = format!("watched-{round}");
         let asked = cut_off.lock(&name).ttl(SESSION).renew(Renew::Manual);
-        proxy.lose_answer(Request::checks);
+        proxy.lose_next_answer(Request::is_existence_check);
         let guard = asked.acquire().await.unwrap();
-        within("the answer is lost", proxy.lost_answer()).await;
+        within("the answer is lost", proxy.wait_for_lost_answer()).await;
         proxy.accept_again();
         eventually("connected again", async || guard.extend(SESSION).await.ok()).await;
         let node = &contenders(&client, &name).await[0];
-        let path = format!("{}/{node}", container(&name));
+        let path = format!("{}/{node}", container_path(&name));
         client.delete(&path, None).await.unwrap();
         let reason = within("the loss is reported", guard.lost()).await;
         assert_eq!(reason, LossReason::Removed, "round {round}");

@@ -53,14 +53,14 @@ struct ProxyState {
     requests: Mutex<Vec<Request>>,
     connections: AtomicUsize,
     /// The answer to the next request of this kind is lost.
-    lose: Mutex<Option<Kind>>,
+    lose_answer_to: Mutex<Option<RequestFilter>>,
     hold_answers: watch::Sender<bool>,
     /// Whether new connections have to wait.
     shut: watch::Sender<bool>,
 }
 
 /// Tells whether a request is of some kind.
-type Kind = fn(Request) -> bool;
+type RequestFilter = fn(Request) -> bool;
 
 /// A request that a client has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,22 +73,22 @@ pub(crate) struct Request {
 
 impl Request {
     /// Whether it creates a node.
-    pub(crate) const fn creates(self) -> bool {
+    pub(crate) const fn is_creation(self) -> bool {
         matches!(self.operation, 1 | 15)
     }
 
     /// Whether it asks if a node exists, with or without a watch.
-    pub(crate) const fn checks(self) -> bool {
+    pub(crate) const fn is_existence_check(self) -> bool {
         self.operation == 3
     }
 
     /// Whether it is a multi-request, as each proof is.
-    pub(crate) const fn proves(self) -> bool {
+    pub(crate) const fn is_multi(self) -> bool {
         self.operation == 14
     }
 
     /// Whether it lists the children of a node.
-    pub(crate) const fn lists(self) -> bool {
+    pub(crate) const fn is_listing(self) -> bool {
         matches!(self.operation, 8 | 12)
     }
 }
@@ -137,14 +137,14 @@ impl ProtocolProxy {
     }
 
     /// The session that was opened last.
-    pub(crate) fn session(&self) -> Session {
+    pub(crate) fn newest_session(&self) -> Session {
         let opened = self.shared.opened.lock().expect("not poisoned");
         opened.last().expect("one was opened").clone()
     }
 
     /// Cuts all connections. A client that comes back with the newest session is given a new one.
     pub(crate) fn swap_session(&self) {
-        let replaced_session = self.session().id;
+        let replaced_session = self.newest_session().id;
         *self.shared.replaced_session.lock().expect("not poisoned") = Some(replaced_session);
         self.disconnects.send_modify(|count| *count += 1);
     }
@@ -162,12 +162,12 @@ impl ProtocolProxy {
 
     /// Loses the answer to the next such request, together with its connection. No client can
     /// connect from then on.
-    pub(crate) fn lose_answer(&self, to: Kind) {
-        *self.shared.lose.lock().expect("not poisoned") = Some(to);
+    pub(crate) fn lose_next_answer(&self, to: RequestFilter) {
+        *self.shared.lose_answer_to.lock().expect("not poisoned") = Some(to);
     }
 
     /// Waits until the answer was lost.
-    pub(crate) async fn lost_answer(&self) {
+    pub(crate) async fn wait_for_lost_answer(&self) {
         let mut shut = self.shared.shut.subscribe();
         let _ = shut.wait_for(|shut| *shut).await;
     }
@@ -256,13 +256,16 @@ async fn forward_requests(
 ) -> io::Result<()> {
     loop {
         let frame = receive(&mut from).await?;
-        let (sent, operation) = (number(&frame, NUMBER)?, number(&frame, OPERATION)?);
+        let (sent, operation) = (
+            read_number(&frame, NUMBER)?,
+            read_number(&frame, OPERATION)?,
+        );
         if sent >= 0 {
             let request = Request {
                 connection,
                 operation,
             };
-            let mut lose = shared.lose.lock().expect("not poisoned");
+            let mut lose = shared.lose_answer_to.lock().expect("not poisoned");
             if lose.take_if(|is_it| is_it(request)).is_some() {
                 lost.store(sent, Ordering::SeqCst);
             }
@@ -283,7 +286,7 @@ async fn forward_answers(
     let mut hold = shared.hold_answers.subscribe();
     loop {
         let frame = receive(&mut from).await?;
-        let answered = number(&frame, NUMBER)?;
+        let answered = read_number(&frame, NUMBER)?;
         if answered > 0 && answered == lost.load(Ordering::SeqCst) {
             shared.shut.send_replace(true);
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -293,7 +296,7 @@ async fn forward_answers(
     }
 }
 
-fn number(frame: &[u8], at: std::ops::Range<usize>) -> io::Result<i32> {
+fn read_number(frame: &[u8], at: std::ops::Range<usize>) -> io::Result<i32> {
     let bytes = frame.get(at).ok_or(io::ErrorKind::InvalidData)?;
     Ok(i32::from_be_bytes(
         bytes.try_into().map_err(io::Error::other)?,

@@ -15,14 +15,15 @@ use tokio::task::JoinSet;
 use crate::{
     containers,
     fixtures::{
-        SESSION, SOON, container, contenders, enter_queue, enter_queue_behind, eventually, hold,
-        locker, now, open, pause, raw_client, release_cleanly, request, requests, within,
+        SESSION, SOON, container_path, contenders, enter_queue, enter_queue_behind, eventually,
+        hold, locker, now, open_store, pause, raw_client, release_cleanly, request,
+        requests_received, within,
     },
     many_waiters,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_with_many_waiters_cancellations_and_manual_deletions() {
+async fn queues_serve_every_waiter_and_keep_no_node() {
     let ensemble = ZooKeeper::start().unwrap();
     waiters_are_listed_in_order(&ensemble).await;
     nodes_removed_by_hand(&ensemble).await;
@@ -32,7 +33,7 @@ async fn queues_with_many_waiters_cancellations_and_manual_deletions() {
     closing_wakes_those_behind(&ensemble).await;
     a_grant_that_came_too_late(&ensemble).await;
     containers::removed_while_in_use(&ensemble).await;
-    many_waiters::with_cancellations(&ensemble).await;
+    many_waiters::a_turn_costs_the_same_with_many_waiters(&ensemble).await;
 }
 
 /// Every client sees who comes next, and in which order.
@@ -96,7 +97,7 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
         all.into_iter().find(|child| !holders.contains(child))
     })
     .await;
-    let path = |child: &str| format!("{}/{child}", container("removed"));
+    let path = |child: &str| format!("{}/{child}", container_path("removed"));
     // The length of a lease. The lease is over by then, because it began earlier.
     let at_once = SESSION * 2 / 3;
     guard.extend(ttl).await.expect("is held");
@@ -136,7 +137,7 @@ async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
             // Time for the watch on the container.
             pause(Duration::from_millis(20)).await;
         }
-        client.delete(&container(&name), None).await.unwrap();
+        client.delete(&container_path(&name), None).await.unwrap();
         for _ in 1..times {
             release_cleanly(hold(&theirs, &name).await).await;
         }
@@ -217,9 +218,9 @@ async fn renewals_are_shared(ensemble: &ZooKeeper) {
         }
         // The requests that follow a grant are over.
         pause(Duration::from_millis(500)).await;
-        let before = requests(ensemble);
+        let before = requests_received(ensemble);
         pause(SESSION).await;
-        costs.push(requests(ensemble) - before);
+        costs.push(requests_received(ensemble) - before);
         assert!(guards.iter().all(Guard::is_valid));
     }
     for guard in guards {
@@ -254,7 +255,7 @@ async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
 
 /// A grant that comes too late is given back, and its contender asks again.
 async fn a_grant_that_came_too_late(ensemble: &ZooKeeper) {
-    let store = open(&ensemble.servers()).await;
+    let store = open_store(&ensemble.servers()).await;
     let lock = store.lock();
     let request = request("late", Duration::from_secs(60));
     let mut contender = lock.contend(&request).await.unwrap();

@@ -5,7 +5,7 @@ use distlock_harness::servers::zookeeper::ZooKeeper;
 use tokio::task::JoinHandle;
 
 use crate::{
-    access::refused,
+    access::open_refused,
     fixtures::{
         config, contenders, enter_queue_behind, eventually, hold, locker, raw_client,
         release_cleanly, within,
@@ -14,7 +14,11 @@ use crate::{
 
 /// Checks the next holder after a fault: whether or not the guard has outlived the fault, the next
 /// one comes after it, with a larger token.
-async fn passes_on(guard: Guard, next: JoinHandle<(Guard, distlock_core::Moment)>, fault: &str) {
+async fn check_next_holder(
+    guard: Guard,
+    next: JoinHandle<(Guard, distlock_core::Moment)>,
+    fault: &str,
+) {
     let token = guard.token();
     if guard.is_valid() {
         let _ = guard.release().await;
@@ -51,7 +55,7 @@ async fn a_leader_that_is_stopped_or_killed_is_replaced() {
             })
             .await;
         }
-        passes_on(guard, next, fault).await;
+        check_next_holder(guard, next, fault).await;
         if fault == "stopped" {
             ensemble.resume(leader).unwrap();
         } else {
@@ -67,7 +71,7 @@ async fn a_leader_that_is_stopped_or_killed_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_servers_restarted_with_their_data() {
+async fn locks_work_again_when_all_servers_restart_with_their_data() {
     let mut ensemble = ZooKeeper::start().unwrap();
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
@@ -83,7 +87,7 @@ async fn all_servers_restarted_with_their_data() {
         ensemble.restart(at).unwrap();
     }
     ensemble.wait_until_serving().unwrap();
-    passes_on(guard, next, "restarted").await;
+    check_next_holder(guard, next, "restarted").await;
     let again = hold(&ours, "a").await;
     assert_eq!(again.epoch(), epoch, "the history goes on");
     release_cleanly(again).await;
@@ -107,7 +111,7 @@ async fn without_a_quorum(ensemble: &mut ZooKeeper) {
     })
     .await;
     for servers in [last, ensemble.servers()] {
-        let error = refused(config(&servers)).await;
+        let error = open_refused(config(&servers)).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("no quorum"), "{error}");
     }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_the_servers_end_or_swap() {
+async fn holders_and_waiters_notice_an_ended_or_swapped_session() {
     let ensemble = ZooKeeper::start().unwrap();
     renewed_while_another_caller_stops_polling(&ensemble).await;
     ended_while_holding_and_waiting(&ensemble).await;
@@ -61,7 +61,7 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
     let queued = enter_queue(&ours, "awaited").await;
     // The next holder may overlap here: the servers themselves have given the lock away.
     let next = enter_queue(&theirs, "held").await;
-    let session = proxy.session();
+    let session = proxy.newest_session();
     eventually("the session has ended", async || {
         proxy.end_session(&session).await.ok()
     })
@@ -80,7 +80,7 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
         (contenders(&client, "awaited").await.len() == 2).then_some(())
     })
     .await;
-    assert_ne!(proxy.session(), session, "in another session");
+    assert_ne!(proxy.newest_session(), session, "in another session");
     let token = ahead.token();
     release_cleanly(ahead).await;
     let (queued, _) = within("the waiter gets the lock", queued).await.unwrap();
@@ -106,7 +106,7 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
     for guard in &guards {
         guard.extend(SESSION).await.unwrap();
     }
-    let session = proxy.session();
+    let session = proxy.newest_session();
     eventually("the session has ended", async || {
         proxy.end_session(&session).await.ok()
     })
@@ -130,7 +130,7 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
         assert!(again.token() > token);
         release_cleanly(again).await;
     }
-    assert_ne!(proxy.session(), session, "in another session");
+    assert_ne!(proxy.newest_session(), session, "in another session");
     ours.close().await;
 }
 

@@ -6,24 +6,24 @@ use distlock_harness::servers::zookeeper::{Setup, ZooKeeper};
 use zookeeper_client as zk;
 
 use crate::{
-    access::{alone, refused},
+    access::{open_refused, single_server},
     fixtures::{config, eventually, hold, locker, raw_client, release_cleanly},
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_room_for_another_connection() {
-    let server = ZooKeeper::start_with(&alone(&["maxClientCnxns=1"])).unwrap();
+async fn the_error_names_max_client_cnxns_when_a_server_is_full() {
+    let server = ZooKeeper::start_with(&single_server(&["maxClientCnxns=1"])).unwrap();
     let ours = locker(&server.servers()).await;
     let guard = hold(&ours, "a").await;
-    let error = refused(config(&server.servers())).await;
+    let error = open_refused(config(&server.servers())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("maxClientCnxns"), "{error}");
     release_cleanly(guard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_root_that_only_the_administrator_can_make() {
-    let server = ZooKeeper::start_with(&alone(&[])).unwrap();
+async fn the_error_asks_an_administrator_to_create_the_root() {
+    let server = ZooKeeper::start_with(&single_server(&[])).unwrap();
     let administrator = raw_client(&server.servers()).await;
     let ours = zk::CreateMode::Persistent.with_acls(zk::Acls::creator_all());
     administrator.mkdir("/team", &ours).await.unwrap();
@@ -31,7 +31,7 @@ async fn a_root_that_only_the_administrator_can_make() {
     administrator.set_acl("/team", &reads, None).await.unwrap();
     let mut wanted = config(&server.servers());
     wanted.root = "/team/app".into();
-    let error = refused(wanted.clone()).await;
+    let error = open_refused(wanted.clone()).await;
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     assert!(error.to_string().contains("/team/app"), "{error}");
     assert!(error.to_string().contains("create it"), "{error}");
@@ -40,8 +40,8 @@ async fn a_root_that_only_the_administrator_can_make() {
 /// A session that moves to another server lasts as long as that server allows, and the client
 /// library does not report it.
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_that_get_shorter_when_they_move() {
-    let mut server = ZooKeeper::start_with(&alone(&[])).unwrap();
+async fn health_fails_when_a_server_grants_shorter_sessions() {
+    let mut server = ZooKeeper::start_with(&single_server(&[])).unwrap();
     let ours = locker(&server.servers()).await;
     assert_eq!(limits(&ours).await[0].verdict, Verdict::Pass);
     server.restart_with(0, &["maxSessionTimeout=1000"]).unwrap();
@@ -56,10 +56,10 @@ async fn sessions_that_get_shorter_when_they_move() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_takes_small_requests_only() {
+async fn health_warns_when_a_server_refuses_the_largest_request() {
     let setup = Setup {
         java: vec!["-Djute.maxbuffer=200000".into()],
-        ..alone(&[])
+        ..single_server(&[])
     };
     let server = ZooKeeper::start_with(&setup).unwrap();
     let ours = locker(&server.servers()).await;

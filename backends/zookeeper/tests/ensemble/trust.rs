@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The trusted part of a session.
-fn trust() -> Duration {
+fn max_trust() -> Duration {
     SESSION * 2 / 3
 }
 
@@ -50,7 +50,7 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
     let lock = store.lock();
     let longest = lock.capabilities().max_lease.unwrap();
     assert_eq!(lock.capabilities().session_timeout, Some(SESSION));
-    assert!(longest <= trust(), "{longest:?}");
+    assert!(longest <= max_trust(), "{longest:?}");
     let ttl = lock.capabilities().default_ttl;
     assert!(ttl <= longest, "{ttl:?} is more than {longest:?}");
     let locker = Locker::new(lock);
@@ -82,7 +82,7 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
 async fn invalid_after_two_thirds(server: &ZooKeeper) {
     let proxy = FaultProxy::start(server.address(0)).await.unwrap();
     let clock = ManualClock::new();
-    let lock = by_clock(&server.reached_at(&[proxy.address()]), &clock).await;
+    let lock = open_with_clock(&server.reached_at(&[proxy.address()]), &clock).await;
     let locker = Locker::builder(lock).clock(Arc::new(clock.clone())).build();
     locker.ready().await.unwrap();
     let acquired = within("acquired", locker.lock("cut").ttl(LONG).acquire()).await;
@@ -90,9 +90,9 @@ async fn invalid_after_two_thirds(server: &ZooKeeper) {
     proxy.stop(Direction::ToServer);
     proxy.stop(Direction::ToClient);
     // The first part of the lease is still valid, so the end is the session's.
-    clock.advance(trust() / 4);
+    clock.advance(max_trust() / 4);
     assert!(guard.is_valid());
-    clock.advance(trust() - trust() / 4);
+    clock.advance(max_trust() - max_trust() / 4);
     assert!(!guard.is_valid(), "{guard:?}");
     within("the loss is reported", guard.lost()).await;
 }
@@ -102,16 +102,16 @@ async fn lease_counts_from_the_sending(server: &ZooKeeper) {
     // Young enough to be shared by a renewal that comes after it.
     let late = SESSION / 13;
     let proxy = ProtocolProxy::start(server.address(0)).await;
-    let proofs = || proxy.requests().iter().filter(|it| it.proves()).count();
+    let proofs = || proxy.requests().iter().filter(|it| it.is_multi()).count();
     let clock = ManualClock::new();
-    let lock = by_clock(&server.reached_at(&[proxy.address]), &clock).await;
+    let lock = open_with_clock(&server.reached_at(&[proxy.address]), &clock).await;
     let request = request("late", LONG);
     let Attempt::Acquired(grant) = lock.try_acquire(&request).await.unwrap() else {
         panic!("nobody else wants it");
     };
     let lease = Lease::new(request.name, request.owner, Some(grant.token));
     // By now a renewal needs another proof.
-    clock.advance(trust() / 2);
+    clock.advance(max_trust() / 2);
     let before = proofs();
     proxy.hold_answers(true);
     let renewing = renew(&lock, &lease);
@@ -119,17 +119,17 @@ async fn lease_counts_from_the_sending(server: &ZooKeeper) {
     clock.advance(late);
     proxy.hold_answers(false);
     let valid_for = within("answered", renewing).await.unwrap();
-    assert!(valid_for <= trust(), "{valid_for:?}");
+    assert!(valid_for <= max_trust(), "{valid_for:?}");
     let valid_for = within("answered", renew(&lock, &lease)).await.unwrap();
     assert_eq!(proofs(), before + 1, "the proof is shared");
-    assert!(valid_for <= trust() - late, "{valid_for:?}");
+    assert!(valid_for <= max_trust() - late, "{valid_for:?}");
     // Released, because `close` would wait for the lease to end, and this clock does not move.
     lock.release(&lease).await.unwrap();
     within("closed", lock.close()).await;
 }
 
 /// A store behind a proxy, on the test's clock.
-async fn by_clock(servers: &str, clock: &ManualClock) -> Arc<dyn DistLock> {
+async fn open_with_clock(servers: &str, clock: &ManualClock) -> Arc<dyn DistLock> {
     let config = config(servers);
     let store = Backend::open(config, Arc::new(clock.clone())).await;
     store.unwrap().lock()

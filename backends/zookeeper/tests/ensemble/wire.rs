@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 
 use crate::{
     fixtures::{
-        SOON, config, container, contenders, eventually, figure, hold, locker, now, raw_client,
-        release_cleanly, waiters, within,
+        SOON, config, container_path, contenders, count_waiters, eventually, hold, locker, now,
+        raw_client, release_cleanly, server_figure, within,
     },
     protocol_proxy::{ProtocolProxy, Request},
 };
@@ -20,7 +20,7 @@ use crate::{
 const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_and_requests_of_one_store() {
+async fn one_store_has_one_session_and_sends_few_requests() {
     let server = ZooKeeper::start_with(&Setup {
         servers: 1,
         tick: LONG / 20,
@@ -35,22 +35,22 @@ async fn sessions_and_requests_of_one_store() {
     }
 }
 
-async fn long_store(server: &ZooKeeper) -> Backend {
+async fn open_with_long_session(server: &ZooKeeper) -> Backend {
     let mut config = config(&server.servers());
     config.session_timeout = LONG;
     let opened = Backend::open(config, Arc::new(SystemClock)).await;
     opened.expect("opens")
 }
 
-fn sessions(server: &ZooKeeper) -> u64 {
-    figure(server, 0, "zk_global_sessions")
+fn count_sessions(server: &ZooKeeper) -> u64 {
+    server_figure(server, 0, "zk_global_sessions")
 }
 
 /// A store's locks, its records and its keeper threads share one session. The session ends with the
 /// last of them, also without a call of `close`.
 async fn one_store_is_one_session(server: &ZooKeeper) {
-    assert_eq!(sessions(server), 0);
-    let store = long_store(server).await;
+    assert_eq!(count_sessions(server), 0);
+    let store = open_with_long_session(server).await;
     let lockers = [Locker::new(store.lock()), Locker::new(store.lock())];
     for (locker, name) in lockers.iter().zip(["a", "b"]) {
         locker.ready().await.unwrap();
@@ -60,10 +60,10 @@ async fn one_store_is_one_session(server: &ZooKeeper) {
     assert_eq!(store.records().get(&key).await.unwrap(), None);
     let again = store.lock().reopen().await.unwrap();
     again.health().await.unwrap();
-    assert_eq!(sessions(server), 1);
+    assert_eq!(count_sessions(server), 1);
     let start = now();
     drop((store, lockers, again));
-    ends(server, "forgotten").await;
+    wait_for_no_session(server, "forgotten").await;
     assert!(
         now().since(start) < LONG / 2,
         "before the session times out"
@@ -74,26 +74,26 @@ async fn one_store_is_one_session(server: &ZooKeeper) {
 /// locks.
 async fn closing_ends_the_session(server: &ZooKeeper) {
     let open = async || {
-        let locker = Locker::new(long_store(server).await.lock());
+        let locker = Locker::new(open_with_long_session(server).await.lock());
         locker.ready().await.expect("connects");
         locker
     };
     let [ahead, closed, behind] = [open().await, open().await, open().await];
     release_cleanly(hold(&closed, "nothing is held").await).await;
-    assert_eq!(sessions(server), 3);
+    assert_eq!(count_sessions(server), 3);
     let guard = hold(&ahead, "closed").await;
     let mut queue: Vec<JoinHandle<_>> = Vec::new();
     for (locker, place) in [(&closed, 1), (&behind, 2)] {
         queue.push(tokio::spawn(locker.lock("closed").wait(SOON * 2).acquire()));
         eventually("the contender is in the queue", async || {
-            (waiters(&ahead, "closed").await == place).then_some(())
+            (count_waiters(&ahead, "closed").await == place).then_some(())
         })
         .await;
     }
     let start = now();
     closed.close().await;
     eventually("one session less", async || {
-        (sessions(server) == 2).then_some(())
+        (count_sessions(server) == 2).then_some(())
     })
     .await;
     release_cleanly(guard).await;
@@ -109,15 +109,15 @@ async fn closing_ends_the_session(server: &ZooKeeper) {
     release_cleanly(granted).await;
     ahead.close().await;
     behind.close().await;
-    ends(server, "closed").await;
+    wait_for_no_session(server, "closed").await;
     assert!(
         now().since(start) < LONG / 2,
         "before the sessions time out"
     );
 }
 
-async fn ends(server: &ZooKeeper, how: &str) {
-    eventually(how, async || (sessions(server) == 0).then_some(())).await;
+async fn wait_for_no_session(server: &ZooKeeper, how: &str) {
+    eventually(how, async || (count_sessions(server) == 0).then_some(())).await;
 }
 
 /// Neither request waits for the other's answer, so a free lock costs one round trip.
@@ -134,11 +134,14 @@ async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
     let acquiring = tokio::spawn(locker.lock("together").wait(SOON).acquire());
     eventually("both have come", async || {
         let requests = proxy.requests();
-        let creation = requests.iter().skip(before).position(|it| it.creates())?;
+        let creation = requests
+            .iter()
+            .skip(before)
+            .position(|it| it.is_creation())?;
         let [creation, next, ..] = requests[before + creation..] else {
             return None;
         };
-        assert!(next.lists(), "{requests:?}");
+        assert!(next.is_listing(), "{requests:?}");
         assert_eq!(next.connection, creation.connection, "{requests:?}");
         Some(())
     })
@@ -156,10 +159,10 @@ async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: b
     let locker = locker(&server.reached_at(&[proxy.address])).await;
     let client = raw_client(&server.servers()).await;
     release_cleanly(hold(&locker, "adopted").await).await;
-    let old = proxy.session();
-    proxy.lose_answer(Request::creates);
+    let old = proxy.newest_session();
+    proxy.lose_next_answer(Request::is_creation);
     let acquiring = tokio::spawn(locker.lock("adopted").wait(SOON).acquire());
-    within("the answer is lost", proxy.lost_answer()).await;
+    within("the answer is lost", proxy.wait_for_lost_answer()).await;
     let left = contenders(&client, "adopted").await;
     assert_eq!(left.len(), 1, "{left:?}");
     if swapped {
@@ -176,7 +179,7 @@ async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: b
     let held = contenders(&client, "adopted").await;
     assert_eq!(held.len(), 1, "{held:?}");
     assert_ne!(held, left);
-    let path = format!("{}/{}", container("adopted"), held[0]);
+    let path = format!("{}/{}", container_path("adopted"), held[0]);
     let stat = client.check_stat(&path).await.unwrap().expect("it is held");
     assert_ne!(stat.ephemeral_owner, old.id());
     assert_eq!(u64::try_from(stat.czxid).unwrap(), guard.token().get());

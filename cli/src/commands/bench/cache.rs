@@ -56,7 +56,9 @@ impl Subject for Way {
                 let Seen { found, mark } = cache.get(&self.key).await?;
                 if found.is_none() {
                     let value = load().await?;
-                    cache.put(&self.key, &unguarded(value)?, mark).await?;
+                    cache
+                        .put(&self.key, &loaded_without_lock(value)?, mark)
+                        .await?;
                 }
                 Ok(())
             }
@@ -77,7 +79,7 @@ impl Subject for Way {
 }
 
 /// No lock is taken, so all loads have the same token.
-fn unguarded(value: Option<Vec<u8>>) -> distlock::Result<Loaded> {
+fn loaded_without_lock(value: Option<Vec<u8>>) -> distlock::Result<Loaded> {
     Ok(Loaded {
         value: value.map(Arc::from),
         token: FencingToken::new(1)?,
@@ -88,20 +90,20 @@ fn unguarded(value: Option<Vec<u8>>) -> distlock::Result<Loaded> {
     })
 }
 
-pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Report> {
+pub(super) async fn measure_store(context: &Context, options: &Options) -> Outcome<Report> {
     let target = context.target(Sharing::Optional)?;
     let store = drivers::open(target.clone()).await?;
     output::print_message(format_args!(
         "measuring a value that is fresh for {TTL:?} and takes {LOAD:?} to load, for {:.1} s each",
         options.duration.as_secs_f64()
     ));
-    let report = side_by_side(&target, &store, options).await;
+    let report = measure_ways(&target, &store, options).await;
     store.close().await;
     report
 }
 
 /// Measures with the guard and without.
-pub(crate) async fn side_by_side(
+pub(crate) async fn measure_ways(
     target: &Target,
     store: &Store,
     options: &Options,
@@ -110,10 +112,10 @@ pub(crate) async fn side_by_side(
     let mut settings = Settings::ttl(TTL);
     settings.jitter = 0.0;
     settings.beta = 0.0;
-    let guard = CacheGuard::new(store, cache(target, store)?, settings)?;
+    let guard = CacheGuard::new(store, open_cache(target, store)?, settings)?;
     let arms = [
         ("guarded", CacheReader::Guarded(guard)),
-        ("naive", CacheReader::Naive(cache(target, store)?)),
+        ("naive", CacheReader::Naive(open_cache(target, store)?)),
     ];
     let arms = arms.map(|(arm, reader)| {
         let way = Way {
@@ -127,7 +129,7 @@ pub(crate) async fn side_by_side(
 }
 
 /// The cache that belongs to the store.
-fn cache(target: &Target, store: &Store) -> Outcome<Arc<dyn Cache>> {
+fn open_cache(target: &Target, store: &Store) -> Outcome<Arc<dyn Cache>> {
     let url = target.reveal_url();
     Ok(match target.scheme().as_deref() {
         // The URL's options are those of the lock store.

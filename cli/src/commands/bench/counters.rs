@@ -61,7 +61,7 @@ impl Subject for Way {
 
 impl Way {
     /// Whether the total is the sum of the conversations.
-    async fn agrees(&self) -> Outcome<bool> {
+    async fn total_is_right(&self) -> Outcome<bool> {
         let (mut sum, mut totals) = (0, Vec::new());
         for at in 0..CONVERSATIONS {
             let counter = Counter::new(self.user.as_str(), format!("conversation-{at}"))?;
@@ -79,27 +79,27 @@ impl Way {
     }
 }
 
-pub(super) async fn measured(context: &Context, options: &Options) -> Outcome<Report> {
+pub(super) async fn measure_store(context: &Context, options: &Options) -> Outcome<Report> {
     let target = context.target(Sharing::Optional)?;
     let store = drivers::open(target.clone()).await?;
     output::print_message(format_args!(
         "measuring each way for {:.1} s",
         options.duration.as_secs_f64()
     ));
-    let report = side_by_side(&target, &store, options).await;
+    let report = measure_ways(&target, &store, options).await;
     store.close().await;
     report
 }
 
 /// Measures every way that the store knows. Fails if a total is wrong at the end.
-pub(crate) async fn side_by_side(
+pub(crate) async fn measure_ways(
     target: &Target,
     store: &Store,
     options: &Options,
 ) -> Outcome<Report> {
     let user = options.name.clone().unwrap_or_else(|| USER.into());
     Counter::new(user.as_str(), "any")?;
-    let ways: Vec<_> = ways(target, store, &user)
+    let ways: Vec<_> = open_ways(target, store, &user)
         .await?
         .into_iter()
         .map(Arc::new)
@@ -110,7 +110,7 @@ pub(crate) async fn side_by_side(
         .collect();
     let report = measure(&arms, Workload::Counters, options).await?;
     for way in &ways {
-        if !way.agrees().await? {
+        if !way.total_is_right().await? {
             let says = format!(
                 "{}: the total of {user:?} is not the sum of its conversations",
                 way.name
@@ -121,7 +121,7 @@ pub(crate) async fn side_by_side(
     Ok(report)
 }
 
-async fn ways(target: &Target, store: &Store, user: &str) -> Outcome<Vec<Way>> {
+async fn open_ways(target: &Target, store: &Store, user: &str) -> Outcome<Vec<Way>> {
     let counted = [(); 2].map(|()| Arc::new(CountingStore::new(store)));
     let [locked, optimistic] = &counted;
     let way = |name, counters, calls| Way {

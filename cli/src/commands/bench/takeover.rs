@@ -13,7 +13,7 @@ use crate::{
     group::Signals,
     limits, output,
     progress::Progress,
-    takeover::{self, Flood, Ground, Load, ROUTES, Soak},
+    takeover::{self, Flood, Load, ROUTES, SharedStore, Soak},
 };
 
 /// Accounts at the same time, by default.
@@ -36,7 +36,7 @@ pub(super) struct TakeoverRounds {
 pub(super) struct Takeover {
     /// Logins per second in all; latencies count from when each was due. As many as there can be
     /// unless set
-    #[arg(long, value_name = "LOGINS", value_parser = rate)]
+    #[arg(long, value_name = "LOGINS", value_parser = parse_rate)]
     rate: Option<f64>,
     /// How many gateway nodes [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
@@ -75,7 +75,7 @@ pub(super) struct Takeover {
 
 impl Takeover {
     /// The first flag that belongs to this workload only.
-    pub(super) fn given(&self) -> Option<&'static str> {
+    pub(super) fn first_given_flag(&self) -> Option<&'static str> {
         [
             (self.rate.is_some(), "--rate"),
             (self.nodes.is_some(), "--nodes"),
@@ -105,20 +105,20 @@ impl Takeover {
         limits::raise_open_files();
         let target = context.target(Sharing::Optional)?;
         let store = drivers::open(target.clone()).await?;
-        let ground = Ground::new(target, &store);
-        if self.processes && !ground.has_other_processes() {
+        let shared_store = SharedStore::new(target, &store);
+        if self.processes && !shared_store.is_shared_by_processes() {
             return Err(Failure::usage(format!(
                 "the nodes cannot share {} from processes of their own: leave --processes out",
-                ground.backend()
+                shared_store.backend()
             )));
         }
         let mut signals = Signals::catch()?;
         // The nodes and their processes go away with the future, so a signal must drop it.
         let outcome = tokio::select! {
-            outcome = Box::pin(self.measure(callers, common, &ground, context)) => outcome,
+            outcome = Box::pin(self.measure(callers, common, &shared_store, context)) => outcome,
             signal = signals.next_ending() => {
                 output::print_message("interrupted: removing the accounts of this run");
-                ground.tidy_soon().await;
+                shared_store.remove_records_within_limit().await;
                 Ok(code_of_signal(signal.as_raw()))
             }
         };
@@ -130,7 +130,7 @@ impl Takeover {
         self,
         callers: u32,
         common: TakeoverRounds,
-        ground: &Ground,
+        shared_store: &SharedStore,
         context: &Context,
     ) -> Outcome {
         let nodes = self.nodes.unwrap_or(2);
@@ -141,14 +141,14 @@ impl Takeover {
                 nodes,
                 processes: self.processes,
             };
-            return soaked(ground, &soak, context).await;
+            return run_soak(shared_store, &soak, context).await;
         }
         if let Some(sessions) = self.idle {
             let progress = Progress::new();
-            let report = takeover::idle(ground, sessions, &progress).await;
+            let report = takeover::measure_idle(shared_store, sessions, &progress).await;
             progress.finish();
-            let report = report.map_err(failed)?;
-            print(&report, context)?;
+            let report = report.map_err(unavailable)?;
+            print_report(&report, context)?;
             return Ok(code::OK);
         }
         if let Some(connects) = self.flood {
@@ -158,7 +158,7 @@ impl Takeover {
                 rate: self.rate.unwrap_or(LOGINS_PER_SECOND),
                 time: common.time,
             };
-            return flooded(ground, &flood, context).await;
+            return run_flood(shared_store, &flood, context).await;
         }
         let load = Load {
             callers,
@@ -173,8 +173,10 @@ impl Takeover {
             "measuring takeover for {:.1} s with each way of routing",
             common.time.as_secs_f64()
         ));
-        let report = takeover::measure(ground, &load).await.map_err(failed)?;
-        print(&report, context)?;
+        let report = takeover::measure(shared_store, &load)
+            .await
+            .map_err(unavailable)?;
+        print_report(&report, context)?;
         if report.has_errors() {
             return Err(Failure::new(
                 code::FAILED,
@@ -187,9 +189,11 @@ impl Takeover {
 
 /// Runs the soak and prints its report. Fails on a violation, and on a login without an answer that
 /// counts.
-async fn soaked(ground: &Ground, soak: &Soak, context: &Context) -> Outcome {
-    let report = takeover::soak(ground, soak).await.map_err(failed)?;
-    print(&report, context)?;
+async fn run_soak(shared_store: &SharedStore, soak: &Soak, context: &Context) -> Outcome {
+    let report = takeover::run_soak(shared_store, soak)
+        .await
+        .map_err(unavailable)?;
+    print_report(&report, context)?;
     if let Some(violation) = report.violations.first() {
         return Err(Failure::new(
             code::FAILED,
@@ -205,9 +209,11 @@ async fn soaked(ground: &Ground, soak: &Soak, context: &Context) -> Outcome {
     Ok(code::OK)
 }
 
-async fn flooded(ground: &Ground, flood: &Flood, context: &Context) -> Outcome {
-    let report = takeover::flood(ground, flood).await.map_err(failed)?;
-    print(&report, context)?;
+async fn run_flood(shared_store: &SharedStore, flood: &Flood, context: &Context) -> Outcome {
+    let report = takeover::measure_flood(shared_store, flood)
+        .await
+        .map_err(unavailable)?;
+    print_report(&report, context)?;
     if report.store_calls > 0 {
         return Err(Failure::new(
             code::FAILED,
@@ -223,7 +229,7 @@ async fn flooded(ground: &Ground, flood: &Flood, context: &Context) -> Outcome {
     Ok(code::OK)
 }
 
-fn print(report: &(impl Serialize + Display), context: &Context) -> Outcome<()> {
+fn print_report(report: &(impl Serialize + Display), context: &Context) -> Outcome<()> {
     let printed = if context.wants_json() {
         output::print_json(report)
     } else {
@@ -233,11 +239,11 @@ fn print(report: &(impl Serialize + Display), context: &Context) -> Outcome<()> 
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn failed(error: anyhow::Error) -> Failure {
+fn unavailable(error: anyhow::Error) -> Failure {
     Failure::new(code::UNAVAILABLE, format!("{error:#}"))
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+fn parse_rate(text: &str) -> Result<f64, String> {
     text.parse::<f64>()
         .ok()
         .filter(|rate| (0.01..=1e6).contains(rate))

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminAddress, AdminHttp, encoded};
+use super::admin_client::{AdminAddress, AdminHttp, percent_encode};
 use crate::{
     context::Context,
     exit::{Failure, Outcome, code},
@@ -179,9 +179,9 @@ impl Kick {
         if all {
             body["all"] = true.into();
         }
-        let answer = admin.ask("POST", "/v1/kick", Some(&body)).await?;
-        show_kicked(&answer, context).or_else(Failure::ignore_closed_pipe)?;
-        let kicked = list(&answer, "kicked");
+        let answer = admin.send_order("POST", "/v1/kick", Some(&body)).await?;
+        print_kicked(&answer, context).or_else(Failure::ignore_closed_pipe)?;
+        let kicked = array_of(&answer, "kicked");
         if kicked.iter().any(|session| session["error"].is_string()) {
             Err(Failure::new(
                 code::UNAVAILABLE,
@@ -195,17 +195,17 @@ impl Kick {
     }
 }
 
-fn show_kicked(answer: &Value, context: &Context) -> Outcome<()> {
+fn print_kicked(answer: &Value, context: &Context) -> Outcome<()> {
     if context.wants_json() {
         return output::print_json(answer);
     }
-    let kicked = list(answer, "kicked");
-    let would_kick = list(answer, "would_kick");
+    let kicked = array_of(answer, "kicked");
+    let would_kick = array_of(answer, "would_kick");
     if kicked.is_empty() && would_kick.is_empty() {
         return output::print_line("no session matches");
     }
     for session in would_kick {
-        output::print_line(format_args!("{} would end", session_line(session)))?;
+        output::print_line(format_args!("{} would end", describe_session(session)))?;
     }
     for session in kicked {
         let end = match session["error"].as_str() {
@@ -213,7 +213,7 @@ fn show_kicked(answer: &Value, context: &Context) -> Outcome<()> {
             None if session["gone"] == true => "gone".to_owned(),
             None => "not confirmed yet".to_owned(),
         };
-        output::print_line(format_args!("{} {end}", session_line(session)))?;
+        output::print_line(format_args!("{} {end}", describe_session(session)))?;
     }
     Ok(())
 }
@@ -225,8 +225,8 @@ impl Lookup {
             return Err(Failure::usage("uid is empty"));
         }
         let admin = AdminHttp::new(context, &self.admin)?;
-        let path = format!("/v1/users/{}", encoded(&self.uid));
-        let answer = admin.ask("GET", &path, None).await?;
+        let path = format!("/v1/users/{}", percent_encode(&self.uid));
+        let answer = admin.send_order("GET", &path, None).await?;
         if context.wants_json() {
             output::print_json(&answer)?;
             return Ok(code::OK);
@@ -250,14 +250,14 @@ impl Lookup {
             output::print_line(format_args!("{uid} is not logged in"))?;
         }
         for (slot, session) in sessions.into_iter().flatten() {
-            let state = list(&answer, "nodes")
+            let state = array_of(&answer, "nodes")
                 .iter()
                 .find(|node| node["node"] == session["node"] && node["boot"] == session["boot"])
                 .and_then(|node| node["state"].as_str())
                 .unwrap_or("unknown");
             output::print_line(format_args!(
                 "{} slot {} generation {} node {state}",
-                session_line(session),
+                describe_session(session),
                 slot.escape_debug(),
                 session["gen"],
             ))?;
@@ -271,8 +271,8 @@ impl Ban {
         let admin = AdminHttp::new(context, &self.admin)?;
         let uid = self.uid.escape_debug();
         if self.lift {
-            let path = format!("/v1/ban?uid={}", encoded(&self.uid));
-            let answer = admin.ask("DELETE", &path, None).await?;
+            let path = format!("/v1/ban?uid={}", percent_encode(&self.uid));
+            let answer = admin.send_order("DELETE", &path, None).await?;
             let lifted = answer["lifted"] == true;
             let shown = if context.wants_json() {
                 output::print_json(&answer)
@@ -291,11 +291,11 @@ impl Ban {
         if let Some(reason) = &self.reason {
             body["reason"] = reason.as_str().into();
         }
-        let answer = admin.ask("POST", "/v1/ban", Some(&body)).await?;
+        let answer = admin.send_order("POST", "/v1/ban", Some(&body)).await?;
         if context.wants_json() {
             output::print_json(&answer)?;
         } else {
-            let kicked = list(&answer, "kicked");
+            let kicked = array_of(&answer, "kicked");
             let ended = kicked.iter().filter(|it| it["gone"] == true).count();
             let sessions = if ended == 1 { "session" } else { "sessions" };
             let pending = match kicked.len() - ended {
@@ -314,18 +314,18 @@ impl Drain {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let admin = AdminHttp::new(context, &self.admin)?;
         let answer = if self.undo {
-            admin.ask("DELETE", "/v1/drain", None).await?
+            admin.send_order("DELETE", "/v1/drain", None).await?
         } else {
             let body = json!({"rate": self.rate});
-            admin.ask("POST", "/v1/drain", Some(&body)).await?
+            admin.send_order("POST", "/v1/drain", Some(&body)).await?
         };
         if context.wants_json() {
             output::print_json(&answer)?;
         } else {
             output::print_line(format_args!(
                 "node {} is {}, {} sessions left",
-                text(&answer["node"]),
-                text(&answer["state"]),
+                escaped_text(&answer["node"]),
+                escaped_text(&answer["state"]),
                 answer["sessions"],
             ))?;
         }
@@ -336,8 +336,8 @@ impl Drain {
 impl Nodes {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let admin = AdminHttp::new(context, &self.admin)?;
-        let answer = admin.ask("GET", "/v1/nodes", None).await?;
-        for node in list(&answer, "nodes") {
+        let answer = admin.send_order("GET", "/v1/nodes", None).await?;
+        for node in array_of(&answer, "nodes") {
             if context.wants_json() {
                 output::print_json(node)?;
                 continue;
@@ -347,10 +347,10 @@ impl Nodes {
                 .map_or_else(|| "?".to_owned(), |left| left.to_string());
             output::print_line(format_args!(
                 "{} {} boot {} at {}, policy {}, lease for {left} ms more unless it is renewed",
-                text(&node["node"]),
-                text(&node["state"]),
+                escaped_text(&node["node"]),
+                escaped_text(&node["state"]),
                 node["boot"],
-                text(&node["addr"]),
+                escaped_text(&node["addr"]),
                 node["policy"].as_str().unwrap_or("?"),
             ))?;
         }
@@ -358,24 +358,24 @@ impl Nodes {
     }
 }
 
-fn session_line(session: &Value) -> String {
+fn describe_session(session: &Value) -> String {
     let uid = session["uid"]
         .as_str()
         .map(|uid| format!("{} ", uid.escape_debug()));
     format!(
         "{}session {} on {} device {}",
         uid.unwrap_or_default(),
-        text(&session["session"]),
-        text(&session["node"]),
-        text(&session["device"]),
+        escaped_text(&session["session"]),
+        escaped_text(&session["node"]),
+        escaped_text(&session["device"]),
     )
 }
 
-fn list<'a>(answer: &'a Value, member: &str) -> &'a [Value] {
+fn array_of<'a>(answer: &'a Value, member: &str) -> &'a [Value] {
     answer[member].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn text(value: &Value) -> String {
+fn escaped_text(value: &Value) -> String {
     value
         .as_str()
         .map_or_else(|| "?".to_owned(), |text| text.escape_debug().to_string())

@@ -16,14 +16,14 @@ use crate::{
 };
 
 /// Ending all sessions of a large directory takes a while.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 /// Longer than any answer.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 const HTTP: &str = "http";
 const HTTPS: &str = "https";
 
 /// The variable that names the node.
-const ADDRESS: &str = "DISTLOCK_GATEWAY_ADMIN";
+const ADDRESS_VARIABLE: &str = "DISTLOCK_GATEWAY_ADMIN";
 
 /// The address of the node's admin HTTP.
 #[derive(Args, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct AdminAddress {
     #[arg(
         long,
         value_name = "URL",
-        env = ADDRESS,
+        env = ADDRESS_VARIABLE,
         hide_env_values = true
     )]
     admin: Option<String>,
@@ -56,7 +56,7 @@ impl AdminHttp {
         }
         let config = Settings::read(context)?.config;
         // An empty variable counts as unset; an empty flag is a mistake.
-        let unset = std::env::var_os(ADDRESS).is_some_and(|value| value.is_empty());
+        let unset = std::env::var_os(ADDRESS_VARIABLE).is_some_and(|value| value.is_empty());
         let given = address.admin.as_ref();
         let (scheme, authority) = match given.filter(|url| !(url.is_empty() && unset)) {
             None if config.tls_cert.is_some() => (HTTPS, config.admin_listen.clone()),
@@ -93,7 +93,7 @@ impl AdminHttp {
     }
 
     /// Sends one request and returns the answer of one that succeeded.
-    pub(super) async fn ask(
+    pub(super) async fn send_order(
         &self,
         method: &str,
         path: &str,
@@ -105,12 +105,12 @@ impl AdminHttp {
                 format!("admin HTTP at {}: {error}", self.authority),
             )
         };
-        let exchange = tokio::time::timeout(PATIENCE, self.exchange(method, path, body));
+        let exchange = tokio::time::timeout(ANSWER_LIMIT, self.exchange(method, path, body));
         let (status, answer) = match exchange.await {
             Ok(exchanged) => exchanged.map_err(unreachable)?,
             Err(_) => {
                 return Err(unreachable(io::Error::other(format!(
-                    "no answer within {PATIENCE:?}; what was asked for may have been done"
+                    "no answer within {ANSWER_LIMIT:?}; what was asked for may have been done"
                 ))));
             }
         };
@@ -170,7 +170,7 @@ impl AdminHttp {
 }
 
 /// A text, escaped for a path or a query.
-pub(super) fn encoded(text: &str) -> String {
+pub(super) fn percent_encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -187,8 +187,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_survive_the_way() {
-        assert_eq!(encoded("anna"), "anna");
-        assert_eq!(encoded("a/b c%ü&="), "a%2Fb%20c%25%C3%BC%26%3D");
+    fn every_byte_but_unreserved_ones_is_percent_encoded() {
+        assert_eq!(percent_encode("anna"), "anna");
+        assert_eq!(percent_encode("a/b c%ü&="), "a%2Fb%20c%25%C3%BC%26%3D");
     }
 }

@@ -58,16 +58,16 @@ Examples:
 impl RunNode {
     pub(super) async fn execute(self: Box<Self>, context: &Context) -> Outcome {
         let mut settings = Settings::read(context)?;
-        settings.replace(&self.settings)?;
+        settings.apply_flags(&self.settings)?;
         settings::warn_about_unknown_variables();
         let config = settings.config.clone();
-        raise_open_files(config.max_connections);
+        allow_connections(config.max_connections);
         let has_certificates = config.tls_cert.is_some() || config.peer_tls_ca.is_some();
         // Without certificates HUP ends the node, as it ends other programs.
         let hangups = has_certificates
             .then(|| signal(SignalKind::hangup()))
             .transpose()?;
-        let mut shutdown = Box::pin(self.shutdown()?);
+        let mut shutdown = Box::pin(self.shutdown_signal()?);
         distlock_gateway::install_metrics();
         let target = context.target(Sharing::Optional)?;
         if target.scheme().as_deref() == Some("memory") {
@@ -80,7 +80,7 @@ impl RunNode {
             let store = drivers::open(target).await?;
             let gateway = distlock_gateway::Gateway::start(config, store.clone())
                 .await
-                .map_err(|error| settings.blame(error))?;
+                .map_err(|error| settings.with_origin(error))?;
             Outcome::Ok((store, gateway))
         });
         let (store, gateway) = tokio::select! {
@@ -90,7 +90,7 @@ impl RunNode {
             () = &mut shutdown => return Ok(code::OK),
         };
         if let Some(token) = gateway.made_admin_token() {
-            tell_admin_token(token.expose(), &gateway.ready().page);
+            print_admin_token(token.expose(), &gateway.ready().page);
         }
         let events = gateway.events();
         if let Err(failure) = output::print_json(gateway.ready()) {
@@ -106,9 +106,9 @@ impl RunNode {
                 ),
             ));
         }
-        let printer = self.events.then(|| print(events)).transpose()?;
+        let printer = self.events.then(|| print_events(events)).transpose()?;
         let certificates = gateway.certificates();
-        let reloads = hangups.map(|hangups| tokio::spawn(reload(certificates, hangups)));
+        let reloads = hangups.map(|hangups| tokio::spawn(reload_at_hangups(certificates, hangups)));
         let served = gateway.run(shutdown).await;
         if let Some(reloads) = reloads {
             reloads.abort();
@@ -117,16 +117,16 @@ impl RunNode {
         store.close().await;
         if let Some(printed) = printer {
             // Bounded, because the reader of a full pipe may never come back.
-            drop(tokio::time::timeout(LAST_EVENTS, printed).await);
+            drop(tokio::time::timeout(LAST_EVENTS_LIMIT, printed).await);
         }
         Ok(code::OK)
     }
 
     /// Resolves at TERM, at INT, and at the parent's death if `--exit-with-stdin` asks for that.
-    fn shutdown(&self) -> Outcome<impl Future<Output = ()> + use<>> {
+    fn shutdown_signal(&self) -> Outcome<impl Future<Output = ()> + use<>> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let parent = self.exit_with_stdin.then(stdin_ends).transpose()?;
+        let parent = self.exit_with_stdin.then(watch_end_of_stdin).transpose()?;
         Ok(async move {
             let parent = async {
                 match parent {
@@ -144,7 +144,7 @@ impl RunNode {
 }
 
 /// Raises the limit of open files: every connection is one.
-fn raise_open_files(max_connections: usize) {
+fn allow_connections(max_connections: usize) {
     let files = limits::raise_open_files();
     if usize::try_from(files).is_ok_and(|files| files < max_connections) {
         tracing::warn!(
@@ -157,7 +157,7 @@ fn raise_open_files(max_connections: usize) {
 
 /// Prints the admin token that was made for this run, as development servers do. A token of the
 /// configuration is never printed.
-fn tell_admin_token(token: &str, page: &str) {
+fn print_admin_token(token: &str, page: &str) {
     output::print_message(format_args!(
         "no admin_token is set; for this run it is {token}\n\
          \x20 page:     {page}#token={token}\n\
@@ -166,7 +166,7 @@ fn tell_admin_token(token: &str, page: &str) {
 }
 
 /// Reads the certificates again at each HUP.
-async fn reload(certificates: Certificates, mut hangups: Signal) {
+async fn reload_at_hangups(certificates: Certificates, mut hangups: Signal) {
     while hangups.recv().await.is_some() {
         match certificates.reload() {
             Ok(()) => output::print_message("certificates were read again"),
@@ -176,11 +176,11 @@ async fn reload(certificates: Certificates, mut hangups: Signal) {
 }
 
 /// Time for the last events to be printed after the node has ended.
-const LAST_EVENTS: Duration = Duration::from_secs(2);
+const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Prints events until the node is gone, then ends the returned receiver. It uses a thread of its
 /// own: a pipe that nobody reads must block the printing only.
-fn print(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Receiver<()>> {
+fn print_events(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Receiver<()>> {
     let (printing, printed) = oneshot::channel();
     std::thread::Builder::new()
         .name("events".to_owned())
@@ -203,7 +203,7 @@ fn print(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Re
 
 /// Resolves when standard input ends. It uses a thread of its own: a blocked read cannot be
 /// cancelled.
-fn stdin_ends() -> distlock::Result<oneshot::Receiver<()>> {
+fn watch_end_of_stdin() -> distlock::Result<oneshot::Receiver<()>> {
     let (tell, ended) = oneshot::channel();
     std::thread::Builder::new()
         .name("stdin".to_owned())

@@ -15,7 +15,7 @@ pub(super) struct Settings<'a> {
     pub(super) config: GatewayConfig,
     file: &'a Config,
     /// Keys that a flag or a variable replaced, with its name.
-    replaced: Vec<(&'static str, String)>,
+    overridden: Vec<(&'static str, String)>,
 }
 
 impl<'a> Settings<'a> {
@@ -25,10 +25,10 @@ impl<'a> Settings<'a> {
         let mut settings = Self {
             config: file.gateway()?.unwrap_or_default(),
             file,
-            replaced: Vec::new(),
+            overridden: Vec::new(),
         };
         for key in SECRETS {
-            let variable = variable(key);
+            let variable = variable_of(key);
             let Some(value) = std::env::var_os(&variable).filter(|value| !value.is_empty()) else {
                 continue;
             };
@@ -41,34 +41,36 @@ impl<'a> Settings<'a> {
     }
 
     /// Replaces settings by those of flags and variables, and checks the whole.
-    pub(super) fn replace(&mut self, flags: &Flags) -> Outcome<()> {
+    pub(super) fn apply_flags(&mut self, flags: &Flags) -> Outcome<()> {
         for (key, value, place) in &flags.given {
             if SECRET_ADDRESSES.contains(key) && place.starts_with("--") {
                 output::print_message(format_args!(
                     "warning: {place} can be seen by everybody on the host, and may hold a key: \
                      set {} or the configuration file",
-                    variable(key)
+                    variable_of(key)
                 ));
             }
             self.set(key, value, place)?;
         }
-        self.config.validate().map_err(|error| self.blame(error))?;
+        self.config
+            .validate()
+            .map_err(|error| self.with_origin(error))?;
         Ok(())
     }
 
     fn set(&mut self, key: &'static str, value: &str, place: &str) -> Outcome<()> {
-        self.replaced.push((key, place.to_owned()));
+        self.overridden.push((key, place.to_owned()));
         let done = self.config.set(key, value);
-        Ok(done.map_err(|error| self.blame(error))?)
+        Ok(done.map_err(|error| self.with_origin(error))?)
     }
 
     /// The error, with the place where its key was given.
-    pub(super) fn blame(&self, error: Error) -> Error {
+    pub(super) fn with_origin(&self, error: Error) -> Error {
         let Some(key) = GatewayConfig::key_of(&error) else {
             return error;
         };
-        let mut replaced = self.replaced.iter().rev();
-        let place = match replaced.find(|(replaced, _)| *replaced == key) {
+        let mut overridden = self.overridden.iter().rev();
+        let place = match overridden.find(|(overridden, _)| *overridden == key) {
             Some((_, place)) => place.clone(),
             None => match self.file.gateway_origin(key) {
                 Some(origin) => origin.to_string(),
@@ -83,7 +85,7 @@ impl<'a> Settings<'a> {
 pub(super) fn admin_token(context: &Context) -> Outcome<Option<String>> {
     let settings = Settings::read(context)?;
     let token = settings.config.admin_bearer();
-    let token = token.map_err(|error| settings.blame(error))?;
+    let token = token.map_err(|error| settings.with_origin(error))?;
     Ok(token.map(str::to_owned))
 }
 
@@ -91,7 +93,7 @@ pub(super) fn admin_token(context: &Context) -> Outcome<Option<String>> {
 pub(super) fn warn_about_unknown_variables() {
     let known: Vec<_> = GatewayConfig::KEYS
         .iter()
-        .map(|(key, _)| variable(key))
+        .map(|(key, _)| variable_of(key))
         .chain(["DISTLOCK_GATEWAY_ADMIN".to_owned()])
         .collect();
     for (name, _) in std::env::vars_os() {
@@ -122,7 +124,7 @@ const SECRETS: [&str; 6] = [
 /// Addresses that may hold a key. Their flags are deprecated and go with the next version.
 const SECRET_ADDRESSES: [&str; 2] = ["profile_url", "may_send_url"];
 
-fn variable(key: &str) -> String {
+fn variable_of(key: &str) -> String {
     format!("DISTLOCK_GATEWAY_{}", key.to_uppercase())
 }
 
@@ -143,7 +145,7 @@ impl Args for Flags {
                 let default = default.map(|default| format!(" [default: {default}]"));
                 let flag = Arg::new(*key)
                     .long(key.replace('_', "-"))
-                    .env(variable(key))
+                    .env(variable_of(key))
                     .hide_env_values(true)
                     .hide(SECRET_ADDRESSES.contains(key))
                     .value_name("VALUE")
@@ -181,7 +183,7 @@ impl FromArgMatches for Flags {
                 let place = match matches.value_source(key) {
                     // An empty variable counts as unset, as everywhere in this tool.
                     Some(ValueSource::EnvVariable) if value.is_empty() => return None,
-                    Some(ValueSource::EnvVariable) => variable(key),
+                    Some(ValueSource::EnvVariable) => variable_of(key),
                     _ => format!("--{}", key.replace('_', "-")),
                 };
                 Some((*key, value.clone(), place))

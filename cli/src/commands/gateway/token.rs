@@ -48,7 +48,10 @@ Examples:
 impl MintToken {
     pub(super) fn execute(self, context: &Context) -> Outcome {
         let settings = Settings::read(context)?;
-        let key = settings.config.key().map_err(|it| settings.blame(it))?;
+        let key = settings
+            .config
+            .key()
+            .map_err(|it| settings.with_origin(it))?;
         let uid = Uid::new(&self.uid)?;
         let token = match &self.class {
             Some(class) => mint_for_class(&key, &uid, &Class::new(class)?, self.ttl)?,

@@ -17,12 +17,12 @@ use tokio::process::Command;
 use super::supervise::{End, Supervision};
 use crate::{
     exit::{Failure, Outcome, code, code_of_signal},
-    group::{ProcessGroup, Ready, Signals},
+    group::{ProcessGroup, Signals, StartedWatchdog},
     output, stderr,
 };
 
 /// `ENOEXEC`: the file may be executed and is no program.
-const NO_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
+const NO_EXECUTABLE_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
 
 /// The command that runs under a lock.
 #[derive(Clone, Copy, Debug)]
@@ -49,10 +49,10 @@ impl Supervised<'_> {
             let lost = Failure::from(error);
             return Err(lost.map_message(|why| format!("the command was not started: {why}")));
         }
-        let ready = Ready::start(guard).await;
-        let mut group = self.start(guard)?;
-        let watchdog = match ready {
-            Ok(ready) => ready.over(group.id(), guard.watch()).await,
+        let started = StartedWatchdog::start(guard).await;
+        let mut group = self.spawn(guard)?;
+        let watchdog = match started {
+            Ok(started) => started.watch_group(group.id(), guard.watch()).await,
             Err(error) => Err(error),
         };
         if let Err(error) = &watchdog {
@@ -70,15 +70,15 @@ impl Supervised<'_> {
         end
     }
 
-    fn start(&self, guard: &Guard) -> Outcome<ProcessGroup> {
-        let mut command = command_for(self.command, guard.name(), guard.token(), self.holder);
-        let started = match ProcessGroup::spawn(&mut command) {
+    fn spawn(&self, guard: &Guard) -> Outcome<ProcessGroup> {
+        let mut command = command_with_lock(self.command, guard.name(), guard.token(), self.holder);
+        let spawned = match ProcessGroup::spawn(&mut command) {
             // A shell, too, runs a script without an interpreter line by itself.
-            Err(error) if error.raw_os_error() == Some(NO_FORMAT) => {
-                let script = on_path(&self.command[0]);
+            Err(error) if error.raw_os_error() == Some(NO_EXECUTABLE_FORMAT) => {
+                let script = find_on_path(&self.command[0]);
                 let words = [OsString::from("/bin/sh"), script];
                 let words: Vec<_> = words.iter().chain(&self.command[1..]).cloned().collect();
-                ProcessGroup::spawn(&mut command_for(
+                ProcessGroup::spawn(&mut command_with_lock(
                     &words,
                     guard.name(),
                     guard.token(),
@@ -87,7 +87,7 @@ impl Supervised<'_> {
             }
             started => started,
         };
-        started.map_err(|error| not_started(&self.command[0], &error))
+        spawned.map_err(|error| start_failure(&self.command[0], &error))
     }
 
     /// The time between TERM and KILL under the granted lease, which can be shorter than the TTL
@@ -111,7 +111,7 @@ impl Supervised<'_> {
 
 /// Builds the command with the lock's name, token and holder in its environment, and without our
 /// own variables: the backend's URL may hold a password.
-pub(in crate::commands) fn command_for(
+pub(in crate::commands) fn command_with_lock(
     words: &[OsString],
     name: &LockName,
     token: FencingToken,
@@ -132,7 +132,7 @@ pub(in crate::commands) fn command_for(
 }
 
 /// The file of a command's name: the first one on PATH that may be executed.
-fn on_path(program: &OsString) -> OsString {
+fn find_on_path(program: &OsString) -> OsString {
     if Path::new(program).components().count() > 1 {
         return program.clone();
     }
@@ -158,7 +158,7 @@ pub(in crate::commands) fn check_kill_after(
     }
 }
 
-pub(in crate::commands) fn not_started(program: &OsString, error: &io::Error) -> Failure {
+pub(in crate::commands) fn start_failure(program: &OsString, error: &io::Error) -> Failure {
     let program = excerpt(&program.to_string_lossy());
     let code = match error.kind() {
         io::ErrorKind::NotFound => code::NOT_FOUND,
@@ -175,7 +175,7 @@ pub(in crate::commands) fn not_started(program: &OsString, error: &io::Error) ->
     Failure::new(code, format!("cannot run {program}: {error}"))
 }
 
-pub(in crate::commands) fn code_of(status: ExitStatus) -> u8 {
+pub(in crate::commands) fn code_of_status(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(code::FAILED),
         (None, Some(signal)) => code_of_signal(signal),
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_command_is_not_started_under_a_lock_that_has_lapsed_already() {
+    async fn a_command_is_not_started_under_an_expired_lock() {
         let clock = Arc::new(ManualClock::new());
         let memory = Memory::new(Arc::clone(&clock) as _);
         let locker = Locker::builder(memory.lock()).clock(Arc::clone(&clock) as _);

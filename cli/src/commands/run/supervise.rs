@@ -7,16 +7,16 @@ use rustix::process::Signal;
 
 use crate::{
     exit::Outcome,
-    group::{Arrived, ProcessGroup, Signals, Terminal, stop_ourselves},
+    group::{Arrived, ProcessGroup, Signals, Terminal, stop_this_process},
     output::{self, format_seconds},
 };
 
 /// The longest time for a killed group to vanish. Killed processes run no code; only one that is
 /// stuck in the kernel takes this long, or one of another user that we may not kill.
-const UNKILLABLE: Duration = Duration::from_secs(10);
+const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time between two looks at the terminal while the command is stopped because it has none.
-const LOOK_FOR_TERMINAL: Duration = Duration::from_millis(100);
+const TERMINAL_POLL_PAUSE: Duration = Duration::from_millis(100);
 
 /// The end of a supervised command.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +27,12 @@ pub(in crate::commands) enum End {
         /// The deadline of the lock at the command's end.
         held_until: Moment,
         /// The signal that asked us to end; it was passed on to the command.
-        told: Option<Signal>,
+        asked_to_end: Option<Signal>,
     },
     /// The lock was lost, or was about to be, and the command was ended because of it.
     LockLost {
         /// The signal that asked us to end, if one did.
-        told: Option<Signal>,
+        asked_to_end: Option<Signal>,
     },
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Supervision<'a> {
     kill_after: Duration,
     terminal: Terminal,
     /// The signal that asked us to end; it was passed on.
-    told: Option<Signal>,
+    asked_to_end: Option<Signal>,
     /// Whether the group got TERM because the lease is about to end.
     warned: bool,
     killed: bool,
@@ -57,7 +57,7 @@ impl<'a> Supervision<'a> {
             clock,
             kill_after,
             terminal: Terminal::new(),
-            told: None,
+            asked_to_end: None,
             warned: false,
             killed: false,
         }
@@ -69,29 +69,33 @@ impl<'a> Supervision<'a> {
         group: &mut ProcessGroup,
         signals: &mut Signals,
     ) -> Outcome<End> {
-        let status = self.leader(group, signals).await;
+        let status = self.watch_leader(group, signals).await;
         self.terminal.take_back();
-        self.leftovers(group, signals).await;
+        self.end_leftovers(group, signals).await;
         // A command that ended by itself at the moment of the loss is no success: part of it may
         // have run without the lock.
         if self.warned || self.killed {
-            return Ok(End::LockLost { told: self.told });
+            return Ok(End::LockLost {
+                asked_to_end: self.asked_to_end,
+            });
         }
         let now = self.clock.now();
         let left = self.guard.remaining();
         if left.is_zero() {
-            self.say_lost("before the command ended").await;
-            return Ok(End::LockLost { told: self.told });
+            self.print_loss("before the command ended").await;
+            return Ok(End::LockLost {
+                asked_to_end: self.asked_to_end,
+            });
         }
         Ok(End::ByItself {
             status: status?,
             held_until: now + left,
-            told: self.told,
+            asked_to_end: self.asked_to_end,
         })
     }
 
     /// Watches the command's own process.
-    async fn leader(
+    async fn watch_leader(
         &mut self,
         group: &mut ProcessGroup,
         signals: &mut Signals,
@@ -100,19 +104,19 @@ impl<'a> Supervision<'a> {
             let alarm = self.next_alarm();
             tokio::select! {
                 biased;
-                status = group.leader_ended() => return status,
-                arrived = signals.next() => self.arrived(arrived, group).await,
-                () = self.alarm(alarm) => self.check_lease(group).await,
-                () = self.clock.sleep(LOOK_FOR_TERMINAL), if self.terminal.is_wanted() => {
-                    self.terminal.offer_again(group);
+                status = group.wait_for_leader() => return status,
+                arrived = signals.next() => self.handle_signal(arrived, group).await,
+                () = self.wait_for_alarm(alarm) => self.check_lease(group).await,
+                () = self.clock.sleep(TERMINAL_POLL_PAUSE), if self.terminal.is_wanted() => {
+                    self.terminal.give_if_wanted(group);
                 }
             }
         }
     }
 
     /// Ends the processes that the command left running in its group.
-    async fn leftovers(&mut self, group: &ProcessGroup, signals: &mut Signals) {
-        if !group.somebody_lives() {
+    async fn end_leftovers(&mut self, group: &ProcessGroup, signals: &mut Signals) {
+        if !group.is_alive() {
             return;
         }
         if !self.killed {
@@ -124,11 +128,11 @@ impl<'a> Supervision<'a> {
             loop {
                 let alarm = self.next_alarm();
                 tokio::select! {
-                    () = group.all_ended(self.clock) => return,
+                    () = group.wait_until_empty(self.clock) => return,
                     () = &mut grace => break,
-                    () = self.alarm(alarm) => self.check_lease(group).await,
+                    () = self.wait_for_alarm(alarm) => self.check_lease(group).await,
                     arrived = signals.next() => if let Arrived::ForCommand(signal) = arrived {
-                        self.pass_on(signal, group);
+                        self.forward_signal(signal, group);
                     },
                 }
                 if self.killed {
@@ -138,21 +142,21 @@ impl<'a> Supervision<'a> {
             group.signal(Signal::KILL);
         }
         tokio::select! {
-            () = group.all_ended(self.clock) => {}
-            () = self.clock.sleep(UNKILLABLE) => {
+            () = group.wait_until_empty(self.clock) => {}
+            () = self.clock.sleep(KILL_LIMIT) => {
                 output::print_message("warning: a killed process of the command's group does not end");
             }
         }
     }
 
-    async fn arrived(&mut self, arrived: Arrived, group: &ProcessGroup) {
+    async fn handle_signal(&mut self, arrived: Arrived, group: &ProcessGroup) {
         match arrived {
-            Arrived::ForCommand(signal) => self.pass_on(signal, group),
-            Arrived::Continued => self.terminal.offer_again(group),
+            Arrived::ForCommand(signal) => self.forward_signal(signal, group),
+            Arrived::Continued => self.terminal.give_if_wanted(group),
             Arrived::Child => {
-                group.bury_adopted();
-                if let Some(by) = group.leader_stopped()
-                    && self.terminal.command_stopped(by, group)
+                group.reap_adopted();
+                if let Some(by) = group.take_stop_of_leader()
+                    && self.terminal.handle_stop_of_command(by, group)
                 {
                     self.resume(true, group).await;
                 }
@@ -162,7 +166,7 @@ impl<'a> Supervision<'a> {
                 let had_it = self.terminal.is_given();
                 group.signal(Signal::STOP);
                 self.terminal.take_back();
-                stop_ourselves();
+                stop_this_process();
                 self.resume(had_it, group).await;
             }
         }
@@ -172,7 +176,7 @@ impl<'a> Supervision<'a> {
     async fn resume(&mut self, had_terminal: bool, group: &ProcessGroup) {
         self.check_lease(group).await;
         if !self.killed {
-            self.terminal.resumed(had_terminal, group);
+            self.terminal.give_back_after_pause(had_terminal, group);
             group.signal(Signal::CONT);
         }
     }
@@ -189,7 +193,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    async fn alarm(&self, after: Duration) {
+    async fn wait_for_alarm(&self, after: Duration) {
         tokio::select! {
             _ = self.guard.lost(), if !self.killed => {}
             () = self.clock.sleep(after) => {}
@@ -203,7 +207,7 @@ impl<'a> Supervision<'a> {
         if !self.guard.is_valid() || self.guard.remaining().is_zero() {
             group.signal(Signal::KILL);
             self.killed = true;
-            self.say_lost("while the command ran, and the command was killed")
+            self.print_loss("while the command ran, and the command was killed")
                 .await;
         } else if !self.warned && self.guard.remaining() <= self.kill_after {
             group.signal(Signal::TERM);
@@ -221,15 +225,15 @@ impl<'a> Supervision<'a> {
     /// Passes a signal on. A stopped process gets no signal before it continues, so one that means
     /// "end" wakes it as well: otherwise nothing but KILL would end a command that is stopped, and
     /// its lock would be renewed for ever.
-    fn pass_on(&mut self, signal: Signal, group: &ProcessGroup) {
+    fn forward_signal(&mut self, signal: Signal, group: &ProcessGroup) {
         group.signal(signal);
-        if means_end(signal) {
-            self.told = Some(signal);
+        if asks_to_end(signal) {
+            self.asked_to_end = Some(signal);
             group.signal(Signal::CONT);
         }
     }
 
-    async fn say_lost(&self, when: &str) {
+    async fn print_loss(&self, when: &str) {
         output::print_message(format_args!(
             "{:?} was lost {when}: {}",
             self.guard.name(),
@@ -238,6 +242,6 @@ impl<'a> Supervision<'a> {
     }
 }
 
-fn means_end(signal: Signal) -> bool {
+fn asks_to_end(signal: Signal) -> bool {
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal)
 }

@@ -1,0 +1,139 @@
+//! Plays all scenes: starts the nodes and stops them, and removes what the demo left in the store.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use distlock::{LockName, Store, Target};
+use distlock_gateway::{TokenKey, Uid};
+use distlock_kickout::{NodeId, forget_node};
+use uuid::Uuid;
+
+use super::{
+    scenes::{CROWDED_SCENE, Play, SCENES},
+    timeline::Timeline,
+};
+use crate::{
+    drivers, output,
+    processes::{Node, NodeOutput},
+};
+
+/// Plays all scenes and returns whether every invariant held. Dropping the future kills the nodes.
+pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<bool> {
+    // Removed when this function ends, or when its future is dropped.
+    let folder = tempfile::Builder::new()
+        .prefix("distlock-demo-")
+        .tempdir()
+        .context("make a temporary folder")?;
+    let own = backend.is_none();
+    let target = backend.unwrap_or_else(|| Target::sqlite(folder.path().join("demo.db")));
+    let store = drivers::open(&target).await?;
+    let timeline = Arc::new(Timeline::new(json));
+    let place = if own {
+        "a SQLite file in a temporary folder".to_owned()
+    } else {
+        target.masked_url()
+    };
+    timeline.print_opening("one account on two gateway nodes", &place);
+    timeline.print_columns();
+
+    let run = Uuid::new_v4().simple().to_string();
+    // Unique names, because other programs may use the same store.
+    let unique_name = |base: &str| {
+        if own {
+            base.to_owned()
+        } else {
+            format!("{base}-{}", &run[..6])
+        }
+    };
+    let key = format!("{run}{}", Uuid::new_v4().simple());
+    let uid = Uid::new(unique_name("alice"))?;
+    let url = target.reveal_url();
+    let (name1, name2) = (unique_name("n1"), unique_name("n2"));
+    let (node1, node2) = tokio::try_join!(
+        start_node(&name1, &url, &key, &timeline),
+        start_node(&name2, &url, &key, &timeline),
+    )?;
+    let mut stage = Play {
+        timeline: Arc::clone(&timeline),
+        records: store.records(),
+        node1,
+        node2,
+        key: TokenKey::new(key.as_bytes())?,
+        uid,
+        phone: None,
+        pc: None,
+        survivor: None,
+        highest: 0,
+    };
+    let mut passed = 0;
+    for (index, (title, scene)) in SCENES.iter().enumerate() {
+        let number = index + 1;
+        timeline.begin_scene(number, title, number == CROWDED_SCENE);
+        match scene(&mut stage).await {
+            Ok(()) => {
+                timeline.print_verdict(title, None);
+                passed += 1;
+            }
+            Err(error) => {
+                timeline.print_verdict(title, Some(&format!("{error:#}")));
+                // The later scenes need the state that this scene leaves.
+                break;
+            }
+        }
+    }
+    stage.node1.stop().await;
+    let killed = stage.node2.name.clone();
+    stage.node2.stop().await;
+    if !own && let Err(error) = remove_records(&store, stage.uid.as_str(), &killed).await {
+        // Failing to tidy up says nothing about the scenes.
+        output::print_message(format_args!(
+            "not all of the demo's records were removed: {error:#}"
+        ));
+    }
+    store.close().await;
+    timeline.print_result(passed, SCENES.len());
+    Ok(passed == SCENES.len())
+}
+
+/// Starts a node whose transitions go into the timeline.
+async fn start_node(name: &str, url: &str, key: &str, timeline: &Arc<Timeline>) -> Result<Node> {
+    let (node, lines) = Node::start(name, url, key, &["--events".to_owned()]).await?;
+    tokio::spawn(relay_events(lines, Arc::clone(timeline)));
+    Ok(node)
+}
+
+async fn relay_events(mut lines: NodeOutput, timeline: Arc<Timeline>) {
+    while let Ok(Some(line)) = lines.next_line().await {
+        match serde_json::from_str(&line) {
+            Ok(event) => timeline.record_node_event(event),
+            Err(error) => {
+                tracing::warn!(%error, line, "a node printed something else than an event");
+            }
+        }
+    }
+}
+
+/// Removes the records that the demo's accounts and its killed node left in the user's store.
+async fn remove_records(store: &Store, uid: &str, node: &str) -> Result<()> {
+    let records = store.records();
+    for prefix in ["sess/", "inbox/"] {
+        let found = records.scan(prefix, None, 1000).await?;
+        for (key, entry) in found {
+            if key.as_str().contains(uid) {
+                records.delete(&key, entry.version).await?;
+            }
+        }
+    }
+    forget_node(store, &NodeId::new(node)?).await?;
+    // The killed node's lease would expire soon anyway. The kick-out flow uses the same name.
+    let (locker, name) = (store.locker(), LockName::new(format!("node/{node}"))?);
+    if let Some(token) = locker
+        .inspect(&name)
+        .await?
+        .held
+        .and_then(|held| held.token)
+    {
+        locker.force_release(&name, token).await?;
+    }
+    Ok(())
+}
