@@ -21,6 +21,8 @@ pub(crate) mod postgres {
     pub(crate) mod options;
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::contract::REAPED_ROWS;
 pub(crate) use self::{
     contract::{Dialect, Reaped, ReapedPage},
     lock_row::{FORCED, LockRow, why_lost},

@@ -17,7 +17,6 @@ mod schema;
 mod server;
 mod statements;
 mod tables;
-mod wait_groups;
 mod write;
 
 pub use self::open::MySql;

@@ -21,7 +21,6 @@ mod rows;
 mod schema;
 mod statements;
 mod tables;
-mod wait_groups;
 mod write;
 
 pub use self::{open::Sqlite, options::SqliteConfig};
