@@ -176,7 +176,6 @@ impl Dialect for MySqlDialect {
             slot: &mut *slot.map_err(Failure::Whole)?,
             locked_rows: &self.locked_rows,
             earlier_send: None,
-            rows_after: None,
         };
         batch.send().await
     }
