@@ -114,6 +114,19 @@ impl Statements {
         let first = row("LAST_INSERT_ID(acquired_at)");
         let others = format!(", {}", row("acquired_at")).repeat(size.saturating_sub(1));
 
+        let text = format!(
+            "INSERT INTO {lock} \
+             (lock_name, holder_id, acquired_at, token, expires_at, holder, meta) \
+             VALUES {first}{others}{} ON DUPLICATE KEY UPDATE {}",
+            flavour.new_row(),
+            self.unless_held(flavour)
+        );
+        Statement::new(text, values).frequent()
+    }
+
+    /// The assignments of an acquire to a row that exists; its `?` is this process's hint id.
+    fn unless_held(&self, flavour: Flavour) -> String {
+        let lock = &self.lock;
         let new = |column: &str| flavour.new_column(column);
         let old = |column: &str| format!("{lock}.{column}");
         let (now, owner, new_end) = (new("acquired_at"), new("holder_id"), new("expires_at"));
@@ -124,7 +137,7 @@ impl Statements {
             format!("{column} = IF({condition}, {value}, {})", old(column))
         };
         let report = format!("0 * LAST_INSERT_ID({READ_THE_ROWS})");
-        let assignments = [
+        [
             format!(
                 "token = IF({free}, IF({token} < {now}, {now}, {token} + 1 + {report}), \
                  {token} + IF({held_by} = {owner} AND {token} = {now}, 0, {report}))"
@@ -150,15 +163,8 @@ impl Statements {
                     old("expires_at")
                 ),
             ),
-        ];
-        let text = format!(
-            "INSERT INTO {lock} \
-             (lock_name, holder_id, acquired_at, token, expires_at, holder, meta) \
-             VALUES {first}{others}{} ON DUPLICATE KEY UPDATE {}",
-            flavour.new_row(),
-            assignments.join(", ")
-        );
-        Statement::new(text, values).frequent()
+        ]
+        .join(", ")
     }
 
     /// Frees the rows of these leases. It reports 1 when another process waits for one of them.
