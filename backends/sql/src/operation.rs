@@ -89,6 +89,22 @@ impl Operation {
         }
     }
 
+    /// The lease that the operation is about.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        match self {
+            Self::Renew(lease, _) | Self::Release(lease) | Self::HandOver(lease, _) => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// The request of the owner that the lock is granted to.
+    pub(crate) fn request(&self) -> Option<&AcquireRequest> {
+        match self {
+            Self::Acquire(request) | Self::HandOver(_, request) => Some(request),
+            _ => None,
+        }
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.key().len()
             + match self {

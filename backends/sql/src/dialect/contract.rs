@@ -151,3 +151,29 @@ pub(crate) struct ReapedPage {
     /// Where the next page starts; `None` at the end of the table.
     pub(crate) next: Option<String>,
 }
+
+/// The number of rows that one step of the reaper reads.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) const REAPED_ROWS: u32 = 1000;
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl ReapedPage {
+    /// The page of these rows, each a key and whether the row is idle; and the keys of idle rows.
+    pub(crate) fn of(
+        rows: impl Iterator<Item = Result<(String, bool)>>,
+    ) -> Result<(Self, Vec<String>)> {
+        let (mut page, mut idle, mut count) = (Self::default(), Vec::new(), 0);
+        for row in rows {
+            let (key, is_idle) = row?;
+            if is_idle {
+                idle.push(key.clone());
+            }
+            page.next = Some(key);
+            count += 1;
+        }
+        if count < REAPED_ROWS {
+            page.next = None;
+        }
+        Ok((page, idle))
+    }
+}

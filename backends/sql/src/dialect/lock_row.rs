@@ -19,9 +19,8 @@ pub(crate) struct LockRow {
     pub(crate) last_token: distlock_core::FencingToken,
     /// Whether the lease of that token was ended by force, and nobody was granted the lock since.
     pub(crate) forced: bool,
-    /// When the lease ends or the lock was freed, in the row's own time; `None` when that was
-    /// before this boot.
-    pub(crate) until: Option<i64>,
+    /// When the lock was freed, in the store's own time, where the dialect needs it.
+    pub(crate) freed_at: Option<i64>,
     /// How long the row's hint still tells of this process's waiters: its own hint, or that of
     /// several processes.
     pub(crate) hint_remaining: Duration,

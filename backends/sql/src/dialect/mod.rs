@@ -1,5 +1,6 @@
 //! One folder for each database, behind one private trait.
 
+mod answers;
 mod contract;
 mod lock_row;
 #[cfg(feature = "mysql")]
@@ -21,9 +22,12 @@ pub(crate) mod postgres {
     pub(crate) mod options;
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::contract::REAPED_ROWS;
 pub(crate) use self::{
+    answers::{Effect, carried_out, lock_of_refusal, refused},
     contract::{Dialect, Reaped, ReapedPage},
-    lock_row::{FORCED, LockRow, why_lost},
+    lock_row::{FORCED, LockRow},
     prefix::above_prefix,
     queue_entry::QueueEntry,
 };

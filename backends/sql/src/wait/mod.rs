@@ -10,10 +10,14 @@ mod pace;
 mod poller;
 mod queue_entries;
 mod wait_group;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+mod wait_groups;
 mod wait_state;
 mod waiter;
 mod waiter_hint;
 
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) use self::wait_groups::WaitGroups;
 pub(crate) use self::{
     contender::SqlContender,
     wait_group::WaitGroup,

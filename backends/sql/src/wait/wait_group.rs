@@ -198,7 +198,7 @@ mod tests {
                 held: Some(holder),
                 last_token: FencingToken::new(1).unwrap(),
                 forced: false,
-                until: None,
+                freed_at: None,
                 hint_remaining: Duration::from_secs(5),
             };
             (name, Ok(row))

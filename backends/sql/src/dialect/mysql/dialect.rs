@@ -16,7 +16,7 @@ use super::{
     raw_connection::StatementResults,
     rows,
     statements::{PAGE, Range},
-    tables, wait_groups,
+    tables,
     write::{self, LockedRows},
 };
 use crate::dialect::{Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix};
@@ -26,7 +26,7 @@ use crate::{
     migrate::TablesStatus,
     operation::{Answer, Operation, OperationKind},
     statement_error::Access,
-    wait::WaitGroup,
+    wait::{WaitGroup, WaitGroups},
 };
 
 /// The number of operations in a batch: enough to share a flush of the disk, and few enough that
@@ -35,6 +35,9 @@ const BATCH: usize = 256;
 
 /// Room for one queue entry: its name twice, two characters for each byte, and expressions of time.
 const PER_ENTRY: usize = 4 * 255 + 300;
+
+/// One group for each set of tables.
+static WAIT_GROUPS: WaitGroups<String> = WaitGroups::new();
 
 /// A MySQL or MariaDB database.
 pub(crate) struct MySqlDialect {
@@ -55,7 +58,8 @@ impl MySqlDialect {
         // A copied database has the name of the tables too, so that database and prefix are part of
         // the key.
         let (database, prefix) = (&context.config.database, &context.config.table_prefix);
-        context.wait_group = wait_groups::of(&format!("{tables} {prefix} {database}"));
+        let tables = format!("{tables} {prefix} {database}");
+        context.wait_group = WAIT_GROUPS.shared(tables, &context.wait_group);
         Ok(Self::with(Arc::new(context), slot, packet))
     }
 
@@ -170,7 +174,6 @@ impl Dialect for MySqlDialect {
             slot: &mut *slot.map_err(Failure::Whole)?,
             locked_rows: &self.locked_rows,
             earlier_send: None,
-            rows_after: None,
         };
         batch.send().await
     }

@@ -18,7 +18,6 @@ mod schema;
 mod server;
 mod statements;
 mod tables;
-mod wait_groups;
 mod write;
 
 pub use self::{driver::MySqlDriver, open::MySql};

@@ -13,10 +13,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     context::StoreContext,
+    errors::MySqlTrouble,
     flavour::Flavour,
     raw_connection::{PartialFailure, RawConnection, StatementResults},
     server::connect,
-    statements::PreparedQuery,
+    statements::Statement,
     tables,
 };
 use crate::statement_error::{Access, StatementError};
@@ -59,7 +60,7 @@ pub(crate) struct OpenConnection {
     pub(super) tables: String,
     pub(super) epoch: Epoch,
     /// Whether statements are prepared on the server.
-    pub(super) prepares: bool,
+    prepares: bool,
     /// The number of bytes that the server takes at once.
     pub(super) packet: usize,
     used: Moment,
@@ -225,27 +226,29 @@ impl OpenConnection {
         answered
     }
 
-    /// Sends one prepared statement and reads its result.
-    pub(super) async fn send_prepared(
+    /// Sends one statement that changes rows, prepared if it is frequent, and reads its result.
+    pub(super) async fn send_statement(
         &mut self,
         context: &StoreContext,
         operation: &'static str,
-        statement: PreparedQuery<'_>,
+        statement: &Statement<'_>,
     ) -> Result<StatementResults, PartialFailure> {
-        context.counters.count(operation);
-        let answered = self
-            .connection
-            .read(context, statement, Access::Write)
-            .await;
-        self.used = context.clock.now();
-        answered
-    }
-
-    /// Notes that the server does not prepare statements; from now on they are sent as text.
-    pub(super) fn stop_preparing(&mut self, problem: PartialFailure) {
-        let problem = problem.failed.into_error();
-        tracing::debug!(%problem, "statements are sent as text from now on");
-        self.prepares = false;
+        if statement.is_frequent && self.prepares {
+            context.counters.count(operation);
+            let prepared = statement.prepared();
+            let answered = self.connection.read(context, prepared, Access::Write).await;
+            self.used = context.clock.now();
+            match answered {
+                Err(broken) if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) => {
+                    let problem = broken.failed.into_error();
+                    tracing::debug!(%problem, "statements are sent as text from now on");
+                    self.prepares = false;
+                }
+                answered => return answered,
+            }
+        }
+        self.send(context, operation, statement.to_text(), Access::Write)
+            .await
     }
 
     /// Ends a transaction that a failed statement has left open. Returns whether that worked.

@@ -45,10 +45,6 @@ pub(super) fn token(number: u64) -> Result<FencingToken> {
     FencingToken::new(number).map_err(|_| corrupt(format!("token {number} is out of range")))
 }
 
-pub(super) fn version(number: u64) -> Result<Version> {
-    Ok(Version::new(token(number)?.get()))
-}
-
 fn token_column(row: &MySqlRow, index: usize) -> Result<FencingToken> {
     let number: i64 = column(row, index)?;
     let number = u64::try_from(number);
@@ -96,7 +92,7 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
         // The trace is only a hint: any other text there counts as no trace.
         forced: owner.is_none()
             && column::<Option<&[u8]>>(row, 6).ok().flatten() == Some(FORCED.as_bytes()),
-        until: Some(until),
+        freed_at: None,
         hint_remaining: remaining_of_hint(wanted_by, context.wait_group.hint_id(), hint_remaining),
     })
 }

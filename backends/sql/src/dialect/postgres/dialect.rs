@@ -23,7 +23,7 @@ use super::{
     statements::Sql,
     tables, write,
 };
-use crate::dialect::{Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix};
+use crate::dialect::{Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix};
 use crate::{
     config::ServerConfig,
     counters::RequestCounters,
@@ -32,9 +32,6 @@ use crate::{
     statement_error::{Access, StatementError},
     wait::{RENEW_HINT_BELOW, WaitGroup},
 };
-
-/// The number of rows that one step of the reaper reads.
-const PAGE: i64 = 1000;
 
 type Statement = Query<'static, Postgres, PgArguments>;
 
@@ -351,22 +348,13 @@ impl Dialect for PostgresDialect {
             .read("reap_look", idle, |query| {
                 query
                     .bind(after.unwrap_or_default())
-                    .bind(PAGE)
+                    .bind(i64::from(REAPED_ROWS))
                     .bind(reap_after)
             })
             .await?;
-        let mut page = ReapedPage::default();
-        let mut names = Vec::new();
-        for row in &rows {
-            let name: String = rows::column(row, 0)?;
-            if rows::column(row, 1)? {
-                names.push(name.clone());
-            }
-            page.next = Some(name);
-        }
-        if i64::try_from(rows.len()).unwrap_or(i64::MAX) < PAGE {
-            page.next = None;
-        }
+        let rows = rows.iter();
+        let rows = rows.map(|row| Ok((rows::column(row, 0)?, rows::column(row, 1)?)));
+        let (mut page, names) = ReapedPage::of(rows)?;
         if !names.is_empty() {
             page.removed = self
                 .change(&self.pool, "reap", reap, |query| {

@@ -53,15 +53,14 @@ fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
     let owner: Option<Uuid> = column(row, 1)?;
     let owner = owner.map(OwnerId::from_uuid);
     let token = token(row, 2)?;
-    let until = finite(column(row, 3)?, "expires_at")?;
-    let expires_in = duration(finite(column(row, 4)?, "expires_at")?);
+    let expires_in = duration(finite(column(row, 3)?, "expires_at")?);
     let held = match owner {
         Some(_) if !expires_in.is_zero() => {
-            let mut holder = HolderInfo::new(column::<String>(row, 6)?);
-            holder.meta = column(row, 7)?;
+            let mut holder = HolderInfo::new(column::<String>(row, 5)?);
+            holder.meta = column(row, 6)?;
             holder.token = Some(token);
             // The time is only shown to people.
-            let acquired = column::<Option<i64>>(row, 5)?.map(duration);
+            let acquired = column::<Option<i64>>(row, 4)?.map(duration);
             holder.acquired_at = acquired.and_then(|time| SystemTime::UNIX_EPOCH.checked_add(time));
             holder.expires_in = Some(expires_in);
             Some(holder)
@@ -69,8 +68,8 @@ fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
         _ => None,
     };
     // The hint is not binding: an infinite one counts as none.
-    let hint_remaining = duration(column::<Option<i64>>(row, 9)?.unwrap_or(0));
-    let wanted_by: i64 = column(row, 8)?;
+    let hint_remaining = duration(column::<Option<i64>>(row, 8)?.unwrap_or(0));
+    let wanted_by: i64 = column(row, 7)?;
     Ok(LockRowAndNonce {
         row: LockRow {
             owner,
@@ -78,11 +77,11 @@ fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
             last_token: token,
             // The trace is only a hint: any other text there counts as no trace.
             forced: owner.is_none()
-                && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
-            until: Some(until),
+                && column::<Option<&str>>(row, 6).ok().flatten() == Some(FORCED),
+            freed_at: None,
             hint_remaining: remaining_of_hint(wanted_by, hint_id, hint_remaining),
         },
-        nonce: column(row, 10)?,
+        nonce: column(row, 9)?,
     })
 }
 

@@ -23,19 +23,19 @@ use super::{
     read_connection::ReadConnection,
     rows,
     statements::Sql,
-    tables, wait_groups, write,
+    tables, write,
 };
-use crate::dialect::{Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix};
+use crate::dialect::{Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix};
 use crate::{
     counters::RequestCounters,
     migrate::TablesStatus,
     operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
-    wait::{RENEW_HINT_BELOW, WaitGroup},
+    wait::{RENEW_HINT_BELOW, WaitGroup, WaitGroups},
 };
 
-/// The number of rows that one step of the reaper reads.
-const PAGE: i64 = 1000;
+/// One group for each file and prefix.
+static WAIT_GROUPS: WaitGroups<(FileId, String)> = WaitGroups::new();
 
 /// A SQLite file, with one connection that writes and one that reads.
 pub(crate) struct SqliteDialect {
@@ -53,7 +53,8 @@ impl SqliteDialect {
         let mut writer = ConnectionSlot::writing();
         writer.ready(&context).await?;
         if let Ok(Some(file)) = FileId::of(&context.path) {
-            context.wait_group = wait_groups::of(file, &context.config.table_prefix);
+            let tables = (file, context.config.table_prefix.clone());
+            context.wait_group = WAIT_GROUPS.shared(tables, &context.wait_group);
         }
         Ok(Self::with(Arc::new(context), writer))
     }
@@ -400,21 +401,12 @@ impl Dialect for SqliteDialect {
         };
         let rows = self
             .read("reap_look", idle, |query| {
-                rest(query.bind(after.unwrap_or_default()).bind(PAGE))
+                rest(query.bind(after.unwrap_or_default()).bind(REAPED_ROWS))
             })
             .await?;
-        let mut page = ReapedPage::default();
-        let mut names = Vec::new();
-        for row in &rows {
-            let name: String = rows::column(row, 0)?;
-            if rows::column(row, 1)? {
-                names.push(name.clone());
-            }
-            page.next = Some(name);
-        }
-        if i64::try_from(rows.len()).unwrap_or(i64::MAX) < PAGE {
-            page.next = None;
-        }
+        let rows = rows.iter();
+        let rows = rows.map(|row| Ok((rows::column(row, 0)?, rows::column(row, 1)?)));
+        let (mut page, names) = ReapedPage::of(rows)?;
         if !names.is_empty() {
             page.removed = self
                 .change(&self.writer, "reap", reap, |query| {

@@ -22,7 +22,6 @@ mod rows;
 mod schema;
 mod statements;
 mod tables;
-mod wait_groups;
 mod write;
 
 pub use self::{driver::SqliteDriver, open::Sqlite, options::SqliteConfig};

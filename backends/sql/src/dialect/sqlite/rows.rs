@@ -85,7 +85,7 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
         last_token: token,
         // The trace is only a hint: any other text there counts as no trace.
         forced: owner.is_none() && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
-        until: this_boot.then_some(until),
+        freed_at: (owner.is_none() && this_boot).then_some(until),
         hint_remaining: if this_boot {
             remaining_of_hint(wanted_by, context.wait_group.hint_id(), hint_remaining)
         } else {

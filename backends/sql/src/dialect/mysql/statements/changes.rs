@@ -1,159 +1,311 @@
-//! Statements that change the row of one operation.
+//! Statements that change rows, one for each kind of operation.
+//!
+//! A lone operation and a batch use the same text: acquires, releases and renewals take any number
+//! of rows. Each statement reports one number, its `LAST_INSERT_ID`.
 
-use distlock_core::{AcquireRequest, Lease, Meta, RecordKey, Renewal, TicketStep};
+use distlock_core::{AcquireRequest, FencingToken, Lease, Renewal, TicketStep};
 
 use super::{
-    expressions::{NOBODY, ROW_NOW, WANTED, free_condition, lease_end, micros, owned_row},
-    literals::{hex, optional_text, text},
+    expressions::{NOBODY, NOW, ROW_NOW, WANTED, free_condition},
+    literals::{hex, list},
     set::Statements,
+    statement::{Statement, Value},
 };
 use crate::{
     dialect::{FORCED, Reaped, mysql::flavour::Flavour},
     operation::Operation,
 };
 
+/// An acquire reports this when the rows must be read: a lock was refused, was its owner's already,
+/// or got a token above the time.
+pub(crate) const READ_THE_ROWS: u64 = 1;
+
+/// The numbers of rows for which an acquire is prepared. A batch uses the next larger one and
+/// repeats its last row: an owner that has just got a lock gets it again.
+const SIZES: [usize; 13] = [1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+
+/// The largest number of statements that a connection prepares: the acquires, and release and
+/// hand-over, each with and without a token.
+pub(crate) const MOST: usize = SIZES.len() + 4;
+
 impl Statements {
-    /// The statement that changes the row of one operation if the row's state allows it; `now` is
-    /// [`NOW`](super::expressions::NOW) or [`BATCH_NOW`](super::expressions::BATCH_NOW).
-    pub(crate) fn write(
+    /// The statement of one operation. It changes nothing where the row's state forbids it.
+    pub(crate) fn of_one<'a>(
         &self,
-        op: &Operation,
+        op: &'a Operation,
         hint_id: i64,
         flavour: Flavour,
-        now: &str,
-    ) -> String {
-        let lock = &self.lock;
+    ) -> Statement<'a> {
         match op {
-            Operation::Acquire(request) => self.acquire(request, hint_id, now),
-            Operation::Renew(lease, renewal) => self.renew(lease, renewal),
-            // It reports 2 when another process waits, else 1. Assignments are carried out from
-            // left to right and see the values of those before them, so that the time is computed
-            // once.
-            Operation::Release(lease) => format!(
-                "UPDATE {lock} SET expires_at = {now}, \
-                 token = token + 0 * LAST_INSERT_ID(IF(wanted_until > expires_at AND wanted_by <> \
-                 {hint_id}, 2, 1)), \
-                 holder_id = {NOBODY}, meta = NULL, nonce = NULL WHERE {}",
-                owned_row(lease)
+            Operation::Acquire(request) => self.acquire(&[request], hint_id, flavour),
+            Operation::Renew(lease, renewal) => self.renew(&[lease], renewal),
+            Operation::Release(lease) => self.release(&[lease], hint_id),
+            Operation::HandOver(lease, next) => self.hand_over(lease, next, hint_id),
+            Operation::Force(name, token) => Statement::new(
+                format!(
+                    "UPDATE {} SET holder_id = {NOBODY}, expires_at = {NOW}, meta = ?, nonce = \
+                        NULL \
+                     WHERE lock_name = ? AND token = ? AND holder_id <> {NOBODY} AND expires_at > \
+                        {NOW}",
+                    self.lock
+                ),
+                vec![Value::Text(Some(FORCED)), name.into(), token.get().into()],
             ),
-            // It reports the token, plus [`WANTED`] when another process waits.
-            Operation::HandOver(lease, next) => format!(
-                "UPDATE {lock} SET acquired_at = {now}, token = GREATEST(token + 1, acquired_at), \
-                 expires_at = acquired_at + {} + 0 * LAST_INSERT_ID(token + IF(wanted_until > \
-                 acquired_at AND wanted_by <> {hint_id}, {WANTED}, 0)), \
-                 holder_id = {}, holder = {}, meta = {}, nonce = NULL WHERE {} AND expires_at > \
-                 {now}",
-                next.ttl.as_millis() * 1000,
-                hex(next.owner.as_uuid().as_bytes()),
-                text(next.holder.as_str()),
-                optional_text(next.meta.as_ref().map(Meta::as_str)),
-                owned_row(lease)
-            ),
-            Operation::Force(name, token) => format!(
-                "UPDATE {lock} SET holder_id = {NOBODY}, expires_at = {now}, meta = {}, nonce = \
-                    NULL \
-                 WHERE lock_name = {} AND token = {} AND holder_id <> {NOBODY} AND expires_at > \
-                 {now}",
-                text(FORCED),
-                hex(name.as_str().as_bytes()),
-                token.get()
-            ),
-            Operation::Create(key, value) => self.create(key, value, flavour, now),
-            Operation::Replace(key, value, version) => format!(
-                "UPDATE {} SET version = LAST_INSERT_ID(GREATEST(version + 1, {now})), value = \
-                    {}, written_at = {now} \
-                 WHERE record_key = {} AND version = {} AND deleted = 0",
-                self.record,
-                hex(value),
-                hex(key.as_str().as_bytes()),
-                version.get()
+            Operation::Create(key, value) => self.create(key.as_str(), value, flavour),
+            Operation::Replace(key, value, version) => Statement::new(
+                format!(
+                    "UPDATE {} SET version = LAST_INSERT_ID(GREATEST(version + 1, {NOW})), \
+                     value = ?, written_at = {NOW} \
+                     WHERE record_key = ? AND version = ? AND deleted = 0",
+                    self.record
+                ),
+                vec![
+                    bytes(value),
+                    bytes(key.as_str().as_bytes()),
+                    version.get().into(),
+                ],
             ),
             // The row stays as a tombstone until it is reaped.
-            Operation::Delete(key, version) => format!(
-                "UPDATE {} SET value = '', deleted = 1, written_at = {now} \
-                 WHERE record_key = {} AND version = {} AND deleted = 0",
-                self.record,
-                hex(key.as_str().as_bytes()),
-                version.get()
+            Operation::Delete(key, version) => Statement::new(
+                format!(
+                    "UPDATE {} SET value = '', deleted = 1, written_at = {NOW} \
+                     WHERE record_key = ? AND version = ? AND deleted = 0",
+                    self.record
+                ),
+                vec![bytes(key.as_str().as_bytes()), version.get().into()],
             ),
         }
     }
 
-    /// Extends a lease that is not over, and changes its ticket. The end of the lease counts from
-    /// the moment when the row is at hand.
-    fn renew(&self, lease: &Lease, renewal: &Renewal) -> String {
-        let ttl = micros(*renewal);
-        let (set, condition) = match renewal.ticket {
-            TicketStep::Keep => (String::new(), String::new()),
-            TicketStep::Issue(nonce) => (
-                format!(", nonce = {}", hex(nonce.as_bytes())),
-                String::new(),
-            ),
-            TicketStep::Redeem(nonce) => (
-                ", nonce = NULL".to_owned(),
-                format!(" AND nonce = {}", hex(nonce.as_bytes())),
-            ),
-        };
-        format!(
-            "UPDATE {} SET token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + \
-                {ttl}{set} \
-             WHERE {} AND expires_at > {ROW_NOW}{condition}",
-            self.lock,
-            owned_row(lease)
-        )
+    /// Takes rows that are missing, free, expired or their owner's already; the requests are sorted
+    /// by name. It reports the time, which is the token of each; or [`READ_THE_ROWS`].
+    ///
+    /// The new row has the time too, so that the time is computed once: a value may refer to an
+    /// earlier value of the same row. All values of a row are evaluated before its conflict clause,
+    /// whose assignments are carried out from left to right and see the values of those before
+    /// them. So owner and end of the lease come last.
+    pub(crate) fn acquire<'a>(
+        &self,
+        requests: &[&'a AcquireRequest],
+        hint_id: i64,
+        flavour: Flavour,
+    ) -> Statement<'a> {
+        let lock = &self.lock;
+        let size = SIZES.iter().find(|size| **size >= requests.len());
+        let size = size.copied().unwrap_or(requests.len());
+        let last = requests.last().copied();
+        let rows = requests
+            .iter()
+            .copied()
+            .chain(std::iter::repeat_n(last, size.saturating_sub(requests.len())).flatten());
+        let mut values = Vec::with_capacity(size * 5 + 1);
+        for request in rows {
+            values.extend([
+                Value::from(&request.name),
+                Value::from(&request.owner),
+                Value::from(request.ttl),
+                Value::Text(Some(request.holder.as_str())),
+                Value::from(&request.meta),
+            ]);
+        }
+        values.push(Value::Number(hint_id));
+
+        let row = |token: &str| format!("(?, ?, {NOW}, {token}, acquired_at + ?, ?, ?)");
+        let first = row("LAST_INSERT_ID(acquired_at)");
+        let others = format!(", {}", row("acquired_at")).repeat(size.saturating_sub(1));
+
+        let text = format!(
+            "INSERT INTO {lock} \
+             (lock_name, holder_id, acquired_at, token, expires_at, holder, meta) \
+             VALUES {first}{others}{} ON DUPLICATE KEY UPDATE {}",
+            flavour.new_row(),
+            self.unless_held(flavour)
+        );
+        Statement::new(text, values).frequent()
     }
 
-    /// Takes a missing, free or expired row, or one that is ours already, and reports its token; 0
-    /// for a row that is held.
+    /// The assignments of an acquire to a row that exists; its `?` is this process's hint id.
+    fn unless_held(&self, flavour: Flavour) -> String {
+        let lock = &self.lock;
+        let new = |column: &str| flavour.new_column(column);
+        let old = |column: &str| format!("{lock}.{column}");
+        let (now, owner, new_end) = (new("acquired_at"), new("holder_id"), new("expires_at"));
+        let (token, held_by) = (old("token"), old("holder_id"));
+        let free = free_condition(&format!("{lock}."), &now);
+        let ours = format!("({free} OR {held_by} = {owner})");
+        let set = |column: &str, condition: &str, value: &str| {
+            format!("{column} = IF({condition}, {value}, {})", old(column))
+        };
+        let report = format!("0 * LAST_INSERT_ID({READ_THE_ROWS})");
+        [
+            format!(
+                "token = IF({free}, IF({token} < {now}, {now}, {token} + 1 + {report}), \
+                 {token} + IF({held_by} = {owner} AND {token} = {now}, 0, {report}))"
+            ),
+            set("acquired_at", &free, &now),
+            set("nonce", &free, "NULL"),
+            set(
+                "wanted_until",
+                &format!("{ours} AND {} = ?", old("wanted_by")),
+                "0",
+            ),
+            set("holder", &ours, &new("holder")),
+            set("meta", &ours, &new("meta")),
+            set("holder_id", &ours, &owner),
+            // A row that was its owner's already shows by its time of acquiring. It keeps a later
+            // end.
+            set(
+                "expires_at",
+                &format!("{held_by} = {owner}"),
+                &format!(
+                    "IF({} = {now}, {new_end}, GREATEST({}, {new_end}))",
+                    old("acquired_at"),
+                    old("expires_at")
+                ),
+            ),
+        ]
+        .join(", ")
+    }
+
+    /// Frees the rows of these leases. It reports 1 when another process waits for one of them.
+    pub(crate) fn release<'a>(&self, leases: &[&'a Lease], hint_id: i64) -> Statement<'a> {
+        // The time is computed once.
+        let set = format!(
+            "expires_at = {NOW}, \
+             token = token + IF(wanted_until > expires_at AND wanted_by <> ?, 0 * \
+             LAST_INSERT_ID(1), 0), \
+             holder_id = {NOBODY}, meta = NULL, nonce = NULL"
+        );
+        self.update(&set, vec![Value::Number(hint_id)], leases, "")
+            .frequent()
+    }
+
+    /// Extends leases that are not over, and changes their tickets. It reports a token. The end of
+    /// a lease counts from the moment when its row is at hand.
+    pub(crate) fn renew<'a>(&self, leases: &[&'a Lease], renewal: &Renewal) -> Statement<'a> {
+        let nonce = |nonce: uuid::Uuid| Value::Bytes(nonce.as_bytes().to_vec().into());
+        let (set, condition, issued, redeemed) = match renewal.ticket {
+            TicketStep::Keep => ("", "", None, None),
+            TicketStep::Issue(issued) => (", nonce = ?", "", Some(nonce(issued)), None),
+            TicketStep::Redeem(redeemed) => (
+                ", nonce = NULL",
+                " AND nonce = ?",
+                None,
+                Some(nonce(redeemed)),
+            ),
+        };
+        let set = format!("token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + ?{set}");
+        let values = [Some(Value::from(renewal.ttl)), issued];
+        let condition = format!(" AND expires_at > {ROW_NOW}{condition}");
+        let values = values.into_iter().flatten().collect();
+        let mut renewed = self.update(&set, values, leases, &condition);
+        renewed.push(redeemed);
+        renewed
+    }
+
+    /// Grants the row of a lease that is not over to another owner. It reports the new token, plus
+    /// [`WANTED`] when another process waits.
+    fn hand_over<'a>(
+        &self,
+        lease: &'a Lease,
+        next: &'a AcquireRequest,
+        hint_id: i64,
+    ) -> Statement<'a> {
+        let set = format!(
+            "acquired_at = {NOW}, token = GREATEST(token + 1, acquired_at), \
+             expires_at = acquired_at + ? + 0 * LAST_INSERT_ID(token + IF(wanted_until > \
+             acquired_at AND wanted_by <> ?, {WANTED}, 0)), \
+             holder_id = ?, holder = ?, meta = ?, nonce = NULL"
+        );
+        let values = vec![
+            next.ttl.into(),
+            Value::Number(hint_id),
+            (&next.owner).into(),
+            Value::Text(Some(next.holder.as_str())),
+            (&next.meta).into(),
+        ];
+        let condition = format!(" AND expires_at > {NOW}");
+        self.update(&set, values, &[lease], &condition).frequent()
+    }
+
+    /// Changes the rows of these leases, where each is still its owner's.
     ///
-    /// The values of the insert are evaluated first in any case, so the branch that refuses must
-    /// report 0 itself. Assignments are carried out from left to right and see the values of those
-    /// before them, so that owner and end of the lease come last.
-    fn acquire(&self, request: &AcquireRequest, hint_id: i64, now: &str) -> String {
-        let owner = hex(request.owner.as_uuid().as_bytes());
-        let until = format!("{now} + {}", request.ttl.as_millis() * 1000);
-        let holder = text(request.holder.as_str());
-        let meta = optional_text(request.meta.as_ref().map(Meta::as_str));
-        let free = free_condition("", now);
-        let ours = format!("({free} OR holder_id = {owner})");
-        format!(
-            "INSERT INTO {} (lock_name, holder_id, token, acquired_at, expires_at, holder, meta) \
-             VALUES ({}, {owner}, LAST_INSERT_ID({now}), {now}, {until}, {holder}, {meta}) \
-             ON DUPLICATE KEY UPDATE \
-             token = CASE WHEN {free} THEN LAST_INSERT_ID(GREATEST(token + 1, {now})) \
-             WHEN holder_id = {owner} THEN LAST_INSERT_ID(token) ELSE token + LAST_INSERT_ID(0) \
-             END, \
-             acquired_at = IF({free}, {now}, acquired_at), \
-             nonce = IF({free}, NULL, nonce), \
-             wanted_until = IF({ours} AND wanted_by = {hint_id}, 0, wanted_until), \
-             holder = IF({ours}, {holder}, holder), \
-             meta = IF({ours}, {meta}, meta), \
-             holder_id = IF({ours}, {owner}, holder_id), \
-             expires_at = IF(holder_id = {owner}, {}, expires_at)",
-            self.lock,
-            hex(request.name.as_str().as_bytes()),
-            lease_end("", now, &until),
-        )
+    /// The statement compares one value for each lease, because servers look a value up in a list,
+    /// but compare rows of several values one by one. The value is unambiguous: the owner has 16
+    /// bytes, and the token ends where the name begins. Only a lone lease may have no token.
+    fn update<'a>(
+        &self,
+        set: &str,
+        mut values: Vec<Value<'a>>,
+        leases: &[&'a Lease],
+        condition: &str,
+    ) -> Statement<'a> {
+        let with_token = leases.iter().all(|lease| lease.token.is_some());
+        let token_column = if with_token { "token, " } else { "" };
+        let places = vec!["?"; leases.len()].join(",");
+        values.extend(leases.iter().map(|lease| Value::from(&lease.name)));
+        values.extend(leases.iter().map(|lease| {
+            let mut value = lease.owner.as_uuid().as_bytes().to_vec();
+            if let Some(token) = lease.token.map(FencingToken::get) {
+                value.extend_from_slice(token.to_string().as_bytes());
+            }
+            value.push(b'/');
+            value.extend_from_slice(lease.name.as_str().as_bytes());
+            Value::Bytes(value.into())
+        }));
+        let text = format!(
+            "UPDATE {} FORCE INDEX (PRIMARY) SET {set} WHERE lock_name IN ({places}) \
+             AND CONCAT(holder_id, {token_column}'/', lock_name) IN ({places}){condition}",
+            self.lock
+        );
+        Statement::new(text, values)
     }
 
     /// Reports the version, or 0 when the record exists. A tombstone's version is exceeded, never
     /// repeated.
-    fn create(&self, key: &RecordKey, value: &[u8], flavour: Flavour, now: &str) -> String {
+    fn create<'a>(&self, key: &'a str, value: &'a [u8], flavour: Flavour) -> Statement<'a> {
         let record = &self.record;
         let (alias, new) = (flavour.new_row(), flavour.new_column("value"));
-        format!(
+        let text = format!(
             "INSERT INTO {record} (record_key, version, value, deleted, written_at) \
-             VALUES ({}, LAST_INSERT_ID({now}), {}, 0, {now}){alias} \
+             VALUES (?, LAST_INSERT_ID({NOW}), ?, 0, {NOW}){alias} \
              ON DUPLICATE KEY UPDATE \
              version = IF({record}.deleted = 1, LAST_INSERT_ID(GREATEST({record}.version + 1, \
-             {now})), \
-             {record}.version + LAST_INSERT_ID(0)), \
+             {NOW})), {record}.version + LAST_INSERT_ID(0)), \
              value = IF({record}.deleted = 1, {new}, {record}.value), \
-             written_at = IF({record}.deleted = 1, {now}, {record}.written_at), \
-             deleted = 0",
-            hex(key.as_str().as_bytes()),
-            hex(value),
-        )
+             written_at = IF({record}.deleted = 1, {NOW}, {record}.written_at), \
+             deleted = 0"
+        );
+        Statement::new(text, vec![bytes(key.as_bytes()), bytes(value)])
+    }
+
+    /// The statements before and after `change` of `leases` rows, so that it changes all of them;
+    /// or fails with an error of its own, `MySqlTrouble::NotAll`, before anything is committed.
+    /// Unless it `waits`, it fails at once when another transaction has locked one of the rows.
+    pub(crate) fn all_or_none(
+        &self,
+        change: &Statement<'_>,
+        leases: &[&Lease],
+        waits: bool,
+    ) -> Vec<String> {
+        let mut statements = vec!["START TRANSACTION".to_owned()];
+        if !waits {
+            let names = leases.iter().map(|lease| lease.name.as_str().as_bytes());
+            statements.push(format!(
+                "SELECT COUNT(lock_name) FROM {} FORCE INDEX (PRIMARY) WHERE lock_name IN ({}) \
+                 FOR UPDATE NOWAIT",
+                self.lock,
+                list(names)
+            ));
+        }
+        statements.push(change.to_text());
+        // The number is too large when the update has found fewer rows; the overflow is the error.
+        statements.push(format!(
+            "SET @distlock_all = EXP(710 * (ROW_COUNT() <> {}))",
+            leases.len()
+        ));
+        statements.push("COMMIT".to_owned());
+        statements
     }
 
     /// Fails at once when another transaction has locked the operation's row.
@@ -169,4 +321,8 @@ impl Statements {
             hex(op.key().as_bytes())
         )
     }
+}
+
+fn bytes(bytes: &[u8]) -> Value<'_> {
+    Value::Bytes(bytes.into())
 }

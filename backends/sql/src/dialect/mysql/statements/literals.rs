@@ -20,22 +20,10 @@ pub(crate) fn push_hex(out: &mut String, bytes: &[u8]) {
     out.push('\'');
 }
 
-/// Text, for a column of text.
-pub(crate) fn text(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() * 2 + 12);
-    push_text(&mut out, text);
-    out
-}
-
-/// Appends text to a statement.
+/// Appends text to a statement, for a column of text.
 pub(crate) fn push_text(out: &mut String, text: &str) {
     out.push_str("_utf8mb4 ");
     push_hex(out, text.as_bytes());
-}
-
-/// Text that may be absent.
-pub(crate) fn optional_text(value: Option<&str>) -> String {
-    value.map_or_else(|| "NULL".to_owned(), text)
 }
 
 /// A list for `IN (..)`.
@@ -58,8 +46,9 @@ mod tests {
     fn a_literal_holds_hexadecimal_digits_only() {
         assert_eq!(hex(b"a'\\\0"), "x'61275c00'");
         assert_eq!(hex(b""), "x''");
-        assert_eq!(text("\u{e9}\""), "_utf8mb4 x'c3a922'");
-        assert_eq!(optional_text(None), "NULL");
+        let mut text = String::new();
+        push_text(&mut text, "\u{e9}\"");
+        assert_eq!(text, "_utf8mb4 x'c3a922'");
         assert_eq!(list([b"a".as_slice(), b"b"].into_iter()), "x'61',x'62'");
     }
 }

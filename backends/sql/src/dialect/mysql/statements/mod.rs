@@ -1,10 +1,10 @@
 //! Every statement that is sent in normal operation.
 //!
-//! Statements are text without parameters, except for the prepared ones: all values are numbers or
-//! hexadecimal literals (see `literals`). So no mode, quoting style or character set of the server
-//! changes their meaning, and several statements travel in one round trip. Each statement reports
-//! its outcome in its own result packet: the number of matched rows, and its value for
-//! `LAST_INSERT_ID`.
+//! A statement's text has a `?` for each value. The frequent statements are prepared. In a text,
+//! values are numbers or hexadecimal literals (see `literals`). So no mode, quoting style or
+//! character set of the server changes their meaning, and several statements travel in one round
+//! trip. Each statement reports its outcome in its own result packet: the number of matched rows,
+//! and its value for `LAST_INSERT_ID`.
 //!
 //! The time of a statement is the server's UTC clock when the statement began, so that a lease
 //! whose row was waited for counts from before the wait. A statement may reach its row long after
@@ -13,21 +13,21 @@
 //! owner holds already only ever extends the lease. A renewal, which may be meant to shorten it,
 //! counts from the moment when it has the row.
 
-mod batches;
 mod changes;
 mod expressions;
 mod inventory;
 mod literals;
-mod prepared;
 mod queries;
 mod queue;
 mod reaping;
 mod set;
+mod statement;
 
 pub(crate) use self::{
-    expressions::{BATCH_NOW, NOW, SET_BATCH_NOW, WANTED},
-    prepared::{MOST, PreparedQuery, PreparedStatements},
+    changes::{MOST, READ_THE_ROWS},
+    expressions::{NOW, WANTED},
     queries::Range,
     reaping::PAGE,
     set::Statements,
+    statement::Statement,
 };

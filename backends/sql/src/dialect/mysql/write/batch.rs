@@ -1,36 +1,26 @@
-//! Sends a batch: one statement for each row, all in one round trip and one transaction.
+//! Sends a batch in one round trip and one transaction.
 //!
 //! A batch is sent again only when nothing of it was carried out, or when a second send is
 //! harmless. Rows that other transactions have locked are left out, so that one locked row delays
 //! one operation and not the whole batch.
 
-use std::{
-    collections::{HashMap, HashSet},
-    mem,
-    time::Duration,
-};
+use std::{collections::HashSet, mem, time::Duration};
 
 use distlock_backend_kit::batch::{Failure, Reply};
 use distlock_core::{Epoch, Error, LockName, Moment, Result};
-use sqlx::mysql::MySqlQueryResult;
 
 use super::{
     answers::{Outcome, answer},
-    bulk::BulkStatement,
     locked_rows::LockedRows,
     refused_rows::RefusedRows,
+    request::Request,
 };
 use crate::{
     dialect::{
-        LockRow, Reaped,
+        Reaped, lock_of_refusal,
         mysql::{
-            context::StoreContext,
-            errors::MySqlTrouble,
-            lookup::read_rows,
-            pool::ConnectionSlot,
-            raw_connection::PartialFailure,
+            context::StoreContext, errors::MySqlTrouble, lookup::read_rows, pool::ConnectionSlot,
             rows,
-            statements::{BATCH_NOW, NOW, SET_BATCH_NOW},
         },
     },
     operation::{Answer, Operation, answer_after_resend},
@@ -50,8 +40,6 @@ pub(crate) struct Batch<'a> {
     pub(crate) slot: &'a mut ConnectionSlot,
     pub(crate) locked_rows: &'a LockedRows,
     pub(crate) earlier_send: Option<EarlierSend>,
-    /// The rows, if they were read after the operations were carried out.
-    pub(crate) rows_after: Option<HashMap<LockName, Result<LockRow>>>,
 }
 
 /// The first send of operations that were sent twice, with its error.
@@ -76,7 +64,7 @@ impl<'a> Batch<'a> {
             None => failure,
         })?;
         let refused = done.iter().filter(|it| it.result.is_none());
-        let refused: Vec<_> = refused.filter_map(|it| it.op.lock()).collect();
+        let refused: Vec<_> = refused.filter_map(|it| lock_of_refusal(it.op)).collect();
         let refused_rows = self.refused_rows(&refused).await;
         let mut replies: Vec<_> = self.ops.iter().map(|_| Reply::Alone).collect();
         for it in done {
@@ -107,12 +95,7 @@ impl<'a> Batch<'a> {
         let (mut attempt, mut together) = (0, true);
         while !sent.is_empty() {
             let batch: Vec<_> = sent.iter().map(|at| &ops[*at]).collect();
-            let bulk = BulkStatement::of(&batch).filter(|_| together);
-            let attempted = match &bulk {
-                Some(bulk) => self.attempt_in_one_statement(bulk).await?,
-                None => self.attempt(&batch).await?,
-            };
-            let broken = match attempted {
+            let broken = match self.attempt(&batch, together).await? {
                 Ok(results) => {
                     let done = sent.into_iter().zip(results);
                     let done = done.map(|(at, result)| CarriedOut {
@@ -129,13 +112,13 @@ impl<'a> Batch<'a> {
             match (broken.failed.mysql_trouble(), broken.at) {
                 // One statement for all rows does not tell which row is locked. All locked rows
                 // must be left out at once, because each further one would be waited for.
-                (Some(MySqlTrouble::Locked), _) if bulk.is_some() => {
+                (Some(MySqlTrouble::Locked), _) if broken.shared_statement => {
                     context.counters.count_retry();
                     together = self.leave_out_locked(&mut sent).await;
                 }
                 // One statement for all rows does not tell which row refused either: statements of
                 // their own do.
-                (Some(MySqlTrouble::NotAll), _) if bulk.is_some() => together = false,
+                (Some(MySqlTrouble::NotAll), _) if broken.shared_statement => together = false,
                 // The statement that waited is the one whose row is locked.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
                     self.locked_rows.note(batch[at], context.clock.now(), true);
@@ -221,76 +204,47 @@ impl<'a> Batch<'a> {
     async fn attempt(
         &mut self,
         ops: &[&Operation],
+        together: bool,
     ) -> Result<Result<Vec<Outcome>, FailedBatch>, Failure> {
         let context = self.context;
-        let hint_id = context.wait_group.hint_id();
+        let (statements, hint_id) = (&context.statements, context.wait_group.hint_id());
         let kind = ops.first().map_or("write", |op| op.kind().name());
         let open = self.slot.ready(context).await.map_err(Failure::Whole)?;
-        if let [op] = ops {
-            let prepared = context.statements.prepared(open.flavour);
-            if let Some(prepared) = prepared.query(op, hint_id).filter(|_| open.prepares) {
-                match open.send_prepared(context, kind, prepared).await {
-                    Ok(answers) => return Ok(Ok(outcomes(ops, &answers.done))),
-                    Err(broken)
-                        if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) =>
-                    {
-                        open.stop_preparing(broken);
-                    }
-                    Err(broken) => return Ok(Err(self.broken_alone(broken))),
-                }
+        let request = Request::of(ops, together, statements, hint_id, open.flavour);
+        let answered = match &request {
+            Request::Single(statement) => open.send_statement(context, kind, statement).await,
+            Request::Transaction { statements, .. } => {
+                let script = statements.join("; ");
+                open.send(context, kind, script, Access::Write).await
             }
-            let text = context.statements.write(op, hint_id, open.flavour, NOW);
-            return Ok(match open.send(context, kind, text, Access::Write).await {
-                Ok(answers) => Ok(outcomes(ops, &answers.done)),
-                Err(broken) => Err(self.broken_alone(broken)),
-            });
-        }
-        let statement = |op| {
-            context
-                .statements
-                .write(op, hint_id, open.flavour, BATCH_NOW)
         };
-        let mut script = format!("{SET_BATCH_NOW}; START TRANSACTION");
-        for op in ops {
-            script.push_str("; ");
-            script.push_str(&statement(op));
-        }
-        script.push_str("; COMMIT");
-        // The two statements before the first operation's, and the one after the last.
-        let (before, all) = (2, ops.len() + 3);
-        let broken = match open.send(context, kind, script, Access::Write).await {
-            Ok(mut answers) if answers.done.len() == all => {
-                answers.done.truncate(all - 1);
-                answers.done.drain(..before);
-                return Ok(Ok(outcomes(ops, &answers.done)));
-            }
-            Ok(answers) => PartialFailure {
-                failed: StatementError::out_of_step(rows::corrupt(
-                    "the server answered to another number of statements than were sent",
-                ))
-                .after_partial_work(true),
-                done: answers.done.len(),
+        let (failed, at) = match answered {
+            Ok(answers) => match request.outcomes(ops, &answers.done) {
+                Ok(outcomes) => return Ok(Ok(outcomes)),
+                Err(corrupt) => (
+                    StatementError::out_of_step(corrupt).after_partial_work(true),
+                    None,
+                ),
             },
-            Err(broken) => broken,
+            Err(broken) => match &request {
+                Request::Single(_) => (broken.failed, Some(0)),
+                // Nothing was committed if the server says that a statement failed: it carries out
+                // none after that.
+                Request::Transaction { before, .. } => {
+                    if !broken.failed.meaning.reconnect && !open.roll_back(context).await {
+                        self.slot.disconnect();
+                    }
+                    let at = broken.done.checked_sub(*before);
+                    (broken.failed, at.filter(|at| *at < ops.len()))
+                }
+            },
         };
-        // Nothing was committed if the server says that a statement before failed: it carries out
-        // none after that.
-        if !broken.failed.meaning.reconnect && !open.roll_back(context).await {
-            self.slot.disconnect();
-        }
-        let at = broken.done.checked_sub(before);
+        let shared_statement = request.shares_statement(ops);
         Ok(Err(FailedBatch {
-            at: at.filter(|at| *at < ops.len()),
-            failed: self.slot.failed(broken.failed),
+            at: at.filter(|_| !shared_statement),
+            shared_statement,
+            failed: self.slot.failed(failed),
         }))
-    }
-
-    /// The failure of a lone operation.
-    fn broken_alone(&mut self, broken: PartialFailure) -> FailedBatch {
-        FailedBatch {
-            at: Some(0),
-            failed: self.slot.failed(broken.failed),
-        }
     }
 
     /// Fails at once for a row that was found locked a while ago and still is: waiting for it would
@@ -323,30 +277,44 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Reads the rows of these names. If the connection has broken since the statement, they are
+    /// read over another one: only the row tells an acquire's outcome.
     async fn refused_rows(&mut self, names: &[&LockName]) -> RefusedRows {
         let context = self.context;
-        let open = match self.slot.ready(context).await {
-            Ok(open) => open,
-            Err(error) => {
-                return RefusedRows {
-                    rows: Err(error),
-                    epoch: Epoch::new(""),
-                    history_changed: false,
-                };
+        let mut may_reconnect = true;
+        loop {
+            let open = match self.slot.ready(context).await {
+                Ok(open) => open,
+                Err(error) => {
+                    return RefusedRows {
+                        rows: Err(error),
+                        epoch: Epoch::new(""),
+                        history_changed: false,
+                    };
+                }
+            };
+            let epoch = open.epoch.clone();
+            let rows = match names {
+                [] => Ok(Vec::new()),
+                names => read_rows(open, context, names, Access::Read).await,
+            };
+            let rows = rows.map_err(|failed| self.slot.failed(failed));
+            match rows {
+                Err(failed)
+                    if may_reconnect && failed.meaning.reconnect && !failed.is_timeout() =>
+                {
+                    may_reconnect = false;
+                }
+                rows => {
+                    return RefusedRows {
+                        rows: rows
+                            .map(|rows| rows.into_iter().collect())
+                            .map_err(StatementError::into_error),
+                        epoch,
+                        history_changed: context.history_changed(),
+                    };
+                }
             }
-        };
-        let (epoch, history_changed) = (open.epoch.clone(), context.history_changed());
-        let rows = match (self.rows_after.take(), names) {
-            (Some(rows), _) => Ok(rows),
-            (None, []) => Ok(HashMap::new()),
-            (None, names) => read_rows(open, context, names, Access::Read)
-                .await
-                .map(|rows| rows.into_iter().collect()),
-        };
-        RefusedRows {
-            rows: rows.map_err(|failed| self.slot.failed(failed).into_error()),
-            epoch,
-            history_changed,
         }
     }
 }
@@ -359,23 +327,10 @@ struct CarriedOut<'a> {
     result: Outcome,
 }
 
-fn outcomes(ops: &[&Operation], done: &[MySqlQueryResult]) -> Vec<Outcome> {
-    let outcome = |(op, result): (&&Operation, &MySqlQueryResult)| {
-        took_effect(op, result).then(|| result.last_insert_id())
-    };
-    ops.iter().zip(done).map(outcome).collect()
-}
-
 /// Why a batch failed, and at which of its operations.
-pub(super) struct FailedBatch {
-    pub(super) at: Option<usize>,
-    pub(super) failed: StatementError,
-}
-
-/// Whether the statement did what the operation asked for.
-fn took_effect(op: &Operation, result: &MySqlQueryResult) -> bool {
-    match op {
-        Operation::Acquire(_) | Operation::Create(..) => result.last_insert_id() > 0,
-        _ => result.rows_affected() > 0,
-    }
+struct FailedBatch {
+    at: Option<usize>,
+    /// Whether one statement changed the rows of all operations.
+    shared_statement: bool,
+    failed: StatementError,
 }

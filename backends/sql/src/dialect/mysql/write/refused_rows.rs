@@ -4,7 +4,10 @@ use std::collections::HashMap;
 
 use distlock_core::{Epoch, LockName, Result};
 
-use crate::dialect::LockRow;
+use crate::{
+    dialect::{LockRow, lock_of_refusal},
+    operation::Operation,
+};
 
 /// The rows of refused operations, and the store's history.
 pub(super) struct RefusedRows {
@@ -14,9 +17,16 @@ pub(super) struct RefusedRows {
 }
 
 impl RefusedRows {
-    /// The row of a refused operation; `None` when it is gone.
-    pub(super) fn row(&self, name: &LockName) -> Result<Option<LockRow>> {
+    /// The row of a refused operation; `None` when it is gone, or when the refusal has one reason
+    /// only.
+    pub(super) fn row(&self, op: &Operation) -> Result<Option<&LockRow>> {
+        let Some(name) = lock_of_refusal(op) else {
+            return Ok(None);
+        };
         let rows = self.rows.as_ref().map_err(Clone::clone)?;
-        rows.get(name).cloned().transpose()
+        rows.get(name)
+            .map(Result::as_ref)
+            .transpose()
+            .map_err(Clone::clone)
     }
 }

@@ -1,17 +1,19 @@
 //! Statements that read rows, and those that set waiter hints.
 
-/// `$1` names. An infinite time is no number, and the server would refuse the whole statement
-/// because of one row.
-pub(super) const LOOK: &str = "
-SELECT lock_name, holder_id, token,
-       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at) * 1000000 END)::int8,
+/// The columns of a lock's row: times in microseconds, and how long lease and hint still last. An
+/// infinite time is no number, and the server would refuse the whole statement because of one row.
+pub(super) const LOCK_COLUMNS: &str = "lock_name, holder_id, token,
        (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * \
            1000000 END)::int8,
        (CASE WHEN isfinite(acquired_at) THEN extract(epoch FROM acquired_at) * 1000000 END)::int8,
        holder, meta, wanted_by,
        (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - \
            clock_timestamp()) * 1000000 END)::int8,
-       nonce
+       nonce";
+
+/// `$1` names.
+pub(super) const LOOK: &str = "
+SELECT {lock_columns}
   FROM distributed_lock WHERE lock_name = ANY ($1::text[])";
 
 /// `$1` names; `$2` this process's hint id; `$3` the life of the hint; `$4` how little of a hint
@@ -49,15 +51,7 @@ WITH marked AS (
 
 /// `$1` the first name, `$2` a name to leave out, `$3` the upper bound, `$4` the number of rows.
 pub(super) const LIST: &str = "
-SELECT lock_name, holder_id, token,
-       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at) * 1000000 END)::int8,
-       (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * \
-           1000000 END)::int8,
-       (CASE WHEN isfinite(acquired_at) THEN extract(epoch FROM acquired_at) * 1000000 END)::int8,
-       holder, meta, wanted_by,
-       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - \
-           clock_timestamp()) * 1000000 END)::int8,
-       nonce
+SELECT {lock_columns}
   FROM distributed_lock
  WHERE lock_name >= $1
    AND ($2::text IS NULL OR lock_name <> $2)

@@ -11,12 +11,15 @@ use distlock_core::{Attempt, Error, ErrorKind, RecordKey, Result, Version};
 use sqlx::PgConnection;
 
 use super::{
-    answers,
-    outcome::{Effect, FastTurnover, RefusedRows},
+    outcome::{FastTurnover, RefusedRows},
     parameters::{BatchQuery, bind},
+    refusal::refusal,
 };
 use crate::{
-    dialect::postgres::{context::StoreContext, lookup::read_rows, rows},
+    dialect::{
+        Effect, carried_out,
+        postgres::{context::StoreContext, lookup::read_rows, rows},
+    },
     operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
 };
@@ -52,8 +55,8 @@ impl Batch<'_> {
                 .ops
                 .iter()
                 .map(|op| match done.remove(op.key()) {
-                    Some(done) => Reply::Done(answers::carried_out(op, done, self.context)),
-                    None => match answers::refused(op, &refused_rows, self.context) {
+                    Some(effect) => Reply::Done(carried_out(op, effect, &self.context.epoch())),
+                    None => match refusal(op, &refused_rows, self.context) {
                         Some(answer) => Reply::Done(answer),
                         None if last && turnover.is_reason(op) => {
                             Reply::Done(Ok(Answer::Acquired(Attempt::Busy(None))))
@@ -91,17 +94,18 @@ impl Batch<'_> {
             .map_err(|error| StatementError::postgres(error, Access::Write))?;
         rows.iter()
             .map(|row| {
-                let done = match kind {
-                    OperationKind::Release | OperationKind::Force => Effect::Freed {
-                        others_waiting: rows::column(row, 1)?,
-                    },
-                    OperationKind::HandOver => Effect::HandedOver {
-                        token: rows::token(row, 1),
-                        others_waiting: rows::column(row, 2)?,
-                    },
-                    _ => Effect::Token(rows::token(row, 1)),
-                };
-                Ok((rows::column(row, 0)?, done))
+                let mut effect = Effect::default();
+                match kind {
+                    OperationKind::Release | OperationKind::Force => {
+                        effect.others_waiting = Some(rows::column(row, 1)?);
+                    }
+                    OperationKind::HandOver => {
+                        effect.number = Some(rows::token(row, 1));
+                        effect.others_waiting = Some(rows::column(row, 2)?);
+                    }
+                    _ => effect.number = Some(rows::token(row, 1)),
+                }
+                Ok((rows::column(row, 0)?, effect))
             })
             .collect::<Result<_>>()
             .map_err(|error| StatementError::corrupt(error).after_partial_work(true))

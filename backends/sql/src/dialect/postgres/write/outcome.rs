@@ -1,22 +1,10 @@
-//! The results of a batch's statement and of the read of its rows.
+//! The rows of operations that a batch's statement did not carry out.
 
 use std::collections::HashMap;
 
 use distlock_core::{FencingToken, LockName, RecordKey, Result, Version};
 
 use crate::{dialect::postgres::rows, operation::Operation};
-
-/// The effect of an operation that the statement carried out.
-pub(super) enum Effect {
-    Token(Result<FencingToken>),
-    HandedOver {
-        token: Result<FencingToken>,
-        others_waiting: bool,
-    },
-    Freed {
-        others_waiting: bool,
-    },
-}
 
 /// The rows of operations that were not carried out.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! The values of a batch's statement.
 
-use distlock_core::{AcquireRequest, Lease, TicketStep};
+use distlock_core::TicketStep;
 use sqlx::{Encode, Postgres, Type, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
@@ -49,8 +49,8 @@ pub(super) fn bind(
     context: &StoreContext,
 ) -> Statement {
     let columns = columns.bind_each(ops.iter().map(|op| op.key().to_owned()));
-    let leases = || ops.iter().filter_map(lease);
-    let requests = || ops.iter().filter_map(request);
+    let leases = || ops.iter().filter_map(Operation::lease);
+    let requests = || ops.iter().filter_map(Operation::request);
     let owners = || leases().map(|it| *it.owner.as_uuid());
     let tokens = || leases().map(|it| it.token.map(|it| it.get().cast_signed()));
     let takers = || requests().map(|it| *it.owner.as_uuid());
@@ -112,22 +112,6 @@ pub(super) fn bind(
         OperationKind::Delete => columns.bind_each(versions(ops)),
     };
     columns.query
-}
-
-fn lease(op: &Operation) -> Option<&Lease> {
-    match op {
-        Operation::Renew(lease, _) | Operation::Release(lease) | Operation::HandOver(lease, _) => {
-            Some(lease)
-        }
-        _ => None,
-    }
-}
-
-fn request(op: &Operation) -> Option<&AcquireRequest> {
-    match op {
-        Operation::Acquire(request) | Operation::HandOver(_, request) => Some(request),
-        _ => None,
-    }
 }
 
 fn values(ops: &[Operation]) -> impl Iterator<Item = Vec<u8>> {

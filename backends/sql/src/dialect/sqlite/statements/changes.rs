@@ -1,71 +1,46 @@
 //! Statements that change the rows of a batch.
 
-use super::sources::{LEASES_BESIDE, Source, filled};
-
-/// Rows of name, TTL, label, meta; `?6` is this process's hint id. Takes those locks for which
-/// [`ACQUIRE`] would grant a token equal to the wall clock, which is nearly always all of them.
-/// Then the number of changed rows is the whole answer, and no row has to come back.
-pub(super) const TAKE: &str = "
-INSERT INTO distributed_lock AS l
-    (lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta)
-SELECT {0}, {owner}, ?5, ?3, ?4 + {1}, ?5, {2}, {3} {from} WHERE true
-ON CONFLICT (lock_name) DO UPDATE SET
-    holder_id = excluded.holder_id,
-    token = ?5,
-    boot_id = ?3,
-    expires_at = excluded.expires_at,
-    acquired_at = ?5,
-    holder = excluded.holder,
-    meta = excluded.meta,
-    nonce = NULL,
-    wanted_until = CASE WHEN l.wanted_by = ?6 OR l.boot_id <> ?3 THEN 0 ELSE l.wanted_until END
-WHERE l.token < ?5
-  AND (l.holder_id IS NULL
-    OR l.expires_at <= ?4
-    OR (l.boot_id <> ?3 AND length(l.boot_id) = 16))";
-
-/// Rows of name, token or null; `?6` is this process's hint id. Frees the locks that no other
-/// process waits for. As with [`TAKE`], the number of rows is the whole answer when it is the
-/// number of leases.
-pub(super) const FREE: &str = "
-UPDATE distributed_lock AS l SET
-    holder_id = NULL, boot_id = ?3, expires_at = ?4, holder = '', meta = NULL, nonce = NULL
-  {from}
- WHERE l.lock_name = {0}
-   AND l.holder_id = {owner}
-   AND l.token = ifnull({1}, l.token)
-   AND (l.wanted_until <= ?4 OR l.wanted_by = ?6)";
-
-/// `?1` rows of name, TTL, label, meta; `?2` owners; `?6` this process's hint id.
+/// `?1` rows of name, TTL, label, meta; `?2` owners; `?6` this process's hint id; `?7` the token.
 ///
-/// A lock is free when its row has no owner, when its lease is over, or when it is from another
-/// boot. An owner that has the lock already gets the same token again. The new token is the higher
-/// of the previous one plus one and the wall clock.
+/// Takes the locks that are free and whose last token is lower, and renews those that their owner
+/// holds with just this token. So each changed row has this token, and the number of changed rows
+/// is nearly always the whole answer: `RETURNING` would cost more than the change itself, because
+/// SQLite opens a temporary table for it. A lock is free when its row has no owner, when its lease
+/// is over, or when it is from another boot.
 pub(super) const ACQUIRE: &str = "
 INSERT INTO distributed_lock AS l
     (lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta)
-SELECT j.value ->> 0, substr(?2, j.key * 16 + 1, 16), ?5, ?3, ?4 + (j.value ->> 1), ?5, j.value \
+SELECT j.value ->> 0, substr(?2, j.key * 16 + 1, 16), ?7, ?3, ?4 + (j.value ->> 1), ?5, j.value \
     ->> 2, j.value ->> 3
   FROM json_each(?1) AS j WHERE true
 ON CONFLICT (lock_name) DO UPDATE SET
-    token = CASE WHEN l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at > ?4
-            THEN l.token ELSE max(l.token + 1, ?5) END,
-    acquired_at = CASE WHEN l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at \
-        > ?4
-            THEN l.acquired_at ELSE ?5 END,
-    nonce = CASE WHEN l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at > ?4
-            THEN l.nonce END,
+    acquired_at = CASE l.token WHEN ?7 THEN l.acquired_at ELSE ?5 END,
+    nonce = CASE l.token WHEN ?7 THEN l.nonce END,
     wanted_until = CASE WHEN l.wanted_by = ?6 OR l.boot_id <> ?3 THEN 0 ELSE l.wanted_until END,
+    token = ?7,
     holder_id = excluded.holder_id,
     boot_id = ?3,
     expires_at = excluded.expires_at,
     holder = excluded.holder,
     meta = excluded.meta
-WHERE l.holder_id IS NULL
-   OR l.holder_id = excluded.holder_id
-   OR l.expires_at <= ?4
-   OR (l.boot_id <> ?3 AND length(l.boot_id) = 16)
-RETURNING lock_name, token";
+WHERE (l.token < ?7
+        AND (l.holder_id IS NULL
+          OR l.expires_at <= ?4
+          OR (l.boot_id <> ?3 AND length(l.boot_id) = 16)))
+   OR (l.token = ?7 AND l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at > \
+       ?4)";
+
+/// `?8` rows of name, token or null; `?9` owners; `?6` this process's hint id; `?10` whether locks
+/// are freed that other processes wait for. As with [`ACQUIRE`], the number of rows is mostly the
+/// whole answer.
+pub(super) const RELEASE: &str = "
+UPDATE distributed_lock AS l SET
+    holder_id = NULL, boot_id = ?3, expires_at = ?4, holder = '', meta = NULL, nonce = NULL
+  FROM json_each(?8) AS j
+ WHERE l.lock_name = j.value ->> 0
+   AND l.holder_id = substr(?9, j.key * 16 + 1, 16)
+   AND (j.value ->> 1 IS NULL OR l.token = j.value ->> 1)
+   AND (l.wanted_until <= ?4 OR l.wanted_by = ?6 OR ?10)";
 
 /// `?1` rows of name, TTL, token or null, ticket step (0 keep, 1 issue, 2 redeem); `?2` owners;
 /// `?6` nonces.
@@ -80,16 +55,6 @@ UPDATE distributed_lock AS l SET
    AND (j.value ->> 2 IS NULL OR l.token = j.value ->> 2)
    AND (j.value ->> 3 <> 2 OR l.nonce = substr(?6, j.key * 16 + 1, 16))
 RETURNING lock_name, token";
-
-/// `?1` rows of name, token or null; `?2` owners; `?6` this process's hint id.
-pub(super) const RELEASE: &str = "
-UPDATE distributed_lock AS l SET
-    holder_id = NULL, boot_id = ?3, expires_at = ?4, holder = '', meta = NULL, nonce = NULL
-  FROM json_each(?1) AS j
- WHERE l.lock_name = j.value ->> 0
-   AND l.holder_id = substr(?2, j.key * 16 + 1, 16)
-   AND (j.value ->> 1 IS NULL OR l.token = j.value ->> 1)
-RETURNING lock_name, wanted_until > ?4 AND wanted_by <> ?6";
 
 /// `?1` rows of name, TTL, label, meta, token or null; `?2` owners; `?6` next owners.
 pub(super) const HAND_OVER: &str = "
@@ -145,10 +110,3 @@ UPDATE distributed_record AS r SET value = x'', deleted = 1, boot_id = ?3, writt
   FROM json_each(?1) AS j
  WHERE r.record_key = j.value ->> 0 AND r.version = j.value ->> 1 AND r.deleted = 0
 RETURNING record_key, version";
-
-/// Takes and frees in one transaction, sent as a whole: four answers, of which the second and the
-/// third count rows.
-pub(super) fn take_and_free(takers: &Source) -> String {
-    let (take, free) = (filled(TAKE, takers), filled(FREE, &LEASES_BESIDE));
-    format!("BEGIN IMMEDIATE; {take}; {free}; COMMIT")
-}

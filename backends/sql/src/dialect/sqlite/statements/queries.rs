@@ -1,9 +1,12 @@
 //! Statements that read rows, and the one that sets waiter hints.
 
+/// The columns of a lock's row.
+pub(super) const LOCK_COLUMNS: &str = "lock_name, holder_id, token, boot_id, expires_at, \
+    acquired_at, holder, meta, wanted_by, wanted_until";
+
 /// `?1` names.
 pub(super) const LOOK: &str = "
-SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta, wanted_by, \
-    wanted_until
+SELECT {lock_columns}
   FROM distributed_lock
  WHERE lock_name IN (SELECT value FROM json_each(?1))";
 
@@ -20,8 +23,7 @@ UPDATE distributed_lock SET wanted_by = CASE WHEN wanted_until > ?4 THEN 0 ELSE 
 /// `?1` the first name, `?2` a name to leave out, `?5` the upper bound (null = no bound: every blob
 /// is above every text), `?6` the number of rows.
 pub(super) const LIST: &str = "
-SELECT lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta, wanted_by, \
-    wanted_until
+SELECT {lock_columns}
   FROM distributed_lock
  WHERE lock_name >= ?1
    AND lock_name < coalesce(?5, x'')

@@ -5,29 +5,21 @@ use std::sync::Arc;
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
-    changes::{
-        ACQUIRE, CREATE, DELETE, FORCE, FREE, HAND_OVER, RELEASE, RENEW, REPLACE, TAKE,
-        take_and_free,
-    },
+    changes::{ACQUIRE, CREATE, DELETE, FORCE, HAND_OVER, RELEASE, RENEW, REPLACE},
     inventory::{META, ROW_COUNTS, SCHEMA_PARTS, TABLES_PRESENT},
-    queries::{GET, LIST, LOOK, SCAN, SET_HINTS},
+    queries::{GET, LIST, LOCK_COLUMNS, LOOK, SCAN, SET_HINTS},
     queue::{LEAVE_QUEUES, REMOVE_EXPIRED_ENTRIES, RENEW_QUEUE_ENTRIES},
     reaping::{CLAIM_REAPING, IDLE_LOCKS, IDLE_RECORDS, REAP_LOCKS, REAP_RECORDS},
-    sources::{ALIKE, LEASES, MANY, ONE, filled},
 };
 
 /// The statements of one table prefix.
 pub(crate) struct Statements {
-    pub(crate) take_one: Sql,
-    pub(crate) take_alike: Sql,
-    pub(crate) take: Sql,
     pub(crate) acquire: Sql,
-    pub(crate) renew: Sql,
-    pub(crate) free_one: Sql,
-    pub(crate) free: Sql,
-    pub(crate) take_and_free_alike: Sql,
-    pub(crate) take_and_free: Sql,
     pub(crate) release: Sql,
+    /// Both in one transaction, so that they share its sync, which costs more than either. It has
+    /// four results, of which the second and the third count rows.
+    pub(crate) acquire_and_release: Sql,
+    pub(crate) renew: Sql,
     pub(crate) hand_over: Sql,
     pub(crate) force: Sql,
     pub(crate) look: Sql,
@@ -71,24 +63,20 @@ impl Statements {
     pub(crate) fn new(prefix: &str) -> Self {
         let sql = |text: &str| Sql(prefixed(text, prefix).into());
         Self {
-            take_one: sql(&filled(TAKE, &ONE)),
-            take_alike: sql(&filled(TAKE, &ALIKE)),
-            take: sql(&filled(TAKE, &MANY)),
-            acquire: sql(ACQUIRE),
+            acquire: sql(&named(ACQUIRE)),
+            release: sql(&named(RELEASE)),
+            acquire_and_release: sql(&named(&format!(
+                "BEGIN IMMEDIATE; {ACQUIRE}; {RELEASE}; COMMIT"
+            ))),
             renew: sql(RENEW),
-            free_one: sql(&filled(FREE, &ONE)),
-            free: sql(&filled(FREE, &LEASES)),
-            take_and_free_alike: sql(&take_and_free(&ALIKE)),
-            take_and_free: sql(&take_and_free(&MANY)),
-            release: sql(RELEASE),
             hand_over: sql(HAND_OVER),
             force: sql(FORCE),
-            look: sql(LOOK),
+            look: sql(&LOOK.replace("{lock_columns}", LOCK_COLUMNS)),
             set_hints: sql(SET_HINTS),
             renew_queue_entries: sql(RENEW_QUEUE_ENTRIES),
             leave_queues: sql(LEAVE_QUEUES),
             remove_expired_entries: sql(REMOVE_EXPIRED_ENTRIES),
-            list: sql(LIST),
+            list: sql(&LIST.replace("{lock_columns}", LOCK_COLUMNS)),
             create: sql(CREATE),
             replace: sql(REPLACE),
             delete: sql(DELETE),
@@ -116,4 +104,11 @@ impl Statements {
 /// Every name of ours begins with `distributed_`, and nothing else does.
 fn prefixed(text: &str, prefix: &str) -> String {
     text.replace("distributed_", &format!("{prefix}distributed_"))
+}
+
+/// The text with `$7` for `?7`. For `?7`, SQLite also counts the numbers that the statement leaves
+/// out, and the driver takes values for them, until it has none left for the last numbers. The
+/// driver looks `$7` up by its name.
+fn named(text: &str) -> String {
+    text.replace('?', "$")
 }

@@ -1,12 +1,11 @@
-//! Batches that change something: one conditional statement each, and one read of the rows of
-//! refused operations. A batch that both takes and frees is a transaction of two.
+//! Batches that change something.
+//!
+//! Acquires and releases share a transaction, and count the rows that they change. Every other kind
+//! is one statement that returns the changed rows. Rows are read only to explain what was refused.
 
-mod acquire;
-mod acquire_and_release;
 mod batch;
-mod records;
-mod release;
-mod renew;
+mod bind;
+mod lock_changes;
 mod send;
 
 pub(crate) use self::send::send;

@@ -1,0 +1,88 @@
+//! The answer to an operation: from the effect of its statement, or from the row that refused it.
+//!
+//! These rules hold for every dialect. A dialect only reports what its statement did.
+
+use distlock_core::{
+    Attempt, Deleted, Epoch, Error, ErrorKind, FencingToken, Forced, Grant, HandOver, LockName,
+    LossFeed, ReleaseOutcome, Renewed, Result, Ttl, Version, Written,
+};
+
+use super::lock_row::{LockRow, why_lost};
+use crate::operation::{Answer, Operation};
+
+/// The effect of an operation that its statement carried out.
+#[derive(Default)]
+pub(crate) struct Effect {
+    /// The token or version in the row; `None` where the row was freed or deleted.
+    pub(crate) number: Option<Result<FencingToken>>,
+    /// Whether another process waits for the lock, where the statement tells.
+    pub(crate) others_waiting: Option<bool>,
+}
+
+/// The answer to an operation that its statement carried out.
+pub(crate) fn carried_out(op: &Operation, effect: Effect, epoch: &Epoch) -> Result<Answer> {
+    let others_waiting = effect.others_waiting;
+    let number = || effect.number.unwrap_or_else(|| Err(without_number()));
+    let grant = |token: FencingToken, ttl: Ttl| {
+        let mut grant = Grant::new(token, epoch.clone(), ttl.duration());
+        grant.others_waiting = others_waiting;
+        grant
+    };
+    Ok(match op {
+        Operation::Acquire(request) => {
+            Answer::Acquired(Attempt::Acquired(grant(number()?, request.ttl)))
+        }
+        Operation::HandOver(_, next) => {
+            Answer::HandedOver(HandOver::Done(grant(number()?, next.ttl)))
+        }
+        Operation::Renew(_, renewal) => Answer::Renewed(Renewed::Extended {
+            valid_for: renewal.ttl.duration(),
+            epoch: epoch.clone(),
+            token: number()?,
+            loss: LossFeed::silent(),
+        }),
+        Operation::Create(..) | Operation::Replace(..) => {
+            Answer::Written(Written::Stored(Version::new(number()?.get())))
+        }
+        Operation::Release(_) => Answer::Released(ReleaseOutcome::Released { others_waiting }),
+        Operation::Force(..) => Answer::Forced(Forced::Released),
+        Operation::Delete(..) => Answer::Deleted(Deleted::Done),
+    })
+}
+
+/// The lock whose row gives the reason when the operation is refused; `None` where the refusal has
+/// only one reason.
+pub(crate) fn lock_of_refusal(op: &Operation) -> Option<&LockName> {
+    match op {
+        Operation::Release(_) => None,
+        op => op.lock(),
+    }
+}
+
+/// The answer to an operation that changed nothing. `row` is the lock's row as it is now, `None`
+/// when it is gone.
+pub(crate) fn refused(op: &Operation, row: Option<&LockRow>, history_changed: bool) -> Answer {
+    let why_lost = |lease| why_lost(lease, row, history_changed);
+    match op {
+        // A lock without a row was held when the statement asked: its row was reaped since.
+        Operation::Acquire(_) => {
+            Answer::Acquired(Attempt::Busy(row.and_then(|row| row.held.clone())))
+        }
+        Operation::Renew(lease, _) => Answer::Renewed(Renewed::NotHeld(why_lost(lease))),
+        Operation::HandOver(lease, _) => Answer::HandedOver(HandOver::NotHeld(why_lost(lease))),
+        Operation::Release(_) => Answer::Released(ReleaseOutcome::NotHeld),
+        Operation::Force(..) => Answer::Forced(match row.filter(|row| row.held.is_some()) {
+            Some(row) => Forced::OtherToken(row.last_token),
+            None => Forced::NotHeld,
+        }),
+        Operation::Create(..) | Operation::Replace(..) => Answer::Written(Written::Conflict),
+        Operation::Delete(..) => Answer::Deleted(Deleted::Conflict),
+    }
+}
+
+fn without_number() -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        "the statement reported neither a token nor a version",
+    )
+}

@@ -1,0 +1,168 @@
+//! The form in which the operations of a batch are sent: always one round trip.
+//!
+//! A server carries one statement for many rows out in a fraction of the time that it takes for one
+//! statement per row. Such a statement does not tell which row was locked or not as expected. Only
+//! then is a statement sent for each row.
+
+use std::time::Duration;
+
+use distlock_core::{AcquireRequest, FencingToken, Lease, Result, TicketStep};
+use sqlx::mysql::MySqlQueryResult;
+
+use super::answers::{Outcome, PERHAPS_WANTED};
+use crate::{
+    dialect::mysql::{
+        flavour::Flavour,
+        rows,
+        statements::{READ_THE_ROWS, Statement, Statements},
+    },
+    operation::{Operation, OperationKind},
+};
+
+/// A renewal waits for a locked row only if the lease is at least this long. Such a lease outlives
+/// the server's lock wait, which on some servers is twice as long as configured, and one more
+/// round.
+const WAIT_FROM_TTL: Duration = Duration::from_secs(8);
+
+/// The operations as one request.
+pub(super) enum Request<'a> {
+    /// One statement, which is a transaction of its own: a lone operation, or any number of
+    /// acquires.
+    Single(Statement<'a>),
+    /// One transaction.
+    Transaction {
+        statements: Vec<String>,
+        /// The number of statements before the first one that changes rows.
+        before: usize,
+        /// Whether one statement changes the rows of all leases, or none.
+        all_or_none: bool,
+    },
+}
+
+impl<'a> Request<'a> {
+    /// The request for these operations, which are of one kind. Operations that are sent `together`
+    /// share a statement, where their kind has one.
+    pub(super) fn of(
+        ops: &[&'a Operation],
+        together: bool,
+        statements: &Statements,
+        hint_id: i64,
+        flavour: Flavour,
+    ) -> Self {
+        if let [op] = ops {
+            return Self::Single(statements.of_one(op, hint_id, flavour));
+        }
+        if together {
+            if let Some(requests) = acquires(ops) {
+                return Self::Single(statements.acquire(&requests, hint_id, flavour));
+            }
+            if let (Some(leases), Some(first)) = (alike_leases(ops), ops.first()) {
+                let (change, waits) = match first {
+                    Operation::Renew(_, renewal) => (
+                        statements.renew(&leases, renewal),
+                        renewal.ttl.duration() >= WAIT_FROM_TTL,
+                    ),
+                    _ => (statements.release(&leases, hint_id), true),
+                };
+                return Self::Transaction {
+                    statements: statements.all_or_none(&change, &leases, waits),
+                    before: if waits { 1 } else { 2 },
+                    all_or_none: true,
+                };
+            }
+        }
+        let each = ops.iter().map(|op| statements.of_one(op, hint_id, flavour));
+        let texts = each.map(|statement| statement.to_text());
+        let all = std::iter::once("START TRANSACTION".to_owned())
+            .chain(texts)
+            .chain(["COMMIT".to_owned()]);
+        Self::Transaction {
+            statements: all.collect(),
+            before: 1,
+            all_or_none: false,
+        }
+    }
+
+    /// Whether one statement changes the rows of all operations, so that an error does not tell
+    /// which row caused it.
+    pub(super) fn shares_statement(&self, ops: &[&Operation]) -> bool {
+        let is_shared = !matches!(
+            self,
+            Self::Transaction {
+                all_or_none: false,
+                ..
+            }
+        );
+        is_shared && ops.len() > 1
+    }
+
+    /// The outcome of each operation, from the results of the statements.
+    pub(super) fn outcomes(
+        &self,
+        ops: &[&Operation],
+        done: &[MySqlQueryResult],
+    ) -> Result<Vec<Outcome>> {
+        let (before, sent) = match self {
+            Self::Single(_) => (0, 1),
+            Self::Transaction {
+                statements, before, ..
+            } => (*before, statements.len()),
+        };
+        let changes = done.get(before..).filter(|_| done.len() == sent);
+        let [change, ..] = changes.unwrap_or_default() else {
+            return Err(rows::corrupt(
+                "the server answered to another number of statements than were sent",
+            ));
+        };
+        if !self.shares_statement(ops) {
+            let changes = changes.unwrap_or_default();
+            return Ok(ops
+                .iter()
+                .zip(changes)
+                .map(|(op, done)| outcome(op, done))
+                .collect());
+        }
+        let outcome = |op: &&Operation| match op {
+            Operation::Release(_) if change.last_insert_id() > 0 => Some(PERHAPS_WANTED),
+            Operation::Renew(lease, _) => lease.token.map(FencingToken::get),
+            op => outcome(op, change),
+        };
+        Ok(ops.iter().map(outcome).collect())
+    }
+}
+
+/// The report of an operation's statement, if it did what the operation asked for.
+fn outcome(op: &Operation, done: &MySqlQueryResult) -> Outcome {
+    let report = done.last_insert_id();
+    let took_effect = match op {
+        Operation::Acquire(_) => report != READ_THE_ROWS,
+        Operation::Create(..) => report > 0,
+        _ => done.rows_affected() > 0,
+    };
+    took_effect.then_some(report)
+}
+
+/// The requests, if all operations are acquires.
+fn acquires<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a AcquireRequest>> {
+    let acquires = ops.iter().filter(|op| op.kind() == OperationKind::Acquire);
+    let requests: Vec<_> = acquires.filter_map(|op| op.request()).collect();
+    (requests.len() == ops.len()).then_some(requests)
+}
+
+/// The leases, if all of them are released, or renewed for the same time and without a ticket; and
+/// all have a token.
+fn alike_leases<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a Lease>> {
+    let plain_ttl = |op: &Operation| match op {
+        Operation::Renew(_, renewal) if renewal.ticket == TicketStep::Keep => {
+            Some(Some(renewal.ttl))
+        }
+        Operation::Release(_) => Some(None),
+        _ => None,
+    };
+    let first = plain_ttl(ops.first()?)?;
+    let leases = ops.iter().map(|op| {
+        let lease = op.lease()?;
+        (plain_ttl(op) == Some(first) && lease.token.is_some()).then_some(lease)
+    });
+    leases.collect()
+}
