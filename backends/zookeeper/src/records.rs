@@ -277,7 +277,7 @@ impl Records for RecordStore {
                 match decode_answer(answer)? {
                     Some(mark) if mark.value.is_none() => marks.push((path.clone(), mark)),
                     Some(live) => {
-                        entries.extend(live.into_entry().map(|entry| (key.clone(), entry)))
+                        entries.extend(live.into_entry().map(|entry| (key.clone(), entry)));
                     }
                     None => {}
                 }

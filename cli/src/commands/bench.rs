@@ -28,7 +28,12 @@ use crate::{
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
     /// Workload
-    #[arg(long, value_name = "WORKLOAD", default_value = "uncontended", value_parser = workload_parser())]
+    #[arg(
+        long,
+        value_name = "WORKLOAD",
+        default_value = "uncontended",
+        value_parser = workload_parser()
+    )]
     workload: Choice,
     /// How many callers [default: uncontended 1, independent 64, contended 16, handoff 2, cache 64,
     /// counters 16, takeover 64]

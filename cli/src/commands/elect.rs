@@ -218,7 +218,9 @@ impl Elect {
                 output::print_message(format_args!("--on-loss failed: {ended:?}"));
             },
             () = locker.clock().sleep(LOSS_SCRIPT_LIMIT) => {
-                output::print_message(format_args!("--on-loss was killed after {LOSS_SCRIPT_LIMIT:?}"));
+                output::print_message(format_args!(
+                    "--on-loss was killed after {LOSS_SCRIPT_LIMIT:?}"
+                ));
             }
         }
         group.signal(Signal::KILL);

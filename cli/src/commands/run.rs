@@ -53,7 +53,12 @@ pub(crate) struct Run {
     )]
     ttl: Duration,
     /// How long to wait while the lock is busy; 0 tries once [default: for ever; with --every, 0]
-    #[arg(long, value_name = "DURATION", value_parser = values::parse_wait, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = values::parse_wait,
+        allow_hyphen_values = true
+    )]
     wait: Option<Duration>,
     /// Do not wait: the same as --wait 0
     #[arg(short = 'n', long, conflicts_with = "wait")]

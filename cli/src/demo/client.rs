@@ -150,7 +150,7 @@ impl Client {
                     bail!("{} waits for {wanted} and gets {frame}", self.device)
                 }
                 SocketEvent::Frame(frame) => {
-                    tracing::debug!(%frame, device = self.device, "passed over")
+                    tracing::debug!(%frame, device = self.device, "passed over");
                 }
                 SocketEvent::Closing | SocketEvent::Gone => {
                     bail!("{} waits for {wanted} and is disconnected", self.device)
@@ -167,7 +167,7 @@ impl Client {
         loop {
             match self.seen.recv().await {
                 Some(SocketEvent::Frame(frame)) if frame["type"] == "login_ok" => {
-                    self.note_admission(&frame)?
+                    self.note_admission(&frame)?;
                 }
                 Some(SocketEvent::Frame(frame)) if is_end(&frame) => {
                     self.leave(&frame).await?;

@@ -144,7 +144,9 @@ impl<'a> Supervision<'a> {
         tokio::select! {
             () = group.wait_until_empty(self.clock) => {}
             () = self.clock.sleep(KILL_LIMIT) => {
-                output::print_message("warning: a killed process of the command's group does not end");
+                output::print_message(
+                    "warning: a killed process of the command's group does not end",
+                );
             }
         }
     }
