@@ -58,8 +58,8 @@ pub(crate) async fn check_limits(
                 Verdict::Fail,
                 format!(
                     "{server} lets sessions last {session:?}, and this one has {our_timeout:?}: when \
-                     the session moves there, its locks may pass to others before their holders know; \
-                     give all servers the same tickTime and maxSessionTimeout, and restart \
+                     the session moves there, its locks may pass to others before their holders \
+                     know; give all servers the same tickTime and maxSessionTimeout, and restart \
                      clients after lowering them"
                 ),
             );
