@@ -46,27 +46,27 @@ fn run_chaos(store: &str, seed: u64) -> Result<(), String> {
 }
 
 /// Returns the kept seeds of a store.
-fn kept(store: &str) -> Vec<u64> {
+fn kept_seeds(store: &str) -> Vec<u64> {
     let seeds = fs::read_to_string(SEEDS).unwrap();
     let of_store = |line: &str| line.strip_prefix(store)?.trim().parse().ok();
     seeds.lines().filter_map(of_store).collect()
 }
 
 /// Keeps a seed, so that later tests try it again.
-fn keep(store: &str, seed: u64) {
+fn keep_seed(store: &str, seed: u64) {
     let mut seeds = OpenOptions::new().append(true).open(SEEDS).unwrap();
     writeln!(seeds, "{store} {seed}").unwrap();
 }
 
-fn keeps_its_promises(store: &str) {
-    let kept = kept(store);
+fn assert_promises_are_kept(store: &str) {
+    let kept = kept_seeds(store);
     assert!(!kept.is_empty(), "{SEEDS} has no seed for {store}");
     for seed in kept {
         run_chaos(store, seed).unwrap();
     }
     let fresh = fastrand::u64(..);
     if let Err(said) = run_chaos(store, fresh) {
-        keep(store, fresh);
+        keep_seed(store, fresh);
         panic!("{said}; the seed is kept in {SEEDS}");
     }
 }
@@ -75,14 +75,14 @@ macro_rules! stores {
     ($($store:ident)+) => {$(
         #[test]
         fn $store() {
-            keeps_its_promises(stringify!($store));
+            assert_promises_are_kept(stringify!($store));
         }
     )+};
 }
 
 /// Each store runs on its kept seeds and on a fresh seed.
 mod keeps_its_promises {
-    use super::keeps_its_promises;
+    use super::assert_promises_are_kept;
 
     stores! { memory sqlite redis mariadb postgres zookeeper }
 }

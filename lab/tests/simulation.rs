@@ -15,7 +15,7 @@ fn simulate(arguments: &[&str]) -> Output {
 }
 
 /// Asserts that every promise was kept, and returns the output.
-fn good(output: &Output) -> String {
+fn assert_good(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}{errors}");
@@ -24,17 +24,17 @@ fn good(output: &Output) -> String {
 
 #[test]
 fn every_promise_is_kept_on_fixed_seeds() {
-    good(&simulate(&["--seeds", "500", "--seed", FIXED]));
+    assert_good(&simulate(&["--seeds", "500", "--seed", FIXED]));
 }
 
 #[test]
 fn every_promise_is_kept_on_fresh_seeds() {
-    good(&simulate(&["--seeds", "50"]));
+    assert_good(&simulate(&["--seeds", "50"]));
 }
 
 #[test]
 fn planted_bugs_are_caught() {
-    let said = good(&simulate(&["--planted", "--seed", FIXED]));
+    let said = assert_good(&simulate(&["--planted", "--seed", FIXED]));
     let caught = said.lines().filter(|it| it.starts_with("caught")).count();
     assert!(caught >= 19, "{said}");
 }
@@ -43,7 +43,7 @@ fn planted_bugs_are_caught() {
 #[test]
 fn another_process_repeats_each_step() {
     let history = || {
-        let said = good(&simulate(&["--seeds", "20", "--seed", FIXED]));
+        let said = assert_good(&simulate(&["--seeds", "20", "--seed", FIXED]));
         let line = said.lines().find(|it| it.starts_with("trace "));
         line.unwrap().to_owned()
     };

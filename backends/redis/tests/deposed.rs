@@ -43,7 +43,7 @@ async fn wait_until_replica_is_named(servers: &RedisSentinels, sentinels: &[usiz
     let port = servers.replica.port();
     eventually_async("another primary is named", SOON, || async {
         let mut sentinels = sentinels.iter();
-        let named = sentinels.all(|at| servers.named_by(*at).is_ok_and(|named| named == port));
+        let named = sentinels.all(|at| servers.primary_port_at(*at).is_ok_and(|named| named == port));
         named.then_some(())
     })
     .await
@@ -125,7 +125,7 @@ async fn one_sentinel_that_keeps_the_old_view_is_not_believed() {
     let servers = RedisSentinels::start().unwrap();
     // The first sentinel in the URL is the one that is cut off.
     let (_newcomer, next) = depose_primary(&servers, &servers.url(), &[0]).await;
-    assert_eq!(servers.named_by(0).unwrap(), servers.primary.port());
+    assert_eq!(servers.primary_port_at(0).unwrap(), servers.primary.port());
     // This client was told of that sentinel only.
     let other = locker(&servers.url_of(&[0])).await;
     let busy = try_hold(&other, "a").await.unwrap_err();
@@ -167,7 +167,7 @@ async fn one_sentinel_that_promotes_alone_is_not_followed() {
     let alone = &servers.sentinels[2];
     eventually("it promotes the replica", SOON, || {
         let _ = alone.command(&["SENTINEL", "FAILOVER", RedisSentinels::PRIMARY]);
-        let named = servers.named_by(2);
+        let named = servers.primary_port_at(2);
         named.is_ok_and(|named| named == servers.replica.port())
             && servers
                 .replica

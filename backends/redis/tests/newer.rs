@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn valkey_conforms() {
-    let server = RedisServer::of(Flavour::Valkey9, &[]).unwrap();
+    let server = RedisServer::start_flavour(Flavour::Valkey9, &[]).unwrap();
     let url = server.url();
     let subject = Subject::connect("valkey", move || open(url.clone())).await;
     conforms(subject.unwrap()).await;
@@ -23,7 +23,7 @@ async fn valkey_conforms() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_8_conforms() {
-    let server = RedisServer::of(Flavour::Redis8, &[]).unwrap();
+    let server = RedisServer::start_flavour(Flavour::Redis8, &[]).unwrap();
     let url = server.url();
     let subject = Subject::connect("redis_8", move || open(url.clone())).await;
     conforms(subject.unwrap()).await;
@@ -50,7 +50,7 @@ async fn count_release_commands(server: &RedisServer, url: &str, rounds: u64) ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lone_release_on_valkey_is_one_comparison_and_no_script() {
-    let server = RedisServer::of(Flavour::Valkey9, &[]).unwrap();
+    let server = RedisServer::start_flavour(Flavour::Valkey9, &[]).unwrap();
     assert_eq!(
         count_release_commands(&server, &server.url(), 5).await,
         (5, 0)
@@ -71,7 +71,7 @@ async fn a_lone_release_on_valkey_is_one_comparison_and_no_script() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_knows_newer_servers() {
     for (flavour, name) in [(Flavour::Valkey9, "Valkey "), (Flavour::Redis8, "Redis ")] {
-        let server = RedisServer::of(flavour, &["appendfsync always"]).unwrap();
+        let server = RedisServer::start_flavour(flavour, &["appendfsync always"]).unwrap();
         let store = redis(&server.url()).await.unwrap();
         let health = store.lock().health().await.unwrap();
         assert!(health.server.starts_with(name), "{health:?}");

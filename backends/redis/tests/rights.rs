@@ -254,7 +254,7 @@ async fn newer_servers_need_no_more_rights() {
     let words = documented_acl();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     for flavour in [Flavour::Installed, Flavour::Redis8, Flavour::Valkey9] {
-        let server = RedisServer::of(flavour, &[]).unwrap();
+        let server = RedisServer::start_flavour(flavour, &[]).unwrap();
         permit(&server, &words);
         permit(&server, &["ACL", "SETUSER", "default", "off"]);
         let health = run_every_operation(&url_of_user(&server.url())).await;

@@ -24,8 +24,8 @@ use zookeeper_client as zk;
 
 const WORKER: &str = "conformance-worker";
 
-/// Long enough for a machine that is busy with other tests; the longest session that a tick of 250
-/// ms allows.
+/// The longest session that a tick of 250 ms allows, so that no session expires on a machine that
+/// is busy with other tests.
 const SESSION: Duration = Duration::from_secs(5);
 
 type Outcome = Result<(), Failed>;
@@ -41,7 +41,8 @@ fn main() -> ExitCode {
     let runtime = Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let handle = runtime.handle().clone();
-    // Few tests, because a runner starts each one alone, and each needs an ensemble of its own.
+    // There are only two tests, because each test runs in a process of its own and starts an
+    // ensemble of its own.
     let standstill = handle.clone();
     let tests = vec![
         Trial::test("conformance_and_processes", move || {
@@ -92,7 +93,8 @@ async fn conformance(servers: &str, workers: Workers) -> Outcome {
     ensure(!results.is_empty(), || "no case of this name".into())
 }
 
-/// Records carry the leader's time of their write, but no server tells the present time.
+/// `KvLock` refuses these records: they have the time of their write, but no server tells the
+/// present time.
 async fn no_lock_over_records(servers: &str) -> Outcome {
     let store = open(servers).await?;
     let refused = KvLock::new(store.records()).map(drop);
@@ -144,9 +146,9 @@ async fn a_stopped_holder_knows_at_once(workers: &Workers) -> Outcome {
     ensure(released == ReleaseReport::Clean, || format!("{released:?}"))
 }
 
-/// A client at a follower stands still for most of its session. When it goes on, its write commits
-/// at once, and the follower is cut off before it can tell the leader that the session is alive. So
-/// the leader ends the session although it took the write.
+/// A client of a follower stands still for most of its session timeout. When the client goes on,
+/// its write is committed at once. Then the follower is cut off before it can tell the leader that
+/// the session is alive. So the leader ends the session although it committed the write.
 async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     let ports = (0..3)
         .map(|_| Ports::pick())
@@ -157,9 +159,10 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     }
     let detours = proxies.iter().zip(1..);
     let ensemble = ZooKeeper::start_with(&Setup {
-        // Long enough to cut the connection between two pings; each tick has two.
+        // The leader sends two pings in a tick. This tick is long enough to cut the connection
+        // between two pings.
         tick: Duration::from_secs(1),
-        // The first server has the lowest number, so it follows.
+        // The first server has the lowest number, so it is not elected as the leader.
         detours: detours
             .map(|(proxy, other)| (0, other, proxy.address().port()))
             .collect(),
@@ -176,8 +179,8 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     let stranger = connector.connect(hosts).await?;
     let program = env::current_exe()?;
     let workers = Workers::new(program, [WORKER], ensemble.server(0));
-    // Several rounds: a ping may be faster, and so may a client that reconnects, which extends its
-    // session.
+    // Several rounds, because a ping or a reconnect of the client may extend the session before the
+    // connection is cut.
     for round in 0..5 {
         let names: Vec<_> = (0..4)
             .map(|at| format!("standstill-{round}-{at}"))
@@ -192,8 +195,8 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     Err("the line was never cut between two pings".into())
 }
 
-/// Stops and continues one client for each name. `false` = the leader heard of every session after
-/// its client went on, so this round shows nothing.
+/// Stops and continues one client for each name. `false` = this round shows nothing, because the
+/// leader learned of every session after its client went on.
 async fn stop_and_continue(
     workers: &Workers,
     theirs: &Locker,
@@ -207,7 +210,7 @@ async fn stop_and_continue(
         let mut worker = Worker::start(workers).await?;
         let process = worker.id().ok_or("the worker has ended")?;
         let watchdog = Watchdog::over_process(process)?;
-        // Its session is open and has a watch on the queue, which it uses again and again.
+        // The worker uses the queue several times, so its session gets a watch on the container.
         for _ in 0..3 {
             worker.acquire(name, SESSION, Duration::ZERO).await?;
             worker.release().await?;
@@ -219,8 +222,8 @@ async fn stop_and_continue(
     }
     SystemClock.sleep(SESSION * 4 / 5).await;
     for (name, (worker, _, _)) in names.iter().zip(&mut stopped) {
-        // The client finds this event when it goes on. A client that has heard nothing for so long
-        // would reconnect.
+        // This write fires the client's watch, so the client receives an event when it goes on.
+        // Without it the client would reconnect, since it has received nothing for so long.
         stranger.set_data(&container(name), &[], None).await?;
         let ask = Ask {
             name: name.clone(),

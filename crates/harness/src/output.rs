@@ -35,7 +35,7 @@ impl Reader {
         let idle = Arc::new(AtomicBool::new(true));
         let thread = thread::spawn({
             let (stream, idle, lines) = (Arc::clone(&stream), Arc::clone(&idle), Arc::clone(lines));
-            move || collect(&stream, &idle, &lines)
+            move || read_lines(&stream, &idle, &lines)
         });
         Self {
             stream,
@@ -50,19 +50,20 @@ impl Reader {
         // The order matters: bytes that are no longer in the stream were read while the thread was
         // not idle, so an empty stream must be seen before the idle thread.
         let is_empty = ioctl_fionread(&self.stream).is_ok_and(|waiting| waiting == 0);
-        self.thread.is_finished() || (is_empty && self.idle.load(Ordering::SeqCst) && !self.ends())
+        self.thread.is_finished()
+            || (is_empty && self.idle.load(Ordering::SeqCst) && !self.has_hung_up())
     }
 
     /// Whether no process can write to the stream any more. The thread is then about to finish, and
     /// may add a last line without a newline.
-    fn ends(&self) -> bool {
+    fn has_hung_up(&self) -> bool {
         let mut stream = [PollFd::new(&self.stream, PollFlags::IN)];
         poll(&mut stream, Some(&rustix::event::Timespec::default())).is_ok()
             && stream[0].revents().contains(PollFlags::HUP)
     }
 }
 
-fn collect(stream: &OwnedFd, idle: &AtomicBool, lines: &Lines) {
+fn read_lines(stream: &OwnedFd, idle: &AtomicBool, lines: &Lines) {
     let mut partial = Vec::new();
     let mut buffer = [0; 8192];
     loop {
@@ -77,16 +78,16 @@ fn collect(stream: &OwnedFd, idle: &AtomicBool, lines: &Lines) {
         }
         while let Some(end) = partial.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = partial.drain(..=end).collect();
-            push(lines, &line[..end]);
+            push_line(lines, &line[..end]);
         }
         idle.store(true, Ordering::SeqCst);
     }
     if !partial.is_empty() {
-        push(lines, &partial);
+        push_line(lines, &partial);
     }
 }
 
-fn push(lines: &Lines, line: &[u8]) {
+fn push_line(lines: &Lines, line: &[u8]) {
     let line = String::from_utf8_lossy(line).into_owned();
     lines
         .lock()

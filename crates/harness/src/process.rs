@@ -38,7 +38,7 @@ pub struct Process {
     watchdog: Option<Watchdog>,
     lines: Lines,
     readers: Vec<Reader>,
-    what: String,
+    program: String,
 }
 
 impl Process {
@@ -58,28 +58,31 @@ impl Process {
     /// # Errors
     /// As [`Process::spawn`].
     pub fn serve(program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<Self> {
-        Self::serve_by(Command::new, program.as_ref(), arguments)
+        Self::serve_with_command(Command::new, program.as_ref(), arguments)
     }
 
     /// As [`Process::serve`]; `command` makes the command, which may run as another user.
-    pub(crate) fn serve_by(
+    pub(crate) fn serve_with_command(
         command: impl FnOnce(&'static str) -> Command,
         program: &OsStr,
         arguments: &[&str],
     ) -> Result<Self> {
         let what = program.to_string_lossy().into_owned();
-        ensure!(is_there(program), "start {what}: there is no such program");
+        ensure!(
+            program_exists(program),
+            "start {what}: there is no such program"
+        );
         // `setsid` becomes the server itself, so the process keeps its id and leads its group.
         Self::start(command("setsid").arg(program).args(arguments), what)
     }
 
-    fn start(command: &mut Command, what: String) -> Result<Self> {
+    fn start(command: &mut Command, program: String) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .with_context(|| format!("start {what}"))?;
+            .with_context(|| format!("start {program}"))?;
         let watchdog = Watchdog::over_group(child.id());
         let lines = Lines::default();
         let out = child.stdout.take().map(|out| Reader::start(out, &lines));
@@ -89,7 +92,7 @@ impl Process {
             watchdog: None,
             lines,
             readers: out.into_iter().chain(err).collect(),
-            what,
+            program,
         };
         // The watchdog's error is returned only now, so that `drop` kills the child in that case.
         process.watchdog = Some(watchdog?);
@@ -107,7 +110,7 @@ impl Process {
     /// # Errors
     /// When the child has ended.
     pub fn signal(&self, which: Signal) -> Result<()> {
-        signal(self.id(), which).with_context(|| format!("signal {}", self.what))
+        signal(self.id(), which).with_context(|| format!("signal {}", self.program))
     }
 
     /// Sends a signal to the whole group.
@@ -115,8 +118,8 @@ impl Process {
     /// # Errors
     /// When the group is empty.
     pub fn signal_group(&self, which: Signal) -> Result<()> {
-        kill_process_group(pid(self.id())?, which)
-            .with_context(|| format!("signal the group of {}", self.what))
+        kill_process_group(to_pid(self.id())?, which)
+            .with_context(|| format!("signal the group of {}", self.program))
     }
 
     /// Whether the child still runs.
@@ -134,7 +137,7 @@ impl Process {
     /// When the child still runs after `within`. The output is part of the message.
     pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         let mut status = None;
-        let ended = eventually(&format!("{} ends", self.what), within, || {
+        let ended = eventually(&format!("{} ends", self.program), within, || {
             status = self.child.try_wait().ok().flatten();
             status.is_some()
         });
@@ -146,7 +149,7 @@ impl Process {
                 Ok(status)
             }
             (Err(error), _) => Err(error.context(self.output())),
-            (Ok(()), None) => bail!("{} has no exit status", self.what),
+            (Ok(()), None) => bail!("{} has no exit status", self.program),
         }
     }
 
@@ -166,7 +169,7 @@ impl Process {
         matches: impl Fn(&str) -> bool,
     ) -> Result<String> {
         let mut found = None;
-        let seen = eventually(&format!("{} says it", self.what), within, || {
+        let seen = eventually(&format!("{} says it", self.program), within, || {
             found = self.lock_lines().iter().find(|line| matches(line)).cloned();
             found.is_some()
         });
@@ -185,7 +188,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // The leader is reaped last. Until then its id, which names the group, cannot belong to
         // another process.
-        if let Ok(group) = pid(self.id()) {
+        if let Ok(group) = to_pid(self.id()) {
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.kill();
@@ -197,7 +200,7 @@ impl Drop for Process {
 }
 
 /// Whether a program of this name exists on the path.
-fn is_there(program: &OsStr) -> bool {
+fn program_exists(program: &OsStr) -> bool {
     let path = Path::new(program);
     if path.components().count() > 1 {
         return path.is_file();
@@ -211,7 +214,7 @@ fn is_there(program: &OsStr) -> bool {
 /// # Errors
 /// When there is no such process.
 pub fn signal(process: u32, which: Signal) -> Result<()> {
-    kill_process(pid(process)?, which).with_context(|| format!("signal process {process}"))
+    kill_process(to_pid(process)?, which).with_context(|| format!("signal process {process}"))
 }
 
 /// The `distlock` command-line tool, as built for the running tests.
@@ -232,17 +235,17 @@ pub fn distlock_binary() -> Result<PathBuf> {
         .take(3)
         .map(|folder| folder.join("distlock"))
         .find(|path| path.is_file())
-        .ok_or_else(|| missing(&test))
+        .ok_or_else(|| missing_binary_error(&test))
 }
 
-fn missing(test: &Path) -> anyhow::Error {
+fn missing_binary_error(test: &Path) -> anyhow::Error {
     anyhow!(
         "no distlock binary near {}: build it with `cargo build -p distlock-cli`",
         test.display()
     )
 }
 
-fn pid(process: u32) -> Result<Pid> {
+fn to_pid(process: u32) -> Result<Pid> {
     i32::try_from(process)
         .ok()
         .and_then(Pid::from_raw)
@@ -257,19 +260,19 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(10);
 
-    fn shell(script: &str) -> Process {
+    fn spawn_shell(script: &str) -> Process {
         Process::spawn(Command::new("sh").args(["-c", script])).unwrap()
     }
 
     /// Whether a process runs or is stopped. A zombie counts as gone.
-    fn alive(process: &str) -> bool {
+    fn is_alive(process: &str) -> bool {
         std::fs::read_to_string(format!("/proc/{process}/stat"))
             .is_ok_and(|stat| !stat.contains(") Z "))
     }
 
     #[test]
     fn output_and_exit_code_of_a_child() {
-        let mut child = shell("echo ready; echo trouble >&2; exit 3");
+        let mut child = spawn_shell("echo ready; echo trouble >&2; exit 3");
         assert_eq!(child.wait(SOON).unwrap().code(), Some(3));
         child.wait_for_line(SOON, |line| line == "ready").unwrap();
         child.wait_for_line(SOON, |line| line == "trouble").unwrap();
@@ -278,26 +281,26 @@ mod tests {
 
     #[test]
     fn the_output_of_a_child_is_complete_when_it_has_ended() {
-        let mut child = shell("seq 100000");
+        let mut child = spawn_shell("seq 100000");
         child.wait(SOON).unwrap();
         assert!(child.output().ends_with("\n100000"));
     }
 
     #[test]
     fn the_output_is_complete_although_another_process_has_the_streams() {
-        let mut child = shell("sleep 600 & echo $!; seq 100000");
+        let mut child = spawn_shell("sleep 600 & echo $!; seq 100000");
         child.wait(SOON).unwrap();
         let read = || child.readers.iter().all(Reader::is_up_to_date);
         eventually("the output is read", SOON, read).unwrap();
         let output = child.output();
         assert!(output.ends_with("\n100000"));
         let (grandchild, _) = output.split_once('\n').unwrap();
-        assert!(alive(grandchild));
+        assert!(is_alive(grandchild));
     }
 
     #[test]
     fn a_missing_line_is_an_error_with_the_output() {
-        let mut child = shell("echo here; sleep 60");
+        let mut child = spawn_shell("echo here; sleep 60");
         child.wait_for_line(SOON, |line| line == "here").unwrap();
         let error = child.wait(Duration::from_millis(50)).unwrap_err();
         assert!(format!("{error:#}").contains("here"), "{error:#}");
@@ -317,7 +320,7 @@ mod tests {
         let leader = server.id().to_string();
         assert_eq!((group, session), (&*leader, &*leader));
         drop(server);
-        eventually("its child is gone", SOON, || !alive(&child)).unwrap();
+        eventually("its child is gone", SOON, || !is_alive(&child)).unwrap();
     }
 
     #[test]
@@ -331,7 +334,7 @@ mod tests {
 
     #[test]
     fn signals_reach_the_child() {
-        let mut child = shell("echo ready; sleep 60");
+        let mut child = spawn_shell("echo ready; sleep 60");
         child.wait_for_line(SOON, |line| line == "ready").unwrap();
         child.signal(Signal::TERM).unwrap();
         assert_eq!(
@@ -342,13 +345,13 @@ mod tests {
 
     #[test]
     fn dropping_kills_the_grandchildren_too() {
-        let child = shell("sleep 60 & echo $!; wait");
+        let child = spawn_shell("sleep 60 & echo $!; wait");
         let grandchild = child
             .wait_for_line(SOON, |line| line.parse::<u32>().is_ok())
             .unwrap();
-        assert!(alive(&grandchild));
+        assert!(is_alive(&grandchild));
         drop(child);
-        eventually("grandchild gone", SOON, || !alive(&grandchild)).unwrap();
+        eventually("grandchild gone", SOON, || !is_alive(&grandchild)).unwrap();
     }
 
     /// The test process is killed with SIGKILL, so no destructor runs. Another run of this test
@@ -357,7 +360,7 @@ mod tests {
     fn children_die_with_a_killed_test() {
         const ROLE: &str = "HARNESS_TEST_VICTIM";
         if env::var_os(ROLE).is_some() {
-            let child = shell("sleep 60");
+            let child = spawn_shell("sleep 60");
             child.signal(Signal::STOP).unwrap();
             // The outer test reads the id from this file; the test runner would capture `print`.
             std::fs::write(env::var_os(ROLE).unwrap(), child.id().to_string()).unwrap();
@@ -374,9 +377,9 @@ mod tests {
             .unwrap();
         let id = || std::fs::read_to_string(&note).unwrap_or_default();
         eventually("victim has a child", SOON, || !id().is_empty()).unwrap();
-        assert!(alive(&id()));
+        assert!(is_alive(&id()));
         victim.kill().unwrap();
         victim.wait().unwrap();
-        eventually("orphan gone", SOON, || !alive(&id())).unwrap();
+        eventually("orphan gone", SOON, || !is_alive(&id())).unwrap();
     }
 }

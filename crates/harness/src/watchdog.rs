@@ -27,7 +27,7 @@ impl Watchdog {
     /// # Errors
     /// When there is no `sh`.
     pub fn over_process(pid: u32) -> Result<Self> {
-        Self::over(pid.to_string())
+        Self::start(pid.to_string())
     }
 
     /// Watches a whole process group.
@@ -35,10 +35,10 @@ impl Watchdog {
     /// # Errors
     /// When there is no `sh`.
     pub fn over_group(leader: u32) -> Result<Self> {
-        Self::over(format!("-{leader}"))
+        Self::start(format!("-{leader}"))
     }
 
-    fn over(target: String) -> Result<Self> {
+    fn start(target: String) -> Result<Self> {
         let shell = Command::new("sh")
             .args(["-c", r#"read _; kill -s KILL -- "$1""#, "watchdog", &target])
             .stdin(Stdio::piped())

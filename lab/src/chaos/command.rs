@@ -34,15 +34,15 @@ pub(crate) async fn run(chaos: ChaosOptions) -> Result<ExitCode> {
     } else if chaos.controls {
         controls::run(&chaos, seed).await
     } else {
-        stores(&chaos, seed).await
+        run_stores(&chaos, seed).await
     }
 }
 
-async fn stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
+async fn run_stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
     let mut good = true;
-    let mut runs = published::runs();
+    let mut runs = published::empty_run_set();
     for store in &chaos.spawn {
-        for plan in plans(chaos, *store, seed) {
+        for plan in plan_runs(chaos, *store, seed) {
             let result = run_plan(&plan)
                 .await
                 .with_context(|| format!("{} with seed {seed}", store.key()))?;
@@ -51,10 +51,14 @@ async fn stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
                 good = false;
                 print_broken(chaos, &plan, &result)?;
             }
-            runs.runs.push(published::run(&plan, result));
+            runs.runs.push(published::run_figures(&plan, result));
             // The file is written after each run, so that a failed run loses no earlier result.
             if let Some(folder) = &chaos.out {
-                report::keep(folder, &format!("runs/{}.json", chaos.name(seed)), &runs)?;
+                report::write_part(
+                    folder,
+                    &format!("runs/{}.json", chaos.result_name(seed)),
+                    &runs,
+                )?;
             }
         }
     }
@@ -66,8 +70,8 @@ async fn stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
 }
 
 /// Plans one run with all faults or, with `--each`, one run for each fault.
-fn plans(chaos: &ChaosOptions, store: StoreKind, seed: u64) -> Vec<RunPlan> {
-    let mut all = RunPlan::of(store, chaos.seconds, seed);
+fn plan_runs(chaos: &ChaosOptions, store: StoreKind, seed: u64) -> Vec<RunPlan> {
+    let mut all = RunPlan::for_store(store, chaos.seconds, seed);
     if !chaos.faults.is_empty() {
         all.faults.retain(|it| chaos.faults.contains(it));
     }
@@ -108,14 +112,14 @@ fn print_result(plan: &RunPlan, result: &RunResult) -> Result<()> {
     if excused > 0 {
         print_line(&format!(
             "           {excused} violations as documented after a fault, for example {}",
-            example(result)
+            excused_example(result)
         ))?;
     }
     Ok(())
 }
 
 /// Describes one excused violation and the fault that excuses the violation.
-fn example(result: &RunResult) -> String {
+fn excused_example(result: &RunResult) -> String {
     let excused = result
         .verdict
         .violations

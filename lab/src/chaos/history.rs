@@ -12,11 +12,11 @@ pub(crate) type Micros = u64;
 
 /// Returns the present time.
 pub(crate) fn now() -> Micros {
-    micros(SystemClock.now())
+    micros_since_boot(SystemClock.now())
 }
 
 /// Converts a moment of the boot-time clock.
-pub(crate) fn micros(moment: Moment) -> Micros {
+pub(crate) fn micros_since_boot(moment: Moment) -> Micros {
     u64::try_from(moment.since_boot().as_micros()).unwrap_or(u64::MAX)
 }
 
@@ -320,12 +320,12 @@ pub(crate) enum Excuse {
 
 impl Excuse {
     /// Tells whether the store may lack data that it had acknowledged.
-    pub(crate) const fn forgets(&self) -> bool {
+    pub(crate) const fn may_lack_data(&self) -> bool {
         matches!(self, Self::LostHistory | Self::FailedOver)
     }
 
     /// Tells whether the exception can explain a violation about this lock.
-    pub(crate) fn is_about(&self, lock: &str) -> bool {
+    pub(crate) fn can_explain(&self, lock: &str) -> bool {
         match self {
             Self::Removed { name } => name == lock,
             _ => true,

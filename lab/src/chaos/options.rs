@@ -56,7 +56,7 @@ pub(crate) struct ChaosOptions {
         value_delimiter = ',',
         value_name = "NAMES",
         requires = "subjects",
-        value_parser = names()
+        value_parser = bug_and_control_names()
     )]
     pub(super) only: Vec<String>,
     /// Run each kind of fault alone
@@ -71,7 +71,7 @@ pub(crate) struct ChaosOptions {
 }
 
 /// Returns all names that `--only` accepts.
-fn names() -> PossibleValuesParser {
+fn bug_and_control_names() -> PossibleValuesParser {
     let bugs = StoreBug::value_variants()
         .iter()
         .map(ValueEnum::to_possible_value);
@@ -100,7 +100,7 @@ pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
 
 impl ChaosOptions {
     /// Returns a name for the results of these runs.
-    pub(super) fn name(&self, seed: u64) -> String {
+    pub(super) fn result_name(&self, seed: u64) -> String {
         let stores: Vec<_> = self.spawn.iter().map(|it| it.key()).collect();
         let each = if self.each { "-each" } else { "" };
         format!("{}{each}-{seed}", stores.join("-"))

@@ -22,11 +22,11 @@ pub(super) fn print_broken(chaos: &ChaosOptions, plan: &RunPlan, result: &RunRes
         print_line(&format!("  and {more} more"))?;
     }
     print_line(&format!("  repeat: {}", plan.command()))?;
-    keep(chaos, &plan.store.key(), plan.seed, &result.history)
+    save_history(chaos, &plan.store.key(), plan.seed, &result.history)
 }
 
 /// Writes a history into the folder of `--keep`, if there is one.
-pub(super) fn keep(
+pub(super) fn save_history(
     chaos: &ChaosOptions,
     subject: &str,
     seed: u64,

@@ -9,7 +9,7 @@ use super::{
 use crate::report::{BrokenPromise, ExcusedPromise, RunFigures, RunSet, Times};
 
 /// Starts the data of a command: the machine, the version and the date.
-pub(super) fn runs() -> RunSet {
+pub(super) fn empty_run_set() -> RunSet {
     RunSet {
         machine: distlock_report::machine(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -18,7 +18,7 @@ pub(super) fn runs() -> RunSet {
     }
 }
 
-pub(super) fn run(plan: &RunPlan, result: RunResult) -> RunFigures {
+pub(super) fn run_figures(plan: &RunPlan, result: RunResult) -> RunFigures {
     let verdict = result.verdict;
     let (allowed, broken): (Vec<_>, Vec<_>) = verdict
         .violations
@@ -45,7 +45,7 @@ pub(super) fn run(plan: &RunPlan, result: RunResult) -> RunFigures {
         longest_overlap_us: verdict.longest_overlap_us,
         recovery: times(verdict.recovery),
         notice: times(verdict.notice),
-        excused: excused(allowed),
+        excused: count_excused(allowed),
         broken: broken.into_iter().map(self::broken).collect(),
     }
 }
@@ -67,7 +67,7 @@ fn broken(violation: Violation) -> BrokenPromise {
 }
 
 /// Counts excused violations by promise and kind of fault.
-fn excused(violations: Vec<Violation>) -> Vec<ExcusedPromise> {
+fn count_excused(violations: Vec<Violation>) -> Vec<ExcusedPromise> {
     let mut all: BTreeMap<(Promise, String), ExcusedPromise> = BTreeMap::new();
     for it in violations {
         // An excuse reads "force-release of lock 1", and only its kind is counted.

@@ -112,11 +112,11 @@ impl Referee {
     }
 
     /// Adds an event that the worker itself cannot report.
-    pub(crate) fn note(&self, worker: u32, event: Event) {
-        self.state.note(worker, event);
+    pub(crate) fn record(&self, worker: u32, event: Event) {
+        self.state.record(worker, event);
     }
 
-    pub(crate) fn enter(&self, phase: RunPhase) {
+    pub(crate) fn start_phase(&self, phase: RunPhase) {
         self.state.phase.send_replace(phase);
     }
 
@@ -160,7 +160,7 @@ impl Drop for Referee {
 }
 
 impl RefereeState {
-    fn note(&self, worker: u32, event: Event) {
+    fn record(&self, worker: u32, event: Event) {
         locked(&self.history).push(HistoryEntry { worker, event });
     }
 
@@ -170,19 +170,19 @@ impl RefereeState {
         let worker: u32 = lines.next_line().await?.context("a number")?.parse()?;
         while let Some(line) = lines.next_line().await? {
             match serde_json::from_str(&line)? {
-                WorkerMessage::Note(event) => self.noted(worker, event),
+                WorkerMessage::Note(event) => self.receive_event(worker, event),
                 WorkerMessage::Read { name, token } => {
-                    answer(&mut writer, &self.read(name, token)).await?;
+                    send_answer(&mut writer, &self.read(name, token)).await?;
                 }
                 WorkerMessage::Write { name, token, seen } => {
                     let fenced = self.write(worker, name, token, seen).await;
-                    answer(&mut writer, &fenced).await?;
+                    send_answer(&mut writer, &fenced).await?;
                 }
                 WorkerMessage::Phases => {
                     let mut phase = self.phase.subscribe();
                     loop {
                         let now = *phase.borrow_and_update();
-                        answer(&mut writer, &now).await?;
+                        send_answer(&mut writer, &now).await?;
                         if phase.changed().await.is_err() {
                             break;
                         }
@@ -193,7 +193,7 @@ impl RefereeState {
         Ok(())
     }
 
-    fn noted(&self, worker: u32, event: Event) {
+    fn receive_event(&self, worker: u32, event: Event) {
         match &event {
             Event::Started { pid } => {
                 locked(&self.processes).insert(worker, *pid);
@@ -201,7 +201,7 @@ impl RefereeState {
             Event::Granted { .. } => self.stop_if_requested(worker),
             _ => {}
         }
-        self.note(worker, event);
+        self.record(worker, event);
     }
 
     /// Stops the worker if that was requested. The worker uses a grant only after a question to
@@ -266,7 +266,7 @@ impl RefereeState {
         it.unfenced += 1;
         let unfenced_lost = it.unfenced != seen.unfenced + 1;
         drop(all);
-        self.note(
+        self.record(
             worker,
             Event::Wrote {
                 name,
@@ -278,7 +278,7 @@ impl RefereeState {
     }
 }
 
-async fn answer(writer: &mut OwnedWriteHalf, answer: &impl Serialize) -> Result<()> {
+async fn send_answer(writer: &mut OwnedWriteHalf, answer: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
     writer.write_all(&line).await?;

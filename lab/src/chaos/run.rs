@@ -24,7 +24,7 @@ use super::{
 /// A healed store answers by then.
 const HEAL_TIMEOUT: Duration = Duration::from_secs(90);
 /// Longest allowed time from a deadline to the notice of its loss, in running time.
-const NOTICE: Duration = Duration::from_millis(250);
+const NOTICE_BOUND: Duration = Duration::from_millis(250);
 /// Pause between two verdicts in a run that looks for one bug.
 const VERDICT_PAUSE: Duration = Duration::from_millis(500);
 /// Number of locks that all tasks compete for. Brief tasks use other locks.
@@ -60,7 +60,7 @@ pub(crate) struct RunResult {
 
 impl RunPlan {
     /// Plans a run on a store, with all faults that apply to the store.
-    pub(crate) fn of(store: StoreKind, seconds: u64, seed: u64) -> Self {
+    pub(crate) fn for_store(store: StoreKind, seconds: u64, seed: u64) -> Self {
         use clap::ValueEnum as _;
         let faults = FaultKind::value_variants().iter().copied();
         Self {
@@ -95,7 +95,7 @@ impl RunPlan {
     fn limits(&self) -> Limits {
         Limits {
             ttl_us: self.ttl_ms.1 * 1000,
-            notice_us: u64::try_from(NOTICE.as_micros()).unwrap_or_default(),
+            notice_us: u64::try_from(NOTICE_BOUND.as_micros()).unwrap_or_default(),
             failover_us: self.store.failover_ms() * 1000,
         }
     }
@@ -113,16 +113,17 @@ impl RunPlan {
 pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (kind, path) = (plan.store, folder.path().to_owned());
-    let steps = plan.faults.contains(&FaultKind::StepClock);
-    let starting = tokio::task::spawn_blocking(move || RunningStore::start(kind, &path, steps));
+    let settable_clock = plan.faults.contains(&FaultKind::StepClock);
+    let starting =
+        tokio::task::spawn_blocking(move || RunningStore::start(kind, &path, settable_clock));
     let mut running_store = starting.await??;
     let socket = folder.path().join("referee");
     let late_writes = plan.bug == Some(StoreBug::FenceInTwoSteps);
     let referee = Arc::new(Referee::start(&socket, late_writes)?);
-    let inside = running_store.is_in_process();
-    let group_settings = group_settings(plan, socket, inside);
+    let in_process = running_store.is_in_process();
+    let group_settings = group_settings(plan, socket, in_process);
     // The nemesis acts as an administrator, so its client uses none of the proxies.
-    let admin = match inside {
+    let admin = match in_process {
         true => None,
         false => Some(distlock::open(running_store.url()).await?),
     };
@@ -153,10 +154,10 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     nemesis
         .heal_all(&mut worker_group, &mut running_store)
         .await?;
-    let only_working = |bug: StoreBug| !bug.breaks().contains(&Promise::Recovery);
-    if caught(plan, &referee) || plan.bug.is_some_and(only_working) {
+    let hides_from_roll_call = |bug: StoreBug| !bug.may_break().contains(&Promise::Recovery);
+    if finds_planted_bug(plan, &referee) || plan.bug.is_some_and(hides_from_roll_call) {
         // The end of the run shows no more of such a bug, and may take long with it.
-        return Ok(judged(plan, &referee, server));
+        return Ok(judge_run(plan, &referee, server));
     }
     if let Some(admin) = &admin {
         let locker = admin.locker();
@@ -165,23 +166,23 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
         })
         .await?;
     }
-    referee.enter(RunPhase::RollCall);
+    referee.start_phase(RunPhase::RollCall);
     let each = plan.longest_ttl() + Duration::from_secs(10);
     worker_group.wait_for_end(each * LOCKS + Duration::from_secs(30));
     if let Some(admin) = admin {
         for (name, holder) in leftovers(&admin.locker(), plan.longest_ttl()).await {
-            referee.note(0, Event::Left { name, holder });
+            referee.record(0, Event::Left { name, holder });
         }
         admin.close().await;
     }
     // The servers must end before the folder with their data is removed.
     block_in_place(|| drop(running_store));
-    Ok(judged(plan, &referee, server))
+    Ok(judge_run(plan, &referee, server))
 }
 
 /// Returns the settings that all workers of a run share. A store in the memory of a process has one
 /// worker with several clients, because no other process can reach it.
-fn group_settings(plan: &RunPlan, socket: PathBuf, inside: bool) -> GroupSettings {
+fn group_settings(plan: &RunPlan, socket: PathBuf, in_process: bool) -> GroupSettings {
     let settings = WorkerSettings {
         worker: 0,
         socket,
@@ -191,18 +192,18 @@ fn group_settings(plan: &RunPlan, socket: PathBuf, inside: bool) -> GroupSetting
         quiet_names: (0..QUIET_LOCKS).map(|at| format!("quiet {at}")).collect(),
         ttl_ms: plan.ttl_ms,
         hold_ms: plan.hold_ms,
-        clients: if inside { plan.workers } else { 1 },
+        clients: if in_process { plan.workers } else { 1 },
         tasks: plan.tasks,
         brief_tasks: plan.brief_tasks,
         single_threaded: false,
-        checks_leftovers: inside,
+        checks_leftovers: in_process,
         workloads: plan.workloads.clone(),
         bug: plan.bug,
         control: None,
     };
     GroupSettings {
         settings,
-        workers: if inside { 1 } else { plan.workers },
+        workers: if in_process { 1 } else { plan.workers },
     }
 }
 
@@ -226,7 +227,7 @@ async fn inject_faults(
         // fault excuses for the bug.
         let looks = plan.bug.is_some() && !nemesis.has_open_excuse();
         if looks && SystemClock.now() >= next_verdict {
-            if caught(plan, &worker_group.referee) {
+            if finds_planted_bug(plan, &worker_group.referee) {
                 break;
             }
             next_verdict = SystemClock.now() + VERDICT_PAUSE;
@@ -235,7 +236,7 @@ async fn inject_faults(
     Ok(())
 }
 
-fn judged(plan: &RunPlan, referee: &Referee, server: String) -> RunResult {
+fn judge_run(plan: &RunPlan, referee: &Referee, server: String) -> RunResult {
     let history = referee.history();
     let mut verdict = judge(&history, plan.limits());
     // A run without a single grant proves nothing, so it must not pass.
@@ -255,9 +256,9 @@ fn judged(plan: &RunPlan, referee: &Referee, server: String) -> RunResult {
 }
 
 /// Tells whether the verdict finds the planted bug.
-fn caught(plan: &RunPlan, referee: &Referee) -> bool {
+fn finds_planted_bug(plan: &RunPlan, referee: &Referee) -> bool {
     plan.bug.is_some_and(|bug| {
-        let promises = judge(&referee.history(), plan.limits()).promises();
-        bug.breaks().iter().any(|it| promises.contains(it))
+        let promises = judge(&referee.history(), plan.limits()).broken_promises();
+        bug.may_break().iter().any(|it| promises.contains(it))
     })
 }

@@ -13,7 +13,7 @@ use super::{history::Event, referee::Referee, stores::RunningStore, worker::Work
 /// A worker that has not started by then never starts. It may wait for a broken store.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time-out for the last events of a worker that has ended.
-const LAST_EVENTS: Duration = Duration::from_secs(10);
+const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The process of one worker, with its proxies to the store.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl WorkerGroup {
             group.members.push(member);
         }
         for member in &group.members {
-            group.has_started(member).await?;
+            group.wait_until_started(member).await?;
         }
         Ok(group)
     }
@@ -81,7 +81,7 @@ impl WorkerGroup {
         settings.url = running_store.url_through(&proxies);
         settings.seed = settings.seed.wrapping_add(u64::from(worker));
         settings.single_threaded = worker % 2 == 1;
-        let (name, value) = settings.variable()?;
+        let (name, value) = settings.environment_variable()?;
         let process = Process::spawn(Command::new(&self.program).env(name, value))?;
         Ok(WorkerProcess {
             worker,
@@ -90,7 +90,7 @@ impl WorkerGroup {
         })
     }
 
-    async fn has_started(&self, member: &WorkerProcess) -> Result<()> {
+    async fn wait_until_started(&self, member: &WorkerProcess) -> Result<()> {
         eventually_async("a worker starts", START_TIMEOUT, async || {
             self.referee.has_started(member.worker).then_some(())
         })
@@ -109,10 +109,14 @@ impl WorkerGroup {
     }
 
     /// Kills a worker, and starts another one in its place.
-    pub(crate) async fn replace(&mut self, at: usize, running_store: &RunningStore) -> Result<()> {
+    pub(crate) async fn kill_and_replace(
+        &mut self,
+        at: usize,
+        running_store: &RunningStore,
+    ) -> Result<()> {
         // The old worker must end first: it must not outlive the store in its memory.
         self.members[at].signal(Signal::KILL).ok();
-        self.note_panic(at);
+        self.record_panic(at);
         let member = self.start_member(running_store).await?;
         self.members[at] = member;
         Ok(())
@@ -135,7 +139,7 @@ impl WorkerGroup {
     pub(crate) async fn replace_crashed(&mut self, running_store: &RunningStore) -> Result<()> {
         for at in 0..self.members.len() {
             if !self.members[at].process.is_running()? {
-                self.note_crash(at);
+                self.record_crash(at);
                 let member = self.start_member(running_store).await?;
                 self.members[at] = member;
             }
@@ -143,21 +147,21 @@ impl WorkerGroup {
         Ok(())
     }
 
-    fn note_crash(&self, at: usize) {
+    fn record_crash(&self, at: usize) {
         let member = &self.members[at];
         let said = member.process.output();
         let first: Vec<_> = said.lines().take(6).collect();
         let how = first.join(" | ");
-        self.referee.note(member.worker, Event::Crashed { how });
+        self.referee.record(member.worker, Event::Crashed { how });
     }
 
     /// Records a panic that did not end the process.
-    fn note_panic(&self, at: usize) {
+    fn record_panic(&self, at: usize) {
         let member = &self.members[at];
         let said = member.process.output();
         if let Some(line) = said.lines().find(|line| line.contains("panicked at")) {
             let how = format!("the process continued after a panic: {line}");
-            self.referee.note(member.worker, Event::Crashed { how });
+            self.referee.record(member.worker, Event::Crashed { how });
         }
     }
 
@@ -169,16 +173,16 @@ impl WorkerGroup {
             let worker = self.members[at].worker;
             // The last events may still be in the socket.
             let has_finished = || {
-                eventually("the last events of a worker", LAST_EVENTS, || {
+                eventually("the last events of a worker", LAST_EVENTS_TIMEOUT, || {
                     self.referee.has_finished(worker)
                 })
             };
             let well = ended.is_ok_and(|status| status.success())
                 && tokio::task::block_in_place(has_finished).is_ok();
             if !well {
-                self.note_crash(at);
+                self.record_crash(at);
             }
-            self.note_panic(at);
+            self.record_panic(at);
         }
     }
 }

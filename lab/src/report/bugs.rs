@@ -6,7 +6,7 @@ use distlock_report::render::Document;
 
 use super::data::{FoundBug, PlantedBugResult, PlantedBugs};
 
-pub(super) fn planted(all: &BTreeMap<String, PlantedBugs>, page: &mut Document) {
+pub(super) fn planted_chapter(all: &BTreeMap<String, PlantedBugs>, page: &mut Document) {
     if all.is_empty() {
         return;
     }
@@ -49,7 +49,7 @@ pub(super) fn planted(all: &BTreeMap<String, PlantedBugs>, page: &mut Document) 
     }
 }
 
-pub(super) fn found(all: &[FoundBug], page: &mut Document) {
+pub(super) fn found_chapter(all: &[FoundBug], page: &mut Document) {
     page.chapter("Bugs that were found in distlock");
     if all.is_empty() {
         page.text("None yet.");

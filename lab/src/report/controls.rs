@@ -4,7 +4,7 @@ use distlock_report::render::Document;
 
 use super::data::{ControlReport, ControlRow};
 
-pub(super) fn chapter(controls: &ControlReport, page: &mut Document) {
+pub(super) fn controls_chapter(controls: &ControlReport, page: &mut Document) {
     page.chapter("Controls: locks that others write");
     page.text(
         "The same workers, faults, referee and checker, with locks that people write or install. \
@@ -22,7 +22,7 @@ pub(super) fn chapter(controls: &ControlReport, page: &mut Document) {
          calls take, and memory are not judged.",
         controls.not_applicable.join("; ")
     ));
-    main_table(&controls.rows, page);
+    control_table(&controls.rows, page);
     page.section("Each control, and how to repeat it");
     let entry = |row: &ControlRow| {
         format!(
@@ -37,11 +37,11 @@ pub(super) fn chapter(controls: &ControlReport, page: &mut Document) {
     };
     page.list(controls.rows.iter().map(entry).collect());
     if !controls.by_fault.is_empty() {
-        by_fault(&controls.by_fault, page);
+        single_fault_table(&controls.by_fault, page);
     }
 }
 
-fn main_table(rows: &[ControlRow], page: &mut Document) {
+fn control_table(rows: &[ControlRow], page: &mut Document) {
     let cells = |row: &ControlRow| {
         let (own, twin) = (&row.figures, &row.twin);
         [
@@ -83,7 +83,7 @@ fn main_table(rows: &[ControlRow], page: &mut Document) {
 }
 
 /// Adds a table with a row for each run of one fault alone.
-fn by_fault(rows: &[ControlRow], page: &mut Document) {
+fn single_fault_table(rows: &[ControlRow], page: &mut Document) {
     page.section("One kind of fault at a time");
     page.text("A control that shows no overlaps was right in that run.");
     let cells = |row: &ControlRow| {

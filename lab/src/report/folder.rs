@@ -22,7 +22,7 @@ pub(super) struct ReportData {
 }
 
 /// Writes one part of the data.
-pub(crate) fn keep(folder: &Path, name: &str, part: &impl Serialize) -> Result<()> {
+pub(crate) fn write_part(folder: &Path, name: &str, part: &impl Serialize) -> Result<()> {
     write(folder, name, &(serde_json::to_string_pretty(part)? + "\n"))
 }
 
@@ -36,18 +36,20 @@ pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
 impl ReportData {
     pub(super) fn read(folder: &Path) -> Result<Self> {
         Ok(Self {
-            runs: parts(&folder.join("runs"))?.into_values().collect(),
-            gateways: parts(&folder.join("gateways"))?.into_values().collect(),
-            simulated: part(&folder.join("simulation.json"))?,
-            planted: parts(&folder.join("planted"))?,
-            controls: part(&folder.join("controls.json"))?,
-            found: part(&folder.join("found.json"))?.unwrap_or_default(),
+            runs: read_parts(&folder.join("runs"))?.into_values().collect(),
+            gateways: read_parts(&folder.join("gateways"))?
+                .into_values()
+                .collect(),
+            simulated: read_part(&folder.join("simulation.json"))?,
+            planted: read_parts(&folder.join("planted"))?,
+            controls: read_part(&folder.join("controls.json"))?,
+            found: read_part(&folder.join("found.json"))?.unwrap_or_default(),
         })
     }
 }
 
 /// Reads all parts in a folder, by the name of the file. A missing folder has no parts.
-fn parts<T: DeserializeOwned>(folder: &Path) -> Result<BTreeMap<String, T>> {
+fn read_parts<T: DeserializeOwned>(folder: &Path) -> Result<BTreeMap<String, T>> {
     let mut all = BTreeMap::new();
     let Ok(entries) = fs::read_dir(folder) else {
         return Ok(all);
@@ -55,7 +57,7 @@ fn parts<T: DeserializeOwned>(folder: &Path) -> Result<BTreeMap<String, T>> {
     for entry in entries {
         let path = entry?.path();
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        if let Some(part) = part(&path)? {
+        if let Some(part) = read_part(&path)? {
             all.insert(name.into_owned(), part);
         }
     }
@@ -63,7 +65,7 @@ fn parts<T: DeserializeOwned>(folder: &Path) -> Result<BTreeMap<String, T>> {
 }
 
 /// Reads one part. `None` means that the file does not exist.
-fn part<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+fn read_part<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     match fs::read(path) {
         Ok(data) => Ok(Some(
             serde_json::from_slice(&data).with_context(|| path.display().to_string())?,

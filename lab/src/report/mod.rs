@@ -25,5 +25,5 @@ pub(crate) use self::{
         BrokenPromise, ControlFigures, ControlReport, ControlRow, ExcusedPromise, GatewayFigures,
         PlantedBugResult, PlantedBugs, RunFigures, RunSet, SimulationFigures, Times,
     },
-    folder::keep,
+    folder::write_part,
 };

@@ -8,19 +8,19 @@ use super::{bugs, controls, data::GatewayFigures, folder::ReportData, runs};
 
 pub(super) fn document(data: &ReportData) -> Document {
     let mut page = Document::new("What locks are worth while things break");
-    runs::chapters(&data.runs, &mut page);
-    gateways(data, &mut page);
-    simulation(data, &mut page);
-    bugs::planted(&data.planted, &mut page);
+    runs::store_chapters(&data.runs, &mut page);
+    gateways_chapter(data, &mut page);
+    simulation_chapter(data, &mut page);
+    bugs::planted_chapter(&data.planted, &mut page);
     if let Some(controls) = &data.controls {
-        controls::chapter(controls, &mut page);
+        controls::controls_chapter(controls, &mut page);
     }
-    bugs::found(&data.found, &mut page);
-    method(data, &mut page);
+    bugs::found_chapter(&data.found, &mut page);
+    method_chapter(data, &mut page);
     page
 }
 
-fn gateways(data: &ReportData, page: &mut Document) {
+fn gateways_chapter(data: &ReportData, page: &mut Document) {
     if data.gateways.is_empty() {
         return;
     }
@@ -71,7 +71,7 @@ fn gateways(data: &ReportData, page: &mut Document) {
     }
 }
 
-fn simulation(data: &ReportData, page: &mut Document) {
+fn simulation_chapter(data: &ReportData, page: &mut Document) {
     let Some(simulated) = &data.simulated else {
         return;
     };
@@ -91,7 +91,7 @@ fn simulation(data: &ReportData, page: &mut Document) {
     page.command(&simulated.command);
 }
 
-fn method(data: &ReportData, page: &mut Document) {
+fn method_chapter(data: &ReportData, page: &mut Document) {
     page.chapter("How this was made");
     let runs = || data.runs.iter().flat_map(|it| &it.runs);
     let servers: BTreeMap<_, _> = runs()

@@ -6,17 +6,17 @@ use distlock_report::render::{self, Document};
 
 use super::data::{RunFigures, RunSet, Times};
 
-pub(super) fn chapters(commands: &[RunSet], page: &mut Document) {
+pub(super) fn store_chapters(commands: &[RunSet], page: &mut Document) {
     let all: Vec<&RunFigures> = commands.iter().flat_map(|it| &it.runs).collect();
     let mut by_store: BTreeMap<&str, Vec<&RunFigures>> = BTreeMap::new();
     for run in &all {
         by_store.entry(&run.store).or_default().push(run);
     }
-    opening(&all, by_store.len(), page);
-    stores(&by_store, page);
-    faults(&by_store, page);
-    exceptions(&all, page);
-    broken(&all, page);
+    opening_paragraphs(&all, by_store.len(), page);
+    by_store_chapter(&by_store, page);
+    by_fault_chapter(&by_store, page);
+    exceptions_chapter(&all, page);
+    broken_chapter(&all, page);
 }
 
 fn fault_count(run: &RunFigures) -> u64 {
@@ -35,7 +35,7 @@ fn count(runs: &[&RunFigures], of: impl Fn(&RunFigures) -> usize) -> usize {
     runs.iter().map(|run| of(run)).sum()
 }
 
-fn opening(all: &[&RunFigures], stores: usize, page: &mut Document) {
+fn opening_paragraphs(all: &[&RunFigures], stores: usize, page: &mut Document) {
     let minutes = sum(all, |it| it.seconds) / 60;
     page.text(format!(
         "{} operations and {} faults in {} runs over {stores} stores, {minutes} minutes of them: \
@@ -64,7 +64,7 @@ fn opening(all: &[&RunFigures], stores: usize, page: &mut Document) {
     );
 }
 
-fn stores(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
+fn by_store_chapter(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
     page.chapter("By store");
     let row = |(store, runs): (&&str, &Vec<&RunFigures>)| {
         let longest = runs.iter().map(|it| it.longest_overlap_us).max();
@@ -78,7 +78,7 @@ fn stores(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
             sum(runs, |it| it.fenced_refusals).to_string(),
             count(runs, |it| it.fenced_lost).to_string(),
             sum(runs, |it| it.unfenced_lost).to_string(),
-            ms(longest.unwrap_or_default()),
+            ms_text(longest.unwrap_or_default()),
             sum(runs, excused_count).to_string(),
             count(runs, |it| it.broken.len()).to_string(),
             sum(runs, |it| it.undecided_records).to_string(),
@@ -123,7 +123,7 @@ fn stores(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
     }
 }
 
-fn faults(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
+fn by_fault_chapter(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
     page.chapter("By store and fault");
     for (store, runs) in by_store {
         let ttl = runs.first().map(|it| it.ttl_ms).unwrap_or_default();
@@ -138,7 +138,7 @@ fn faults(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
                 fault_count(run).to_string(),
                 run.fenced_lost.to_string(),
                 run.unfenced_lost.to_string(),
-                ms(run.longest_overlap_us),
+                ms_text(run.longest_overlap_us),
                 excused_count(run).to_string(),
                 run.broken.len().to_string(),
                 median_and_p99(&run.recovery),
@@ -165,7 +165,7 @@ fn faults(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
     }
 }
 
-fn exceptions(all: &[&RunFigures], page: &mut Document) {
+fn exceptions_chapter(all: &[&RunFigures], page: &mut Document) {
     let mut found: BTreeMap<[&str; 3], (u64, &str)> = BTreeMap::new();
     for run in all {
         for it in &run.excused {
@@ -197,7 +197,7 @@ fn exceptions(all: &[&RunFigures], page: &mut Document) {
     );
 }
 
-fn broken(all: &[&RunFigures], page: &mut Document) {
+fn broken_chapter(all: &[&RunFigures], page: &mut Document) {
     let entry = |run: &&RunFigures| {
         let told = run.broken.iter().map(|it| {
             format!(
@@ -218,7 +218,7 @@ fn as_ms(us: u64) -> f64 {
     f64::from(u32::try_from(us).unwrap_or(u32::MAX)) / 1000.0
 }
 
-fn ms(us: u64) -> String {
+fn ms_text(us: u64) -> String {
     format!("{} ms", us / 1000)
 }
 

@@ -70,9 +70,9 @@ pub(crate) fn run(simulate: &SimulateOptions) -> Result<ExitCode> {
     // The seed is short enough to type, and leaves room for more seeds after it.
     let seed = simulate.seed.unwrap_or_else(|| fastrand::u64(..1 << 40));
     let good = if simulate.planted {
-        planted(simulate, seed)?
+        run_planted(simulate, seed)?
     } else {
-        seeds(simulate, seed)?
+        run_seeds(simulate, seed)?
     };
     Ok(match good {
         true => ExitCode::SUCCESS,
@@ -92,11 +92,11 @@ struct Totals {
     hash: AtomicU64,
 }
 
-fn seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
+fn run_seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
     let begun = SystemClock.now();
     let range = first..first.saturating_add(simulate.seeds);
     let sum = Totals::default();
-    let failed = all(range, simulate.trace, &sum)?;
+    let failed = run_all(range, simulate.trace, &sum)?;
     let took = SystemClock.now().since(begun).as_secs_f64();
     let Totals { seeds, steps, hash } = sum;
     let (seeds, steps, hash) = (seeds.into_inner(), steps.into_inner(), hash.into_inner());
@@ -133,7 +133,7 @@ fn seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
             seeds_a_minute: a_minute as u64,
             broken: broken.map(ToString::to_string),
         };
-        report::keep(folder, "simulation.json", &simulated)?;
+        report::write_part(folder, "simulation.json", &simulated)?;
         report::render(folder)?;
     }
     Ok(failed.is_none())
@@ -141,7 +141,7 @@ fn seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
 
 /// Runs all seeds on as many threads as there are processors, and returns the failure with the
 /// lowest seed. No thread starts a new seed after a failure.
-fn all(range: Range<u64>, trace: bool, sum: &Totals) -> Result<Option<FailedSeed>> {
+fn run_all(range: Range<u64>, trace: bool, sum: &Totals) -> Result<Option<FailedSeed>> {
     let next = AtomicU64::new(range.start);
     let work = || -> Result<Option<FailedSeed>> {
         loop {
@@ -194,14 +194,14 @@ fn print_trace(outcome: &SeedResult) -> Result<()> {
 }
 
 /// Runs each planted bug until it is found, and its twin on the same seeds.
-fn planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
+fn run_planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
     let bugs: Vec<EngineBug> = match simulate.only.as_slice() {
         [] => EngineBug::value_variants().to_vec(),
         only => only.to_vec(),
     };
     let mut result = Vec::new();
     for bug in &bugs {
-        let bug = with_twins(*bug, seed, simulate.trace)?;
+        let bug = find_bug_and_judge_twins(*bug, seed, simulate.trace)?;
         let word = match bug.found {
             Some(_) => "caught",
             None => "MISSED",
@@ -226,14 +226,14 @@ fn planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
             unit: "seeds".into(),
             bugs: result,
         };
-        report::keep(folder, "planted/simulation.json", &planted)?;
+        report::write_part(folder, "planted/simulation.json", &planted)?;
         report::render(folder)?;
     }
     Ok(caught == bugs.len() && clean)
 }
 
 /// Looks for a bug, and judges its twin on each seed that was tried.
-fn with_twins(bug: EngineBug, first: u64, trace: bool) -> Result<PlantedBugResult> {
+fn find_bug_and_judge_twins(bug: EngineBug, first: u64, trace: bool) -> Result<PlantedBugResult> {
     let mut result = PlantedBugResult::of(&bug, "memory".into(), first);
     (result.effort, result.found) = find_bug(bug, first, trace)?;
     result.seed = first.saturating_add(result.effort - 1);
@@ -253,7 +253,7 @@ fn find_bug(bug: EngineBug, first: u64, trace: bool) -> Result<(u64, Option<Stri
         let seed = first.saturating_add(tried);
         let outcome = run_seed(seed, Variant::Planted(bug), trace)?;
         let found = outcome.broken.as_ref();
-        if let Some(broken) = found.filter(|it| bug.breaks().contains(&it.promise)) {
+        if let Some(broken) = found.filter(|it| bug.may_break().contains(&it.promise)) {
             if trace {
                 print_trace(&outcome)?;
             }

@@ -24,42 +24,42 @@ const CHECK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs one run to its end.
 pub(super) async fn run_course(world: Arc<World>) {
-    run_faults(&world).await;
+    run_fault_phase(&world).await;
     let healed = world.now();
     world.phase.send_replace(SimulationPhase::RollCall);
-    let tasks = tasks_alive(&world);
-    let all_here = until(&world, ROLL_CALL_TIMEOUT, |world| {
+    let tasks = living_tasks(&world);
+    let all_here = wait_until(&world, ROLL_CALL_TIMEOUT, |world| {
         world.counts().present == tasks
     })
     .await;
     if !all_here {
-        return record_stuck(&world, "after the last fault");
+        return record_stuck_tasks(&world, "after the last fault");
     }
     let calm = healed + REQUEST_TIMEOUT + LONGEST_TTL + Duration::from_secs(1);
     world.time.sleep(calm.saturating_sub(world.now())).await;
-    world.judge().calm(world.now());
-    note(&world, "calm");
+    world.judge().start_calm(world.now());
+    add_trace_line(&world, "calm");
     world.phase.send_replace(SimulationPhase::Calm);
-    let all_done = until(&world, CALM_TIMEOUT, |world| world.counts().done == tasks).await;
+    let all_done = wait_until(&world, CALM_TIMEOUT, |world| world.counts().done == tasks).await;
     if !all_done {
-        return record_stuck(&world, "without faults");
+        return record_stuck_tasks(&world, "without faults");
     }
     world.time.sleep(BACKGROUND_TIMEOUT).await;
-    check_nothing_is_wanted(&world);
-    close(&world).await;
+    check_no_lock_is_wanted(&world);
+    close_lockers(&world).await;
 }
 
-fn note(world: &World, what: &'static str) {
-    world.note(Owner::Course, what, None, None, None);
+fn add_trace_line(world: &World, what: &'static str) {
+    world.add_trace_line(Owner::Course, what, None, None, None);
 }
 
-fn tasks_alive(world: &World) -> usize {
+fn living_tasks(world: &World) -> usize {
     let judge = world.judge();
     let alive = judge.processes.iter().filter(|it| it.alive).count();
     alive * world.setting.tasks
 }
 
-async fn until(world: &World, at_most: Duration, holds: impl Fn(&World) -> bool) -> bool {
+async fn wait_until(world: &World, at_most: Duration, holds: impl Fn(&World) -> bool) -> bool {
     let end = world.now() + at_most;
     loop {
         if holds(world) {
@@ -72,13 +72,13 @@ async fn until(world: &World, at_most: Duration, holds: impl Fn(&World) -> bool)
     }
 }
 
-fn record_stuck(world: &World, when: &str) {
+fn record_stuck_tasks(world: &World, when: &str) {
     let mut judge = world.judge();
     let busy = judge.busy_calls().join(", ");
     judge.record_breach(SimulationPromise::Recovery, format!("{when}: {busy}"));
 }
 
-async fn run_faults(world: &Arc<World>) {
+async fn run_fault_phase(world: &Arc<World>) {
     let end = world.now() + world.setting.fault_time;
     loop {
         let pause = world.draw(|random| random.u64(20..=800));
@@ -90,9 +90,9 @@ async fn run_faults(world: &Arc<World>) {
         if world.now() >= end {
             break;
         }
-        fault(world);
+        inject_fault(world);
     }
-    note(world, "the last fault is over");
+    add_trace_line(world, "the last fault is over");
     world.change_outages(|outages| *outages = Default::default());
     let now = world.now();
     let mut judge = world.judge();
@@ -102,14 +102,14 @@ async fn run_faults(world: &Arc<World>) {
 type InjectFault = fn(&Arc<World>);
 
 /// Injects a random fault, if the setting has that kind.
-fn fault(world: &Arc<World>) {
+fn inject_fault(world: &Arc<World>) {
     let setting = &world.setting;
     let kinds: [(bool, InjectFault); 5] = [
-        (setting.pauses, pause),
-        (setting.kills, kill),
-        (setting.cuts, cut),
-        (setting.outages, outage),
-        (setting.forced, force_release),
+        (setting.pauses, pause_process),
+        (setting.kills, kill_process),
+        (setting.cuts, cut_process_off),
+        (setting.outages, start_outage),
+        (setting.forced, force_release_random_lock),
     ];
     let (wanted, inject) = kinds[world.draw(|random| random.usize(0..kinds.len()))];
     if wanted {
@@ -140,23 +140,23 @@ fn end_later(world: &Arc<World>, most: u64, then: impl FnOnce(&Arc<World>) + Sen
     });
 }
 
-fn pause(world: &Arc<World>) {
+fn pause_process(world: &Arc<World>) {
     let Some(process) = random_process(world) else {
         return;
     };
-    world.note(Owner::Process(process), "stands still", None, None, None);
+    world.add_trace_line(Owner::Process(process), "stands still", None, None, None);
     let now = world.now();
     world.judge().processes[process].pause(now);
     end_later(world, 4_500, move |world| {
         let now = world.now();
         world.judge().processes[process].resume(now);
-        world.note(Owner::Process(process), "goes on", None, None, None);
+        world.add_trace_line(Owner::Process(process), "goes on", None, None, None);
     });
 }
 
 /// Kills a process, and starts another one in its place. A run kills at most two processes: their
 /// entries stay in the store queue until they expire, and the roll call waits for that.
-fn kill(world: &Arc<World>) {
+fn kill_process(world: &Arc<World>) {
     let dead = world
         .judge()
         .processes
@@ -166,41 +166,41 @@ fn kill(world: &Arc<World>) {
     let Some(process) = random_process(world).filter(|_| dead < 2) else {
         return;
     };
-    world.note(Owner::Process(process), "is killed", None, None, None);
+    world.add_trace_line(Owner::Process(process), "is killed", None, None, None);
     world.judge().processes[process].alive = false;
-    if let Err(error) = worker::start(world) {
+    if let Err(error) = worker::start_process(world) {
         world
             .judge()
             .record_breach(SimulationPromise::Recovery, format!("{error:#}"));
     }
 }
 
-fn cut(world: &Arc<World>) {
+fn cut_process_off(world: &Arc<World>) {
     let Some(process) = random_process(world) else {
         return;
     };
-    world.note(Owner::Process(process), "is cut off", None, None, None);
+    world.add_trace_line(Owner::Process(process), "is cut off", None, None, None);
     world.change_outages(|outages| outages.cut.push(process));
     end_later(world, 3_000, move |world| {
         world.change_outages(|outages| outages.cut.retain(|it| *it != process));
     });
 }
 
-fn outage(world: &Arc<World>) {
-    note(world, "the store is away");
+fn start_outage(world: &Arc<World>) {
+    add_trace_line(world, "the store is away");
     world.change_outages(|outages| outages.outage = true);
     end_later(world, 3_000, |world| {
         world.change_outages(|outages| outages.outage = false);
     });
 }
 
-fn force_release(world: &Arc<World>) {
+fn force_release_random_lock(world: &Arc<World>) {
     let lock = world.draw(|random| random.usize(0..world.setting.locks));
     world.force_release_lock(lock);
 }
 
 /// Checks that no lock is held or wanted, in the processes or at the store.
-fn check_nothing_is_wanted(world: &World) {
+fn check_no_lock_is_wanted(world: &World) {
     let lockers = world.lockers().clone();
     let mut judge = world.judge();
     let now = world.now();
@@ -221,7 +221,7 @@ fn check_nothing_is_wanted(world: &World) {
     }
 }
 
-async fn close(world: &Arc<World>) {
+async fn close_lockers(world: &Arc<World>) {
     let lockers = world.lockers().clone();
     for (process, locker) in lockers.into_iter().enumerate() {
         if world.judge().processes[process].alive {
@@ -236,5 +236,5 @@ async fn close(world: &Arc<World>) {
             }
         }
     }
-    note(world, "closed");
+    add_trace_line(world, "closed");
 }

@@ -110,7 +110,7 @@ impl Executor {
         random: &mut Rng,
         runs: impl Fn(Owner) -> bool,
     ) -> Option<PolledStep> {
-        let id = self.pick(random, runs)?;
+        let id = self.pick_ready_task(random, runs)?;
         let task = self.tasks.get_mut(&id)?;
         let mut context = Context::from_waker(&task.waker);
         let ended = match task.future.as_mut().poll(&mut context) {
@@ -129,7 +129,7 @@ impl Executor {
         })
     }
 
-    fn pick(&mut self, random: &mut Rng, runs: impl Fn(Owner) -> bool) -> Option<u64> {
+    fn pick_ready_task(&mut self, random: &mut Rng, runs: impl Fn(Owner) -> bool) -> Option<u64> {
         let mut queue = self.spawner.queue();
         self.tasks.extend(queue.fresh.drain(..));
         let (tasks, candidates) = (&self.tasks, &mut self.candidates);
@@ -149,7 +149,7 @@ impl Executor {
     }
 
     /// Drops the tasks of these owners, and the tasks that their destructors spawn.
-    pub(super) fn drop_those(&mut self, of: impl Fn(Owner) -> bool) {
+    pub(super) fn drop_tasks_of(&mut self, of: impl Fn(Owner) -> bool) {
         loop {
             let fresh = std::mem::take(&mut self.spawner.queue().fresh);
             self.tasks.extend(fresh);
@@ -165,7 +165,7 @@ impl Executor {
     }
 
     /// Returns the tasks that have not ended.
-    pub(super) fn left(&self) -> Vec<(Owner, &'static str)> {
+    pub(super) fn unfinished(&self) -> Vec<(Owner, &'static str)> {
         let left = self.tasks.values();
         left.map(|task| (task.owner, task.what)).collect()
     }

@@ -59,12 +59,12 @@ impl Judge {
         self.broken.as_ref()
     }
 
-    pub(super) const fn calm(&mut self, now: Duration) {
+    pub(super) const fn start_calm(&mut self, now: Duration) {
         self.calm_since = Some(now);
     }
 
     /// Records that a call asks for a lock.
-    pub(super) fn note_asked(
+    pub(super) fn record_asked(
         &mut self,
         now: Duration,
         process: usize,
@@ -89,7 +89,7 @@ impl Judge {
 
     /// Records that a call got the lock. Returns the number of the grant among all grants of the
     /// lock.
-    pub(super) fn note_granted(
+    pub(super) fn record_granted(
         &mut self,
         now: Duration,
         call: u64,
@@ -147,7 +147,7 @@ impl Judge {
     }
 
     /// Records that a call ended without the lock, or that its caller went away.
-    pub(super) fn note_over(&mut self, now: Duration, call: u64) {
+    pub(super) fn record_over(&mut self, now: Duration, call: u64) {
         self.check_call_bound(now, call);
         self.asking.remove(&call);
         self.guards.remove(&call);
@@ -157,7 +157,7 @@ impl Judge {
     }
 
     /// Records that a guard is about to be released. Its loss needs no notice after that.
-    pub(super) fn note_release_begun(&mut self, call: u64) {
+    pub(super) fn record_release_begun(&mut self, call: u64) {
         if let Some(held) = self.guards.get_mut(&call) {
             held.leaving = true;
         }
@@ -170,7 +170,7 @@ impl Judge {
 
     /// Records that a release has ended. `begun` is the running time of the process at the begin of
     /// the release.
-    pub(super) fn note_released(
+    pub(super) fn record_released(
         &mut self,
         now: Duration,
         call: u64,
@@ -191,7 +191,7 @@ impl Judge {
     }
 
     /// Records that a call failed for another reason than its time-out.
-    pub(super) fn note_failed(&mut self, call: u64, error: &Error) {
+    pub(super) fn record_failed(&mut self, call: u64, error: &Error) {
         let began = self.calls.get(&call).map(|call| call.began);
         if self.calm_since.is_some_and(|calm| began > Some(calm)) {
             self.record_breach(
@@ -202,7 +202,7 @@ impl Judge {
     }
 
     /// Records that the tasks that wait for a guard's end got notice of a loss.
-    pub(super) fn note_loss_notified(&mut self, call: u64, reason: LossReason) {
+    pub(super) fn record_loss_notified(&mut self, call: u64, reason: LossReason) {
         let Some(held) = self.guards.get_mut(&call) else {
             return;
         };
@@ -218,7 +218,7 @@ impl Judge {
     }
 
     /// Records the holder of a lock at the store after a request.
-    pub(super) fn note_stored(&mut self, now: Duration, lock: usize, row: Option<StoredHolder>) {
+    pub(super) fn record_stored(&mut self, now: Duration, lock: usize, row: Option<StoredHolder>) {
         let at = &mut self.locks[lock];
         let before = at.row;
         if row.is_none() && before.is_some() {
@@ -251,7 +251,7 @@ impl Judge {
     }
 
     /// Records a forced release of a lock.
-    pub(super) fn note_forced(&mut self, lock: usize, token: u64) {
+    pub(super) fn record_forced(&mut self, lock: usize, token: u64) {
         self.locks[lock].forced.insert(token);
         let all = self.guards.values_mut();
         for held in all.filter(|it| it.lock == lock && it.token == token) {

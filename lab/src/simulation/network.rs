@@ -129,19 +129,19 @@ impl SimulatedConnection {
         let (chances, cut) = world.chances_of(self.process);
         let delivery = world.draw(|random| Delivery::draw(random, chances, cut));
         let lock = world.lock_number(name);
-        world.note(Owner::Process(self.process), what, lock, None, None);
+        world.add_trace_line(Owner::Process(self.process), what, lock, None, None);
         let (answer, answered) = oneshot::channel();
         if delivery.copies > 0 {
             let (world, name) = (Arc::clone(world), name.clone());
             self.world.spawner.spawn(Owner::Network, what, async move {
                 world.time.sleep(delivery.request_delay).await;
                 let first = apply().await;
-                world.applied(&name, what);
+                world.record_applied(&name, what);
                 if delivery.copies > 1 {
                     world.time.sleep(delivery.second_delay).await;
                     // Nobody receives the answer to the second delivery.
                     drop(apply().await);
-                    world.applied(&name, what);
+                    world.record_applied(&name, what);
                 }
                 if let SenderOutcome::Answer = delivery.sender {
                     world.time.sleep(delivery.answer_delay).await;
@@ -150,20 +150,22 @@ impl SimulatedConnection {
             });
         }
         match delivery.sender {
-            SenderOutcome::Answer => answered.await.unwrap_or_else(|_| Err(unknown())),
+            SenderOutcome::Answer => answered
+                .await
+                .unwrap_or_else(|_| Err(unknown_outcome_error())),
             SenderOutcome::Refused => {
                 world.time.sleep(delivery.answer_delay).await;
                 Err(Error::new(ErrorKind::Unavailable, "refused"))
             }
             SenderOutcome::Unknown(after) => {
                 world.time.sleep(after).await;
-                Err(unknown())
+                Err(unknown_outcome_error())
             }
         }
     }
 
     /// Returns a grant as its process receives it: with the feed of losses that the store pushes.
-    fn received(&self, name: &LockName, mut grant: Grant) -> Grant {
+    fn received_grant(&self, name: &LockName, mut grant: Grant) -> Grant {
         if self.world.setting.pushes_losses {
             let (sender, feed) = LossFeed::new();
             self.world
@@ -173,12 +175,12 @@ impl SimulatedConnection {
         grant
     }
 
-    fn attempted(&self, name: &LockName, attempt: Attempt<Grant>) -> Attempt<Grant> {
-        attempt.map(|grant| self.received(name, grant))
+    fn received_attempt(&self, name: &LockName, attempt: Attempt<Grant>) -> Attempt<Grant> {
+        attempt.map(|grant| self.received_grant(name, grant))
     }
 }
 
-fn unknown() -> Error {
+fn unknown_outcome_error() -> Error {
     Error::new(ErrorKind::OutcomeUnknown, "the connection broke")
 }
 
@@ -210,13 +212,13 @@ impl DistLock for SimulatedConnection {
             async move { store.try_acquire(&asked).await }
         };
         let attempt = self.send("acquire", &request.name, apply).await?;
-        Ok(self.attempted(&request.name, attempt))
+        Ok(self.received_attempt(&request.name, attempt))
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         if !self.world.setting.store_queue {
             return Ok(Box::new(PollingContender {
-                by: self.clone(),
+                connection: self.clone(),
                 request: request.clone(),
             }));
         }
@@ -227,7 +229,7 @@ impl DistLock for SimulatedConnection {
         };
         let inner = self.send("join", &request.name, apply).await?;
         Ok(Box::new(QueuedContender {
-            by: self.clone(),
+            connection: self.clone(),
             request: request.clone(),
             inner: Arc::new(Mutex::new(Some(inner))),
         }))
@@ -258,7 +260,7 @@ impl DistLock for SimulatedConnection {
             async move { store.hand_over(&asked, &to).await }
         };
         Ok(match self.send("hand over", &lease.name, apply).await? {
-            HandOver::Done(grant) => HandOver::Done(self.received(&lease.name, grant)),
+            HandOver::Done(grant) => HandOver::Done(self.received_grant(&lease.name, grant)),
             other => other,
         })
     }
@@ -296,7 +298,7 @@ impl DistLock for SimulatedConnection {
 
 /// A contender in the store queue, which the store notifies.
 struct QueuedContender {
-    by: SimulatedConnection,
+    connection: SimulatedConnection,
     request: AcquireRequest,
     /// Requests in flight share the inner contender. `None` means that the contender has left.
     inner: Arc<Mutex<Option<Box<dyn Contender>>>>,
@@ -305,22 +307,22 @@ struct QueuedContender {
 #[async_trait]
 impl Contender for QueuedContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        let (store, asked) = (Arc::clone(&self.by.store), self.request.clone());
+        let (store, asked) = (Arc::clone(&self.connection.store), self.request.clone());
         let inner = Arc::clone(&self.inner);
         let apply = move || {
             let (store, asked, inner) = (Arc::clone(&store), asked.clone(), Arc::clone(&inner));
             async move {
                 match inner.try_lock().as_deref_mut() {
                     Ok(Some(inner)) => inner.attempt().await,
-                    Ok(None) => Err(unknown()),
+                    Ok(None) => Err(unknown_outcome_error()),
                     // The request is late: its sender already waits for a notification.
                     Err(_) => store.try_acquire(&asked).await,
                 }
             }
         };
         let name = &self.request.name;
-        let attempt = self.by.send("attempt", name, apply).await?;
-        Ok(self.by.attempted(name, attempt))
+        let attempt = self.connection.send("attempt", name, apply).await?;
+        Ok(self.connection.received_attempt(name, attempt))
     }
 
     fn is_first(&self) -> bool {
@@ -328,14 +330,14 @@ impl Contender for QueuedContender {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        let world = &self.by.world;
+        let world = &self.connection.world;
         let until = world.time.now().saturating_add(at_most);
         loop {
             let left = until.saturating_sub(world.time.now());
             if let Some(inner) = &mut *self.inner.lock().await {
                 inner.wait(left).await;
             }
-            let (chances, cut) = world.chances_of(self.by.process);
+            let (chances, cut) = world.chances_of(self.connection.process);
             let dice = world.draw(|random| random.u32(0..1000));
             let left = until.saturating_sub(world.time.now());
             if left.is_zero() {
@@ -363,20 +365,22 @@ impl Contender for QueuedContender {
                 }
             }
         };
-        self.by.send("leave", &self.request.name, apply).await
+        self.connection
+            .send("leave", &self.request.name, apply)
+            .await
     }
 }
 
 /// A contender that polls.
 struct PollingContender {
-    by: SimulatedConnection,
+    connection: SimulatedConnection,
     request: AcquireRequest,
 }
 
 #[async_trait]
 impl Contender for PollingContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.by.try_acquire(&self.request).await
+        self.connection.try_acquire(&self.request).await
     }
 
     fn is_first(&self) -> bool {
@@ -384,9 +388,9 @@ impl Contender for PollingContender {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        let pause = self.by.world.draw(|random| random.u64(10..=60));
+        let pause = self.connection.world.draw(|random| random.u64(10..=60));
         let pause = Duration::from_millis(pause).min(at_most);
-        self.by.world.time.sleep(pause).await;
+        self.connection.world.time.sleep(pause).await;
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {

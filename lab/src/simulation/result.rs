@@ -14,7 +14,7 @@ pub(super) struct SeedResult {
 }
 
 impl SeedResult {
-    pub(super) fn of(broken: Option<Breach>, trace: &Trace) -> Self {
+    pub(super) fn with_trace(broken: Option<Breach>, trace: &Trace) -> Self {
         Self {
             broken,
             steps: trace.steps(),

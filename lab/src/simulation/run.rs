@@ -32,7 +32,7 @@ pub(super) fn run_seed(seed: u64, variant: Variant, all: bool) -> Result<SeedRes
         Variant::Planted(bug) | Variant::Twin(bug) if bug.is_in_the_batcher() => {
             run_batcher_seed(seed, variant, all)
         }
-        _ => catch_panic(|| engine(seed, variant, all)),
+        _ => catch_panic(|| run_engine(seed, variant, all)),
     }
 }
 
@@ -62,13 +62,13 @@ fn catch_panic(run: impl FnOnce() -> Result<SeedResult>) -> Result<SeedResult> {
     })
 }
 
-fn engine(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
+fn run_engine(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
     let mut random = Rng::with_seed(seed);
     let mut executor = Executor::default();
     let trace = Trace::new(all);
     let world = World::new(executor.spawner().clone(), random.fork(), variant, trace)?;
     for _ in 0..world.setting.processes {
-        worker::start(&world)?;
+        worker::start_process(&world)?;
     }
     let running = course::run_course(Arc::clone(&world));
     executor.spawner().spawn(Owner::Course, "course", running);
@@ -77,9 +77,9 @@ fn engine(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
         check_nothing_is_left(&world, &mut executor);
     }
     let broken = world.judge().broken().cloned();
-    let outcome = SeedResult::of(broken, &world.trace());
-    world.forget();
-    executor.drop_those(|_| true);
+    let outcome = SeedResult::with_trace(broken, &world.trace());
+    world.drop_lockers();
+    executor.drop_tasks_of(|_| true);
     Ok(outcome)
 }
 
@@ -91,7 +91,7 @@ fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
         Owner::Network | Owner::Course => true,
     };
     let Some(step) = executor.step(random, runs) else {
-        let Some(next) = world.time.next() else {
+        let Some(next) = world.time.next_wake_up() else {
             return false;
         };
         world.time.advance_to(next);
@@ -99,7 +99,7 @@ fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
         return true;
     };
     let now = world.now();
-    world.trace().polled(now, step);
+    world.trace().add_poll(now, step);
     world.judge().check(now);
     // Computing takes time as well.
     if random.u32(0..4) == 0 {
@@ -118,13 +118,13 @@ fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
 /// Checks that nothing is left after everything is closed and the tasks of killed processes are
 /// dropped.
 fn check_nothing_is_left(world: &World, executor: &mut Executor) {
-    executor.drop_those(|owner| match owner {
+    executor.drop_tasks_of(|owner| match owner {
         Owner::Process(number) => !world.judge().processes[number].alive,
         Owner::Network | Owner::Course => false,
     });
-    world.forget();
-    let (tasks, sleepers) = (executor.left(), world.time.sleepers());
-    let waiters = world.waiters();
+    world.drop_lockers();
+    let (tasks, sleepers) = (executor.unfinished(), world.time.sleeper_count());
+    let waiters = world.waiter_count();
     if !tasks.is_empty() || sleepers > 0 || waiters > 0 {
         let detail =
             format!("tasks {tasks:?}, {sleepers} timers and {waiters} waiters are left at the end");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn two_seeds_are_two_histories() {
+    fn two_seeds_give_two_histories() {
         let hash = |seed| run_seed(seed, Variant::Honest, false).unwrap().hash;
         assert_ne!(hash(1), hash(2));
     }

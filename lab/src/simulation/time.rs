@@ -30,12 +30,12 @@ impl Timeline {
     }
 
     /// Returns the end of the first sleep.
-    pub(super) fn next(&self) -> Option<Duration> {
+    pub(super) fn next_wake_up(&self) -> Option<Duration> {
         self.state().sleepers.keys().next().map(|(end, _)| *end)
     }
 
     /// Returns the number of timers that have not fired.
-    pub(super) fn sleepers(&self) -> usize {
+    pub(super) fn sleeper_count(&self) -> usize {
         self.state().sleepers.len()
     }
 
@@ -101,14 +101,18 @@ pub(super) struct MachineClock {
     /// The time that the clock shows at the beginning.
     start: Duration,
     /// The error of the clock in millionths; a negative value means that the clock is slow.
-    gains: i32,
+    error_ppm: i32,
 }
 
 const MILLION: u128 = 1_000_000;
 
 impl MachineClock {
-    pub(super) const fn new(time: Timeline, start: Duration, gains: i32) -> Self {
-        Self { time, start, gains }
+    pub(super) const fn new(time: Timeline, start: Duration, error_ppm: i32) -> Self {
+        Self {
+            time,
+            start,
+            error_ppm,
+        }
     }
 
     /// Returns the true time at which the clock shows `moment`.
@@ -122,7 +126,7 @@ impl MachineClock {
     }
 
     fn rate(&self) -> u128 {
-        MILLION.saturating_add_signed(i128::from(self.gains))
+        MILLION.saturating_add_signed(i128::from(self.error_ppm))
     }
 }
 

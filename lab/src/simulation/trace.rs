@@ -50,7 +50,7 @@ impl Trace {
         }
     }
 
-    pub(super) fn polled(&mut self, at: Duration, step: PolledStep) {
+    pub(super) fn add_poll(&mut self, at: Duration, step: PolledStep) {
         self.steps += 1;
         (at, step).hash(&mut self.hasher);
         if self.all {
@@ -63,7 +63,7 @@ impl Trace {
         }
     }
 
-    pub(super) fn note(&mut self, line: TraceLine) {
+    pub(super) fn add_trace_line(&mut self, line: TraceLine) {
         line.hash(&mut self.hasher);
         self.keep(line);
     }

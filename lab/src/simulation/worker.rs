@@ -26,15 +26,15 @@ use super::{
 const TURNS: usize = 6;
 
 /// Starts a process: a locker, and the tasks that use it.
-pub(super) fn start(world: &Arc<World>) -> Result<()> {
-    let clock = world.random_clock();
+pub(super) fn start_process(world: &Arc<World>) -> Result<()> {
+    let clock = world.draw_clock_of_process();
     let process = world.judge().processes.len();
     world
         .judge()
         .processes
         .push(SimulatedProcess::new(clock.clone()));
     let owner = Owner::Process(process);
-    world.note(owner, "starts", None, None, None);
+    world.add_trace_line(owner, "starts", None, None, None);
     let locker = || -> Result<Locker> {
         let connection = SimulatedConnection::new(world, process, world.new_handle()?);
         let mut lock: Arc<dyn DistLock> = Arc::new(connection);
@@ -54,7 +54,7 @@ pub(super) fn start(world: &Arc<World>) -> Result<()> {
     let shared = locker()?;
     world.lockers().push(shared.clone());
     for _ in 0..world.setting.tasks {
-        let own = if world.is(EngineBug::QueueForEachTask) {
+        let own = if world.has_bug(EngineBug::QueueForEachTask) {
             locker()?
         } else {
             shared.clone()
@@ -160,7 +160,7 @@ impl Turn {
 impl SimulatedWorker {
     async fn work(self) {
         while self.world.is_fault_phase() {
-            self.turn().await;
+            self.take_turn().await;
         }
         for lock in 0..self.world.setting.locks {
             let ask = Turn {
@@ -172,7 +172,7 @@ impl SimulatedWorker {
                 extend: None,
                 end: TurnEnd::Release,
             };
-            self.take(ask).await;
+            self.take_lock(ask).await;
         }
         self.world.counts().present += 1;
         let mut phase = self.world.phase.subscribe();
@@ -180,29 +180,29 @@ impl SimulatedWorker {
             .wait_for(|phase| *phase == SimulationPhase::Calm)
             .await;
         for _ in 0..TURNS {
-            self.turn().await;
+            self.take_turn().await;
         }
         self.world.counts().done += 1;
     }
 
-    async fn turn(&self) {
+    async fn take_turn(&self) {
         let (locks, with_faults) = (self.world.setting.locks, self.world.is_fault_phase());
         let (turn, think) = self.world.draw(|random| {
             let longest = if random.bool() { 500 } else { 200_000 };
             let think = random.u64(0..=longest);
             (Turn::draw(random, locks, with_faults), think)
         });
-        self.take(turn).await;
+        self.take_lock(turn).await;
         self.world.time.sleep(Duration::from_micros(think)).await;
     }
 
-    fn note(&self, what: &'static str, turn: Turn, call: u64, grant: Option<u64>) {
+    fn add_trace_line(&self, what: &'static str, turn: Turn, call: u64, grant: Option<u64>) {
         let owner = Owner::Process(self.process);
         self.world
-            .note(owner, what, Some(turn.lock), Some(call), grant);
+            .add_trace_line(owner, what, Some(turn.lock), Some(call), grant);
     }
 
-    async fn take(&self, turn: Turn) {
+    async fn take_lock(&self, turn: Turn) {
         let world = &self.world;
         let (wait, queues) = match turn.ask {
             AskMode::Once => (Some(Duration::ZERO), false),
@@ -212,46 +212,46 @@ impl SimulatedWorker {
         let now = world.now();
         let call = world
             .judge()
-            .note_asked(now, self.process, turn.lock, wait, queues);
-        self.note("asks", turn, call, None);
-        let guard = self.ask(turn, call).await;
+            .record_asked(now, self.process, turn.lock, wait, queues);
+        self.add_trace_line("asks", turn, call, None);
+        let guard = self.acquire(turn, call).await;
         let Some(guard) = guard else {
-            world.judge().note_over(world.now(), call);
-            self.note("goes without", turn, call, None);
+            world.judge().record_over(world.now(), call);
+            self.add_trace_line("goes without", turn, call, None);
             return;
         };
         let grant = world
             .judge()
-            .note_granted(world.now(), call, guard.watch(), turn.renew);
-        self.note("holds", turn, call, grant);
-        self.watch(turn, call, &guard);
+            .record_granted(world.now(), call, guard.watch(), turn.renew);
+        self.add_trace_line("holds", turn, call, grant);
+        self.spawn_loss_watch(turn, call, &guard);
         self.hold(turn, &guard).await;
-        world.judge().note_release_begun(call);
-        self.note("leaves", turn, call, grant);
+        world.judge().record_release_begun(call);
+        self.add_trace_line("leaves", turn, call, grant);
         match turn.end {
             TurnEnd::Release => {
                 let begun = world.judge().ran(self.process, world.now());
                 let released = guard.release().await;
                 world
                     .judge()
-                    .note_released(world.now(), call, begun, &released);
+                    .record_released(world.now(), call, begun, &released);
             }
             TurnEnd::Polls(polls) => {
-                let released = CancellableFuture::new(guard.release()).for_polls(polls, drop);
+                let released = CancellableFuture::new(guard.release()).poll_at_most(polls, drop);
                 let _ = released.await;
             }
             TurnEnd::Drop => drop(guard),
         }
-        world.judge().note_over(world.now(), call);
-        self.note("is over", turn, call, grant);
+        world.judge().record_over(world.now(), call);
+        self.add_trace_line("is over", turn, call, grant);
     }
 
-    async fn ask(&self, turn: Turn, call: u64) -> Option<Guard> {
+    async fn acquire(&self, turn: Turn, call: u64) -> Option<Guard> {
         let name = &self.world.names[turn.lock];
         let lock = self.locker.lock_named(name).ttl(turn.ttl).renew(turn.renew);
         let lock = lock.holder(format!("c{call}"));
         // A caller that gives up drops its future, unless the planted bug ignores that drop.
-        let forgets = self.world.is(EngineBug::QueueKeepsTheCancelled);
+        let forgets = self.world.has_bug(EngineBug::QueueKeepsTheCancelled);
         let give_up = move |asking: Pin<Box<_>>| {
             if forgets {
                 mem::forget(asking);
@@ -260,37 +260,41 @@ impl SimulatedWorker {
         let guard = match turn.ask {
             AskMode::Once => {
                 let attempt = lock.try_acquire().await.map(Attempt::acquired);
-                return attempt.map_err(|error| self.fails(call, &error)).ok()?;
+                return attempt
+                    .map_err(|error| self.record_failure(call, &error))
+                    .ok()?;
             }
             AskMode::Wait(wait) => Some(lock.wait(wait).acquire().await),
             AskMode::ForEver => Some(lock.wait_forever().acquire().await),
             AskMode::Polls(polls) => {
                 let asking = CancellableFuture::new(lock.wait_forever().acquire());
-                asking.for_polls(polls, give_up).await
+                asking.poll_at_most(polls, give_up).await
             }
             AskMode::Time(time) => {
                 let asking = CancellableFuture::new(lock.wait_forever().acquire());
-                asking.until(self.world.time.sleep(time), give_up).await
+                asking.run_until(self.world.time.sleep(time), give_up).await
             }
         };
-        guard?.map_err(|error| self.fails(call, &error)).ok()
+        guard?
+            .map_err(|error| self.record_failure(call, &error))
+            .ok()
     }
 
-    fn fails(&self, call: u64, error: &Error) {
+    fn record_failure(&self, call: u64, error: &Error) {
         // A time-out is the only error that needs no fault.
         if error.kind() != ErrorKind::Timeout {
-            self.world.judge().note_failed(call, error);
+            self.world.judge().record_failed(call, error);
         }
     }
 
     /// Tells the judge when the lock is lost.
-    fn watch(&self, turn: Turn, call: u64, guard: &Guard) {
+    fn spawn_loss_watch(&self, turn: Turn, call: u64, guard: &Guard) {
         let (world, process, watch) = (Arc::clone(&self.world), self.process, guard.watch());
         let owner = Owner::Process(process);
         self.world.spawner.spawn(owner, "watch", async move {
             if let Ended::Lost(reason) = watch.ended().await {
-                world.judge().note_loss_notified(call, reason);
-                world.note(
+                world.judge().record_loss_notified(call, reason);
+                world.add_trace_line(
                     owner,
                     "is told of its loss",
                     Some(turn.lock),
@@ -329,7 +333,11 @@ impl<F: Future> CancellableFuture<F> {
     }
 
     /// Polls the future this many times, and gives it up after that.
-    async fn for_polls(mut self, polls: u32, give_up: impl Fn(Pin<Box<F>>)) -> Option<F::Output> {
+    async fn poll_at_most(
+        mut self,
+        polls: u32,
+        give_up: impl Fn(Pin<Box<F>>),
+    ) -> Option<F::Output> {
         let mut left = polls;
         poll_fn(|context| {
             let Some(future) = &mut self.0 else {
@@ -351,7 +359,7 @@ impl<F: Future> CancellableFuture<F> {
     }
 
     /// Polls the future until `over` completes, and gives it up then.
-    async fn until(
+    async fn run_until(
         mut self,
         over: impl Future<Output = ()>,
         give_up: impl Fn(Pin<Box<F>>),

@@ -83,10 +83,10 @@ impl World {
     ) -> Result<Arc<Self>> {
         let mut setting = Setting::draw(&mut random);
         if let Variant::Planted(bug) | Variant::Twin(bug) = variant {
-            bug.shape(&mut setting);
+            bug.adjust_setting(&mut setting);
         }
         let time = Timeline::default();
-        let store_clock = clock(&time, &mut random);
+        let store_clock = draw_clock(&time, &mut random);
         let store = Memory::new(Arc::new(store_clock.clone())).lock();
         let names = (0..setting.locks).map(|number| LockName::new(format!("lock-{number}")));
         let names = names.collect::<distlock::Result<_>>()?;
@@ -134,7 +134,7 @@ impl World {
         locked(&self.lockers)
     }
 
-    pub(super) fn is(&self, bug: EngineBug) -> bool {
+    pub(super) fn has_bug(&self, bug: EngineBug) -> bool {
         self.bug == Some(bug)
     }
 
@@ -143,8 +143,8 @@ impl World {
     }
 
     /// Returns a clock with a random start and a random error.
-    pub(super) fn random_clock(&self) -> MachineClock {
-        self.draw(|random| clock(&self.time, random))
+    pub(super) fn draw_clock_of_process(&self) -> MachineClock {
+        self.draw(|random| draw_clock(&self.time, random))
     }
 
     /// Returns a new handle on the store.
@@ -166,7 +166,7 @@ impl World {
         change(&mut locked(&self.outages));
     }
 
-    pub(super) fn note(
+    pub(super) fn add_trace_line(
         &self,
         owner: Owner,
         what: &'static str,
@@ -176,7 +176,7 @@ impl World {
     ) {
         let about = About { lock, call, grant };
         let at = self.now();
-        self.trace().note(TraceLine {
+        self.trace().add_trace_line(TraceLine {
             at,
             owner,
             what,
@@ -189,18 +189,18 @@ impl World {
     }
 
     /// Records the holder of a lock after a request has arrived at the store.
-    pub(super) fn applied(&self, name: &LockName, what: &'static str) {
+    pub(super) fn record_applied(&self, name: &LockName, what: &'static str) {
         let Some(lock) = self.lock_number(name) else {
             return;
         };
-        let row = self.look(name);
-        self.judge().note_stored(self.now(), lock, row);
+        let row = self.read_holder(name);
+        self.judge().record_stored(self.now(), lock, row);
         let call = row.map(|row| row.call);
-        self.note(Owner::Network, what, Some(lock), call, None);
+        self.add_trace_line(Owner::Network, what, Some(lock), call, None);
     }
 
     /// Reads the holder from the store, without any passing of time.
-    fn look(&self, name: &LockName) -> Option<StoredHolder> {
+    fn read_holder(&self, name: &LockName) -> Option<StoredHolder> {
         let held = poll_once(self.store.inspect(name)).ok()?.held?;
         let expires = self.store_clock.now() + held.expires_in?;
         Some(StoredHolder {
@@ -211,7 +211,7 @@ impl World {
     }
 
     /// Returns the number of waiters that the store counts.
-    pub(super) fn waiters(&self) -> u32 {
+    pub(super) fn waiter_count(&self) -> u32 {
         let waiting = self.names.iter().map(|name| {
             let info = poll_once(self.store.inspect(name)).ok();
             info.and_then(|it| it.waiters).unwrap_or_default()
@@ -235,18 +235,20 @@ impl World {
     /// Force-releases a lock. The store notifies the holder later, if the setting has that.
     pub(super) fn force_release_lock(&self, lock: usize) {
         let name = &self.names[lock];
-        let Some(row) = self.look(name) else { return };
+        let Some(row) = self.read_holder(name) else {
+            return;
+        };
         let Ok(token) = FencingToken::new(row.token) else {
             return;
         };
         // The judge must know before the release happens, because the holder's trust in the lease
         // is excused from then on.
-        self.judge().note_forced(lock, row.token);
+        self.judge().record_forced(lock, row.token);
         let forced = poll_once(self.store.force_release(name, token));
         if !matches!(forced, Ok(Forced::Released)) {
             return;
         }
-        self.applied(name, "forced");
+        self.record_applied(name, "forced");
         let Some((process, sender)) = locked(&self.loss_senders).remove(&(lock, row.token)) else {
             return;
         };
@@ -259,7 +261,7 @@ impl World {
     }
 
     /// Breaks the cycle of references between lockers and this value.
-    pub(super) fn forget(&self) {
+    pub(super) fn drop_lockers(&self) {
         let lockers = std::mem::take(&mut *self.lockers());
         drop(lockers);
         let loss_senders = std::mem::take(&mut *locked(&self.loss_senders));
@@ -267,7 +269,7 @@ impl World {
     }
 }
 
-fn clock(time: &Timeline, random: &mut Rng) -> MachineClock {
+fn draw_clock(time: &Timeline, random: &mut Rng) -> MachineClock {
     let start = Duration::from_secs(random.u64(1_000..1_000_000));
     MachineClock::new(time.clone(), start, random.i32(-5_000..=5_000))
 }

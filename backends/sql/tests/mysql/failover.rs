@@ -19,7 +19,7 @@ async fn of_a_failover(product: Product) {
     let url = primary.url_at(proxy.address());
     let before = locker(&url).await;
     let kept = hold(&before, "kept", LONG).await;
-    let replica = primary.copied().unwrap();
+    let replica = primary.crash_and_copy().unwrap();
     // Grants that the replica never receives.
     let lost = eventually_async("the primary is found again", SOON, || async {
         before.lock("lost").ttl(LONG).acquire().await.ok()

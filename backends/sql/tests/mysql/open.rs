@@ -366,7 +366,7 @@ async fn limited(product: Product) {
 /// does not keep.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_galera_cluster() {
-    let server = MySqlServer::galera().unwrap();
+    let server = MySqlServer::start_galera().unwrap();
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", LONG).await;
     let token = guard.token();

@@ -12,7 +12,7 @@ async fn a_loss_in_a_failover_is_reported_and_tokens_rise() {
     let url = primary.url_at(proxy.address());
     let before = locker(&url).await;
     let kept = hold(&before, "kept", LONG).await;
-    let replica = primary.promoted().unwrap();
+    let replica = primary.crash_and_promote_replica().unwrap();
     // Grants that the replica never receives.
     let lost = eventually_async("the primary is found again", SOON, || async {
         before.lock("lost").ttl(LONG).acquire().await.ok()

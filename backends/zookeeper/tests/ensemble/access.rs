@@ -44,7 +44,7 @@ pub(crate) async fn open_refused(mut config: ZooKeeperConfig) -> Error {
     let start = now();
     let opened = Backend::open(config, Arc::new(SystemClock)).await;
     let took = now().since(start);
-    // A second after the limit, and one more for a busy machine.
+    // `open` may take a second longer than the limit; another second is for a busy machine.
     assert!(took < Duration::from_secs(4), "{took:?}");
     let error = opened.map(drop).unwrap_err();
     assert!(
@@ -54,7 +54,7 @@ pub(crate) async fn open_refused(mut config: ZooKeeperConfig) -> Error {
     error
 }
 
-/// One server whose nodes every client may use, because the access lists are under test.
+/// The setup of one server whose nodes every client may use at first, for tests of access lists.
 fn open_to_all(settings: &[&str]) -> Setup {
     Setup {
         open: true,
@@ -104,7 +104,8 @@ async fn opening_without_a_session_fails_in_time_with_the_reason() {
     for at in [1, 2] {
         ensemble.kill(at);
     }
-    // A client that had a session waits for another one, but no longer than for an answer.
+    // A client that has lost its session waits for another one, but no longer than it would wait
+    // for an answer.
     let for_an_answer = config(&ensemble.servers()).request_timeout;
     let start = now();
     let error = locker.lock("a").try_acquire().await.unwrap_err();
@@ -118,7 +119,7 @@ async fn opening_without_a_session_fails_in_time_with_the_reason() {
     let took = now().since(start);
     // Twice the limit, for a busy machine.
     assert!(took < for_an_answer * 2, "{took:?}");
-    // The last server answers no request at first; later it serves reads.
+    // The last server answers no request at first. Some time later it serves reads only.
     let last = ensemble.server(0);
     let error = open_refused(config(&ensemble.servers())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -179,16 +180,16 @@ async fn only_the_creator_may_touch_a_lock() {
     release_cleanly(there).await;
 }
 
-/// Some clients of a root show credentials and others do not. No deployment should do that.
+/// Some clients of one root have credentials and others have none. No deployment should do that.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     let server = ZooKeeper::start_with(&open_to_all(&[])).unwrap();
-    // Without credentials first, so every client may use the root.
+    // The client without credentials creates the root, so every client may use it.
     let plain = connect(config_from_url(&server.servers(), None, &[])).await;
     let open = hold(&plain, "b open").await;
     let known = connect(config_from_url(&server.servers(), Some("app:secret"), &[])).await;
     let secret = hold(&known, "a secret").await;
-    // One of their nodes among nodes that everybody may read.
+    // A queue that every client may read gets a node that only clients with credentials may read.
     let first = hold(&plain, "c mixed").await;
     let waiting = enter_queue(&known, "c mixed").await;
     let queue = plain.inspect("c mixed").await.unwrap().queue;
@@ -217,7 +218,8 @@ async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     let info = plain.inspect("a secret").await.unwrap();
     assert_eq!(info.waiters, Some(0));
     assert!(info.held.is_some());
-    // A client that may not enter a queue is told so; a client that may waits behind them.
+    // A client that may not enter a queue gets an error. In the mixed queue it may wait behind
+    // nodes that it may not read.
     let refused = plain.lock("a secret").try_acquire().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::AccessDenied);
     assert!(refused.to_string().contains("a secret"), "{refused}");
@@ -229,7 +231,7 @@ async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     release_cleanly(secret).await;
     let info = plain.inspect("a secret").await.unwrap();
     assert!(info.held.is_none(), "{info:?}");
-    // The same with others behind it, when one of them gives up.
+    // It goes on waiting when a contender behind it gives up, which changes the queue.
     let (last, behind) = (mixed.token(), enter_queue(&plain, "c mixed").await);
     let next = tokio::spawn(known.lock("c mixed").wait(SOON).acquire());
     let waiting = async |many: u32| {
@@ -310,7 +312,7 @@ async fn a_server_that_speaks_tls() {
     let health = locker.health().await.unwrap();
     let found = health.findings.iter().find(|it| it.check == "password");
     assert!(found.is_some_and(|it| it.detail.contains("through TLS")));
-    // Without a certificate of ours, with another authority, and without TLS.
+    // Three clients are refused: without a client certificate, with another authority, without TLS.
     let other = distlock_harness::Pki::new().unwrap();
     let unknown_ca = ("tls_ca", other.path("ca.crt").display().to_string());
     for options in [vec![ca], [&[unknown_ca], &ours[..]].concat(), Vec::new()] {

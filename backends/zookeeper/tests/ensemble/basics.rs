@@ -1,4 +1,4 @@
-//! A lock that passes between two processes, as both see it.
+//! A lock that passes from one client to another, as both clients see it.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Nodes that stay in the tree after their users have gone are removed in time.
+//! Nodes that are not used any more are removed from the tree: containers and marks of deleted
+//! records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +16,7 @@ use crate::fixtures::{config, container_path, eventually, hold, raw_client, rele
 async fn unused_nodes_are_removed() {
     let server = ZooKeeper::start_with(&Setup {
         servers: 1,
-        // The default is a minute.
+        // How often the servers look for empty containers; the default is a minute.
         java: vec!["-Dznode.container.checkIntervalMs=50".into()],
         ..Setup::default()
     })
@@ -34,7 +35,8 @@ async fn node_exists(client: &zk::Client, path: &str) -> bool {
     client.check_stat(path).await.unwrap().is_some()
 }
 
-/// The servers remove the node, because it is a container.
+/// The servers remove the parent of a lock's contenders when it has no children, because its node
+/// is a container.
 async fn an_unused_container_is_removed(locker: &Locker, client: &zk::Client) {
     let guard = hold(locker, "a").await;
     assert!(node_exists(client, &container_path("a")).await);
@@ -58,7 +60,7 @@ async fn an_old_deletion_mark_is_removed(records: &dyn Records, client: &zk::Cli
         "its version is not forgotten"
     );
     eventually("the node is removed", async || {
-        // The last write carries the servers' present time.
+        // The backend takes the time of the last write as the present time.
         put_and_delete(records, &later).await;
         assert!(records.scan("", None, 10).await.unwrap().is_empty());
         (!node_exists(client, &path).await).then_some(())

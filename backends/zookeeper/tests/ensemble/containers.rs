@@ -14,7 +14,8 @@ use zookeeper_client as zk;
 
 use crate::fixtures::{container_path, hold, locker, pause, raw_client, release_cleanly, within};
 
-/// Simulates a server that removes a container at the first opportunity.
+/// A client removes the container whenever it is empty, as the servers may do. Two other clients
+/// take and release the lock all the time, and each token is larger than the last.
 pub(crate) async fn removed_while_in_use(ensemble: &ZooKeeper) {
     const NAME: &str = "removed again and again";
     const CYCLES: u32 = 100;
@@ -36,7 +37,7 @@ pub(crate) async fn removed_while_in_use(ensemble: &ZooKeeper) {
                 Err(zk::Error::NotEmpty | zk::Error::NoNode | zk::Error::ConnectionLoss) => {}
                 Err(error) => return error,
             }
-            // Leave processor time to the others.
+            // This leaves processor time to the other tasks.
             pause(Duration::from_millis(1)).await;
         }
     });
@@ -54,7 +55,7 @@ pub(crate) async fn removed_while_in_use(ensemble: &ZooKeeper) {
                 let before = newest.swap(token, Ordering::SeqCst);
                 assert!(before < token, "{token} after {before}");
                 release_cleanly(guard).await;
-                // Now and then the queue is empty.
+                // The pause makes the queue empty now and then.
                 pause(Duration::from_millis(fastrand::u64(0..4))).await;
             }
         });

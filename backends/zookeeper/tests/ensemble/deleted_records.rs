@@ -21,8 +21,8 @@ async fn put_and_delete(records: &dyn Records, key: &RecordKey) {
     assert_eq!(deleted, Deleted::Done);
 }
 
-/// A write may be in flight for as long as its session lasts, and the ensemble decides how long
-/// that is.
+/// A write may be in flight for as long as its session lasts. The ensemble may grant a longer
+/// session than the configuration asks for.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_mark_outlasts_a_session_longer_than_requested() {
     let granted = Duration::from_secs(60);
@@ -52,19 +52,19 @@ async fn a_deletion_mark_outlasts_a_session_longer_than_requested() {
         stat.map(|stat| stat.mtime)
     };
     let marked = written("marked").await.unwrap();
-    // A scan knows the present time from the last write.
+    // The backend takes the time of the last write as the present time.
     eventually("old enough by the clock of the server", async || {
         put_and_delete(&*records, &key("later")).await;
         (written("later").await? > marked + reap_after).then_some(())
     })
     .await;
     assert!(records.scan("", None, 10).await.unwrap().is_empty());
-    // The requests of the scan are done before this answer.
+    // The server processes the requests of the scan before this one.
     assert_eq!(records.get(&key("marked")).await.unwrap(), None);
     assert_eq!(
         written("marked").await,
         Some(marked),
-        "gone before a session of {granted:?} may have ended"
+        "removed before a session of {granted:?} may have ended"
     );
     records.close().await;
 }

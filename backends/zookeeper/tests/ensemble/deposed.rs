@@ -1,6 +1,6 @@
 //! A leader that its followers have left goes on answering its own clients until `syncLimit` is
-//! over. No client may trust its session for longer than the servers that follow the next leader
-//! keep it.
+//! over. No client may trust its session for longer than the next leader and its followers keep the
+//! session.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -14,21 +14,21 @@ use crate::fixtures::{
     SESSION, enter_queue_behind, eventually, hold, locker, now, open_store, release_cleanly, within,
 };
 
-/// How long a deposed leader believes that it leads: longer than a session and an election
-/// together.
+/// How long a deposed leader goes on as if it led: longer than a session and an election together.
 const SYNC_LIMIT: Duration = Duration::from_secs(15);
 
-/// Three servers that reach each other through proxies, which can be cut on one side.
+/// Three servers that reach each other through proxies. Each proxy can cut the connection to one of
+/// the two servers and keep the other connection open.
 struct Split {
     ensemble: ZooKeeper,
     leader: usize,
-    /// Connections to quorum ports.
+    /// The proxies in front of quorum ports.
     following: Vec<Route>,
-    /// Connections to election ports.
+    /// The proxies in front of election ports.
     electing: Vec<Route>,
 }
 
-/// A proxied connection from one server to another.
+/// The proxy through which one server reaches a port of another.
 struct Route {
     from: usize,
     to: usize,
@@ -36,7 +36,7 @@ struct Route {
 }
 
 impl Route {
-    /// A proxy between any two servers, to the port that `port` picks.
+    /// Starts a proxy from each server to each other server, to the port that `port` picks.
     async fn start_all(ports: &[Ports], port: fn(&Ports) -> u16) -> Vec<Self> {
         let mut routes = Vec::new();
         for from in 0..ports.len() {
@@ -60,9 +60,9 @@ const STARTS: usize = 12;
 impl Split {
     /// An ensemble whose leader and followers reach each other through proxies only.
     ///
-    /// Servers tell each other their own election addresses. After a call from a follower, a leader
-    /// calls back at that address, past the proxy. Such a leader would take part in elections
-    /// although it is cut off, so such an ensemble is started again.
+    /// Servers tell each other their own election addresses. So a leader may connect to a
+    /// follower's own address, past the proxy. Such a leader would take part in elections although
+    /// the proxies are cut, so such an ensemble is started again.
     async fn start() -> Self {
         for _ in 0..STARTS {
             let split = Self::try_start().await;
@@ -117,8 +117,8 @@ impl Split {
         [(self.leader + 1) % 3, (self.leader + 2) % 3]
     }
 
-    /// Closes the followers' ends and leaves the leader's ends open but silent. No server hears of
-    /// the leader in elections.
+    /// Closes the followers' connections to the leader, and leaves the leader's ends of these
+    /// connections open but silent. Election messages from and to the leader are lost.
     fn depose(&self) {
         let leader = self.leader;
         for route in &self.electing {
@@ -170,8 +170,8 @@ async fn nobody_trusts_a_leader_that_was_deposed() {
         split.old_leader_still_leads(),
         "otherwise the test shows nothing"
     );
-    // While the old leader still answers, the new one serves writes that the old one does not know
-    // of.
+    // While the old leader still answers, the new leader serves writes, of which the old leader
+    // does not learn.
     eventually("the new leader serves", async || {
         let put = new_records.put(&key, b"new", Expect::Version(first)).await;
         matches!(put, Ok(Written::Stored(_))).then_some(())
@@ -227,8 +227,8 @@ async fn nobody_trusts_a_leader_whose_followers_were_started_again() {
     release_cleanly(next).await;
 }
 
-/// Requests arrive and their answers do not. A client that no longer trusts its session must not
-/// keep the session alive.
+/// The client's requests reach the server, and the answers are lost. A client that no longer trusts
+/// its session must not keep the session alive by further requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_answers_do_not_keep_a_session_alive() {
     const SHORT: Duration = Duration::from_secs(3);

@@ -76,7 +76,7 @@ async fn only_the_latest_holder_changes_fenced_data() {
     assert_eq!(
         failure_kind(refused),
         ErrorKind::Corrupt,
-        "there is no bar yet"
+        "there is no fence node yet"
     );
 
     client
@@ -101,7 +101,7 @@ async fn only_the_latest_holder_changes_fenced_data() {
     ));
     assert_eq!(read_log(&client).await, [7, 8, 8]);
 
-    // A step that fails undoes the raised bar as well.
+    // When a step of the change fails, the fence state stays as it was.
     let later = fence_with_token(100);
     let missing = fence::write(&client, FENCE_NODE, &later, |change| {
         change.add_set_data("/account/none", b"", None)
@@ -118,8 +118,8 @@ async fn only_the_latest_holder_changes_fenced_data() {
     assert_eq!(failure_kind(refused), ErrorKind::Corrupt);
 }
 
-/// Another holder may raise the bar between a read of the bar and the change. The changes are in
-/// the order of their tokens all the same.
+/// Another holder may write the fence state after one holder has read it and before that holder's
+/// change. The changes are in the order of their tokens all the same.
 async fn concurrent_holders(servers: &str) {
     let mut holders = Vec::new();
     for turn in 1..=4 {

@@ -17,7 +17,7 @@ pub(crate) const SESSION: Duration = Duration::from_secs(5);
 /// The tick of the servers, unless a test says otherwise.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 
-/// Enough for everything that needs no more than an election on a busy machine.
+/// A limit for everything that takes no longer than an election on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// A configuration for `servers` as the harness gives them: with the user and the password before
@@ -25,7 +25,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) fn config(servers: &str) -> ZooKeeperConfig {
     let mut config = ZooKeeperConfig::from_url_parts(&format!("//{servers}"), &[]).expect("a URL");
     config.session_timeout = SESSION;
-    // Set, so that no session is opened to measure it: tests count the sessions that are opened.
+    // The tick is set because the backend would open a second session to measure it, and tests
+    // count sessions.
     config.tick_time = Some(TICK);
     config
 }
@@ -43,8 +44,8 @@ pub(crate) async fn locker(servers: &str) -> Locker {
     locker
 }
 
-/// A client of the ensemble that knows nothing of locks. It shows the user that stands before the
-/// addresses.
+/// Opens a client of the ensemble that reads and writes nodes directly. If `servers` starts with a
+/// user and a password, the client uses them.
 pub(crate) async fn raw_client(servers: &str) -> zk::Client {
     let (connector, hosts) = match servers.rsplit_once('@') {
         Some((user, hosts)) => {
@@ -56,13 +57,13 @@ pub(crate) async fn raw_client(servers: &str) -> zk::Client {
     connector.connect(hosts).await.expect("connects")
 }
 
-/// The path of a name's contenders.
+/// The path of the node that is the parent of a lock's contenders.
 pub(crate) fn container_path(name: &str) -> String {
     format!("/distlock/locks/{}", encode(name))
 }
 
-/// The contenders of a name, in no order. A server may drop its clients when one of them comes back
-/// with requests of an older connection in flight, so this repeats the request.
+/// The names of a lock's contenders, in no order. Repeats the request until it succeeds, because a
+/// server may close the connections of all its clients when one of them reconnects.
 pub(crate) async fn contenders(client: &zk::Client, name: &str) -> Vec<String> {
     eventually("an answer", async || {
         client.sync("/").await.ok()?;
@@ -82,12 +83,14 @@ pub(crate) async fn release_cleanly(guard: Guard) {
     assert!(released.is_clean(), "{name:?}: {released:?}");
 }
 
+/// Acquires a lock, and waits for it if need be.
 pub(crate) async fn hold(locker: &Locker, name: &str) -> Guard {
     let acquired = within("acquired", locker.lock(name).wait(SOON).acquire()).await;
     acquired.expect("acquires")
 }
 
-/// Waits in the queue, alone behind the holder. Answers with the guard and the moment of the grant.
+/// Starts a task that acquires the lock, and waits until it is in the queue, alone behind the
+/// holder. The task ends with the guard and the moment of the grant.
 pub(crate) async fn enter_queue(locker: &Locker, name: &str) -> JoinHandle<(Guard, Moment)> {
     let wait_for_waiters = async |many: u32| {
         eventually("the contender is in the queue", async || {
@@ -95,7 +98,7 @@ pub(crate) async fn enter_queue(locker: &Locker, name: &str) -> JoinHandle<(Guar
         })
         .await;
     };
-    // A contender that tried and did not wait has gone.
+    // An attempt without waiting may still be in the queue for a moment.
     wait_for_waiters(0).await;
     let acquiring = locker.lock(name).wait(SOON * 2).acquire();
     let waiting = tokio::spawn(async move {
@@ -106,7 +109,8 @@ pub(crate) async fn enter_queue(locker: &Locker, name: &str) -> JoinHandle<(Guar
     waiting
 }
 
-/// As [`enter_queue`], behind a guard that must no longer be valid when the next one gets the lock.
+/// As [`enter_queue`], behind the holder `guard`. The task fails if the guard is still valid when
+/// the next holder gets the lock.
 pub(crate) async fn enter_queue_behind(
     guard: &Guard,
     locker: &Locker,
@@ -120,12 +124,13 @@ pub(crate) async fn enter_queue_behind(
     })
 }
 
+/// The number of contenders behind the holder.
 pub(crate) async fn count_waiters(locker: &Locker, name: &str) -> u32 {
     let info = locker.inspect(name).await.expect("answers");
     info.waiters.expect("is counted")
 }
 
-/// A request as the core makes it.
+/// A request with a new owner, as the client engine of core makes it.
 pub(crate) fn request(name: &str, ttl: Duration) -> AcquireRequest {
     AcquireRequest::new(
         LockName::new(name).expect("a name"),
@@ -135,7 +140,7 @@ pub(crate) fn request(name: &str, ttl: Duration) -> AcquireRequest {
     )
 }
 
-/// Requests that all servers have received from clients so far.
+/// The number of requests that all servers have received from clients so far.
 pub(crate) fn requests_received(ensemble: &servers::ZooKeeper) -> u64 {
     (0..ensemble.len())
         .map(|at| server_figure(ensemble, at, "zk_packets_received"))

@@ -1,6 +1,7 @@
 //! The backend on real servers: alone, beside other recipes, and under faults.
 //!
-//! Each test starts its own servers, so cases that can share servers are one test.
+//! Each test starts its own servers. Cases that can share servers are one test, because a start
+//! takes seconds.
 #![expect(clippy::print_stderr, reason = "a random test names its seed")]
 
 mod access;

@@ -1,4 +1,5 @@
-//! Other recipes in the same queue: they exclude our contenders, and ours exclude them.
+//! Lock recipes of other libraries in the same queue: their contenders exclude those of distlock,
+//! and the other way round.
 
 use std::process::Command;
 
@@ -18,7 +19,7 @@ async fn other_recipes_share_the_queue() {
     pythons_kazoo(&ensemble).await;
 }
 
-/// The recipe of the client library, which uses Curator's form.
+/// The recipe of the client library `zookeeper-client`, which names its nodes as Curator does.
 async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
     let ours = locker(&ensemble.servers()).await;
     let client = raw_client(&ensemble.servers()).await;
@@ -84,8 +85,8 @@ print("released", flush=True)
 client.stop()
 "#;
 
-/// kazoo, Python's most used client. It is told of the form of our nodes, as its documentation
-/// says.
+/// The recipe of kazoo, Python's most used client. The option `extra_lock_patterns` tells kazoo the
+/// form of distlock's nodes, as its documentation says.
 async fn pythons_kazoo(ensemble: &ZooKeeper) {
     let ours = locker(&ensemble.servers()).await;
     let folder = tempfile::tempdir().unwrap();
@@ -94,7 +95,7 @@ async fn pythons_kazoo(ensemble: &ZooKeeper) {
     // The system's own Python: another one does not see Debian's packages.
     let mut python = Command::new("/usr/bin/python3");
     python
-        // Not as an argument, because a process list shows arguments to everybody.
+        // The servers contain a password, and a process list shows arguments to everybody.
         .env("SERVERS", ensemble.servers())
         .args(["-c", KAZOO, &container_path("python")])
         .arg(&go_on);

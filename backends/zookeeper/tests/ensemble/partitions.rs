@@ -1,4 +1,4 @@
-//! Clients that are cut off from servers that run.
+//! Clients that cannot reach servers although the servers run.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::{
     protocol_proxy::{ProtocolProxy, Request},
 };
 
-/// A proxy before each server, and the addresses of the proxies.
+/// Starts a proxy in front of each server. Answers with the proxies, and with the servers as they
+/// are reached through them.
 pub(crate) async fn start_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, String) {
     let mut proxies = Vec::new();
     for at in 0..ensemble.len() {
@@ -54,9 +55,9 @@ async fn locks_survive_one_unreachable_server_and_are_lost_without_any() {
 
     cut_off_from_a_follower(&ensemble).await;
 
-    // No server can be reached while one lock is held and another one is awaited. The holder is
-    // told before the next one gets the lock, and the contender enters the queue again when the
-    // connection is back.
+    // No server can be reached while one lock is held and another lock is waited for. The holder is
+    // told of the loss before the next holder gets the lock, and the contender enters the queue
+    // again when the servers can be reached again.
     let holder = hold(&cut_off, "held").await;
     let ahead = hold(&direct, "awaited").await;
     let queued = enter_queue(&cut_off, "awaited").await;
@@ -87,14 +88,14 @@ async fn locks_survive_one_unreachable_server_and_are_lost_without_any() {
     release_cleanly(queued).await;
     assert!(next.is_valid());
     release_cleanly(next).await;
-    // A program that goes on after that has a new session for everything.
+    // After that the same locker works with a new session.
     release_cleanly(hold(&cut_off, "held").await).await;
     for name in ["held", "awaited"] {
         assert!(contenders(&client, name).await.is_empty(), "{name}");
     }
 }
 
-/// Its server, a follower, is out of reach: the client finds another one before it has to give up
+/// The client cannot reach its server, a follower. It finds another server before it has to give up
 /// the lock.
 async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
     let follower = ensemble.followers()[0];
@@ -143,7 +144,8 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
     let cut_off = locker(&ensemble.reached_at(&[proxy.address()])).await;
     let client = raw_client(&ensemble.servers()).await;
-    // The container exists, so the lost answer is the creation's.
+    // The container exists after this cycle, so the answer that is lost later is the answer to the
+    // creation of the node.
     release_cleanly(hold(&cut_off, "a").await).await;
     for round in 0..8 {
         proxy.swallow_one_reply();
@@ -153,7 +155,7 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
         assert!(guard.is_valid());
         release_cleanly(guard).await;
     }
-    // The caller has gone when the answer is lost.
+    // Now the caller has given up when the answer is lost.
     for round in 0..8 {
         proxy.swallow_one_reply();
         let acquiring = cut_off.lock("a").acquire();
@@ -172,15 +174,15 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
     deletions::entry_given_up_while_cut_off(&ensemble).await;
 }
 
-/// The connection breaks while a watch is set on a node of ours. The watch is set again, and the
-/// removal of the node by another client is reported.
+/// The answer to the request that sets a watch on the holder's node is lost. The watch is set
+/// again, so the removal of the node by another client is reported.
 async fn a_watch_whose_answer_was_lost(ensemble: &ZooKeeper) {
     let proxy = ProtocolProxy::start(ensemble.address(0)).await;
     let cut_off = locker(&ensemble.reached_at(&[proxy.address])).await;
     let client = raw_client(&ensemble.servers()).await;
     for round in 0..4 {
-        // The first lock of this name, so no other watch exists. Renewal is manual, so only the
-        // node's own watch can report the removal.
+        // The name is new, so its container has no watch. Renewal is manual, so only the watch on
+        // the node can report the removal.
         let name = format!("watched-{round}");
         let asked = cut_off.lock(&name).ttl(SESSION).renew(Renew::Manual);
         proxy.lose_next_answer(Request::is_existence_check);

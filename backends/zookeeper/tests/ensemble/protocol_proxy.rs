@@ -1,7 +1,7 @@
-//! A proxy before one server that reads ZooKeeper's protocol.
+//! A proxy in front of one server that reads ZooKeeper's protocol.
 //!
-//! It can give a client another session without saying so, end a session from outside, hold answers
-//! back, and lose one answer.
+//! The proxy can give a client another session without reporting it, end a session of a client,
+//! hold answers back, and lose one answer.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-/// The id and the password that open a session again.
+/// The id and the password with which a client connects to its session again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Session {
     id: [u8; 8],
@@ -36,7 +36,7 @@ impl Session {
     }
 }
 
-/// The proxy. Its connections are cut when it is dropped.
+/// The proxy. When it is dropped, its connections are cut.
 pub(crate) struct ProtocolProxy {
     pub(crate) address: SocketAddr,
     server: SocketAddr,
@@ -48,63 +48,65 @@ pub(crate) struct ProtocolProxy {
 #[derive(Default)]
 struct ProxyState {
     opened: Mutex<Vec<Session>>,
-    /// A client that comes back with this session is given another one.
+    /// A client that reconnects with this session gets another session.
     replaced_session: Mutex<Option<[u8; 8]>>,
     requests: Mutex<Vec<Request>>,
     connections: AtomicUsize,
-    /// The answer to the next request of this kind is lost.
+    /// The answer to the next request that this filter accepts is lost.
     lose_answer_to: Mutex<Option<RequestFilter>>,
     hold_answers: watch::Sender<bool>,
     /// Whether new connections have to wait.
     shut: watch::Sender<bool>,
 }
 
-/// Tells whether a request is of some kind.
+/// Tells whether a request is one of those that are meant.
 type RequestFilter = fn(Request) -> bool;
 
 /// A request that a client has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The number of the connection it came on.
+    /// The number of the connection on which the request came.
     pub(crate) connection: usize,
-    /// Its operation, by the number in the protocol.
+    /// The number of the operation in the protocol.
     pub(crate) operation: i32,
 }
 
 impl Request {
-    /// Whether it creates a node.
+    /// Whether the request creates a node.
     pub(crate) const fn is_creation(self) -> bool {
         matches!(self.operation, 1 | 15)
     }
 
-    /// Whether it asks if a node exists, with or without a watch.
+    /// Whether the request asks if a node exists, with or without a watch.
     pub(crate) const fn is_existence_check(self) -> bool {
         self.operation == 3
     }
 
-    /// Whether it is a multi-request, as each proof is.
+    /// Whether the request is a multi-request, as each proof is.
     pub(crate) const fn is_multi(self) -> bool {
         self.operation == 14
     }
 
-    /// Whether it lists the children of a node.
+    /// Whether the request lists the children of a node.
     pub(crate) const fn is_listing(self) -> bool {
         matches!(self.operation, 8 | 12)
     }
 }
 
-// Positions in a request and its answer: number (below zero for pings and such), then the operation
-// or the transaction.
+// Positions in a request: its number, which is negative for pings, and its operation. An answer
+// starts with the number of its request.
 const NUMBER: std::ops::Range<usize> = 0..4;
 const OPERATION: std::ops::Range<usize> = 4..8;
 
-// Positions in a client's greeting: protocol, last transaction, timeout, session, length of the
-// password, password.
+// Positions in the first message of a client. Its fields are: protocol, last transaction, timeout,
+// session id, length of the password, password.
 const ASKED_ID: std::ops::Range<usize> = 16..24;
 const ASKED_PASSWORD: std::ops::RangeFrom<usize> = 28..;
-/// Positions in the server's answer: protocol, timeout, session, length of the password, password.
+// Positions in the server's answer to that message. Its fields are: protocol, timeout, session id,
+// length of the password, password.
 const GIVEN_ID: std::ops::Range<usize> = 8..16;
 const GIVEN_PASSWORD: std::ops::RangeFrom<usize> = 20..;
+/// The length of a session's password.
 const PASSWORD: usize = 16;
 
 impl ProtocolProxy {
@@ -142,7 +144,7 @@ impl ProtocolProxy {
         opened.last().expect("one was opened").clone()
     }
 
-    /// Cuts all connections. A client that comes back with the newest session is given a new one.
+    /// Cuts all connections. A client that reconnects with the newest session gets a new session.
     pub(crate) fn swap_session(&self) {
         let replaced_session = self.newest_session().id;
         *self.shared.replaced_session.lock().expect("not poisoned") = Some(replaced_session);
@@ -166,7 +168,7 @@ impl ProtocolProxy {
         *self.shared.lose_answer_to.lock().expect("not poisoned") = Some(to);
     }
 
-    /// Waits until the answer was lost.
+    /// Waits until an answer was lost, as asked for by `lose_next_answer`.
     pub(crate) async fn wait_for_lost_answer(&self) {
         let mut shut = self.shared.shut.subscribe();
         let _ = shut.wait_for(|shut| *shut).await;
@@ -177,8 +179,8 @@ impl ProtocolProxy {
         self.shared.shut.send_replace(false);
     }
 
-    /// Connects with a session's id and password, and ends the session. A server may close the
-    /// connection instead of answering.
+    /// Connects to the server with a session's id and password, and ends the session. Fails when
+    /// the server closes the connection instead of answering.
     pub(crate) async fn end_session(&self, session: &Session) -> io::Result<()> {
         let mut stream = TcpStream::connect(self.server).await?;
         let timeout = 5_000i32;
@@ -197,7 +199,7 @@ impl ProtocolProxy {
             // The session has ended already.
             return Ok(());
         }
-        assert_eq!(answer[GIVEN_ID], session.id, "the session can be had");
+        assert_eq!(answer[GIVEN_ID], session.id, "the server gave another session");
         // The first request of this connection: number 1, operation -11, which closes a session.
         let goodbye = [1i32.to_be_bytes(), (-11i32).to_be_bytes()];
         send(&mut stream, &goodbye.concat()).await?;

@@ -1,4 +1,5 @@
-//! The queue: every waiter gets its turn, no node stays behind, and more waiters do not cost more.
+//! The queue: every waiter gets the lock, no node remains, and a turn costs the same with more
+//! waiters.
 
 use std::{
     sync::{
@@ -28,7 +29,7 @@ async fn queues_serve_every_waiter_and_keep_no_node() {
     waiters_are_listed_in_order(&ensemble).await;
     nodes_removed_by_hand(&ensemble).await;
     a_container_that_was_made_anew(&ensemble).await;
-    two_processes_alternate(&ensemble).await;
+    two_clients_share_the_grants(&ensemble).await;
     renewals_are_shared(&ensemble).await;
     closing_wakes_those_behind(&ensemble).await;
     a_grant_that_came_too_late(&ensemble).await;
@@ -36,7 +37,7 @@ async fn queues_serve_every_waiter_and_keep_no_node() {
     many_waiters::a_turn_costs_the_same_with_many_waiters(&ensemble).await;
 }
 
-/// Every client sees who comes next, and in which order.
+/// Every client sees the waiters in the order in which they will get the lock.
 async fn waiters_are_listed_in_order(ensemble: &ZooKeeper) {
     let lockers = [
         locker(&ensemble.servers()).await,
@@ -69,7 +70,7 @@ async fn waiters_are_listed_in_order(ensemble: &ZooKeeper) {
     }
     let listed = lockers[0].list("shown").await.expect("answers");
     assert_eq!((listed.len(), listed[0].waiters), (1, Some(4)));
-    assert!(listed[0].queue.is_empty(), "a list is not asked for each");
+    assert!(listed[0].queue.is_empty(), "a list shows no waiters");
     release_cleanly(guard).await;
     while let Some(ended) = within("all get it", tasks.join_next()).await {
         ended.unwrap().unwrap();
@@ -79,7 +80,8 @@ async fn waiters_are_listed_in_order(ensemble: &ZooKeeper) {
     }
 }
 
-/// An entry that another client removes is a loss, or an error, at once.
+/// When another client removes a node, its holder is told of the loss at once, and its waiter gets
+/// an error at once.
 async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
@@ -98,7 +100,7 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     })
     .await;
     let path = |child: &str| format!("{}/{child}", container_path("removed"));
-    // The length of a lease. The lease is over by then, because it began earlier.
+    // The longest lease. A report after that time may come from the end of the lease.
     let at_once = SESSION * 2 / 3;
     guard.extend(ttl).await.expect("is held");
     client.delete(&path(&queued), None).await.unwrap();
@@ -106,7 +108,7 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     let error = within("refused", waiting).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     let took = now().since(start);
-    assert!(took < at_once, "who waits was told after {took:?}");
+    assert!(took < at_once, "the waiter was told after {took:?}");
     guard.extend(ttl).await.expect("is held");
     client.delete(&path(&holders[0]), None).await.unwrap();
     let start = now();
@@ -122,8 +124,9 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     theirs.close().await;
 }
 
-/// The servers remove empty containers, and a container that is made again counts from zero. A
-/// client that remembers the last number must not take the next one for its own successor.
+/// The servers remove empty containers, and a container that is created again counts from zero. A
+/// client that remembers the number of its last node must not conclude that the node with the next
+/// number comes right after its own.
 async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
@@ -134,14 +137,14 @@ async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
         let name = format!("anew-{times}");
         for _ in 0..times {
             release_cleanly(hold(&ours, &name).await).await;
-            // Time for the watch on the container.
+            // This gives the backend time to set the watch on the container.
             pause(Duration::from_millis(20)).await;
         }
         client.delete(&container_path(&name), None).await.unwrap();
         for _ in 1..times {
             release_cleanly(hold(&theirs, &name).await).await;
         }
-        // Their node has the number that our last node had.
+        // Their node has the same number as the last node of `ours` in the old container.
         let guard = hold(&theirs, &name).await;
         let attempt = ours.lock(&name).try_acquire().await.unwrap();
         assert!(matches!(attempt, Attempt::Busy(_)), "{times}: {attempt:?}");
@@ -153,8 +156,8 @@ async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
     theirs.close().await;
 }
 
-/// Many tasks in each of two processes: both get their share.
-async fn two_processes_alternate(ensemble: &ZooKeeper) {
+/// Many tasks of two clients want one lock. Neither client gets more than 60 % of the grants.
+async fn two_clients_share_the_grants(ensemble: &ZooKeeper) {
     const EACH: usize = 16;
     const IN_ALL: u32 = 200;
     let lockers = [
@@ -163,7 +166,7 @@ async fn two_processes_alternate(ensemble: &ZooKeeper) {
     ];
     let grants = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
     let done = Arc::new(AtomicBool::new(false));
-    // Tasks of both processes are in the queue before any grant counts.
+    // Tasks of both clients are in the queue before any grant counts.
     let first = hold(&lockers[0], "crowd").await;
     let mut tasks = JoinSet::new();
     for (locker, count) in lockers.iter().zip(&grants) {
@@ -216,7 +219,7 @@ async fn renewals_are_shared(ensemble: &ZooKeeper) {
         while guards.len() < many {
             guards.push(hold(&locker, &format!("shared-{}", guards.len())).await);
         }
-        // The requests that follow a grant are over.
+        // After this pause, the requests that follow a grant have been sent.
         pause(Duration::from_millis(500)).await;
         let before = requests_received(ensemble);
         pause(SESSION).await;
@@ -233,7 +236,8 @@ async fn renewals_are_shared(ensemble: &ZooKeeper) {
     locker.close().await;
 }
 
-/// A locker is closed while others wait for its locks.
+/// A locker is closed while another one waits for its lock. The waiter gets the lock without
+/// waiting for the session to expire.
 async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
@@ -253,7 +257,8 @@ async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
     theirs.close().await;
 }
 
-/// A grant that comes too late is given back, and its contender asks again.
+/// The caller releases a grant that came too late. The same contender then gets a new grant, with a
+/// larger token.
 async fn a_grant_that_came_too_late(ensemble: &ZooKeeper) {
     let store = open_store(&ensemble.servers()).await;
     let lock = store.lock();

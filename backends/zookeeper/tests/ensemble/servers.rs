@@ -12,8 +12,8 @@ use crate::{
     },
 };
 
-/// Checks the next holder after a fault: whether or not the guard has outlived the fault, the next
-/// one comes after it, with a larger token.
+/// Checks the next holder after a fault. The guard may be valid after the fault or not. In both
+/// cases the next holder gets the lock after the guard has ended, with a larger token.
 async fn check_next_holder(
     guard: Guard,
     next: JoinHandle<(Guard, distlock_core::Moment)>,
@@ -47,7 +47,8 @@ async fn a_leader_that_is_stopped_or_killed_is_replaced() {
         } else {
             ensemble.kill(leader);
         }
-        // Another server leads, and every client of the old leader has found another server.
+        // After these calls another server leads, and every client of the old leader has found
+        // another server.
         for locker in [&ours, &theirs] {
             eventually("the ensemble serves", async || {
                 let other = locker.lock("other").acquire().await.ok()?;
@@ -99,7 +100,8 @@ async fn locks_work_again_when_all_servers_restart_with_their_data() {
     without_a_quorum(&mut ensemble).await;
 }
 
-/// One server of three is left: a client that connects is told why it does not serve.
+/// One server of three is left. A client that connects gets an error with the reason why that
+/// server does not serve.
 async fn without_a_quorum(ensemble: &mut ZooKeeper) {
     for at in [0, 1] {
         ensemble.kill(at);

@@ -1,4 +1,4 @@
-//! Sessions that the servers end, or swap for another one.
+//! Sessions that the servers end, or replace by another session.
 
 use std::{
     future::{Future as _, poll_fn},
@@ -26,8 +26,8 @@ async fn holders_and_waiters_notice_an_ended_or_swapped_session() {
     swapped_while_holding_and_waiting(&ensemble).await;
 }
 
-/// A caller begins to check whether the session is alive, and is not polled any more. Locks are
-/// renewed all the same.
+/// A caller begins to check whether the session is alive, and then its future is not polled any
+/// more. Locks are renewed all the same.
 async fn renewed_while_another_caller_stops_polling(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
     let ttl = Duration::from_secs(3);
@@ -59,7 +59,8 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
     let holder = hold(&ours, "held").await;
     let ahead = hold(&theirs, "awaited").await;
     let queued = enter_queue(&ours, "awaited").await;
-    // The next holder may overlap here: the servers themselves have given the lock away.
+    // The next holder may get the lock before this one learns of its loss, because the servers
+    // themselves end the session. So this does not check that the two do not overlap.
     let next = enter_queue(&theirs, "held").await;
     let session = proxy.newest_session();
     eventually("the session has ended", async || {
@@ -93,7 +94,7 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
     theirs.close().await;
 }
 
-/// All locks depend on one session: none of them outlives it.
+/// All locks of one store depend on one session. The servers end it, and all its locks are lost.
 async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
     let proxy = ProtocolProxy::start(ensemble.address(0)).await;
     let ours = locker(&ensemble.reached_at(&[proxy.address])).await;
@@ -121,7 +122,8 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
         );
         assert!(now().since(start) < SESSION, "{}", guard.name());
     }
-    // The next session serves all of them, and no old guard disturbs it.
+    // The same locker takes all locks again in its next session, and the release of an old guard
+    // does not disturb that.
     for guard in guards {
         let name = guard.name().clone();
         let token = guard.token();
@@ -134,8 +136,8 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
     ours.close().await;
 }
 
-/// The client comes back after its connection was cut, and a server gives it another session
-/// without saying so. That session must not be taken for the old one.
+/// The client reconnects after its connection was cut, and a server gives it another session
+/// without reporting that. The backend must not take the new session for the old one.
 async fn swapped_while_holding_and_waiting(ensemble: &ZooKeeper) {
     let proxy = ProtocolProxy::start(ensemble.address(0)).await;
     let (ours, theirs) = (

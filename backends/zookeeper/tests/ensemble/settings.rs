@@ -1,5 +1,5 @@
-//! Settings of the servers that no client can make up for: the error names the setting and the
-//! remedy.
+//! Settings of the servers with which the backend cannot work or not work well. The error or the
+//! finding names the setting and the remedy.
 
 use distlock_core::{ErrorKind, Finding, Locker, Verdict};
 use distlock_harness::servers::zookeeper::{Setup, ZooKeeper};
@@ -37,8 +37,8 @@ async fn the_error_asks_an_administrator_to_create_the_root() {
     assert!(error.to_string().contains("create it"), "{error}");
 }
 
-/// A session that moves to another server lasts as long as that server allows, and the client
-/// library does not report it.
+/// A session that moves to another server gets at most the timeout that this server allows. The
+/// client library does not report that, so health has to.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_fails_when_a_server_grants_shorter_sessions() {
     let mut server = ZooKeeper::start_with(&single_server(&[])).unwrap();

@@ -1,5 +1,5 @@
-//! How long a session is trusted: two thirds of the granted timeout, counted from the sending of
-//! the last request that the leader answered.
+//! How long a session is trusted: at most two thirds of the granted timeout, counted from the
+//! sending of the last committed write.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,12 +22,12 @@ use crate::{
     protocol_proxy::ProtocolProxy,
 };
 
-/// The trusted part of a session.
+/// The longest time that a session is trusted.
 fn max_trust() -> Duration {
     SESSION * 2 / 3
 }
 
-/// A lease that the session always cuts short.
+/// A TTL that is longer than any session, so that the session limits the lease.
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,7 +56,8 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
     let locker = Locker::new(lock);
     let guard = within("acquired", locker.lock("less").ttl(LONG).acquire()).await;
     let guard = guard.unwrap();
-    // Each renewal is granted about as much, also when the session is no longer new.
+    // Each renewal extends the lease to about the same length, also when the session is no longer
+    // new.
     for _ in 0..20 {
         let granted = guard.ttl().duration();
         assert!(granted <= longest, "{guard:?} of {longest:?}");
@@ -89,7 +90,7 @@ async fn invalid_after_two_thirds(server: &ZooKeeper) {
     let guard = acquired.unwrap();
     proxy.stop(Direction::ToServer);
     proxy.stop(Direction::ToClient);
-    // The first part of the lease is still valid, so the end is the session's.
+    // The guard is still valid after the first part of that time, so the end of trust ends it.
     clock.advance(max_trust() / 4);
     assert!(guard.is_valid());
     clock.advance(max_trust() - max_trust() / 4);
@@ -97,9 +98,10 @@ async fn invalid_after_two_thirds(server: &ZooKeeper) {
     within("the loss is reported", guard.lost()).await;
 }
 
-/// The answer to a proof takes long: a lease that rests on that proof ends as much earlier.
+/// The answer to a proof takes long. A lease that rests on the proof counts from its sending, not
+/// from its answer.
 async fn lease_counts_from_the_sending(server: &ZooKeeper) {
-    // Young enough to be shared by a renewal that comes after it.
+    // A later renewal still accepts a proof of this age.
     let late = SESSION / 13;
     let proxy = ProtocolProxy::start(server.address(0)).await;
     let proofs = || proxy.requests().iter().filter(|it| it.is_multi()).count();
@@ -110,7 +112,7 @@ async fn lease_counts_from_the_sending(server: &ZooKeeper) {
         panic!("nobody else wants it");
     };
     let lease = Lease::new(request.name, request.owner, Some(grant.token));
-    // By now a renewal needs another proof.
+    // After this time a renewal needs a new proof.
     clock.advance(max_trust() / 2);
     let before = proofs();
     proxy.hold_answers(true);
@@ -123,12 +125,13 @@ async fn lease_counts_from_the_sending(server: &ZooKeeper) {
     let valid_for = within("answered", renew(&lock, &lease)).await.unwrap();
     assert_eq!(proofs(), before + 1, "the proof is shared");
     assert!(valid_for <= max_trust() - late, "{valid_for:?}");
-    // Released, because `close` would wait for the lease to end, and this clock does not move.
+    // The lock is released first, because `close` would wait for the lease to end, and this clock
+    // does not move by itself.
     lock.release(&lease).await.unwrap();
     within("closed", lock.close()).await;
 }
 
-/// A store behind a proxy, on the test's clock.
+/// Opens a store that uses the test's clock.
 async fn open_with_clock(servers: &str, clock: &ManualClock) -> Arc<dyn DistLock> {
     let config = config(servers);
     let store = Backend::open(config, Arc::new(clock.clone())).await;
@@ -149,7 +152,8 @@ fn renew(lock: &Arc<dyn DistLock>, lease: &Lease) -> JoinHandle<Duration> {
 /// A follower that has lost the leader goes on answering reads for a while; that proves nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_alone_proves_nothing() {
-    // The first server can be cut off: it never leads, because it has the lowest number.
+    // The first server reaches the others only through proxies. It never leads, because it has the
+    // lowest number.
     let ports = [(); 3].map(|()| Ports::pick().unwrap());
     let mut proxies = Vec::new();
     for other in &ports[1..] {
@@ -162,7 +166,7 @@ async fn a_follower_alone_proves_nothing() {
             .map(|(proxy, other)| (0, other, proxy.address().port()))
             .collect(),
         ports: Some(ports.to_vec()),
-        // It believes for twice the length of a session that it has a leader.
+        // A follower without a leader goes on serving for twice the length of a session.
         settings: vec!["syncLimit=40".into()],
         ..Setup::default()
     })
@@ -179,7 +183,7 @@ async fn a_follower_alone_proves_nothing() {
         proxy.stop(Direction::ToClient);
     }
     within("the loss is reported", guard.lost()).await;
-    // Two thirds of the session, and the rest for a busy machine.
+    // The session is trusted for two thirds of its timeout; the rest is for a busy machine.
     assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
     assert!(ensemble.followers().contains(&0), "it still answers reads");
     let (next, _) = within("the session has expired", next).await.unwrap();

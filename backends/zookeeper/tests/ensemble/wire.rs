@@ -1,4 +1,4 @@
-//! One server's view: the number of its sessions, and the requests on their connections.
+//! What one server sees: the number of sessions, and the requests on their connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,8 +15,8 @@ use crate::{
     protocol_proxy::{ProtocolProxy, Request},
 };
 
-/// The longest session that this server's tick allows. A test cannot mistake the end of such a
-/// session for its closing.
+/// The longest session that this server's tick allows. A test ends long before such a session
+/// expires, so a session that ends was closed.
 const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,8 +46,8 @@ fn count_sessions(server: &ZooKeeper) -> u64 {
     server_figure(server, 0, "zk_global_sessions")
 }
 
-/// A store's locks, its records and its keeper threads share one session. The session ends with the
-/// last of them, also without a call of `close`.
+/// A store's locks, its records and its keeper threads share one session. The session ends when the
+/// last of them is dropped, also without a call of `close`.
 async fn one_store_is_one_session(server: &ZooKeeper) {
     assert_eq!(count_sessions(server), 0);
     let store = open_with_long_session(server).await;
@@ -151,9 +151,9 @@ async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
     locker.close().await;
 }
 
-/// A contender was created and the answer was lost. Before the client can ask, its session has
-/// ended, or it was given another one while the old one lives on. The next contender belongs to the
-/// new session.
+/// A contender's node was created and the answer was lost. Before the client can look for the node,
+/// its session ends, or a server gives it another session while the old one lives on. The client
+/// must not take over the old node: the next node belongs to the new session.
 async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: bool) {
     let proxy = ProtocolProxy::start(server.address(0)).await;
     let locker = locker(&server.reached_at(&[proxy.address])).await;

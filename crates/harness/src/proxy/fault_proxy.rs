@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use crate::proxy::{
-    faults::{Direction, Faults, Flow, Shared},
-    pump::Pump,
+    faults::{Direction, Faults, Flow, ProxyState},
+    forward::Forwarder,
 };
 
 /// A proxy in front of one server. When it is dropped, it stops and its connections are reset.
@@ -26,7 +26,7 @@ use crate::proxy::{
 pub struct FaultProxy {
     address: SocketAddr,
     faults: watch::Sender<Faults>,
-    shared: Arc<Shared>,
+    state: Arc<ProxyState>,
     acceptor: tokio::task::JoinHandle<()>,
 }
 
@@ -44,18 +44,18 @@ impl FaultProxy {
             .context("listen for the proxy")?;
         let address = listener.local_addr()?;
         let (faults, seen) = watch::channel(Faults::default());
-        let shared = Arc::new(Shared {
+        let state = Arc::new(ProxyState {
             server: Mutex::new(server),
             swallow_one_reply: AtomicBool::new(false),
-            other_reply: Mutex::default(),
+            replaced_reply: Mutex::default(),
             connections: AtomicUsize::new(0),
             round_trips: AtomicU64::new(0),
         });
-        let acceptor = tokio::spawn(accept(listener, seen, Arc::clone(&shared)));
+        let acceptor = tokio::spawn(accept_connections(listener, seen, Arc::clone(&state)));
         Ok(Self {
             address,
             faults,
-            shared,
+            state,
             acceptor,
         })
     }
@@ -69,31 +69,31 @@ impl FaultProxy {
     /// The number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(Ordering::SeqCst)
+        self.state.connections.load(Ordering::SeqCst)
     }
 
     /// The number of times that a client sent something after it was answered, on all connections
     /// together. This is the number of round trips, if no client sends before the answer has come.
     #[must_use]
     pub fn round_trips(&self) -> u64 {
-        self.shared.round_trips.load(Ordering::SeqCst)
+        self.state.round_trips.load(Ordering::SeqCst)
     }
 
     /// Ends every fault. Stopped bytes arrive now; connections that lost bytes are reset.
     pub fn pass(&self) {
-        self.shared.swallow_one_reply.store(false, Ordering::SeqCst);
-        *self.shared.other_reply() = None;
-        self.set(Flow::Pass, Flow::Pass);
+        self.state.swallow_one_reply.store(false, Ordering::SeqCst);
+        *self.state.lock_replaced_reply() = None;
+        self.set_flows(Flow::Pass, Flow::Pass);
     }
 
     /// Everything arrives later by at least `by`, in both directions.
     pub fn delay(&self, by: Duration) {
-        self.set(Flow::Delay(by), Flow::Delay(by));
+        self.set_flows(Flow::Delay(by), Flow::Delay(by));
     }
 
     /// Everything arrives a few bytes at a time, with a pause after each piece, in both directions.
     pub fn trickle(&self, pause: Duration) {
-        self.set(Flow::Trickle(pause), Flow::Trickle(pause));
+        self.set_flows(Flow::Trickle(pause), Flow::Trickle(pause));
     }
 
     /// Bytes of one direction wait until [`FaultProxy::pass`].
@@ -106,7 +106,7 @@ impl FaultProxy {
 
     /// Connections stay open and new ones can be made, and all sent bytes are lost.
     pub fn black_hole(&self) {
-        self.set(Flow::Swallow, Flow::Swallow);
+        self.set_flows(Flow::Swallow, Flow::Swallow);
     }
 
     /// Resets every open connection, and each new one at once, until [`FaultProxy::pass`].
@@ -142,32 +142,33 @@ impl FaultProxy {
     /// attempt that was repeated because its answer was lost. The first of the two stays silent for
     /// as long as the second one is open.
     pub fn connect_twice(&self) {
-        self.faults.send_modify(|faults| faults.twins = true);
+        self.faults
+            .send_modify(|faults| faults.connect_twice = true);
     }
 
     /// Resets every open connection, and leads new ones to another server, as a failover does.
     pub fn redirect(&self, server: SocketAddr) {
-        *self.shared.server() = server;
+        *self.state.lock_server() = server;
         self.reset();
     }
 
     /// The next bytes from the server are lost and their connection is reset: the request was
     /// carried out, and its sender cannot know.
     pub fn swallow_one_reply(&self) {
-        self.shared.swallow_one_reply.store(true, Ordering::SeqCst);
+        self.state.swallow_one_reply.store(true, Ordering::SeqCst);
     }
 
     /// The next bytes from the server are lost, and these arrive in their place.
     pub fn replace_one_reply(&self, by: impl Into<Vec<u8>>) {
-        *self.shared.other_reply() = Some(by.into());
+        *self.state.lock_replaced_reply() = Some(by.into());
     }
 
-    fn set(&self, to_server: Flow, to_client: Flow) {
+    fn set_flows(&self, to_server: Flow, to_client: Flow) {
         self.faults.send_modify(|faults| {
             faults.to_server = to_server;
             faults.to_client = to_client;
             faults.refuses = false;
-            faults.twins = false;
+            faults.connect_twice = false;
         });
     }
 }
@@ -178,22 +179,26 @@ impl Drop for FaultProxy {
     }
 }
 
-async fn accept(listener: TcpListener, faults: watch::Receiver<Faults>, shared: Arc<Shared>) {
+async fn accept_connections(
+    listener: TcpListener,
+    faults: watch::Receiver<Faults>,
+    state: Arc<ProxyState>,
+) {
     // The set is dropped with this task, and all connections with it.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        connections.spawn(serve(client, faults.clone(), Arc::clone(&shared)));
+        connections.spawn(serve_connection(client, faults.clone(), Arc::clone(&state)));
     }
 }
 
 /// Counts a connection for as long as it is open.
-struct ConnectionCounter(Arc<Shared>);
+struct ConnectionCounter(Arc<ProxyState>);
 
 impl ConnectionCounter {
-    fn new(shared: &Arc<Shared>) -> Self {
-        shared.connections.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(shared))
+    fn new(state: &Arc<ProxyState>) -> Self {
+        state.connections.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(state))
     }
 }
 
@@ -203,8 +208,12 @@ impl Drop for ConnectionCounter {
     }
 }
 
-async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, shared: Arc<Shared>) {
-    let _counter = ConnectionCounter::new(&shared);
+async fn serve_connection(
+    mut client: TcpStream,
+    mut faults: watch::Receiver<Faults>,
+    state: Arc<ProxyState>,
+) {
+    let _counter = ConnectionCounter::new(&state);
     // Closing with a zero linger time sends RST. The setting is reversed below if both sides ended
     // in an orderly way.
     let _ = client.set_zero_linger();
@@ -219,9 +228,9 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
     else {
         return;
     };
-    let server = *shared.server();
-    let twins = faults.borrow().twins;
-    let _twin = match twins {
+    let server = *state.lock_server();
+    let connect_twice = faults.borrow().connect_twice;
+    let _twin = match connect_twice {
         true => TcpStream::connect(server).await.ok(),
         false => None,
     };
@@ -236,17 +245,17 @@ async fn serve(mut client: TcpStream, mut faults: watch::Receiver<Faults>, share
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = upstream.split();
     let client_spoke_last = AtomicBool::new(false);
-    let requests = Pump {
+    let requests = Forwarder {
         direction: Direction::ToServer,
         client_spoke_last: &client_spoke_last,
         faults: faults.clone(),
-        shared: Arc::clone(&shared),
+        state: Arc::clone(&state),
     };
-    let replies = Pump {
+    let replies = Forwarder {
         direction: Direction::ToClient,
         client_spoke_last: &client_spoke_last,
         faults: faults.clone(),
-        shared,
+        state,
     };
     let both = async {
         tokio::try_join!(

@@ -25,7 +25,7 @@ pub(super) struct Faults {
     /// Whether new connections are reset at once.
     pub(super) refuses: bool,
     /// Whether each new connection gets a silent twin at the server.
-    pub(super) twins: bool,
+    pub(super) connect_twice: bool,
     /// Rises with every [`FaultProxy::reset`](super::FaultProxy::reset).
     pub(super) resets: u64,
     /// Rises with every [`FaultProxy::forsake_clients`](super::FaultProxy::forsake_clients).
@@ -50,23 +50,23 @@ pub(super) enum Flow {
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ProxyState {
     /// The server for new connections.
     pub(super) server: Mutex<SocketAddr>,
     pub(super) swallow_one_reply: AtomicBool,
     /// The bytes that replace the next reply.
-    pub(super) other_reply: Mutex<Option<Vec<u8>>>,
+    pub(super) replaced_reply: Mutex<Option<Vec<u8>>>,
     pub(super) connections: AtomicUsize,
     pub(super) round_trips: AtomicU64,
 }
 
-impl Shared {
-    pub(super) fn other_reply(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
-        let reply = self.other_reply.lock();
+impl ProxyState {
+    pub(super) fn lock_replaced_reply(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
+        let reply = self.replaced_reply.lock();
         reply.unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn server(&self) -> std::sync::MutexGuard<'_, SocketAddr> {
+    pub(super) fn lock_server(&self) -> std::sync::MutexGuard<'_, SocketAddr> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

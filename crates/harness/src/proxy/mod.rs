@@ -5,7 +5,7 @@
 
 mod fault_proxy;
 mod faults;
-mod pump;
+mod forward;
 #[cfg(test)]
 mod tests;
 

@@ -19,11 +19,11 @@ const SOON: Duration = Duration::from_secs(10);
 const NOT_YET: Duration = Duration::from_millis(150);
 
 /// A server that answers each line with the same line and records the lines.
-async fn echo() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+async fn start_echo_server() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let heard = Arc::<Mutex<Vec<String>>>::default();
-    let log = Arc::clone(&heard);
+    let received = Arc::<Mutex<Vec<String>>>::default();
+    let log = Arc::clone(&received);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let log = Arc::clone(&log);
@@ -43,15 +43,15 @@ async fn echo() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
             });
         }
     });
-    (address, heard)
+    (address, received)
 }
 
 /// A client behind a proxy, and the lines that the server has received.
-async fn connected() -> (FaultProxy, Client, Arc<Mutex<Vec<String>>>) {
-    let (server, heard) = echo().await;
+async fn connect_through_proxy() -> (FaultProxy, Client, Arc<Mutex<Vec<String>>>) {
+    let (server, received) = start_echo_server().await;
     let proxy = FaultProxy::start(server).await.unwrap();
     let client = Client::connect(&proxy).await;
-    (proxy, client, heard)
+    (proxy, client, received)
 }
 
 struct Client(BufReader<TcpStream>);
@@ -63,36 +63,43 @@ impl Client {
         ))
     }
 
-    async fn say(&mut self, line: &str) -> io::Result<()> {
+    async fn send_line(&mut self, line: &str) -> io::Result<()> {
         self.0.write_all(format!("{line}\n").as_bytes()).await
     }
 
     /// The next line; `None` at the end of the stream.
-    async fn hear(&mut self) -> io::Result<Option<String>> {
+    async fn read_line_or_end(&mut self) -> io::Result<Option<String>> {
         let mut line = String::new();
         let read = self.0.read_line(&mut line).await?;
         Ok((read > 0).then(|| line.trim_end().to_owned()))
     }
 
     async fn ask(&mut self, line: &str) -> String {
-        self.say(line).await.unwrap();
-        self.hears().await
+        self.send_line(line).await.unwrap();
+        self.expect_line().await
     }
 
     /// The next line, which must come.
-    async fn hears(&mut self) -> String {
-        timeout(SOON, self.hear()).await.unwrap().unwrap().unwrap()
+    async fn expect_line(&mut self) -> String {
+        timeout(SOON, self.read_line_or_end())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap()
     }
 }
 
 #[tokio::test]
 async fn passes_bytes_and_the_end_of_the_stream() {
-    let (proxy, mut client, _) = connected().await;
+    let (proxy, mut client, _) = connect_through_proxy().await;
     assert_eq!(client.ask("one").await, "one");
     assert_eq!(proxy.connections(), 1);
     client.0.shutdown().await.unwrap();
     assert_eq!(
-        timeout(SOON, client.hear()).await.unwrap().unwrap(),
+        timeout(SOON, client.read_line_or_end())
+            .await
+            .unwrap()
+            .unwrap(),
         None,
         "an orderly end, not a reset"
     );
@@ -105,7 +112,7 @@ async fn passes_bytes_and_the_end_of_the_stream() {
 
 #[tokio::test]
 async fn delays_both_ways() {
-    let (proxy, mut client, _) = connected().await;
+    let (proxy, mut client, _) = connect_through_proxy().await;
     client.ask("quick").await;
     proxy.delay(Duration::from_millis(100));
     let start = Instant::now();
@@ -115,95 +122,106 @@ async fn delays_both_ways() {
 
 #[tokio::test]
 async fn a_stopped_request_arrives_after_the_fault() {
-    let (proxy, mut client, heard) = connected().await;
+    let (proxy, mut client, received) = connect_through_proxy().await;
     client.ask("before").await;
     proxy.stop(Direction::ToServer);
-    client.say("held").await.unwrap();
-    assert!(timeout(NOT_YET, client.hear()).await.is_err());
-    assert_eq!(*heard.lock().unwrap(), ["before"]);
+    client.send_line("held").await.unwrap();
+    assert!(timeout(NOT_YET, client.read_line_or_end()).await.is_err());
+    assert_eq!(*received.lock().unwrap(), ["before"]);
     proxy.pass();
-    assert_eq!(client.hears().await, "held");
+    assert_eq!(client.expect_line().await, "held");
 }
 
 #[tokio::test]
 async fn a_stopped_reply_leaves_the_request_done() {
-    let (proxy, mut client, heard) = connected().await;
+    let (proxy, mut client, received) = connect_through_proxy().await;
     proxy.stop(Direction::ToClient);
-    client.say("done").await.unwrap();
-    eventually_async("heard", SOON, || async {
-        (!heard.lock().unwrap().is_empty()).then_some(())
+    client.send_line("done").await.unwrap();
+    eventually_async("received", SOON, || async {
+        (!received.lock().unwrap().is_empty()).then_some(())
     })
     .await
     .unwrap();
-    assert!(timeout(NOT_YET, client.hear()).await.is_err());
+    assert!(timeout(NOT_YET, client.read_line_or_end()).await.is_err());
     proxy.pass();
-    assert_eq!(client.hears().await, "done");
+    assert_eq!(client.expect_line().await, "done");
 }
 
 #[tokio::test]
 async fn a_black_hole_loses_bytes_for_ever() {
-    let (proxy, mut old, heard) = connected().await;
+    let (proxy, mut old, received) = connect_through_proxy().await;
     old.ask("before").await;
     proxy.black_hole();
-    old.say("lost").await.unwrap();
+    old.send_line("lost").await.unwrap();
     let mut new = Client::connect(&proxy).await;
-    assert!(timeout(NOT_YET, old.hear()).await.is_err());
+    assert!(timeout(NOT_YET, old.read_line_or_end()).await.is_err());
     proxy.pass();
     assert!(
-        timeout(SOON, old.hear()).await.unwrap().is_err(),
+        timeout(SOON, old.read_line_or_end())
+            .await
+            .unwrap()
+            .is_err(),
         "a stream with a hole is reset"
     );
     assert_eq!(new.ask("after").await, "after");
-    assert_eq!(*heard.lock().unwrap(), ["before", "after"]);
+    assert_eq!(*received.lock().unwrap(), ["before", "after"]);
 }
 
 #[tokio::test]
 async fn a_reset_affects_only_open_connections() {
-    let (proxy, mut old, _) = connected().await;
+    let (proxy, mut old, _) = connect_through_proxy().await;
     old.ask("before").await;
     proxy.reset();
-    let error = timeout(SOON, old.hear()).await.unwrap().unwrap_err();
+    let error = timeout(SOON, old.read_line_or_end())
+        .await
+        .unwrap()
+        .unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     assert_eq!(Client::connect(&proxy).await.ask("after").await, "after");
 }
 
 #[tokio::test]
 async fn a_replaced_reply_leaves_the_request_done() {
-    let (proxy, mut client, heard) = connected().await;
+    let (proxy, mut client, received) = connect_through_proxy().await;
     proxy.replace_one_reply("no\n");
     assert_eq!(client.ask("please").await, "no");
     assert_eq!(client.ask("again").await, "again");
-    assert_eq!(*heard.lock().unwrap(), ["please", "again"]);
+    assert_eq!(*received.lock().unwrap(), ["please", "again"]);
 }
 
 #[tokio::test]
 async fn a_lost_reply_leaves_the_request_done() {
-    let (proxy, mut client, heard) = connected().await;
+    let (proxy, mut client, received) = connect_through_proxy().await;
     client.ask("before").await;
     proxy.swallow_one_reply();
-    client.say("happened").await.unwrap();
-    assert!(timeout(SOON, client.hear()).await.unwrap().is_err());
-    assert_eq!(*heard.lock().unwrap(), ["before", "happened"]);
+    client.send_line("happened").await.unwrap();
+    assert!(
+        timeout(SOON, client.read_line_or_end())
+            .await
+            .unwrap()
+            .is_err()
+    );
+    assert_eq!(*received.lock().unwrap(), ["before", "happened"]);
     assert_eq!(Client::connect(&proxy).await.ask("after").await, "after");
 }
 
 #[tokio::test]
 async fn refused_connections_are_reset_until_the_fault_is_over() {
-    let (proxy, mut client, _heard) = connected().await;
+    let (proxy, mut client, _heard) = connect_through_proxy().await;
     assert_eq!(client.ask("a").await, "a");
     proxy.refuse();
-    assert!(client.hear().await.is_err());
+    assert!(client.read_line_or_end().await.is_err());
     // A new client may connect, and is reset then.
     let mut other = Client::connect(&proxy).await;
-    let _ = other.say("b").await;
-    assert!(!matches!(other.hear().await, Ok(Some(_))));
+    let _ = other.send_line("b").await;
+    assert!(!matches!(other.read_line_or_end().await, Ok(Some(_))));
     proxy.pass();
     assert_eq!(Client::connect(&proxy).await.ask("c").await, "c");
 }
 
 #[tokio::test]
 async fn bytes_trickle_until_the_fault_is_over() {
-    let (proxy, mut client, _) = connected().await;
+    let (proxy, mut client, _) = connect_through_proxy().await;
     assert_eq!(client.ask("a").await, "a");
     proxy.trickle(Duration::from_millis(20));
     let long = "x".repeat(60);
@@ -213,29 +231,47 @@ async fn bytes_trickle_until_the_fault_is_over() {
     // same time.
     assert!(asked.elapsed() >= Duration::from_millis(200));
     proxy.trickle(SOON * 2);
-    client.say("a line of more than a drip").await.unwrap();
-    assert!(timeout(NOT_YET, client.hear()).await.is_err());
+    client
+        .send_line("a line of more than a drip")
+        .await
+        .unwrap();
+    assert!(timeout(NOT_YET, client.read_line_or_end()).await.is_err());
     proxy.pass();
-    let heard = client.hears().await;
-    assert!("a line of more than a drip".ends_with(&heard), "{heard}");
+    let received = client.expect_line().await;
+    assert!(
+        "a line of more than a drip".ends_with(&received),
+        "{received}"
+    );
 }
 
 #[tokio::test]
 async fn one_direction_is_closed_and_the_other_goes_on() {
     // The server sees the end of the requests, and closes as well.
-    let (proxy, mut client, heard) = connected().await;
+    let (proxy, mut client, received) = connect_through_proxy().await;
     assert_eq!(client.ask("a").await, "a");
     proxy.half_close(Direction::ToServer);
-    assert_eq!(timeout(SOON, client.hear()).await.unwrap().unwrap(), None);
-    assert_eq!(*heard.lock().unwrap(), ["a"]);
+    assert_eq!(
+        timeout(SOON, client.read_line_or_end())
+            .await
+            .unwrap()
+            .unwrap(),
+        None
+    );
+    assert_eq!(*received.lock().unwrap(), ["a"]);
     // The client sees the end of the answers, and the server still receives from it.
     let mut client = Client::connect(&proxy).await;
     assert_eq!(client.ask("b").await, "b");
     proxy.half_close(Direction::ToClient);
-    assert_eq!(timeout(SOON, client.hear()).await.unwrap().unwrap(), None);
-    client.say("c").await.unwrap();
-    eventually_async("it is heard", SOON, || async {
-        (*heard.lock().unwrap() == ["a", "b", "c"]).then_some(())
+    assert_eq!(
+        timeout(SOON, client.read_line_or_end())
+            .await
+            .unwrap()
+            .unwrap(),
+        None
+    );
+    client.send_line("c").await.unwrap();
+    eventually_async("it is received", SOON, || async {
+        (*received.lock().unwrap() == ["a", "b", "c"]).then_some(())
     })
     .await
     .unwrap();
@@ -249,7 +285,7 @@ async fn a_connection_has_a_silent_twin() {
         .unwrap();
     proxy.connect_twice();
     let mut client = Client::connect(&proxy).await;
-    client.say("a").await.unwrap();
+    client.send_line("a").await.unwrap();
     let accept = || async { timeout(SOON, listener.accept()).await.unwrap().unwrap().0 };
     let (mut silent, mut spoken) = (accept().await, accept().await);
     let mut byte = [0];

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 /// The longest path of a socket on Linux, without the zero byte at its end.
-const SOCKET_PATH: usize = 107;
+const MAX_SOCKET_PATH: usize = 107;
 
 /// The remedy for a program that the servers' user cannot run.
 pub(super) const PROGRAM_REMEDY: &str =
@@ -28,7 +28,7 @@ pub(super) const PROGRAM_REMEDY: &str =
 
 /// The space for the name of a socket in a server's folder. Postgres' `/.s.PGSQL.65535.lock` is the
 /// longest.
-const SOCKET_NAME: usize = 20;
+const MAX_SOCKET_NAME: usize = 20;
 
 /// The password of one server. It consists of letters and digits, so it needs no escaping in a URL.
 #[derive(Clone, PartialEq, Eq)]
@@ -69,13 +69,13 @@ struct Account {
 impl RunAs {
     /// The user of the test. For root it is the user of the server's Debian package, or `nobody`
     /// without that.
-    pub(super) fn user_of(package: &str) -> Result<Self> {
+    pub(super) fn for_package(package: &str) -> Result<Self> {
         if !geteuid().is_root() {
             return Ok(Self(None));
         }
         let users = fs::read_to_string("/etc/passwd").context("/etc/passwd")?;
-        let account = account(&users, package)
-            .or_else(|| account(&users, "nobody"))
+        let account = find_account(&users, package)
+            .or_else(|| find_account(&users, "nobody"))
             .with_context(|| {
                 format!(
                     "no server is started as root, and this machine has neither a user {package} \
@@ -87,7 +87,7 @@ impl RunAs {
     }
 
     /// The user's number, for the names of files that belong to one user.
-    pub(super) fn number(self) -> u32 {
+    pub(super) fn uid(self) -> u32 {
         self.0
             .map_or_else(|| geteuid().as_raw(), |account| account.user)
     }
@@ -105,19 +105,19 @@ impl RunAs {
     }
 
     /// A folder of this user that only this user and root can enter.
-    pub(super) fn folder(self, parent: &Path) -> Result<TempDir> {
+    pub(super) fn create_folder(self, parent: &Path) -> Result<TempDir> {
         let folder = tempfile::Builder::new()
             .permissions(fs::Permissions::from_mode(0o700))
             .tempdir_in(parent)
             .with_context(|| format!("a folder for the server in {}", parent.display()))?;
         let length = folder.path().as_os_str().len();
         ensure!(
-            length + SOCKET_NAME <= SOCKET_PATH,
+            length + MAX_SOCKET_NAME <= MAX_SOCKET_PATH,
             "{} is too long a path for the sockets of servers: set TMPDIR to a shorter one",
             folder.path().display()
         );
-        self.own(folder.path())?;
-        self.reaches(
+        self.make_owner(folder.path())?;
+        self.check_access(
             folder.path(),
             "set TMPDIR to a folder that every user can enter",
         )?;
@@ -126,7 +126,7 @@ impl RunAs {
 
     /// Checks that this user can enter a folder or run a program. A folder above may be closed,
     /// which the servers themselves report in many ways or not at all.
-    pub(super) fn reaches(self, path: &Path, remedy: &str) -> Result<()> {
+    pub(super) fn check_access(self, path: &Path, remedy: &str) -> Result<()> {
         let Some(Account { user, .. }) = self.0 else {
             return Ok(());
         };
@@ -140,7 +140,7 @@ impl RunAs {
     }
 
     /// Makes this user the owner of a file or an empty folder.
-    pub(super) fn own(self, path: &Path) -> Result<()> {
+    pub(super) fn make_owner(self, path: &Path) -> Result<()> {
         if let Some(Account { user, group }) = self.0 {
             chown(path, Some(user), Some(group))
                 .with_context(|| format!("hand over {}", path.display()))?;
@@ -149,7 +149,7 @@ impl RunAs {
     }
 
     /// Writes a file that only this user can read. It replaces a file of that name.
-    pub(super) fn write(self, path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    pub(super) fn write_private_file(self, path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
         // The mode is set at creation, so the file is never open to others.
         let _ = fs::remove_file(path);
         let mut file = fs::OpenOptions::new()
@@ -159,17 +159,17 @@ impl RunAs {
             .open(path)
             .with_context(|| path.display().to_string())?;
         file.write_all(content.as_ref())?;
-        self.own(path)
+        self.make_owner(path)
     }
 
     /// Copies a file; only this user can read the copy.
-    pub(super) fn copy(self, from: &Path, to: &Path) -> Result<()> {
+    pub(super) fn copy_private_file(self, from: &Path, to: &Path) -> Result<()> {
         let content = fs::read(from).with_context(|| from.display().to_string())?;
-        self.write(to, content)
+        self.write_private_file(to, content)
     }
 }
 
-fn account(users: &str, name: &str) -> Option<Account> {
+fn find_account(users: &str, name: &str) -> Option<Account> {
     // `name:x:UID:GID:..`
     let fields = users
         .lines()
@@ -192,7 +192,7 @@ pub(super) mod tests {
 
     /// Checks the isolation of a server: neither the server nor a process that it started runs as
     /// root, no other user can enter its folder, and no command line contains the password.
-    pub(in crate::servers) fn keeps_others_out(process: &Process, folder: &Path, password: &str) {
+    pub(in crate::servers) fn assert_isolated(process: &Process, folder: &Path, password: &str) {
         let folder = fs::metadata(folder).unwrap();
         assert_eq!(folder.mode() & 0o7777, 0o700, "the mode of its folder");
         let group = process.id().to_string();
@@ -239,7 +239,7 @@ pub(super) mod tests {
     fn a_user_without_rights_is_found() {
         let users = "root:x:0:0::/root:/bin/sh\ntoor:x:0:0::/root:/bin/sh\n\
                      nobody:x:65534:65533::/:/bin/false\nredis:x:103:106::/:/bin/false\n";
-        let found = |name| account(users, name).map(|it| (it.user, it.group));
+        let found = |name| find_account(users, name).map(|it| (it.user, it.group));
         assert_eq!(found("redis"), Some((103, 106)));
         assert_eq!(found("nobody"), Some((65534, 65533)));
         for none in ["mysql", "root", "toor"] {
@@ -255,23 +255,23 @@ pub(super) mod tests {
         }
         let shut = tempfile::tempdir().unwrap();
         fs::set_permissions(shut.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let user = RunAs::user_of("redis").unwrap();
-        let error = user.folder(shut.path()).unwrap_err().to_string();
+        let user = RunAs::for_package("redis").unwrap();
+        let error = user.create_folder(shut.path()).unwrap_err().to_string();
         assert!(error.contains("set TMPDIR"), "{error}");
     }
 
     #[test]
     fn only_the_servers_user_can_read_its_files() {
-        let user = RunAs::user_of("redis").unwrap();
-        let folder = user.folder(&std::env::temp_dir()).unwrap();
+        let user = RunAs::for_package("redis").unwrap();
+        let folder = user.create_folder(&std::env::temp_dir()).unwrap();
         let file = folder.path().join("secret");
         // An existing file is replaced, whatever its mode.
         fs::write(&file, "old").unwrap();
-        user.write(&file, "new").unwrap();
+        user.write_private_file(&file, "new").unwrap();
         for (path, mode) in [(folder.path(), 0o700), (&file, 0o600)] {
             let found = fs::metadata(path).unwrap();
             assert_eq!(found.mode() & 0o7777, mode, "{}", path.display());
-            assert_eq!(found.uid(), user.number());
+            assert_eq!(found.uid(), user.uid());
             assert_ne!(found.uid(), 0);
         }
         let output = user.command("cat").arg(&file).output().unwrap();

@@ -13,4 +13,4 @@ mod stepped_clock;
 mod template;
 pub mod zookeeper;
 
-pub use template::cache;
+pub use template::cache_folder;

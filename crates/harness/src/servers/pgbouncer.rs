@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{
     Process, free_port,
-    servers::postgres::{PostgresServer, READY, user},
+    servers::postgres::{PostgresServer, READY_LIMIT, server_user},
 };
 
 /// The program of the Debian package.
@@ -44,7 +44,7 @@ impl PgBouncer {
         let mut last = None;
         for _ in 0..3 {
             // Another process may take the port first.
-            match Self::launch(server, mode, free_port()?) {
+            match Self::try_start(server, mode, free_port()?) {
                 Ok(pooler) => return Ok(pooler),
                 Err(error) => last = Some(error),
             }
@@ -52,21 +52,21 @@ impl PgBouncer {
         Err(last.context("no attempt was made")?)
     }
 
-    fn launch(server: &PostgresServer, mode: PoolMode, port: u16) -> Result<Self> {
+    fn try_start(server: &PostgresServer, mode: PoolMode, port: u16) -> Result<Self> {
         ensure!(
             Path::new(PROGRAM).exists(),
             "{PROGRAM} (Debian: apt-get install pgbouncer)"
         );
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let user = user()?;
-        let folder = user.folder(&env::temp_dir())?;
+        let user = server_user()?;
+        let folder = user.create_folder(&env::temp_dir())?;
         let mode = match mode {
             PoolMode::Session => "session",
             PoolMode::Transaction => "transaction",
         };
         let users = folder.path().join("users");
         let known = format!("\"postgres\" \"{}\"\n", server.password().expose());
-        user.write(&users, known)?;
+        user.write_private_file(&users, known)?;
         let file = folder.path().join("pgbouncer.ini");
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
@@ -75,11 +75,11 @@ impl PgBouncer {
             server.address().port(),
             users.display(),
         );
-        user.write(&file, settings)?;
+        user.write_private_file(&file, settings)?;
         let mut command = user.command(PROGRAM);
         command.arg(&file);
         let mut process = Process::spawn(&mut command)?;
-        process.wait_for_line(READY, |line| {
+        process.wait_for_line(READY_LIMIT, |line| {
             line.contains("process up") || line.contains("FATAL")
         })?;
         ensure!(
@@ -111,7 +111,7 @@ impl PgBouncer {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{isolation::tests::keeps_others_out, postgres::tests::refused},
+        super::{isolation::tests::assert_isolated, postgres::tests::assert_strangers_refused},
         *,
     };
 
@@ -119,12 +119,12 @@ mod tests {
     fn no_other_user_of_this_host_can_use_a_pooler() {
         let server = PostgresServer::start().unwrap();
         let pooler = PgBouncer::start(&server, PoolMode::Transaction).unwrap();
-        refused(pooler.address().port(), "authentication failed");
+        assert_strangers_refused(pooler.address().port(), "authentication failed");
         let PgBouncer {
             _process: process,
             _folder: folder,
             ..
         } = &pooler;
-        keeps_others_out(process, folder.path(), server.password().expose());
+        assert_isolated(process, folder.path(), server.password().expose());
     }
 }

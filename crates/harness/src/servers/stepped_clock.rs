@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 use crate::{eventually, servers::isolation::RunAs};
 
 /// The limit for the server to see a step.
-const SEEN: Duration = Duration::from_secs(60);
+const STEP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The stepped clock of one server.
 #[derive(Debug)]
@@ -35,13 +35,13 @@ impl SteppedClock {
     /// user.
     pub(super) fn new(user: RunAs, folder: &Path) -> Result<Self> {
         let clock = Self {
-            library: library()?,
+            library: find_library()?,
             user,
             file: folder.join("clock"),
             ahead: Mutex::default(),
             used_by: Mutex::default(),
         };
-        clock.set(Duration::ZERO)?;
+        clock.write_offset(Duration::ZERO)?;
         Ok(clock)
     }
 
@@ -60,32 +60,32 @@ impl SteppedClock {
 
     /// Registers a process whose shared memory must be removed later: the library leaves it behind
     /// when the process is killed.
-    pub(super) fn is_used_by(&self, process: u32) {
+    pub(super) fn note_process(&self, process: u32) {
         let mut used_by = self.used_by.lock().unwrap_or_else(PoisonError::into_inner);
         used_by.push(process);
     }
 
     /// Steps the clock forward, and waits until the server has seen the step. `now` asks the server
     /// for its time, in seconds.
-    pub(super) fn put_forward(&self, by: Duration, now: impl Fn() -> Result<f64>) -> Result<()> {
+    pub(super) fn step_forward(&self, by: Duration, now: impl Fn() -> Result<f64>) -> Result<()> {
         let (before, asked) = (now()?, Instant::now());
         let ahead = {
             let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
             *ahead += by;
             *ahead
         };
-        self.set(ahead)?;
-        eventually("the server sees its clock", SEEN, || {
+        self.write_offset(ahead)?;
+        eventually("the server sees its clock", STEP_LIMIT, || {
             let passed = asked.elapsed() + by / 2;
             now().is_ok_and(|now| now > before + passed.as_secs_f64())
         })
     }
 
-    fn set(&self, ahead: Duration) -> Result<()> {
+    fn write_offset(&self, ahead: Duration) -> Result<()> {
         // The file is renamed, so that the server never reads a half-written one.
         let new = self.file.with_extension("new");
         let offset = format!("+{}.{:06}\n", ahead.as_secs(), ahead.subsec_micros());
-        self.user.write(&new, offset)?;
+        self.user.write_private_file(&new, offset)?;
         Ok(fs::rename(new, &self.file)?)
     }
 }
@@ -105,7 +105,7 @@ impl Drop for SteppedClock {
     }
 }
 
-fn library() -> Result<PathBuf> {
+fn find_library() -> Result<PathBuf> {
     let folders = fs::read_dir("/usr/lib")?.filter_map(Result::ok);
     let mut found = folders.map(|it| it.path().join("faketime/libfaketimeMT.so.1"));
     found

@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 /// The folder for files that stay from one run of the tests to the next. scripts/get-server has the
 /// same rule.
 #[must_use]
-pub fn cache() -> PathBuf {
+pub fn cache_folder() -> PathBuf {
     let chosen = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = if geteuid().is_root() {
         // No other user may enter root's home, and root's servers run as another user.
@@ -25,8 +25,8 @@ pub fn cache() -> PathBuf {
 }
 
 /// The folder of the templates. Only its owner may enter it, because it contains data of servers.
-pub(super) fn templates() -> Result<PathBuf> {
-    let folder = cache().join("templates");
+pub(super) fn templates_folder() -> Result<PathBuf> {
+    let folder = cache_folder().join("templates");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
     Ok(folder)
@@ -34,8 +34,8 @@ pub(super) fn templates() -> Result<PathBuf> {
 
 /// Copies a folder with its owners and modes. Where the file system can, it copies by reference;
 /// holes stay holes.
-pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
-    finish(
+pub(super) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    run_to_end(
         Command::new("cp")
             .args(["-a", "--reflink=auto", "--sparse=always"])
             .args([from, to]),
@@ -43,7 +43,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Runs a command to its end.
-pub(super) fn finish(command: &mut Command) -> Result<()> {
+pub(super) fn run_to_end(command: &mut Command) -> Result<()> {
     let output = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
 
 use super::{
-    figures::{NOT_APPLICABLE, of_control, of_twin},
+    figures::{NOT_APPLICABLE, control_figures, twin_figures},
     kinds::Control,
     run::{ControlPlan, run_control},
 };
@@ -14,7 +14,7 @@ use crate::{
     chaos::{
         nemesis::FaultKind,
         options::{ChaosOptions, chosen},
-        output::{exit_code, keep, print_broken, print_line},
+        output::{exit_code, print_broken, print_line, save_history},
         run::run_plan as run_twin,
     },
     report::{self, ControlReport, ControlRow},
@@ -34,7 +34,7 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
     for control in chosen::<Control>(&chaos.only) {
         let mut faults = control.faults().to_vec();
         if !chaos.faults.is_empty() {
-            faults = single_faults(control);
+            faults = applicable_faults(control);
             faults.retain(|it| chaos.faults.contains(it));
             ensure!(
                 !faults.is_empty(),
@@ -48,19 +48,19 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
             seconds: chaos.seconds,
             seed,
         };
-        let row = pair(chaos, plan, TRIES).await?;
+        let row = run_with_twin(chaos, plan, TRIES).await?;
         good &= row.figures.violations > 0 && row.twin.violations == 0;
         print_result(&row, "NOT SEEN")?;
         controls.rows.push(row);
         if chaos.each {
-            for fault in single_faults(control) {
+            for fault in applicable_faults(control) {
                 let plan = ControlPlan {
                     control,
                     faults: vec![fault],
                     seconds: chaos.seconds,
                     seed,
                 };
-                let row = pair(chaos, plan, 1).await?;
+                let row = run_with_twin(chaos, plan, 1).await?;
                 good &= row.twin.violations == 0;
                 print_line(&format!("under {} alone:", fault.key()))?;
                 print_result(&row, "right")?;
@@ -69,7 +69,7 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
         }
         // The file is written after each control, so that a failed control loses no earlier result.
         if let Some(folder) = &chaos.out {
-            report::keep(folder, "controls.json", &controls)?;
+            report::write_part(folder, "controls.json", &controls)?;
         }
     }
     print_line(&format!(
@@ -91,34 +91,38 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
 }
 
 /// Returns the faults that the store of a control can have.
-fn single_faults(control: Control) -> Vec<FaultKind> {
+fn applicable_faults(control: Control) -> Vec<FaultKind> {
     let all = FaultKind::value_variants().iter().copied();
     // `force-release` goes through distlock, which cannot free the lock of a control.
     let works_on_controls = |it: &FaultKind| *it != FaultKind::ForceRelease;
-    all.filter(|it| it.applies_to(control.store()) && control.can_have(*it))
+    all.filter(|it| it.applies_to(control.store()) && control.can_be_judged_under(*it))
         .filter(works_on_controls)
         .collect()
 }
 
 /// Runs a control until it violates exclusion or all seeds were tried, and then its twin on the
 /// seed of the last run.
-async fn pair(chaos: &ChaosOptions, mut plan: ControlPlan, tries: u64) -> Result<ControlRow> {
+async fn run_with_twin(
+    chaos: &ChaosOptions,
+    mut plan: ControlPlan,
+    tries: u64,
+) -> Result<ControlRow> {
     let mut runs = 0;
     let figures = loop {
         let (verdict, history) = run_control(&plan)
             .await
             .with_context(|| format!("{} with seed {}", plan.control.key(), plan.seed))?;
         runs += 1;
-        let figures = of_control(&verdict);
+        let figures = control_figures(&verdict);
         if figures.violations > 0 {
-            keep(chaos, &plan.control.key(), plan.seed, &history)?;
+            save_history(chaos, &plan.control.key(), plan.seed, &history)?;
         }
         if figures.violations > 0 || runs == tries {
             break figures;
         }
         plan.seed = plan.seed.wrapping_add(1);
     };
-    let twin = plan.twin();
+    let twin = plan.twin_plan();
     let result = run_twin(&twin)
         .await
         .with_context(|| format!("the twin of {}", plan.control.key()))?;
@@ -136,7 +140,7 @@ async fn pair(chaos: &ChaosOptions, mut plan: ControlPlan, tries: u64) -> Result
         runs,
         server: result.server,
         figures,
-        twin: of_twin(&result.verdict),
+        twin: twin_figures(&result.verdict),
     })
 }
 

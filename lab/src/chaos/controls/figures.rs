@@ -14,7 +14,7 @@ pub(super) const NOT_APPLICABLE: [Promise; 5] = [
     Promise::Linearizable,
 ];
 
-pub(super) fn of_control(verdict: &Verdict) -> ControlFigures {
+pub(super) fn control_figures(verdict: &Verdict) -> ControlFigures {
     let all = &verdict.violations;
     let excusable = all.iter().filter(|it| it.excused_by.is_some());
     ControlFigures {
@@ -22,11 +22,11 @@ pub(super) fn of_control(verdict: &Verdict) -> ControlFigures {
         after_documented: excusable.count(),
         fenced_lost: None,
         example: all.first().map(|it| it.detail.clone()),
-        ..common(verdict)
+        ..shared_figures(verdict)
     }
 }
 
-pub(super) fn of_twin(verdict: &Verdict) -> ControlFigures {
+pub(super) fn twin_figures(verdict: &Verdict) -> ControlFigures {
     let broken = verdict.broken().count();
     let fenced = verdict
         .violations
@@ -37,11 +37,11 @@ pub(super) fn of_twin(verdict: &Verdict) -> ControlFigures {
         after_documented: verdict.violations.len() - broken,
         fenced_lost: Some(fenced.count()),
         example: verdict.broken().next().map(|it| it.detail.clone()),
-        ..common(verdict)
+        ..shared_figures(verdict)
     }
 }
 
-fn common(verdict: &Verdict) -> ControlFigures {
+fn shared_figures(verdict: &Verdict) -> ControlFigures {
     ControlFigures {
         operations: verdict.operations,
         grants: verdict.grants,
@@ -75,11 +75,11 @@ mod tests {
     #[test]
     fn an_excused_violation_counts_for_a_control_and_apart_for_a_twin() {
         let wiped = verdict(Promise::Exclusion, Some("wipe-server of redis"));
-        let (control, twin) = (of_control(&wiped), of_twin(&wiped));
+        let (control, twin) = (control_figures(&wiped), twin_figures(&wiped));
         assert_eq!((control.violations, control.after_documented), (1, 1));
         assert_eq!((twin.violations, twin.after_documented), (0, 1));
         assert_eq!((control.fenced_lost, twin.fenced_lost), (None, Some(0)));
-        let broken = of_twin(&verdict(Promise::FencedUpdates, None));
+        let broken = twin_figures(&verdict(Promise::FencedUpdates, None));
         assert_eq!((broken.violations, broken.fenced_lost), (1, Some(1)));
     }
 }

@@ -86,7 +86,7 @@ impl Control {
     }
 
     /// Tells whether the control can be judged under a fault that its store can have.
-    pub(super) const fn can_have(self, fault: FaultKind) -> bool {
+    pub(super) const fn can_be_judged_under(self, fault: FaultKind) -> bool {
         // `forget-all` empties all servers at once. `wipe-server` empties one of several servers.
         !matches!(
             (self, fault),

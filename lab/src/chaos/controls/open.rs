@@ -15,7 +15,7 @@ const SERVERS: usize = 3;
 /// Starts the servers of a control. The function blocks.
 pub(super) fn start_store(control: Control, folder: &Path) -> Result<RunningStore> {
     match control {
-        Control::Redlock | Control::Rslock => RunningStore::independent_redis(SERVERS),
+        Control::Redlock | Control::Rslock => RunningStore::start_independent_redis(SERVERS),
         _ => RunningStore::start(control.store(), folder, false),
     }
 }

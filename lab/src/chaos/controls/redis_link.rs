@@ -25,8 +25,8 @@ impl RedisLink {
         })
     }
 
-    pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
-        let mut connection = self.connect().await?;
+    pub(super) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+        let mut connection = self.shared_connection().await?;
         let answer = command.query_async(&mut connection).await;
         if let Err(error) = &answer
             && error.is_unrecoverable_error()
@@ -37,7 +37,7 @@ impl RedisLink {
     }
 
     /// Runs a script on one key.
-    pub(super) async fn run<T: FromRedisValue>(
+    pub(super) async fn run_script<T: FromRedisValue>(
         &self,
         script: &str,
         key: &str,
@@ -45,10 +45,10 @@ impl RedisLink {
     ) -> RedisResult<T> {
         let mut command = redis::cmd("EVAL");
         command.arg(script).arg(1).arg(key).arg(arguments);
-        self.ask(&command).await
+        self.query(&command).await
     }
 
-    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+    async fn shared_connection(&self) -> RedisResult<MultiplexedConnection> {
         let mut connection = self.connection.lock().await;
         if let Some(connection) = &*connection {
             return Ok(connection.clone());
@@ -74,7 +74,7 @@ pub(super) fn random_value() -> String {
 }
 
 /// Builds `SET key value NX PX ttl`.
-pub(super) fn set_nx(key: &str, value: &str, ttl_ms: u64) -> Cmd {
+pub(super) fn set_nx_command(key: &str, value: &str, ttl_ms: u64) -> Cmd {
     let mut command = redis::cmd("SET");
     command.arg(key).arg(value).arg("NX").arg("PX").arg(ttl_ms);
     command

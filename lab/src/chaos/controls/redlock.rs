@@ -15,7 +15,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     lock::{ControlHold, ControlLock, millis},
-    redis_link::{DELETE_OWN, RedisLink, random_value, set_nx},
+    redis_link::{DELETE_OWN, RedisLink, random_value, set_nx_command},
 };
 
 /// "If the auto-release time is 10 seconds, the timeout could be in the ~ 5-50 milliseconds range."
@@ -44,9 +44,13 @@ impl ControlLock for Redlock {
         let started = SystemClock.now();
         let mut asking = JoinSet::new();
         for server in &self.0 {
-            let (server, command) = (Arc::clone(server), set_nx(name, &value, millis(ttl)));
+            let (server, command) = (
+                Arc::clone(server),
+                set_nx_command(name, &value, millis(ttl)),
+            );
             asking.spawn(async move {
-                let answer = timeout(SERVER_TIMEOUT, server.ask::<Option<String>>(&command)).await;
+                let answer =
+                    timeout(SERVER_TIMEOUT, server.query::<Option<String>>(&command)).await;
                 matches!(answer, Ok(Ok(Some(_))))
             });
         }
@@ -79,7 +83,7 @@ impl Held {
         for server in &self.servers {
             let (server, key, value) = (Arc::clone(server), self.key.clone(), self.value.clone());
             deleting.spawn(async move {
-                let _ = server.run::<i64>(DELETE_OWN, &key, &[&value]).await;
+                let _ = server.run_script::<i64>(DELETE_OWN, &key, &[&value]).await;
             });
         }
         deleting.join_all().await;

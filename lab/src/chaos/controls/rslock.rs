@@ -29,14 +29,14 @@ impl ControlLock for Rslock {
     ) -> Option<Box<dyn ControlHold>> {
         let lock = self.0.lock(name, ttl).await.ok()?;
         Some(Box::new(Held {
-            until: end(&lock),
+            until: validity_end(&lock),
             lock,
         }))
     }
 }
 
 /// The crate counts `validity_time` from before its request until this moment.
-fn end(lock: &Lock) -> Moment {
+fn validity_end(lock: &Lock) -> Moment {
     let left = u64::try_from(lock.validity_time).unwrap_or(u64::MAX);
     SystemClock.now() + Duration::from_millis(left)
 }
@@ -55,7 +55,7 @@ impl ControlHold for Held {
     async fn extend(&mut self, ttl: Duration) {
         let extended = self.lock.lock_manager.extend(&self.lock, ttl).await;
         if let Ok(lock) = extended {
-            self.until = end(&lock);
+            self.until = validity_end(&lock);
             self.lock = lock;
         }
     }

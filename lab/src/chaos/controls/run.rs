@@ -45,8 +45,8 @@ impl ControlPlan {
     }
 
     /// Returns the plan of the twin: distlock under the same conditions.
-    pub(super) fn twin(&self) -> RunPlan {
-        let mut plan = RunPlan::of(self.control.store(), self.seconds, self.seed);
+    pub(super) fn twin_plan(&self) -> RunPlan {
+        let mut plan = RunPlan::for_store(self.control.store(), self.seconds, self.seed);
         plan.faults.clone_from(&self.faults);
         plan.brief_tasks = 0;
         plan.ttl_ms = self.control.ttl_ms();
@@ -61,7 +61,7 @@ impl ControlPlan {
 /// is a defect of the lab, because workers handle every error that a control returns.
 pub(super) async fn run_control(plan: &ControlPlan) -> Result<(Verdict, Vec<HistoryEntry>)> {
     // The control takes every setting of its twin, so only the lock differs.
-    let twin = plan.twin();
+    let twin = plan.twin_plan();
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (control, path) = (plan.control, folder.path().to_owned());
     let mut running_store = spawn_blocking(move || start_store(control, &path)).await??;
@@ -106,13 +106,13 @@ pub(super) async fn run_control(plan: &ControlPlan) -> Result<(Verdict, Vec<Hist
     let history = referee.history();
     // The servers must end before the folder with their data is removed.
     block_in_place(|| drop((worker_group, running_store)));
-    let verdict = judged(&history, longest_ttl)?;
+    let verdict = judge_control(&history, longest_ttl)?;
     Ok((verdict, history))
 }
 
 /// Returns the verdict, with only those violations that apply to a lock without tokens, tickets and
 /// notices.
-fn judged(history: &[HistoryEntry], longest_ttl: Duration) -> Result<Verdict> {
+fn judge_control(history: &[HistoryEntry], longest_ttl: Duration) -> Result<Verdict> {
     let limits = Limits {
         ttl_us: u64::try_from(longest_ttl.as_micros()).unwrap_or_default(),
         notice_us: 0,

@@ -15,13 +15,13 @@ use sqlx::{
 use super::lock::{ControlHold, ControlLock};
 
 /// Time-out of the pool for a new connection.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct GetLock(Pool<MySql>);
 
 impl GetLock {
     pub(super) fn new(url: &str) -> Result<Self> {
-        let options = MySqlPoolOptions::new().acquire_timeout(CONNECT);
+        let options = MySqlPoolOptions::new().acquire_timeout(CONNECT_TIMEOUT);
         Ok(Self(options.connect_lazy(url)?))
     }
 }
@@ -68,7 +68,7 @@ pub(super) struct AdvisoryLock(Pool<Postgres>);
 
 impl AdvisoryLock {
     pub(super) fn new(url: &str) -> Result<Self> {
-        let options = PgPoolOptions::new().acquire_timeout(CONNECT);
+        let options = PgPoolOptions::new().acquire_timeout(CONNECT_TIMEOUT);
         Ok(Self(options.connect_lazy(url)?))
     }
 }

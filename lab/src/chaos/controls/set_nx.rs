@@ -12,7 +12,7 @@ use distlock::{Clock as _, Moment, SystemClock};
 
 use super::{
     lock::{ControlHold, ControlLock, millis},
-    redis_link::{DELETE_OWN, RedisLink, random_value, set_nx},
+    redis_link::{DELETE_OWN, RedisLink, random_value, set_nx_command},
 };
 
 pub(super) struct SetNx {
@@ -36,8 +36,8 @@ impl ControlLock for SetNx {
         _wait: Duration,
     ) -> Option<Box<dyn ControlHold>> {
         let value = random_value();
-        let asked = set_nx(name, &value, millis(ttl));
-        let granted: Option<String> = self.server.ask(&asked).await.ok()?;
+        let asked = set_nx_command(name, &value, millis(ttl));
+        let granted: Option<String> = self.server.query(&asked).await.ok()?;
         granted?;
         Some(Box::new(Held {
             server: Arc::clone(&self.server),
@@ -67,11 +67,14 @@ impl ControlHold for Held {
         // If the request fails, the key stays until its TTL ends.
         if self.compares {
             let value = [self.value.as_str()];
-            let _ = self.server.run::<i64>(DELETE_OWN, &self.key, &value).await;
+            let _ = self
+                .server
+                .run_script::<i64>(DELETE_OWN, &self.key, &value)
+                .await;
         } else {
             let mut delete = redis::cmd("DEL");
             delete.arg(&self.key);
-            let _ = self.server.ask::<i64>(&delete).await;
+            let _ = self.server.query::<i64>(&delete).await;
         }
     }
 }

@@ -61,7 +61,7 @@ impl ControlLock for Watchdog {
     ) -> Option<Box<dyn ControlHold>> {
         let (owner, lease) = (random_value(), millis(ttl).to_string());
         let arguments = [lease.as_str(), &owner];
-        let others: Option<i64> = self.0.run(LOCK, name, &arguments).await.ok()?;
+        let others: Option<i64> = self.0.run_script(LOCK, name, &arguments).await.ok()?;
         if others.is_some() {
             return None;
         }
@@ -79,7 +79,9 @@ async fn renew(server: Arc<RedisLink>, key: String, owner: String, ttl: Duration
     let lease = millis(ttl).to_string();
     loop {
         SystemClock.sleep(ttl / 3).await;
-        let renewed = server.run::<i64>(RENEW, &key, &[&lease, &owner]).await;
+        let renewed = server
+            .run_script::<i64>(RENEW, &key, &[&lease, &owner])
+            .await;
         if renewed.is_ok_and(|it| it == 0) {
             break;
         }
@@ -105,7 +107,7 @@ impl ControlHold for Held {
         let owner = [self.owner.as_str()];
         let _ = self
             .server
-            .run::<Option<i64>>(UNLOCK, &self.key, &owner)
+            .run_script::<Option<i64>>(UNLOCK, &self.key, &owner)
             .await;
     }
 }

@@ -13,7 +13,7 @@ use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedL
 use super::lock::{ControlHold, ControlLock};
 
 /// The session time-out of the twin; see `RunningStore::url`.
-const SESSION: Duration = Duration::from_secs(2);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct ZooKeeperRecipe {
     /// `user:password`, if the ensemble requires one.
@@ -45,7 +45,7 @@ impl ZooKeeperRecipe {
         {
             return Some(client.clone());
         }
-        let mut connector = Client::connector().with_session_timeout(SESSION);
+        let mut connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
         if let Some(account) = &self.account {
             connector = connector.with_auth("digest", account.as_bytes());
         }
@@ -54,7 +54,7 @@ impl ZooKeeperRecipe {
         Some(client)
     }
 
-    async fn lock(&self, folder: &str, client: &Client) -> Option<OwnedLockClient> {
+    async fn take_lock(&self, folder: &str, client: &Client) -> Option<OwnedLockClient> {
         let acls = match self.account {
             Some(_) => Acls::creator_all(),
             None => Acls::anyone_all(),
@@ -79,7 +79,9 @@ impl ControlLock for ZooKeeperRecipe {
     ) -> Option<Box<dyn ControlHold>> {
         let folder = format!("/controls/{}", name.replace(' ', "-"));
         let client = self.client().await?;
-        let lock = timeout(wait, self.lock(&folder, &client)).await.ok()??;
+        let lock = timeout(wait, self.take_lock(&folder, &client))
+            .await
+            .ok()??;
         Some(Box::new(Held(lock)))
     }
 }

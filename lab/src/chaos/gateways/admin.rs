@@ -24,7 +24,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Returns an error if the node cannot be reached or cannot answer.
 pub(super) async fn look_up(node: SocketAddr, uid: &Uid) -> Result<Fact> {
     let from_us = now();
-    let answer = timeout(ANSWER_TIMEOUT, get(node, &format!("/v1/users/{uid}"))).await??;
+    let answer = timeout(ANSWER_TIMEOUT, get_json(node, &format!("/v1/users/{uid}"))).await??;
     let record = &answer["record"];
     let slots = record["slots"].as_object();
     let mut slots = slots.into_iter().flat_map(serde_json::Map::values);
@@ -38,7 +38,7 @@ pub(super) async fn look_up(node: SocketAddr, uid: &Uid) -> Result<Fact> {
     })
 }
 
-async fn get(node: SocketAddr, path: &str) -> Result<Value> {
+async fn get_json(node: SocketAddr, path: &str) -> Result<Value> {
     let mut stream = TcpStream::connect(node).await?;
     let request = format!(
         "GET {path} HTTP/1.1\r\nhost: {node}\r\nconnection: close\r\n\

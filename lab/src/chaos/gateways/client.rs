@@ -21,7 +21,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungsten
 use crate::chaos::history::now;
 
 /// A node that accepts no connection by then is stopped or dead.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The steps and frames of all clients, and the facts of the nemesis.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(super) struct Observations {
 }
 
 impl Observations {
-    fn saw(&self, stamp: &Seen, what: What) {
+    fn record_seen(&self, stamp: &Seen, what: What) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.push(Seen {
             at_us: now(),
@@ -40,7 +40,7 @@ impl Observations {
         });
     }
 
-    pub(super) fn fact(&self, fact: Fact) {
+    pub(super) fn record_fact(&self, fact: Fact) {
         let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
         facts.push(fact);
     }
@@ -61,9 +61,9 @@ impl Observations {
 pub(super) enum ClientState {
     /// The node has not answered yet.
     Waiting,
-    In(SessionId, Generation),
+    LoggedIn(SessionId, Generation),
     /// The node refused the login or ended the session, or the connection broke.
-    Out,
+    LoggedOut,
 }
 
 #[derive(Debug)]
@@ -94,8 +94,10 @@ impl Client {
         observations: Arc<Observations>,
     ) -> Result<Self> {
         let connecting = connect_async(format!("ws://{node}/ws"));
-        let (mut socket, _) = timeout(CONNECT, connecting).await.context("no answer")??;
-        observations.saw(&stamp, What::LoginSent);
+        let (mut socket, _) = timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .context("no answer")??;
+        observations.record_seen(&stamp, What::LoginSent);
         let login = json!({
             "type": "login", "token": token, "device": stamp.device, "class": "",
             "intent": "login", "acks": true,
@@ -119,16 +121,19 @@ impl Client {
     }
 
     /// Waits for the answer to the login, or for the end of the connection.
-    pub(super) async fn answered(&mut self) -> ClientState {
+    pub(super) async fn wait_for_answer(&mut self) -> ClientState {
         let answer = self.state.wait_for(|it| *it != ClientState::Waiting).await;
-        answer.map_or(ClientState::Out, |it| it.clone())
+        answer.map_or(ClientState::LoggedOut, |it| it.clone())
     }
 
     /// Waits until the client is logged out.
     pub(super) async fn wait_until_out(&mut self) {
         // The sender is gone only if the client's task has ended, and then the client is out as
         // well.
-        let _ = self.state.wait_for(|it| *it == ClientState::Out).await;
+        let _ = self
+            .state
+            .wait_for(|it| *it == ClientState::LoggedOut)
+            .await;
     }
 
     pub(super) fn send(&self, to: &Uid, id: String) {
@@ -137,9 +142,9 @@ impl Client {
     }
 
     /// Logs out, and waits until the connection is closed.
-    pub(super) async fn leave(mut self) {
+    pub(super) async fn log_out(mut self) {
         let _ = self.commands.send(ClientCommand::Leave);
-        let _ = timeout(CONNECT, self.wait_until_out()).await;
+        let _ = timeout(CONNECT_TIMEOUT, self.wait_until_out()).await;
     }
 }
 
@@ -157,31 +162,31 @@ impl ClientConnection {
                 command = asked.recv() => match command {
                     Some(ClientCommand::Send { to, id }) => self.send(to, id).await,
                     Some(ClientCommand::Leave) => {
-                        self.saw(What::Leaves);
+                        self.record_seen(What::Leaves);
                         self.send_frame(&json!({"type": "logout"})).await;
                         break self.close().await;
                     }
                     None => {
-                        self.saw(What::Leaves);
+                        self.record_seen(What::Leaves);
                         break;
                     }
                 },
-                frame = next(&mut self.socket) => match frame {
+                frame = next_frame(&mut self.socket) => match frame {
                     None => {
-                        self.saw(What::Closed);
+                        self.record_seen(What::Closed);
                         break;
                     }
-                    Some(frame) => if self.read(&frame).await {
+                    Some(frame) => if self.handle_frame(&frame).await {
                         break;
                     },
                 },
             }
         }
-        self.state_sender.send_replace(ClientState::Out);
+        self.state_sender.send_replace(ClientState::LoggedOut);
     }
 
-    fn saw(&self, what: What) {
-        self.observations.saw(&self.stamp, what);
+    fn record_seen(&self, what: What) {
+        self.observations.record_seen(&self.stamp, what);
     }
 
     async fn send_frame(&mut self, frame: &Value) {
@@ -190,17 +195,17 @@ impl ClientConnection {
     }
 
     async fn close(&mut self) {
-        let _ = timeout(CONNECT, self.socket.close(None)).await;
+        let _ = timeout(CONNECT_TIMEOUT, self.socket.close(None)).await;
     }
 
     async fn send(&mut self, to: Uid, id: String) {
         let frame = json!({"type": "send", "to": to, "body": id, "id": id});
-        self.saw(What::Sent { id, to: Some(to) });
+        self.record_seen(What::Sent { id, to: Some(to) });
         self.send_frame(&frame).await;
     }
 
     /// Records a frame. Returns whether the connection is over.
-    async fn read(&mut self, frame: &Value) -> bool {
+    async fn handle_frame(&mut self, frame: &Value) -> bool {
         let id = || frame["id"].as_str().unwrap_or_default().to_owned();
         let code = || serde_json::from_value(frame["code"].clone()).unwrap_or(Code::Denied);
         let session = || serde_json::from_value::<SessionId>(frame["session"].clone());
@@ -208,41 +213,45 @@ impl ClientConnection {
             "login_ok" => {
                 let Ok(session) = session() else { return true };
                 let r#gen = Generation::new(frame["gen"].as_u64().unwrap_or_default());
-                self.saw(What::LoginOk { session, r#gen });
+                self.record_seen(What::LoginOk { session, r#gen });
                 self.state_sender
-                    .send_replace(ClientState::In(session, r#gen));
+                    .send_replace(ClientState::LoggedIn(session, r#gen));
             }
             "offline" => {
-                self.saw(What::Told { code: code() });
-                self.state_sender.send_replace(ClientState::Out);
-                self.saw(What::Leaves);
+                self.record_seen(What::Told { code: code() });
+                self.state_sender.send_replace(ClientState::LoggedOut);
+                self.record_seen(What::Leaves);
                 self.send_frame(&json!({"type": "bye"})).await;
                 self.close().await;
                 return true;
             }
             "message" => {
-                self.saw(What::Message { id: id() });
+                self.record_seen(What::Message { id: id() });
                 if let Some(seq) = frame["seq"].as_u64() {
-                    self.saw(What::Acked { id: id() });
+                    self.record_seen(What::Acked { id: id() });
                     self.send_frame(&json!({"type": "ack", "seq": seq})).await;
                 }
             }
-            "sent" => self.saw(What::Outcome {
+            "sent" => self.record_seen(What::Outcome {
                 id: id(),
                 outcome: frame["outcome"].as_str().unwrap_or_default().to_owned(),
                 devices: serde_json::from_value(frame["devices"].clone()).unwrap_or_default(),
             }),
-            "busy" => return self.leave_refused(What::Busy).await,
-            "denied" => return self.leave_refused(What::Denied { code: code() }).await,
-            "superseded" => return self.leave_refused(What::Overtaken).await,
-            "error" if frame["code"] == "superseded" => self.saw(What::Refused),
-            "error" if frame["id"].is_string() => self.saw(What::Outcome {
+            "busy" => return self.record_refusal_and_close(What::Busy).await,
+            "denied" => {
+                return self
+                    .record_refusal_and_close(What::Denied { code: code() })
+                    .await;
+            }
+            "superseded" => return self.record_refusal_and_close(What::Overtaken).await,
+            "error" if frame["code"] == "superseded" => self.record_seen(What::Refused),
+            "error" if frame["id"].is_string() => self.record_seen(What::Outcome {
                 id: id(),
                 outcome: frame["code"].as_str().unwrap_or_default().to_owned(),
                 devices: None,
             }),
             "error" if frame["code"] == "unavailable" => {
-                return self.leave_refused(What::Busy).await;
+                return self.record_refusal_and_close(What::Busy).await;
             }
             _ => {}
         }
@@ -250,16 +259,16 @@ impl ClientConnection {
     }
 
     /// Records the refusal of a login and closes the connection.
-    async fn leave_refused(&mut self, what: What) -> bool {
-        self.saw(what);
-        self.saw(What::Leaves);
+    async fn record_refusal_and_close(&mut self, what: What) -> bool {
+        self.record_seen(what);
+        self.record_seen(What::Leaves);
         self.close().await;
         true
     }
 }
 
 /// Returns the next frame, or `None` after the other side has closed. Cancel safe.
-async fn next(socket: &mut Socket) -> Option<Value> {
+async fn next_frame(socket: &mut Socket) -> Option<Value> {
     loop {
         match socket.next().await? {
             Ok(Message::Text(text)) => return serde_json::from_str(&text).ok(),

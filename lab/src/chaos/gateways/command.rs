@@ -65,9 +65,9 @@ pub(crate) struct CommonOptions<'a> {
 /// Runs the command.
 pub(crate) async fn run(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<ExitCode> {
     let good = if run.planted {
-        planted(options, run).await?
+        run_planted(options, run).await?
     } else {
-        honest(options, run).await?
+        run_honest(options, run).await?
     };
     print_line(&format!("seed {}", run.seed))?;
     Ok(if good {
@@ -93,7 +93,7 @@ fn plan(options: &GatewayOptions, run: &CommonOptions<'_>, store: StoreKind) -> 
     }
 }
 
-async fn honest(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bool> {
+async fn run_honest(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bool> {
     let mut good = true;
     for store in run.stores {
         if *store == StoreKind::Memory {
@@ -113,14 +113,14 @@ async fn honest(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<boo
         }
         if let Some(folder) = run.out {
             let name = format!("gateways/{}-{}.json", store.key(), run.seed);
-            report::keep(folder, &name, &published(&plan, &result))?;
+            report::write_part(folder, &name, &published_figures(&plan, &result))?;
             report::render(folder)?;
         }
     }
     Ok(good)
 }
 
-fn published(plan: &GatewayPlan, result: &GatewayResult) -> GatewayFigures {
+fn published_figures(plan: &GatewayPlan, result: &GatewayResult) -> GatewayFigures {
     let looked_at = result.report.looked_at.iter();
     let violations = result.report.violations.iter().map(ToString::to_string);
     GatewayFigures {
@@ -167,10 +167,10 @@ fn print_broken(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<
         print_line(&format!("  and {} more", all.len() - 10))?;
     }
     print_line(&format!("  repeat: {}", plan.command()))?;
-    keep(plan, result, run)
+    save_history(plan, result, run)
 }
 
-fn keep(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<'_>) -> Result<()> {
+fn save_history(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<'_>) -> Result<()> {
     let Some(folder) = run.keep else {
         return Ok(());
     };
@@ -188,7 +188,7 @@ fn keep(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<'_>) -> 
 const TRIES: u64 = 3;
 
 /// Runs each planted bug on the store, and honest nodes on the same seeds.
-async fn planted(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bool> {
+async fn run_planted(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bool> {
     let bugs = match &options.node_bugs[..] {
         [] => NodeBug::value_variants(),
         some => some,
@@ -238,7 +238,7 @@ async fn planted(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bo
             unit: "events".into(),
             bugs: outcome,
         };
-        report::keep(folder, "planted/gateways.json", &planted)?;
+        report::write_part(folder, "planted/gateways.json", &planted)?;
         report::render(folder)?;
     }
     Ok(good)
@@ -263,11 +263,11 @@ async fn find_bug(
             .await
             .with_context(|| format!("{} with seed {seed}", outcome.name))?;
         outcome.effort += u64::try_from(result.history.nodes.len())?;
-        outcome.found = bug.found(&result.report);
+        outcome.found = bug.find_violation(&result.report);
         if outcome.found.is_some() {
             break;
         }
-        keep(&plan, &result, run)?;
+        save_history(&plan, &result, run)?;
     }
     Ok(outcome)
 }

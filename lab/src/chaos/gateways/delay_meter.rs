@@ -56,7 +56,7 @@ impl DelayMeter {
     }
 
     /// Returns the longest delay of this machine so far.
-    pub(super) fn late(&self) -> Duration {
+    pub(super) fn longest_delay(&self) -> Duration {
         let worst = self.worst.lock().unwrap_or_else(PoisonError::into_inner);
         Duration::from_micros(*worst)
     }

@@ -79,30 +79,30 @@ impl DeviceContext {
         }
     }
 
-    fn number(&self) -> u64 {
+    fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
 impl TestDevice {
     /// Logs in and out again and again until `stop` turns true.
-    pub(super) async fn come_and_go(mut self, mut stop: watch::Receiver<bool>) {
+    pub(super) async fn log_in_repeatedly(mut self, mut stop: watch::Receiver<bool>) {
         while !*stop.borrow() {
-            if let Some(client) = self.connect_to_any().await {
-                self.visit(client, &mut stop).await;
+            if let Some(client) = self.connect_to_random_node().await {
+                self.use_session(client, &mut stop).await;
             }
             self.pause(self.stay_times.pauses_ms).await;
         }
     }
 
     /// Connects to a random node. `None` means that the node cannot be reached.
-    async fn connect_to_any(&mut self) -> Option<Client> {
-        let address = self.context.addresses.any(&mut self.rng)?;
+    async fn connect_to_random_node(&mut self) -> Option<Client> {
+        let address = self.context.addresses.random(&mut self.rng)?;
         let key = TokenKey::new(KEY.as_bytes()).ok()?;
         let token = mint(&key, &self.uid, Duration::from_secs(3600)).ok()?;
         let stamp = Seen {
             at_us: 0,
-            client: self.context.number(),
+            client: self.context.next_number(),
             uid: self.uid.clone(),
             device: self.device.clone(),
             node: NodeId::new(&address.name).ok()?,
@@ -114,7 +114,7 @@ impl TestDevice {
             .ok()
     }
 
-    async fn visit(&mut self, mut client: Client, stop: &mut watch::Receiver<bool>) {
+    async fn use_session(&mut self, mut client: Client, stop: &mut watch::Receiver<bool>) {
         if self.rng.u32(..20) == 0 {
             // Some devices leave before the node has answered.
             self.pause(20).await;
@@ -126,11 +126,11 @@ impl TestDevice {
             false => Duration::MAX,
         };
         let answer = tokio::select! {
-            answer = client.answered() => answer,
-            () = SystemClock.sleep(patience) => ClientState::Out,
-            _ = stop.wait_for(|stop| *stop) => ClientState::Out,
+            answer = client.wait_for_answer() => answer,
+            () = SystemClock.sleep(patience) => ClientState::LoggedOut,
+            _ = stop.wait_for(|stop| *stop) => ClientState::LoggedOut,
         };
-        if !matches!(answer, ClientState::In(..)) {
+        if !matches!(answer, ClientState::LoggedIn(..)) {
             return;
         }
         if self.rng.u32(..4) == 0 {
@@ -148,23 +148,23 @@ impl TestDevice {
         }
         // In the other cases the connection breaks without a logout.
         if self.rng.u32(..3) > 0 {
-            client.leave().await;
+            client.log_out().await;
         }
     }
 
     fn send_to_random_account(&mut self, client: &Client) {
         let accounts = Arc::clone(&self.context.accounts);
         let to = &accounts[self.rng.usize(..accounts.len())];
-        client.send(to, format!("m{}", self.context.number()));
+        client.send(to, format!("m{}", self.context.next_number()));
     }
 
     /// Asks a random node for the session of this account. A failed request proves nothing, so it
     /// is not recorded.
     async fn look_up_own_account(&mut self) {
-        if let Some(address) = self.context.addresses.any(&mut self.rng)
+        if let Some(address) = self.context.addresses.random(&mut self.rng)
             && let Ok(fact) = look_up(address.admin, &self.uid).await
         {
-            self.context.observations.fact(fact);
+            self.context.observations.record_fact(fact);
         }
     }
 
@@ -181,8 +181,8 @@ impl TestDevice {
     pub(super) async fn log_in(&mut self, within: Duration) -> Result<Client> {
         let until = SystemClock.now() + within;
         while SystemClock.now() < until {
-            if let Some(mut client) = self.connect_to_any().await
-                && matches!(client.answered().await, ClientState::In(..))
+            if let Some(mut client) = self.connect_to_random_node().await
+                && matches!(client.wait_for_answer().await, ClientState::LoggedIn(..))
             {
                 return Ok(client);
             }

@@ -84,7 +84,7 @@ impl NodeNemesis {
         group: &mut NodeGroup,
         running_store: &mut RunningStore,
     ) -> Result<()> {
-        self.heal(group, running_store, now()).await?;
+        self.heal_due(group, running_store, now()).await?;
         if self.active.len() < MAX_ACTIVE && !self.kinds.is_empty() {
             let kind = self.kinds[self.rng.usize(..self.kinds.len())];
             self.inject(kind, group, running_store)?;
@@ -94,7 +94,7 @@ impl NodeNemesis {
         Ok(())
     }
 
-    fn duration(&mut self) -> Micros {
+    fn draw_duration(&mut self) -> Micros {
         let longest = self.lease.mul_f32(match self.rng.u32(..4) {
             0 => 2.0,
             _ => 0.5,
@@ -108,8 +108,8 @@ impl NodeNemesis {
         group: &mut NodeGroup,
         running_store: &mut RunningStore,
     ) -> Result<()> {
-        let (at, any) = (self.rng.usize(..group.nodes.len()), self.rng.usize(..64));
-        let (from, mut lasts) = (now(), self.duration());
+        let (at, pick) = (self.rng.usize(..group.nodes.len()), self.rng.usize(..64));
+        let (from, mut lasts) = (now(), self.draw_duration());
         let node_is_whole = group.nodes[at].is_up()
             && !self
                 .active
@@ -134,13 +134,13 @@ impl NodeNemesis {
         let node = &group.nodes[at];
         let remedy = match kind {
             NodeFaultKind::StopServer if store_is_whole => {
-                NodeRemedy::ResumeServer(running_store.pause(any)?)
+                NodeRemedy::ResumeServer(running_store.pause(pick)?)
             }
             NodeFaultKind::KillServer if store_is_whole => {
-                NodeRemedy::RestartServer(running_store.kill(any))
+                NodeRemedy::RestartServer(running_store.kill(pick))
             }
             NodeFaultKind::LockFile if store_is_whole => {
-                let path = running_store.file().context("a file")?.to_owned();
+                let path = running_store.database_path().context("a file")?.to_owned();
                 NodeRemedy::UnlockFile(tokio::spawn(database_file::keep_locked(path)))
             }
             _ if !node_is_whole => return Ok(()),
@@ -151,7 +151,7 @@ impl NodeNemesis {
             NodeFaultKind::KillNode => {
                 let id = node.id()?;
                 group.kill(at)?;
-                self.observations.fact(Fact::Killed {
+                self.observations.record_fact(Fact::Killed {
                     node: id,
                     at_us: now(),
                 });
@@ -196,7 +196,7 @@ impl NodeNemesis {
     }
 
     /// Heals all faults whose end is not after `by`, and records a fact about each.
-    async fn heal(
+    async fn heal_due(
         &mut self,
         group: &mut NodeGroup,
         running_store: &mut RunningStore,
@@ -213,7 +213,7 @@ impl NodeNemesis {
                     let node = &group.nodes[at];
                     node.signal(Signal::CONT)?;
                     let id = node.id()?;
-                    self.observations.fact(Fact::Paused {
+                    self.observations.record_fact(Fact::Paused {
                         node: id,
                         from_us: from,
                         to_us: now(),
@@ -221,7 +221,7 @@ impl NodeNemesis {
                     // The stopped node may have held the lock of the file, so no other node could
                     // write.
                     if running_store.kind == StoreKind::Sqlite {
-                        self.note_no_store(None, from);
+                        self.record_store_outage(None, from);
                     }
                 }
                 NodeRemedy::StartNode(at) => group.start_process(at)?,
@@ -233,16 +233,16 @@ impl NodeNemesis {
                 }
                 NodeRemedy::ResumeServer(paused) => {
                     running_store.resume(paused)?;
-                    self.note_no_store(None, from);
+                    self.record_store_outage(None, from);
                 }
                 NodeRemedy::RestartServer(at) => {
-                    block_in_place(|| running_store.revive(at))?;
-                    self.note_no_store(None, from);
+                    block_in_place(|| running_store.restart_server(at))?;
+                    self.record_store_outage(None, from);
                 }
                 NodeRemedy::UnlockFile(holding) => {
                     holding.abort();
                     let _ = holding.await;
-                    self.note_no_store(None, from);
+                    self.record_store_outage(None, from);
                 }
             }
         }
@@ -252,7 +252,7 @@ impl NodeNemesis {
     /// Lets other nodes reach a node again.
     fn restore_peers(&self, node: &NodeProcess, from_us: Micros) -> Result<()> {
         node.peers.pass();
-        self.observations.fact(Fact::Unreachable {
+        self.observations.record_fact(Fact::Unreachable {
             node: node.id()?,
             from_us,
             to_us: now() + RECONNECT_US,
@@ -263,7 +263,7 @@ impl NodeNemesis {
     /// Lets a node reach the store again.
     fn restore_store(&self, node: &NodeProcess, from_us: Micros) -> Result<()> {
         node.store.iter().for_each(FaultProxy::pass);
-        self.note_no_store(Some(node.id()?), from_us);
+        self.record_store_outage(Some(node.id()?), from_us);
         Ok(())
     }
 
@@ -273,12 +273,12 @@ impl NodeNemesis {
         group: &mut NodeGroup,
         running_store: &mut RunningStore,
     ) -> Result<()> {
-        self.heal(group, running_store, Micros::MAX).await
+        self.heal_due(group, running_store, Micros::MAX).await
     }
 
     /// Records that a node, or each node, could not rely on the store.
-    fn note_no_store(&self, node: Option<NodeId>, from_us: Micros) {
-        self.observations.fact(Fact::NoStore {
+    fn record_store_outage(&self, node: Option<NodeId>, from_us: Micros) {
+        self.observations.record_fact(Fact::NoStore {
             node,
             from_us,
             to_us: now() + RECONNECT_US,

@@ -54,7 +54,7 @@ impl NodeSettings {
         }
     }
 
-    pub(super) fn variable(&self) -> Result<(&'static str, String)> {
+    pub(super) fn environment_variable(&self) -> Result<(&'static str, String)> {
         Ok((SETTINGS, serde_json::to_string(self)?))
     }
 
@@ -87,10 +87,10 @@ pub(crate) fn serve(settings: NodeSettings) -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(Box::pin(started(settings)))
+    runtime.block_on(Box::pin(run_node(settings)))
 }
 
-async fn started(settings: NodeSettings) -> Result<()> {
+async fn run_node(settings: NodeSettings) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let store = open_store(&settings).await;
     let gateway = loop {
@@ -106,7 +106,7 @@ async fn started(settings: NodeSettings) -> Result<()> {
     print_json(&gateway.ready())?;
     let printer = thread::Builder::new()
         .name("events".into())
-        .spawn(move || print(events))?;
+        .spawn(move || print_events(events))?;
     gateway
         .run(async move {
             terminate.recv().await;
@@ -126,7 +126,7 @@ async fn open_store(settings: &NodeSettings) -> Store {
         match distlock::open(settings.url.as_str()).await {
             Ok(store) => {
                 return match settings.bug {
-                    Some(bug) => bug.into_store(&store, settings.number),
+                    Some(bug) => bug.wrap_store(&store, settings.number),
                     None => store,
                 };
             }
@@ -136,7 +136,7 @@ async fn open_store(settings: &NodeSettings) -> Store {
 }
 
 /// Prints each event. Missed events show as a gap in the numbers.
-fn print(mut events: Receiver<Event>) {
+fn print_events(mut events: Receiver<Event>) {
     loop {
         match events.blocking_recv() {
             Ok(event) => {

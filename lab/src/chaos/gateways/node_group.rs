@@ -39,7 +39,7 @@ pub(super) struct NodeAddress {
 pub(super) struct NodeAddresses(Arc<Mutex<Vec<NodeAddress>>>);
 
 impl NodeAddresses {
-    pub(super) fn any(&self, rng: &mut Rng) -> Option<NodeAddress> {
+    pub(super) fn random(&self, rng: &mut Rng) -> Option<NodeAddress> {
         let all = self.all();
         (!all.is_empty()).then(|| all[rng.usize(..all.len())].clone())
     }
@@ -96,23 +96,23 @@ pub(super) struct NodeGroup {
     pub(super) addresses: NodeAddresses,
     program: PathBuf,
     /// The output of processes that have ended.
-    past: Vec<String>,
+    earlier_outputs: Vec<String>,
     /// Nodes that ended although the nemesis did not kill them, with the end of their output.
     pub(super) crashes: Vec<String>,
 }
 
 impl NodeGroup {
-    /// Starts `nodes` nodes with the settings `like`, and waits until all of them are up.
+    /// Starts `nodes` nodes with the settings `template`, and waits until all of them are up.
     pub(super) async fn start(
         nodes: u32,
-        like: &NodeSettings,
+        template: &NodeSettings,
         running_store: &RunningStore,
     ) -> Result<Self> {
         let mut group = Self {
             nodes: Vec::new(),
             addresses: NodeAddresses::default(),
             program: env::current_exe().context("this program")?,
-            past: Vec::new(),
+            earlier_outputs: Vec::new(),
             crashes: Vec::new(),
         };
         for number in 1..=nodes {
@@ -128,7 +128,7 @@ impl NodeGroup {
                 url: running_store.url_through(&store),
                 peer_listen: address.to_string(),
                 peer_advertise: peers.address().to_string(),
-                ..like.clone()
+                ..template.clone()
             };
             group.nodes.push(NodeProcess {
                 settings,
@@ -147,7 +147,7 @@ impl NodeGroup {
 
     /// Starts the process of a node that has none. The node is up later.
     pub(super) fn start_process(&mut self, at: usize) -> Result<()> {
-        let (name, value) = self.nodes[at].settings.variable()?;
+        let (name, value) = self.nodes[at].settings.environment_variable()?;
         let process = Process::spawn(Command::new(&self.program).env(name, value))?;
         self.nodes[at].process = Some(process);
         Ok(())
@@ -161,13 +161,13 @@ impl NodeGroup {
         let mut process = node.process.take().context("a node")?;
         process.signal(Signal::KILL)?;
         block_in_place(|| process.wait(EXIT_TIMEOUT))?;
-        self.past.push(process.output());
+        self.earlier_outputs.push(process.output());
         Ok(())
     }
 
     /// Adds nodes that have started to the known addresses. Records a crashed node, and restarts
     /// it.
-    pub(super) fn replace_crashed(&mut self) -> Result<()> {
+    pub(super) fn update_processes(&mut self) -> Result<()> {
         for at in 0..self.nodes.len() {
             let node = &mut self.nodes[at];
             let Some(process) = &mut node.process else {
@@ -198,7 +198,7 @@ impl NodeGroup {
         let group = Mutex::new(self);
         eventually_async("the nodes are up", START_TIMEOUT, async || {
             let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
-            group.replace_crashed().ok()?;
+            group.update_processes().ok()?;
             group.nodes.iter().all(NodeProcess::is_up).then_some(())
         })
         .await
@@ -208,7 +208,11 @@ impl NodeGroup {
     pub(super) fn output(&self) -> Vec<String> {
         let running = self.nodes.iter().filter_map(|it| it.process.as_ref());
         let running = running.map(Process::output);
-        self.past.iter().cloned().chain(running).collect()
+        self.earlier_outputs
+            .iter()
+            .cloned()
+            .chain(running)
+            .collect()
     }
 }
 

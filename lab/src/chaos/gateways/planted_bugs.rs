@@ -43,7 +43,7 @@ const ACCOUNT_PREFIX: &str = "sess/";
 
 impl NodeBug {
     /// Returns the invariants that the bug may break; the checker must find one of them broken.
-    const fn breaks(self) -> &'static [Invariant] {
+    const fn may_break(self) -> &'static [Invariant] {
         match self {
             Self::ConfirmsBeforeTheWrite => &[I1, I7],
             Self::TrustsItsMemory => &[I1, I2, I3, I4, I5, I11],
@@ -62,9 +62,9 @@ impl NodeBug {
     }
 
     /// Returns one violation that the bug explains, as text.
-    pub(super) fn found(self, report: &Report) -> Option<String> {
+    pub(super) fn find_violation(self, report: &Report) -> Option<String> {
         let mut violations = report.violations.iter();
-        let found = violations.find(|it| self.breaks().contains(&it.invariant));
+        let found = violations.find(|it| self.may_break().contains(&it.invariant));
         found.map(ToString::to_string)
     }
 
@@ -75,15 +75,15 @@ impl NodeBug {
     }
 
     /// Wraps an honest store in a layer with this bug.
-    pub(super) fn into_store(self, store: &Store, number: u32) -> Store {
+    pub(super) fn wrap_store(self, store: &Store, number: u32) -> Store {
         if self == Self::LeaseNeverEnds {
-            return planted_bugs::into_store(StoreBug::RenewalErrorIsSuccess, store, number);
+            return planted_bugs::wrap_store(StoreBug::RenewalErrorIsSuccess, store, number);
         }
         let records = BuggyAccountRecords {
             inner: store.records(),
             bug: self,
             written: Arc::default(),
-            early: Arc::default(),
+            unwritten: Arc::default(),
         };
         Store::new(store.lock(), records.into_records())
     }
@@ -99,12 +99,12 @@ struct BuggyAccountRecords {
     /// The last value that this node wrote.
     written: RememberedRecords,
     /// Values that this node has confirmed but not written yet.
-    early: RememberedRecords,
+    unwritten: RememberedRecords,
 }
 
 impl BuggyAccountRecords {
     /// Writes the value whatever the version of the record is.
-    async fn force(&self, key: &RecordKey, value: &[u8]) -> Result<Written> {
+    async fn overwrite(&self, key: &RecordKey, value: &[u8]) -> Result<Written> {
         loop {
             let there = self.inner.get(key).await?;
             let expect = there.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
@@ -114,18 +114,18 @@ impl BuggyAccountRecords {
         }
     }
 
-    fn write_later(&self, key: &RecordKey, value: &[u8]) -> Written {
+    fn confirm_and_write_later(&self, key: &RecordKey, value: &[u8]) -> Written {
         let version = Version::new(u64::MAX);
         let entry = Entry::new(version, value.to_vec(), None);
-        locked(&self.early).insert(key.clone(), entry);
+        locked(&self.unwritten).insert(key.clone(), entry);
         let (mine, key, value) = (self.clone(), key.clone(), value.to_vec());
         tokio::spawn(async move {
             SystemClock.sleep(CONFIRMATION_LEAD).await;
             // If the store is down, the write happens even later.
-            while mine.force(&key, &value).await.is_err() {
+            while mine.overwrite(&key, &value).await.is_err() {
                 SystemClock.sleep(CONFIRMATION_LEAD).await;
             }
-            locked(&mine.early).remove(&key);
+            locked(&mine.unwritten).remove(&key);
         });
         Written::Stored(version)
     }
@@ -149,7 +149,7 @@ impl RecordsLayer for BuggyAccountRecords {
             return self.inner.get(key).await;
         }
         let remembered = match self.bug {
-            NodeBug::ConfirmsBeforeTheWrite => locked(&self.early).get(key).cloned(),
+            NodeBug::ConfirmsBeforeTheWrite => locked(&self.unwritten).get(key).cloned(),
             NodeBug::TrustsItsMemory => locked(&self.written).get(key).cloned(),
             NodeBug::LosesSight if fastrand::u32(..6) == 0 => return Ok(None),
             _ => None,
@@ -165,8 +165,8 @@ impl RecordsLayer for BuggyAccountRecords {
             return self.inner.put(key, value, expect).await;
         }
         let written = match self.bug {
-            NodeBug::ConfirmsBeforeTheWrite => self.write_later(key, value),
-            NodeBug::TrustsItsMemory | NodeBug::LosesSight => self.force(key, value).await?,
+            NodeBug::ConfirmsBeforeTheWrite => self.confirm_and_write_later(key, value),
+            NodeBug::TrustsItsMemory | NodeBug::LosesSight => self.overwrite(key, value).await?,
             _ => self.inner.put(key, value, expect).await?,
         };
         if let Written::Stored(version) = written {

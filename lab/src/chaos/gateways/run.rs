@@ -34,11 +34,11 @@ const ACCOUNTS: u32 = 6;
 /// Number of devices of each account.
 const DEVICES: u32 = 3;
 /// Time-out for a healed store to answer, and for directory and clients to agree.
-const SETTLE_TIME: Duration = Duration::from_secs(60);
+const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time-out for the last output of the nodes.
-const LAST_EVENTS: Duration = Duration::from_secs(3);
+const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(3);
 /// With a planted bug, directory and clients may never agree.
-const SETTLE_TIME_WITH_BUG: Duration = Duration::from_secs(8);
+const AGREEMENT_TIMEOUT_WITH_BUG: Duration = Duration::from_secs(8);
 
 /// The plan of one run: the store, the number of nodes, the faults and the duration.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -84,7 +84,7 @@ impl GatewayPlan {
 }
 
 /// Returns the times of all nodes. They are short, so that many leases expire in a run.
-fn rules(slack: Duration) -> Rules {
+fn node_times(slack: Duration) -> Rules {
     let mut rules = Rules::default();
     rules.lock_ttl = Duration::from_secs(2);
     rules.lock_wait = Duration::from_secs(2);
@@ -96,7 +96,7 @@ fn rules(slack: Duration) -> Rules {
     rules
 }
 
-fn settings(rules: &Rules, bug: Option<NodeBug>) -> NodeSettings {
+fn node_settings(rules: &Rules, bug: Option<NodeBug>) -> NodeSettings {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or_default();
     NodeSettings {
         node: String::new(),
@@ -125,9 +125,9 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
     let mut running_store =
         tokio::task::spawn_blocking(move || RunningStore::start(kind, &path, false)).await??;
     let meter = DelayMeter::start();
-    let rules = rules(Duration::ZERO);
+    let rules = node_times(Duration::ZERO);
     let mut group =
-        NodeGroup::start(plan.nodes, &settings(&rules, plan.bug), &running_store).await?;
+        NodeGroup::start(plan.nodes, &node_settings(&rules, plan.bug), &running_store).await?;
     let observations = Arc::new(Observations::default());
     let accounts: Vec<_> = (0..ACCOUNTS)
         .map(|at| Uid::new(format!("account{at}")))
@@ -148,13 +148,13 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
         for number in 0..DEVICES {
             let mut test_device = test_device(&context, uid, &format!("device{number}"), &mut rng)?;
             test_device.stay_times = stay_times;
-            devices.spawn(test_device.come_and_go(stopped.clone()));
+            devices.spawn(test_device.log_in_repeatedly(stopped.clone()));
         }
     }
     let until = SystemClock.now() + Duration::from_secs(plan.seconds);
     while SystemClock.now() < until {
         nemesis.step(&mut group, &mut running_store).await?;
-        group.replace_crashed()?;
+        group.update_processes()?;
     }
     nemesis.heal_all(&mut group, &mut running_store).await?;
     let mut problems = Vec::new();
@@ -163,26 +163,27 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
     while let Some(ended) = devices.join_next().await {
         ended?;
     }
-    let settle_time = if plan.bug.is_some() {
-        SETTLE_TIME_WITH_BUG
+    let agreement_timeout = if plan.bug.is_some() {
+        AGREEMENT_TIMEOUT_WITH_BUG
     } else {
-        SETTLE_TIME
+        AGREEMENT_TIMEOUT
     };
-    let (records, logged_in) = settle(
+    let (records, logged_in) = log_in_and_compare(
         &context,
         &running_store,
         &mut rng,
-        settle_time,
+        agreement_timeout,
         &mut problems,
     )
     .await?;
     // Some output of the nodes may still be in a pipe.
-    let calm = eventually_async("a clean report", LAST_EVENTS, async || {
-        let (report, _) = judged(&group, &observations, &records, meter.late()).ok()?;
+    let calm = eventually_async("a clean report", LAST_EVENTS_TIMEOUT, async || {
+        let (report, _) =
+            run_checker(&group, &observations, &records, meter.longest_delay()).ok()?;
         report.is_clean().then_some(())
     });
     drop(calm.await);
-    let (report, history) = judged(&group, &observations, &records, meter.late())?;
+    let (report, history) = run_checker(&group, &observations, &records, meter.longest_delay())?;
     // Clients stay logged in until the report is made, so that no logout looks like a disagreement.
     drop(logged_in);
     problems.extend(group.crashes.iter().cloned());
@@ -216,16 +217,16 @@ fn test_device(
 }
 
 /// Logs in each account once more, and waits until the directory names exactly these clients.
-async fn settle(
+async fn log_in_and_compare(
     context: &DeviceContext,
     running_store: &RunningStore,
     rng: &mut Rng,
-    settle_time: Duration,
+    agreement_timeout: Duration,
     problems: &mut Vec<String>,
 ) -> Result<(BTreeMap<Uid, UserRecord>, Vec<Client>)> {
     let store = distlock::open(running_store.url()).await?;
     let locker = store.locker();
-    eventually_async("the healed store answers", SETTLE_TIME, async || {
+    eventually_async("the healed store answers", AGREEMENT_TIMEOUT, async || {
         locker.health().await.ok()
     })
     .await?;
@@ -233,7 +234,7 @@ async fn settle(
     let mut found = BTreeMap::new();
     for uid in context.accounts.iter() {
         match test_device(context, uid, "last", rng)?
-            .log_in(settle_time)
+            .log_in(agreement_timeout)
             .await
         {
             Ok(client) => logged_in.push((uid, client)),
@@ -242,14 +243,15 @@ async fn settle(
     }
     for (uid, client) in &logged_in {
         let records = store.records();
-        let agreed_record =
-            eventually_async("directory and clients agree", settle_time, async || {
-                agreed_record(&*records, uid, client).await.ok()?
-            });
+        let agreed_record = eventually_async(
+            "directory and clients agree",
+            agreement_timeout,
+            async || agreed_record(&*records, uid, client).await.ok()?,
+        );
         match agreed_record.await {
             Ok(record) => {
                 found.insert((*uid).clone(), record);
-                context.observations.fact(Fact::Quiet {
+                context.observations.record_fact(Fact::Quiet {
                     uid: (*uid).clone(),
                     at_us: now(),
                 });
@@ -260,7 +262,7 @@ async fn settle(
     for (uid, _) in &logged_in {
         for address in context.addresses.all() {
             match look_up(address.admin, uid).await {
-                Ok(fact) => context.observations.fact(fact),
+                Ok(fact) => context.observations.record_fact(fact),
                 Err(error) => problems.push(format!("{} on {uid}: {error:#}", address.name)),
             }
         }
@@ -282,7 +284,7 @@ async fn agreed_record(
         return Ok(None);
     };
     let record = UserRecord::parse(uid, &entry.value)?;
-    let ClientState::In(session, _) = client.state() else {
+    let ClientState::LoggedIn(session, _) = client.state() else {
         return Ok(None);
     };
     let named: Vec<_> = record.sessions().map(|(_, session)| session).collect();
@@ -291,7 +293,7 @@ async fn agreed_record(
 }
 
 /// Runs the checker over everything that was recorded until now.
-fn judged(
+fn run_checker(
     group: &NodeGroup,
     observations: &Observations,
     records: &BTreeMap<Uid, UserRecord>,
@@ -309,6 +311,6 @@ fn judged(
         history.read_node(said.lines().filter(whole))?;
     }
     history.clients.sort_by_key(|seen| seen.at_us);
-    let report = check(&history, &rules(late));
+    let report = check(&history, &node_times(late));
     Ok((report, history))
 }

@@ -8,7 +8,7 @@ use distlock_harness::{Direction, FaultProxy};
 use tokio::task::block_in_place;
 
 use super::{
-    active::{Remedy, lost_by_failover},
+    active::{Remedy, failover_excuse},
     kinds::FaultKind,
 };
 use crate::chaos::{
@@ -19,8 +19,8 @@ use crate::chaos::{
 /// A request that arrives in small parts takes about this many pauses.
 const TRICKLE_PAUSES: u32 = 40;
 
-/// Breaks the connections of one proxy. `any` chooses the direction of a half-close.
-pub(super) fn break_connections(kind: FaultKind, proxy: &FaultProxy, delay: Duration, any: usize) {
+/// Breaks the connections of one proxy. `pick` chooses the direction of a half-close.
+pub(super) fn break_connections(kind: FaultKind, proxy: &FaultProxy, delay: Duration, pick: usize) {
     match kind {
         FaultKind::CutConnections => proxy.refuse(),
         FaultKind::ForsakeWorker => proxy.forsake_clients(),
@@ -29,7 +29,7 @@ pub(super) fn break_connections(kind: FaultKind, proxy: &FaultProxy, delay: Dura
         FaultKind::StopReplies => proxy.stop(Direction::ToClient),
         FaultKind::BlackHole => proxy.black_hole(),
         FaultKind::Trickle => proxy.trickle(delay / TRICKLE_PAUSES),
-        FaultKind::HalfClose if any.is_multiple_of(2) => {
+        FaultKind::HalfClose if pick.is_multiple_of(2) => {
             proxy.half_close(Direction::ToServer);
         }
         FaultKind::HalfClose => proxy.half_close(Direction::ToClient),
@@ -41,21 +41,23 @@ pub(super) fn break_connections(kind: FaultKind, proxy: &FaultProxy, delay: Dura
     }
 }
 
-/// Breaks one server or the data of a store. `any` chooses the server.
+/// Breaks one server or the data of a store. `pick` chooses the server.
 pub(super) fn break_store(
     kind: FaultKind,
     mut fault: InjectedFault,
     running_store: &mut RunningStore,
-    any: usize,
+    pick: usize,
 ) -> Result<(InjectedFault, Option<Remedy>)> {
     let remedy = match kind {
         FaultKind::StopServer => {
-            fault.excuse = lost_by_failover(block_in_place(|| running_store.may_lose_by(any)));
-            Some(Remedy::ResumeServer(running_store.pause(any)?))
+            fault.excuse =
+                failover_excuse(block_in_place(|| running_store.would_hit_primary(pick)));
+            Some(Remedy::ResumeServer(running_store.pause(pick)?))
         }
         FaultKind::KillServer => {
-            fault.excuse = lost_by_failover(block_in_place(|| running_store.may_lose_by(any)));
-            Some(Remedy::RestartServer(running_store.kill(any)))
+            fault.excuse =
+                failover_excuse(block_in_place(|| running_store.would_hit_primary(pick)));
+            Some(Remedy::RestartServer(running_store.kill(pick)))
         }
         FaultKind::WipeServer => {
             fault.excuse = Some(block_in_place(|| running_store.wipe())?);
@@ -73,7 +75,7 @@ pub(super) fn break_store(
             None
         }
         _ => {
-            fault.excuse = Some(block_in_place(|| running_store.forget_all())?);
+            fault.excuse = Some(block_in_place(|| running_store.delete_all_data())?);
             fault.to = now();
             None
         }

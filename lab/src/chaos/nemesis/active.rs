@@ -31,17 +31,17 @@ pub(super) enum Remedy {
     UnlockFile(JoinHandle<Result<()>>),
     /// Gives the servers memory again.
     FreeMemory,
-    /// Lets a former leader take part again. `noted` tells whether another server leads and the
+    /// Lets a former leader take part again. `recorded` tells whether another server leads and the
     /// fault is in the history.
     ReadmitLeader {
         former: FormerLeader,
-        noted: bool,
+        recorded: bool,
     },
-    /// Waits until healed servers agree. `noted` tells whether the fault is in the history already.
+    /// Waits until healed servers agree. `recorded` tells whether the fault is in the history already.
     AwaitAgreement {
-        noted: bool,
+        recorded: bool,
         /// The server that was down, if it may lead again.
-        led: Option<usize>,
+        restarted: Option<usize>,
     },
 }
 
@@ -51,7 +51,7 @@ pub(super) const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(40);
 pub(super) const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Fails if healed servers have not agreed for too long.
-pub(super) fn check_agreement_time(fault: &InjectedFault) -> Result<()> {
+pub(super) fn fail_if_agreement_is_overdue(fault: &InjectedFault) -> Result<()> {
     ensure!(
         now() < fault.from + as_micros(AGREEMENT_TIMEOUT + REPLACEMENT_TIMEOUT),
         "the servers did not agree again after {} of {}",
@@ -63,7 +63,7 @@ pub(super) fn check_agreement_time(fault: &InjectedFault) -> Result<()> {
 
 /// Returns the exception that the documentation allows after a failover to a server that may lack
 /// acknowledged writes.
-pub(super) fn lost_by_failover(may_lose: bool) -> Option<Excuse> {
+pub(super) fn failover_excuse(may_lose: bool) -> Option<Excuse> {
     may_lose.then_some(Excuse::FailedOver)
 }
 

@@ -13,7 +13,7 @@ use tokio::task::block_in_place;
 
 use super::{
     actions::{break_connections, break_store, force_release},
-    active::{ActiveFault, Remedy, check_agreement_time},
+    active::{ActiveFault, Remedy, fail_if_agreement_is_overdue},
     kinds::FaultKind,
 };
 use crate::chaos::{
@@ -53,7 +53,7 @@ impl Nemesis {
         running_store: &mut RunningStore,
         admin: Option<&Locker>,
     ) -> Result<()> {
-        self.heal(worker_group, running_store, now()).await?;
+        self.heal_due(worker_group, running_store, now()).await?;
         if self.active.len() < MAX_ACTIVE
             && !self.kinds.is_empty()
             && let kind = self.kinds[self.rng.usize(..self.kinds.len())]
@@ -63,17 +63,17 @@ impl Nemesis {
         {
             match remedy {
                 Some(remedy) => self.active.push(ActiveFault { fault, remedy }),
-                None => worker_group.referee.note(0, Event::Fault(fault)),
+                None => worker_group.referee.record(0, Event::Fault(fault)),
             }
         }
         let gap = self.longest_ttl.mul_f32(self.rng.f32() / 2.0);
-        self.watch(worker_group, running_store, gap + Duration::from_millis(20))
+        self.wait_and_watch_leaders(worker_group, running_store, gap + Duration::from_millis(20))
             .await;
         Ok(())
     }
 
     /// Heals all faults whose end is not after `by`.
-    pub(crate) async fn heal(
+    pub(crate) async fn heal_due(
         &mut self,
         worker_group: &mut WorkerGroup,
         running_store: &mut RunningStore,
@@ -94,7 +94,7 @@ impl Nemesis {
                     let (from, to) = (fault.from, now());
                     worker_group
                         .referee
-                        .note(worker, Event::Stalled { from, to });
+                        .record(worker, Event::Stalled { from, to });
                 }
                 Remedy::RestoreConnections { member, worker } => {
                     if let Some(member) = worker_group.member(member, worker) {
@@ -104,36 +104,41 @@ impl Nemesis {
                     }
                 }
                 Remedy::ResumeServer(paused) => {
-                    let led = paused.place();
+                    let restarted = paused.index();
                     running_store.resume(paused)?;
                     if fault.excuse.is_some() {
-                        self.await_agreement(fault, false, led);
+                        self.keep_active_until_agreement(fault, false, restarted);
                         continue;
                     }
                 }
                 Remedy::RestartServer(at) => {
-                    block_in_place(|| running_store.revive(at))?;
+                    block_in_place(|| running_store.restart_server(at))?;
                     if fault.excuse.is_some() {
-                        self.await_agreement(fault, false, Some(at));
+                        self.keep_active_until_agreement(fault, false, Some(at));
                         continue;
                     }
                 }
                 Remedy::FreeMemory => block_in_place(|| running_store.limit_memory(false))?,
-                Remedy::ReadmitLeader { former, noted } => {
-                    self.readmit(former, noted, fault, running_store)?;
+                Remedy::ReadmitLeader { former, recorded } => {
+                    self.readmit_leader(former, recorded, fault, running_store)?;
                     continue;
                 }
-                Remedy::AwaitAgreement { noted, led } => {
+                Remedy::AwaitAgreement {
+                    recorded,
+                    restarted,
+                } => {
                     if !block_in_place(|| running_store.is_settled()) {
-                        check_agreement_time(&fault)?;
-                        self.await_agreement(fault, noted, led);
+                        fail_if_agreement_is_overdue(&fault)?;
+                        self.keep_active_until_agreement(fault, recorded, restarted);
                         continue;
                     }
                     // The same server leads again, so no acknowledged write is lost.
-                    if led.is_some_and(|at| block_in_place(|| running_store.may_lose_by(at))) {
+                    if restarted
+                        .is_some_and(|at| block_in_place(|| running_store.would_hit_primary(at)))
+                    {
                         fault.excuse = None;
                     }
-                    if noted {
+                    if recorded {
                         continue;
                     }
                 }
@@ -143,7 +148,7 @@ impl Nemesis {
                 }
             }
             fault.to = now();
-            worker_group.referee.note(0, Event::Fault(fault));
+            worker_group.referee.record(0, Event::Fault(fault));
         }
         Ok(())
     }
@@ -154,11 +159,13 @@ impl Nemesis {
         worker_group: &mut WorkerGroup,
         running_store: &mut RunningStore,
     ) -> Result<()> {
-        self.heal(worker_group, running_store, Micros::MAX).await?;
+        self.heal_due(worker_group, running_store, Micros::MAX)
+            .await?;
         while !self.active.is_empty() {
-            self.watch(worker_group, running_store, AGREEMENT_PAUSE)
+            self.wait_and_watch_leaders(worker_group, running_store, AGREEMENT_PAUSE)
                 .await;
-            self.heal(worker_group, running_store, Micros::MAX).await?;
+            self.heal_due(worker_group, running_store, Micros::MAX)
+                .await?;
         }
         Ok(())
     }
@@ -166,16 +173,16 @@ impl Nemesis {
     /// Tells whether a fault is active that may excuse a violation but is not in the history yet.
     pub(crate) fn has_open_excuse(&self) -> bool {
         self.active.iter().any(|ActiveFault { fault, remedy }| {
-            let noted = matches!(
+            let recorded = matches!(
                 remedy,
-                Remedy::ReadmitLeader { noted: true, .. }
-                    | Remedy::AwaitAgreement { noted: true, .. }
+                Remedy::ReadmitLeader { recorded: true, .. }
+                    | Remedy::AwaitAgreement { recorded: true, .. }
             );
-            fault.excuse.is_some() && !noted
+            fault.excuse.is_some() && !recorded
         })
     }
 
-    fn duration(&mut self) -> Micros {
+    fn draw_duration(&mut self) -> Micros {
         let longest = self
             .longest_ttl
             .mul_f32(if self.rng.u32(..4) == 0 { 3.0 } else { 1.0 });
@@ -191,7 +198,7 @@ impl Nemesis {
         running_store: &mut RunningStore,
         admin: Option<&Locker>,
     ) -> Result<Option<(InjectedFault, Option<Remedy>)>> {
-        let (from, lasts) = (now(), self.duration());
+        let (from, lasts) = (now(), self.draw_duration());
         let mut fault = InjectedFault {
             kind: kind.key(),
             target: running_store.kind.key(),
@@ -214,7 +221,7 @@ impl Nemesis {
                 Remedy::ResumeWorker { .. } | Remedy::RestoreConnections { .. }
             )
         });
-        let any = self.rng.usize(..64);
+        let pick = self.rng.usize(..64);
         let worker = worker_group.members[member].worker;
         let of_worker = |fault: &mut InjectedFault| fault.target = format!("worker {worker}");
         let remedy = match kind {
@@ -240,7 +247,7 @@ impl Nemesis {
                 None
             }
             FaultKind::LockFile if store_is_whole => {
-                let path = running_store.file().context("a file")?.to_owned();
+                let path = running_store.database_path().context("a file")?.to_owned();
                 Some(Remedy::UnlockFile(tokio::spawn(
                     database_file::keep_locked(path),
                 )))
@@ -261,7 +268,7 @@ impl Nemesis {
                 of_worker(&mut fault);
                 let delay = Duration::from_micros(lasts / 4);
                 for proxy in &worker_group.members[member].proxies {
-                    break_connections(kind, proxy, delay, any);
+                    break_connections(kind, proxy, delay, pick);
                 }
                 Some(Remedy::RestoreConnections { member, worker })
             }
@@ -273,7 +280,7 @@ impl Nemesis {
             | FaultKind::ForgetAll
                 if store_is_whole =>
             {
-                return break_store(kind, fault, running_store, any).map(Some);
+                return break_store(kind, fault, running_store, pick).map(Some);
             }
             _ if store_is_whole => {
                 return self
@@ -310,7 +317,7 @@ impl Nemesis {
                 Some(Remedy::ResumeWorker { member, worker })
             }
             _ => {
-                worker_group.replace(member, running_store).await?;
+                worker_group.kill_and_replace(member, running_store).await?;
                 // The store was a part of the killed process.
                 fault.excuse = running_store.is_in_process().then_some(Excuse::LostHistory);
                 fault.to = now();

@@ -110,7 +110,7 @@ impl FaultKind {
                 store,
                 StoreKind::Mariadb | StoreKind::Mysql | StoreKind::Postgres
             ),
-            Self::Failover => store.tells_addresses(),
+            Self::Failover => store.announces_addresses(),
             Self::DeposePrimary => matches!(store, StoreKind::RedisSentinel),
             // These faults need a proxy between a worker and the servers.
             Self::CutConnections
@@ -123,7 +123,8 @@ impl FaultKind {
             | Self::Trickle
             | Self::HalfClose
             | Self::DuplicateConnect => {
-                !matches!(store, StoreKind::Memory | StoreKind::Sqlite) && !store.tells_addresses()
+                !matches!(store, StoreKind::Memory | StoreKind::Sqlite)
+                    && !store.announces_addresses()
             }
         }
     }

@@ -7,7 +7,7 @@ use distlock::{Clock as _, Locker, SystemClock};
 use tokio::task::block_in_place;
 
 use super::{
-    active::{ActiveFault, REPLACEMENT_TIMEOUT, Remedy, as_micros, lost_by_failover},
+    active::{ActiveFault, REPLACEMENT_TIMEOUT, Remedy, as_micros, failover_excuse},
     injector::{AGREEMENT_PAUSE, Nemesis},
     kinds::FaultKind,
 };
@@ -27,7 +27,7 @@ impl Nemesis {
         running_store: &mut RunningStore,
         admin: Option<&Locker>,
     ) -> Result<Option<(InjectedFault, Option<Remedy>)>> {
-        let any = self.rng.usize(..64);
+        let pick = self.rng.usize(..64);
         let removal = match kind {
             FaultKind::FillMemory => {
                 block_in_place(|| running_store.limit_memory(true))?;
@@ -72,12 +72,15 @@ impl Nemesis {
             _ => return Ok(None),
         };
         fault.from = now();
-        let Some(former) = block_in_place(|| running_store.remove_leader(removal, any))? else {
+        let Some(former) = block_in_place(|| running_store.remove_leader(removal, pick))? else {
             return Ok(None);
         };
-        fault.excuse = lost_by_failover(running_store.kind != StoreKind::Zookeeper);
-        let noted = false;
-        Ok(Some((fault, Some(Remedy::ReadmitLeader { former, noted }))))
+        fault.excuse = failover_excuse(running_store.kind != StoreKind::Zookeeper);
+        let recorded = false;
+        Ok(Some((
+            fault,
+            Some(Remedy::ReadmitLeader { former, recorded }),
+        )))
     }
 
     /// Waits, and meanwhile records the fault of each former leader that another server has
@@ -85,7 +88,7 @@ impl Nemesis {
     ///
     /// For the verdict the fault ends when another server leads. No exception is documented for a
     /// violation more than one lease later.
-    pub(super) async fn watch(
+    pub(super) async fn wait_and_watch_leaders(
         &mut self,
         worker_group: &WorkerGroup,
         running_store: &RunningStore,
@@ -96,20 +99,20 @@ impl Nemesis {
         loop {
             let mut waits = false;
             for ActiveFault { fault, remedy } in &mut self.active {
-                let Remedy::ReadmitLeader { former, noted } = remedy else {
+                let Remedy::ReadmitLeader { former, recorded } = remedy else {
                     continue;
                 };
-                if *noted {
+                if *recorded {
                     continue;
                 }
                 if !block_in_place(|| running_store.is_replaced(*former)) {
                     waits = true;
                     continue;
                 }
-                *noted = true;
+                *recorded = true;
                 let lasts = fault.to.saturating_sub(fault.from);
                 fault.to = now();
-                worker_group.referee.note(0, Event::Fault(fault.clone()));
+                worker_group.referee.record(0, Event::Fault(fault.clone()));
                 // The verdict has its copy, so the new end only puts off the readmission. A former
                 // leader that still answers stays cut off for some leases after its
                 // replacement.
@@ -133,31 +136,34 @@ impl Nemesis {
     }
 
     /// Lets a former leader take part again, once another server leads and the fault is over.
-    pub(super) fn readmit(
+    pub(super) fn readmit_leader(
         &mut self,
         former: FormerLeader,
-        noted: bool,
+        recorded: bool,
         fault: InjectedFault,
         running_store: &mut RunningStore,
     ) -> Result<()> {
-        if !noted && now() < fault.from + as_micros(REPLACEMENT_TIMEOUT) {
-            let remedy = Remedy::ReadmitLeader { former, noted };
+        if !recorded && now() < fault.from + as_micros(REPLACEMENT_TIMEOUT) {
+            let remedy = Remedy::ReadmitLeader { former, recorded };
             self.active.push(ActiveFault { fault, remedy });
             return Ok(());
         }
         block_in_place(|| running_store.rejoin(former))?;
-        self.await_agreement(fault, noted, None);
+        self.keep_active_until_agreement(fault, recorded, None);
         Ok(())
     }
 
     /// Lets no other server fault begin until the servers agree again.
-    pub(super) fn await_agreement(
+    pub(super) fn keep_active_until_agreement(
         &mut self,
         fault: InjectedFault,
-        noted: bool,
-        led: Option<usize>,
+        recorded: bool,
+        restarted: Option<usize>,
     ) {
-        let remedy = Remedy::AwaitAgreement { noted, led };
+        let remedy = Remedy::AwaitAgreement {
+            recorded,
+            restarted,
+        };
         self.active.push(ActiveFault { fault, remedy });
     }
 }

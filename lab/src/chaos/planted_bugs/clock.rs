@@ -13,9 +13,9 @@ use distlock::{Clock, Moment, Sleep, SystemClock};
 
 /// Shows the right time, but never ends a sleep.
 #[derive(Debug)]
-pub(super) struct NoAlarms;
+pub(super) struct NeverEndsSleep;
 
-impl Clock for NoAlarms {
+impl Clock for NeverEndsSleep {
     fn now(&self) -> Moment {
         SystemClock.now()
     }
@@ -49,7 +49,7 @@ impl Clock for SleepsTooLong {
 
 /// Advances only while its process runs, as a clock of processor time does.
 #[derive(Debug)]
-pub(super) struct StandsStill {
+pub(super) struct StopsWithProcess {
     started: Moment,
     ran_us: Arc<AtomicU64>,
 }
@@ -59,7 +59,7 @@ const TICK: Duration = Duration::from_millis(2);
 /// Longest time that one reading adds. A longer gap means that the process was stopped.
 const LONGEST_STEP: Duration = Duration::from_millis(20);
 
-impl StandsStill {
+impl StopsWithProcess {
     pub(super) fn start() -> Self {
         let ran_us = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&ran_us);
@@ -81,7 +81,7 @@ impl StandsStill {
     }
 }
 
-impl Clock for StandsStill {
+impl Clock for StopsWithProcess {
     fn now(&self) -> Moment {
         self.started + Duration::from_micros(self.ran_us.load(Ordering::SeqCst))
     }

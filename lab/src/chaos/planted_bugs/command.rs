@@ -69,7 +69,7 @@ pub(in crate::chaos) async fn run(chaos: &ChaosOptions, seed: u64) -> Result<Exi
             unit: "operations".into(),
             bugs,
         };
-        report::keep(folder, "planted/stores.json", &planted)?;
+        report::write_part(folder, "planted/stores.json", &planted)?;
         report::render(folder)?;
     }
     Ok(exit_code(good))
@@ -83,7 +83,7 @@ async fn find_bug(
     twins: &mut Twins,
 ) -> Result<PlantedBugResult> {
     let mut outcome = PlantedBugResult::of(&bug, bug.store().key(), first);
-    let mut plan = RunPlan::of(bug.store(), seconds, first);
+    let mut plan = RunPlan::for_store(bug.store(), seconds, first);
     plan.bug = Some(bug);
     // A bug shows soon if many tasks compete for few locks.
     plan.brief_tasks = 0;
@@ -101,7 +101,7 @@ async fn find_bug(
         outcome.effort += verdict.operations;
         let found = verdict
             .broken()
-            .find(|it| bug.breaks().contains(&it.promise));
+            .find(|it| bug.may_break().contains(&it.promise));
         if let Some(found) = found {
             outcome.found = Some(format!("{}: {}", found.promise, found.detail));
             break;
@@ -109,7 +109,7 @@ async fn find_bug(
     }
     plan.bug = None;
     // A failover needs more time than a short run has.
-    if !bug.needs_a_group() {
+    if !bug.needs_failover() {
         plan.seconds = TWIN_SECONDS.min(seconds);
     }
     outcome.twin_is_clean = twins.is_clean(&plan).await?;

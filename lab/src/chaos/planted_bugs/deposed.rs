@@ -27,9 +27,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 /// an error. The client then uses the server directly, so no majority of sentinels confirms a
 /// lease.
 pub(super) async fn with_stale_primary(url: &str) -> Result<Store> {
-    let sentinels = SentinelClient::of(url)?;
-    let (at, store) = sentinels.open().await?;
-    Ok(around(
+    let sentinels = SentinelClient::from_url(url)?;
+    let (at, store) = sentinels.open_primary().await?;
+    Ok(wrap_store(
         &store,
         at,
         BelievedLeader::Primary(Arc::new(sentinels)),
@@ -46,14 +46,14 @@ pub(super) async fn with_trusted_server(url: &str, worker: u32) -> Result<Store>
     let store = distlock::open(format!("{before}@{host}/{behind}").as_str()).await?;
     let at = host.parse()?;
     let epoch = AtomicU64::default();
-    Ok(around(
+    Ok(wrap_store(
         &store,
         at,
         BelievedLeader::Leader(Arc::new(EnsembleServer { at, epoch })),
     ))
 }
 
-fn around(store: &Store, at: SocketAddr, belief: BelievedLeader) -> Store {
+fn wrap_store(store: &Store, at: SocketAddr, belief: BelievedLeader) -> Store {
     let lock = DeposedLock {
         capabilities: store.lock().capabilities().clone(),
         inner: Mutex::new((at, store.lock())),
@@ -93,7 +93,7 @@ struct EnsembleServer {
 
 impl SentinelClient {
     /// Reads `redis+sentinel://:PASSWORD@HOST,HOST/NAME?..`.
-    fn of(url: &str) -> Result<Self> {
+    fn from_url(url: &str) -> Result<Self> {
         let (_, rest) = url.split_once("://:").context("a password")?;
         let (password, rest) = rest.split_once('@').context("a host")?;
         let (hosts, rest) = rest.split_once('/').context("a name")?;
@@ -106,7 +106,7 @@ impl SentinelClient {
     }
 
     /// Returns the primary that the first answering sentinel names.
-    async fn ask(&self) -> Result<SocketAddr> {
+    async fn current_primary(&self) -> Result<SocketAddr> {
         let (password, name) = (&self.password, &self.primary);
         let question = format!("AUTH {password}\r\nSENTINEL GET-MASTER-ADDR-BY-NAME {name}\r\n");
         // The answer is `+OK`, `*2`, and twice a length and a text.
@@ -123,8 +123,8 @@ impl SentinelClient {
         anyhow::bail!("no sentinel names a primary")
     }
 
-    async fn open(&self) -> Result<(SocketAddr, Store)> {
-        let at = self.ask().await?;
+    async fn open_primary(&self) -> Result<(SocketAddr, Store)> {
+        let at = self.current_primary().await?;
         let url = format!("redis://:{}@{at}", self.password);
         Ok((at, distlock::open(url.as_str()).await?))
     }
@@ -145,17 +145,17 @@ impl EnsembleServer {
 
 impl BelievedLeader {
     /// Removes the feed of losses from a grant, so that the client hears of no loss.
-    async fn without_losses(&self, mut attempt: Attempt<Grant>) -> Attempt<Grant> {
+    async fn without_loss_feed(&self, mut attempt: Attempt<Grant>) -> Attempt<Grant> {
         if let (Self::Leader(server), Attempt::Acquired(grant)) = (self, &mut attempt) {
             grant.loss = LossFeed::silent();
-            server.remember().await;
+            server.remember_epoch().await;
         }
         attempt
     }
 }
 
 impl EnsembleServer {
-    async fn remember(&self) {
+    async fn remember_epoch(&self) {
         if let Some(epoch) = self.epoch().await {
             self.epoch.store(epoch, Ordering::SeqCst);
         }
@@ -176,7 +176,7 @@ impl EnsembleServer {
         let answer = timeout(ANSWER_TIMEOUT, inner.renew(lease, renewal)).await;
         match (answer, lease.token) {
             (Ok(Ok(Renewed::Extended { token, .. })), _) => {
-                self.remember().await;
+                self.remember_epoch().await;
                 Ok(believed(token))
             }
             // The session has ended, or the server cannot prove that it is alive.
@@ -200,9 +200,9 @@ impl DeposedLock {
     }
 
     /// Returns the answer. After an error it asks the sentinels for the primary again.
-    async fn after_error<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
+    async fn switch_after_error<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
         if let (Err(_), BelievedLeader::Primary(sentinels)) = (&answer, &self.belief)
-            && let Ok((at, store)) = sentinels.open().await
+            && let Ok((at, store)) = sentinels.open_primary().await
         {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             if inner.0 != at {
@@ -221,7 +221,7 @@ impl DistLock for DeposedLock {
 
     async fn reopen(&self) -> distlock::Result<Arc<dyn DistLock>> {
         let at = self.inner.lock().unwrap_or_else(PoisonError::into_inner).0;
-        let inner = self.after_error(self.inner().reopen().await).await?;
+        let inner = self.switch_after_error(self.inner().reopen().await).await?;
         Ok(Arc::new(Self {
             capabilities: self.capabilities.clone(),
             inner: Mutex::new((at, inner)),
@@ -233,14 +233,14 @@ impl DistLock for DeposedLock {
         let answer = self.inner().try_acquire(request).await;
         Ok(self
             .belief
-            .without_losses(self.after_error(answer).await?)
+            .without_loss_feed(self.switch_after_error(answer).await?)
             .await)
     }
 
     async fn contend(&self, request: &AcquireRequest) -> distlock::Result<Box<dyn Contender>> {
         let answer = self.inner().contend(request).await;
         Ok(Box::new(DeposedContender {
-            inner: self.after_error(answer).await?,
+            inner: self.switch_after_error(answer).await?,
             belief: self.belief.clone(),
         }))
     }
@@ -248,22 +248,27 @@ impl DistLock for DeposedLock {
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> distlock::Result<Renewed> {
         let inner = self.inner();
         match &self.belief {
-            BelievedLeader::Primary(_) => self.after_error(inner.renew(lease, renewal).await).await,
+            BelievedLeader::Primary(_) => {
+                self.switch_after_error(inner.renew(lease, renewal).await)
+                    .await
+            }
             BelievedLeader::Leader(server) => server.renew(&*inner, lease, renewal).await,
         }
     }
 
     async fn release(&self, lease: &Lease) -> distlock::Result<ReleaseOutcome> {
-        self.after_error(self.inner().release(lease).await).await
+        self.switch_after_error(self.inner().release(lease).await)
+            .await
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> distlock::Result<HandOver> {
-        self.after_error(self.inner().hand_over(lease, next).await)
+        self.switch_after_error(self.inner().hand_over(lease, next).await)
             .await
     }
 
     async fn inspect(&self, name: &LockName) -> distlock::Result<LockInfo> {
-        self.after_error(self.inner().inspect(name).await).await
+        self.switch_after_error(self.inner().inspect(name).await)
+            .await
     }
 
     async fn list(
@@ -272,7 +277,7 @@ impl DistLock for DeposedLock {
         after: Option<&LockName>,
         limit: u32,
     ) -> distlock::Result<Vec<LockInfo>> {
-        self.after_error(self.inner().list(prefix, after, limit).await)
+        self.switch_after_error(self.inner().list(prefix, after, limit).await)
             .await
     }
 
@@ -281,12 +286,12 @@ impl DistLock for DeposedLock {
         name: &LockName,
         expected: FencingToken,
     ) -> distlock::Result<Forced> {
-        self.after_error(self.inner().force_release(name, expected).await)
+        self.switch_after_error(self.inner().force_release(name, expected).await)
             .await
     }
 
     async fn health(&self) -> distlock::Result<Health> {
-        self.after_error(self.inner().health().await).await
+        self.switch_after_error(self.inner().health().await).await
     }
 
     async fn close(&self) {
@@ -304,7 +309,7 @@ impl Contender for DeposedContender {
     async fn attempt(&mut self) -> distlock::Result<Attempt<Grant>> {
         Ok(self
             .belief
-            .without_losses(self.inner.attempt().await?)
+            .without_loss_feed(self.inner.attempt().await?)
             .await)
     }
 

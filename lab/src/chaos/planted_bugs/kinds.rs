@@ -95,7 +95,7 @@ pub(crate) enum StoreBug {
 
 impl StoreBug {
     /// Returns the promises that the bug may break; the verdict must find one of them broken.
-    pub(crate) const fn breaks(self) -> &'static [Promise] {
+    pub(crate) const fn may_break(self) -> &'static [Promise] {
         use Promise::*;
         match self {
             Self::ReleaseWithoutOwner
@@ -156,7 +156,7 @@ impl StoreBug {
     }
 
     /// Tells whether the bug shows only in a failover.
-    pub(crate) const fn needs_a_group(self) -> bool {
+    pub(crate) const fn needs_failover(self) -> bool {
         matches!(self, Self::DeposedPrimary | Self::DeposedLeader)
     }
 

@@ -65,11 +65,11 @@ impl BuggyLock {
         }
     }
 
-    fn is(&self, bug: StoreBug) -> bool {
+    fn has_bug(&self, bug: StoreBug) -> bool {
         self.bug == bug
     }
 
-    fn around(&self, inner: Arc<dyn DistLock>) -> Self {
+    fn with_inner(&self, inner: Arc<dyn DistLock>) -> Self {
         Self {
             inner,
             bug: self.bug,
@@ -78,14 +78,14 @@ impl BuggyLock {
         }
     }
 
-    fn name(&self, name: &LockName) -> LockName {
-        if !self.is(StoreBug::KeysByProcess) {
+    fn stored_name(&self, name: &LockName) -> LockName {
+        if !self.has_bug(StoreBug::KeysByProcess) {
             return name.clone();
         }
         LockName::new(format!("{name}-{}", self.worker % 2)).unwrap_or_else(|_| name.clone())
     }
 
-    fn lease(&self, lease: &Lease) -> Lease {
+    fn stored_lease(&self, lease: &Lease) -> Lease {
         let same_token = !matches!(
             self.bug,
             StoreBug::TokensStandStill
@@ -95,28 +95,28 @@ impl BuggyLock {
                 | StoreBug::HandOverKeepsToken
         );
         Lease::new(
-            self.name(&lease.name),
+            self.stored_name(&lease.name),
             lease.owner,
             lease.token.filter(|_| same_token),
         )
     }
 
-    fn ttl(&self, ttl: Ttl) -> Ttl {
-        if self.is(StoreBug::LeaseRoundedDown) {
+    fn requested_ttl(&self, ttl: Ttl) -> Ttl {
+        if self.has_bug(StoreBug::LeaseRoundedDown) {
             Ttl::new(ttl.duration() / 2).unwrap_or(ttl)
         } else {
             ttl
         }
     }
 
-    fn request(&self, request: &AcquireRequest) -> AcquireRequest {
+    fn changed_request(&self, request: &AcquireRequest) -> AcquireRequest {
         let mut request = request.clone();
-        request.name = self.name(&request.name);
-        request.ttl = self.ttl(request.ttl);
+        request.name = self.stored_name(&request.name);
+        request.ttl = self.requested_ttl(request.ttl);
         request
     }
 
-    fn token(&self, token: FencingToken) -> FencingToken {
+    fn reported_token(&self, token: FencingToken) -> FencingToken {
         let made = match self.bug {
             StoreBug::TokensStandStill => 1,
             StoreBug::TokensByProcess => self.state.counted.fetch_add(1, Ordering::SeqCst) + 1,
@@ -131,7 +131,7 @@ impl BuggyLock {
     }
 
     /// Returns the validity that the bug reports for a request sent at `sent`.
-    fn valid_for(&self, valid_for: Duration, sent: Moment) -> Duration {
+    fn reported_validity(&self, valid_for: Duration, sent: Moment) -> Duration {
         match self.bug {
             StoreBug::ValidFromReceipt => valid_for + SystemClock.now().since(sent),
             StoreBug::ValidTooLong | StoreBug::LeadersStay => valid_for * 3,
@@ -140,20 +140,20 @@ impl BuggyLock {
         }
     }
 
-    fn with_bug(&self, mut grant: Grant, sent: Moment) -> Grant {
-        grant.token = self.token(grant.token);
-        grant.valid_for = self.valid_for(grant.valid_for, sent);
+    fn reported_grant(&self, mut grant: Grant, sent: Moment) -> Grant {
+        grant.token = self.reported_token(grant.token);
+        grant.valid_for = self.reported_validity(grant.valid_for, sent);
         grant
     }
 
     /// Delays some answers, as a slow network does.
-    async fn slow_network(&self, ttl: Ttl) {
-        if self.is(StoreBug::ValidFromReceipt) && fastrand::u32(..3) == 0 {
+    async fn delay_some_answers(&self, ttl: Ttl) {
+        if self.has_bug(StoreBug::ValidFromReceipt) && fastrand::u32(..3) == 0 {
             SystemClock.sleep(ttl.duration() * 2 / 3).await;
         }
     }
 
-    async fn evict(&self, name: &LockName) -> Result<bool> {
+    async fn force_release_holder(&self, name: &LockName) -> Result<bool> {
         let held = self.inner.inspect(name).await?.held;
         match held.and_then(|held| held.token) {
             Some(token) => Ok(self.inner.force_release(name, token).await? == Forced::Released),
@@ -162,14 +162,14 @@ impl BuggyLock {
     }
 
     /// Applies the bugs that act before the request.
-    async fn before(&self, request: &AcquireRequest) -> Result<()> {
+    async fn act_before_request(&self, request: &AcquireRequest) -> Result<()> {
         match self.bug {
             StoreBug::ChecksThenSets if self.inner.inspect(&request.name).await?.held.is_none() => {
-                SystemClock.sleep(some_millis(5)).await;
-                self.evict(&request.name).await?;
+                SystemClock.sleep(random_millis(5)).await;
+                self.force_release_holder(&request.name).await?;
             }
             StoreBug::ReaperEatsLiveRows if fastrand::u32(..4) == 0 => {
-                self.evict(&request.name).await?;
+                self.force_release_holder(&request.name).await?;
             }
             StoreBug::MemoryLeaks => locked(&self.state.kept).push(vec![1; 2 << 20]),
             StoreBug::DescriptorsLeak => {
@@ -182,15 +182,15 @@ impl BuggyLock {
     }
 
     /// Applies the bugs that change the answer.
-    async fn after(
+    async fn change_answer(
         &self,
         request: &AcquireRequest,
         sent: Moment,
         answer: Attempt<Grant>,
     ) -> Result<Attempt<Grant>> {
-        self.slow_network(request.ttl).await;
+        self.delay_some_answers(request.ttl).await;
         let Attempt::Busy(holder) = answer else {
-            let grant = answer.map(|grant| self.with_bug(grant, sent));
+            let grant = answer.map(|grant| self.reported_grant(grant, sent));
             if let Attempt::Acquired(grant) = &grant {
                 *locked(&self.state.last) = Some(LastGrant {
                     name: request.name.clone(),
@@ -225,7 +225,7 @@ impl BuggyLock {
             }
             (StoreBug::TakesOverEarly, Some(left)) => left < request.ttl.duration() / 2,
             (StoreBug::DeletesTheExpired, Some(left)) if fastrand::bool() => {
-                SystemClock.sleep(left + some_millis(60)).await;
+                SystemClock.sleep(left + random_millis(60)).await;
                 true
             }
             _ => false,
@@ -233,12 +233,12 @@ impl BuggyLock {
         if !taken {
             return Ok(Attempt::Busy(holder));
         }
-        self.evict(&request.name).await?;
+        self.force_release_holder(&request.name).await?;
         self.inner.try_acquire(request).await
     }
 }
 
-fn taken_for_success(token: FencingToken, renewal: &Renewal) -> Renewed {
+fn pretended_renewal(token: FencingToken, renewal: &Renewal) -> Renewed {
     Renewed::Extended {
         valid_for: renewal.ttl.duration(),
         epoch: Epoch::new(""),
@@ -247,7 +247,7 @@ fn taken_for_success(token: FencingToken, renewal: &Renewal) -> Renewed {
     }
 }
 
-fn some_millis(most: u64) -> Duration {
+fn random_millis(most: u64) -> Duration {
     Duration::from_millis(fastrand::u64(..=most))
 }
 
@@ -262,51 +262,52 @@ impl DistLock for BuggyLock {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        Ok(Arc::new(self.around(self.inner.reopen().await?)))
+        Ok(Arc::new(self.with_inner(self.inner.reopen().await?)))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        let request = self.request(request);
+        let request = self.changed_request(request);
         let sent = SystemClock.now();
-        self.before(&request).await?;
+        self.act_before_request(&request).await?;
         let answer = self.inner.try_acquire(&request).await?;
-        self.after(&request, sent, answer).await
+        self.change_answer(&request, sent, answer).await
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        let request = self.request(request);
+        let request = self.changed_request(request);
         Ok(Box::new(BuggyContender {
             inner: self.inner.contend(&request).await?,
-            of: self.around(Arc::clone(&self.inner)),
+            lock: self.with_inner(Arc::clone(&self.inner)),
             request,
         }))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         let mut asked = *renewal;
-        asked.ttl = self.ttl(renewal.ttl);
-        if self.is(StoreBug::TicketsReused) && matches!(renewal.ticket, TicketStep::Redeem(_)) {
+        asked.ttl = self.requested_ttl(renewal.ttl);
+        if self.has_bug(StoreBug::TicketsReused) && matches!(renewal.ticket, TicketStep::Redeem(_))
+        {
             asked.ticket = TicketStep::Keep;
         }
         if let (StoreBug::MinimumIsIgnored, Some(token)) = (self.bug, lease.token)
             && renewal.ttl.duration() < ANY_TTL
         {
-            self.inner.release(&self.lease(lease)).await?;
-            return Ok(taken_for_success(token, renewal));
+            self.inner.release(&self.stored_lease(lease)).await?;
+            return Ok(pretended_renewal(token, renewal));
         }
         let sent = SystemClock.now();
-        let lease_there = self.lease(lease);
+        let lease_there = self.stored_lease(lease);
         let renewing = self.inner.renew(&lease_there, &asked);
         let renewed = match (self.bug, lease.token) {
             (StoreBug::RenewalErrorIsSuccess, Some(token)) => {
                 match timeout(ANSWER_TIMEOUT, renewing).await {
                     Ok(Ok(renewed)) => renewed,
-                    Ok(Err(_)) | Err(_) => return Ok(taken_for_success(token, renewal)),
+                    Ok(Err(_)) | Err(_) => return Ok(pretended_renewal(token, renewal)),
                 }
             }
             _ => renewing.await?,
         };
-        self.slow_network(renewal.ttl).await;
+        self.delay_some_answers(renewal.ttl).await;
         Ok(match renewed {
             Renewed::Extended {
                 valid_for,
@@ -314,15 +315,15 @@ impl DistLock for BuggyLock {
                 token,
                 loss,
             } => Renewed::Extended {
-                valid_for: self.valid_for(valid_for, sent),
+                valid_for: self.reported_validity(valid_for, sent),
                 epoch,
                 // The token that this bug gave out must stay the same.
                 token: lease.token.unwrap_or(token),
                 loss,
             },
             Renewed::NotHeld(reason) => match lease.token {
-                Some(token) if self.is(StoreBug::RenewalAlwaysSucceeds) => {
-                    taken_for_success(token, renewal)
+                Some(token) if self.has_bug(StoreBug::RenewalAlwaysSucceeds) => {
+                    pretended_renewal(token, renewal)
                 }
                 _ => Renewed::NotHeld(reason),
             },
@@ -330,21 +331,21 @@ impl DistLock for BuggyLock {
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        let mine = self.lease(lease);
+        let mine = self.stored_lease(lease);
         let done = Ok(ReleaseOutcome::Released {
             others_waiting: None,
         });
         match self.bug {
             StoreBug::ReleaseDoesNothing => done,
-            StoreBug::ReleaseWithoutOwner if self.evict(&mine.name).await? => done,
+            StoreBug::ReleaseWithoutOwner if self.force_release_holder(&mine.name).await? => done,
             StoreBug::ReleaseInTwoSteps => {
                 let held = self.inner.inspect(&mine.name).await?.held;
                 if held.and_then(|it| it.token) == mine.token {
                     // In half of the releases something happens between the two steps.
                     if fastrand::bool() {
-                        SystemClock.sleep(some_millis(1_500)).await;
+                        SystemClock.sleep(random_millis(1_500)).await;
                     }
-                    self.evict(&mine.name).await?;
+                    self.force_release_holder(&mine.name).await?;
                 }
                 done
             }
@@ -354,21 +355,24 @@ impl DistLock for BuggyLock {
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
         let sent = SystemClock.now();
-        let next = self.request(next);
-        if self.is(StoreBug::HandOverInTwoSteps) {
+        let next = self.changed_request(next);
+        if self.has_bug(StoreBug::HandOverInTwoSteps) {
             let held = self.inner.inspect(&next.name).await?.held;
             if held.and_then(|it| it.token) == lease.token {
-                SystemClock.sleep(some_millis(1_000)).await;
-                self.evict(&next.name).await?;
+                SystemClock.sleep(random_millis(1_000)).await;
+                self.force_release_holder(&next.name).await?;
                 if let Attempt::Acquired(grant) = self.inner.try_acquire(&next).await? {
                     return Ok(HandOver::Done(grant));
                 }
             }
         }
-        let answer = self.inner.hand_over(&self.lease(lease), &next).await?;
+        let answer = self
+            .inner
+            .hand_over(&self.stored_lease(lease), &next)
+            .await?;
         Ok(match answer {
             HandOver::Done(grant) => {
-                let mut grant = self.with_bug(grant, sent);
+                let mut grant = self.reported_grant(grant, sent);
                 if let (StoreBug::HandOverKeepsToken, Some(token)) = (self.bug, lease.token) {
                     grant.token = token;
                 }
@@ -379,7 +383,7 @@ impl DistLock for BuggyLock {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        self.inner.inspect(&self.name(name)).await
+        self.inner.inspect(&self.stored_name(name)).await
     }
 
     async fn list(
@@ -392,7 +396,9 @@ impl DistLock for BuggyLock {
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        self.inner.force_release(&self.name(name), expected).await
+        self.inner
+            .force_release(&self.stored_name(name), expected)
+            .await
     }
 
     async fn health(&self) -> Result<Health> {
@@ -406,7 +412,7 @@ impl DistLock for BuggyLock {
 
 struct BuggyContender {
     inner: Box<dyn Contender>,
-    of: BuggyLock,
+    lock: BuggyLock,
     request: AcquireRequest,
 }
 
@@ -414,9 +420,9 @@ struct BuggyContender {
 impl Contender for BuggyContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         let sent = SystemClock.now();
-        self.of.before(&self.request).await?;
+        self.lock.act_before_request(&self.request).await?;
         let answer = self.inner.attempt().await?;
-        self.of.after(&self.request, sent, answer).await
+        self.lock.change_answer(&self.request, sent, answer).await
     }
 
     fn is_first(&self) -> bool {

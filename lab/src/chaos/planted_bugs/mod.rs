@@ -15,5 +15,5 @@ mod records;
 pub(in crate::chaos) use self::{
     command::run,
     kinds::StoreBug,
-    open::{into_store, open},
+    open::{open, wrap_store},
 };

@@ -28,7 +28,7 @@ pub(super) struct BuggyRecords {
 type Cache = Arc<Mutex<HashMap<String, (Moment, Option<Entry>)>>>;
 
 impl BuggyRecords {
-    pub(super) fn around(inner: Arc<dyn Records>, bug: StoreBug) -> Arc<dyn Records> {
+    pub(super) fn wrap(inner: Arc<dyn Records>, bug: StoreBug) -> Arc<dyn Records> {
         let planted = Self {
             inner,
             bug,
@@ -56,19 +56,19 @@ impl RecordsLayer for BuggyRecords {
             return self.inner.get(key).await;
         }
         let now = SystemClock.now();
-        let cached = self.cached(|cache| cache.get(key.as_str()).cloned());
+        let cached = self.with_cache(|cache| cache.get(key.as_str()).cloned());
         if let Some((at, entry)) = cached
             && now.since(at) < CACHE_TIME
         {
             return Ok(entry);
         }
         let entry = self.inner.get(key).await?;
-        self.cached(|cache| cache.insert(key.as_str().to_owned(), (now, entry.clone())));
+        self.with_cache(|cache| cache.insert(key.as_str().to_owned(), (now, entry.clone())));
         Ok(entry)
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        if self.bug.forgets(key) {
+        if self.bug.drops_write_of(key) {
             return Ok(Written::Stored(Version::new(1)));
         }
         if self.bug == StoreBug::WritesAreForgotten
@@ -110,7 +110,7 @@ impl RecordsLayer for BuggyRecords {
 
 impl StoreBug {
     /// Tells whether the bug confirms a write of this record without sending it.
-    fn forgets(self, key: &RecordKey) -> bool {
+    fn drops_write_of(self, key: &RecordKey) -> bool {
         let of = match self {
             Self::StartsAreForgotten => "periodic/start/",
             Self::EffectsAreForgotten => "once/",
@@ -122,7 +122,7 @@ impl StoreBug {
 }
 
 impl BuggyRecords {
-    fn cached<T>(
+    fn with_cache<T>(
         &self,
         with: impl FnOnce(&mut HashMap<String, (Moment, Option<Entry>)>) -> T,
     ) -> T {

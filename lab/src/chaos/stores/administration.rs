@@ -22,7 +22,7 @@ impl RunningStore {
             StoreServers::MySql(it) => it.sql(&delete).map(drop),
             StoreServers::Postgres(it) => it.sql(&delete).map(drop),
             StoreServers::ZooKeeper(it) => {
-                let queue = it.queue_of(&container(name))?;
+                let queue = it.queue_of(&lock_container(name))?;
                 match queue.first() {
                     Some(holder) => it.servers.remove(holder),
                     None => Ok(()),
@@ -34,7 +34,7 @@ impl RunningStore {
             | StoreServers::Cluster(_) => {
                 // Lock names in the lab contain no special characters of a Redis pattern.
                 let pattern = format!("*:l:{}", encode(name));
-                for server in self.redis() {
+                for server in self.redis_servers() {
                     let found = server.command(&["KEYS", &pattern])?;
                     for key in found.lines().filter(|it| !it.is_empty()) {
                         // A replica refuses the command, and copies the deletion of its primary.
@@ -53,11 +53,11 @@ impl RunningStore {
         let StoreServers::ZooKeeper(it) = &self.servers else {
             bail!("this store has no sessions");
         };
-        let queue = it.queue_of(&container(name))?;
+        let queue = it.queue_of(&lock_container(name))?;
         let Some(holder) = queue.first() else {
             return Ok(false);
         };
-        it.servers.end_session(it.servers.session_of(holder)?)?;
+        it.servers.end_session(it.servers.owner_session(holder)?)?;
         Ok(true)
     }
 
@@ -77,13 +77,13 @@ impl RunningStore {
     pub(crate) fn limit_memory(&self, none_left: bool) -> Result<()> {
         // Zero means no limit.
         let most = if none_left { "1" } else { "0" };
-        for server in self.redis() {
+        for server in self.redis_servers() {
             server.command(&["CONFIG", "SET", "maxmemory", most])?;
         }
         Ok(())
     }
 }
 
-fn container(name: &str) -> String {
+fn lock_container(name: &str) -> String {
     format!("{}/locks/{}", ROOT, encode(name))
 }

@@ -34,18 +34,18 @@ impl ClusterStore {
     }
 
     pub(super) fn leads(&self, at: usize) -> bool {
-        is(&self.0.nodes[at], "role", "master")
+        info_is(&self.0.nodes[at], "role", "master")
     }
 
     pub(super) fn remove_leader(
         &mut self,
         how: LeaderRemoval,
-        any: usize,
+        pick: usize,
     ) -> Result<Option<FormerLeader>> {
         let primaries: Vec<_> = (0..self.0.nodes.len())
             .filter(|at| self.leads(*at))
             .collect();
-        let at = primaries[any % primaries.len()];
+        let at = primaries[pick % primaries.len()];
         let Some(next) = self.replica_of(at)? else {
             return Ok(None);
         };
@@ -53,13 +53,13 @@ impl ClusterStore {
         // Redis documents no bound for TAKEOVER, so the bound of the other two applies. The fourth
         // choice kills the primary.
         let asks: &[&[&str]] = &[&[], &["FORCE"], &["TAKEOVER"]];
-        let how = match (how, asks.get(any / SHARDS % (asks.len() + 1))) {
+        let how = match (how, asks.get(pick / SHARDS % (asks.len() + 1))) {
             (LeaderRemoval::FailOver, Some(ask)) => {
                 let ask = [&["CLUSTER", "FAILOVER"], *ask].concat();
                 if self.0.nodes[next].command(&ask)? != "OK" {
                     return Ok(None);
                 }
-                RemovedBy::Asked
+                RemovedBy::Command
             }
             _ => {
                 self.node_mut(at).kill();
@@ -86,7 +86,7 @@ impl ClusterStore {
     pub(super) fn rejoin(&mut self, FormerLeader { at, how, .. }: FormerLeader) -> Result<()> {
         match how {
             RemovedBy::Killed => self.node_mut(at).restart(),
-            RemovedBy::Asked | RemovedBy::CutOff => Ok(()),
+            RemovedBy::Command | RemovedBy::CutOff => Ok(()),
         }
     }
 
@@ -94,7 +94,10 @@ impl ClusterStore {
     /// a replica.
     pub(super) fn is_settled(&self) -> bool {
         let nodes = &self.0.nodes;
-        let primaries = nodes.iter().filter(|it| is(it, "role", "master")).count();
+        let primaries = nodes
+            .iter()
+            .filter(|it| info_is(it, "role", "master"))
+            .count();
         primaries == SHARDS && nodes.iter().all(|it| self.sees_all(it))
     }
 
@@ -106,10 +109,10 @@ impl ClusterStore {
             && info.contains("cluster_slots_ok:16384")
             && links.lines().count() == self.0.nodes.len()
             && !links.contains("fail")
-            && (is(node, "master_link_status", "up") || is(node, "connected_slaves", "1"))
+            && (info_is(node, "master_link_status", "up") || info_is(node, "connected_slaves", "1"))
     }
 }
 
-fn is(server: &RedisServer, field: &str, value: &str) -> bool {
+fn info_is(server: &RedisServer, field: &str, value: &str) -> bool {
     server.info(field).is_ok_and(|it| it == value)
 }

@@ -98,7 +98,7 @@ impl EnsembleStore {
                 }
                 Ok(())
             }
-            RemovedBy::Asked => Ok(()),
+            RemovedBy::Command => Ok(()),
         }
     }
 

@@ -55,7 +55,7 @@ impl StoreKind {
 
     /// Tells whether the servers tell clients their addresses. Then no proxy can stand in front of
     /// a server for one client alone.
-    pub(crate) const fn tells_addresses(self) -> bool {
+    pub(crate) const fn announces_addresses(self) -> bool {
         matches!(self, Self::RedisSentinel | Self::RedisCluster)
     }
 }

@@ -32,7 +32,7 @@ impl FormerLeader {
 /// The action that removes the leader.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RemovedBy {
-    Asked,
+    Command,
     Killed,
     CutOff,
 }

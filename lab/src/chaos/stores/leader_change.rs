@@ -12,14 +12,14 @@ impl RunningStore {
     pub(crate) fn remove_leader(
         &mut self,
         how: LeaderRemoval,
-        any: usize,
+        pick: usize,
     ) -> Result<Option<FormerLeader>> {
         if !self.is_settled() {
             return Ok(None);
         }
         match &mut self.servers {
-            StoreServers::Sentinels(it) => it.remove_leader(how, any),
-            StoreServers::Cluster(it) => it.remove_leader(how, any),
+            StoreServers::Sentinels(it) => it.remove_leader(how, pick),
+            StoreServers::Cluster(it) => it.remove_leader(how, pick),
             StoreServers::ZooKeeper(it) => it.remove_leader(how),
             _ => bail!("this store has one server"),
         }
@@ -59,10 +59,10 @@ impl RunningStore {
     /// Tells whether [`RunningStore::pause`] or [`RunningStore::kill`] would choose a primary for
     /// this number. Its replica may take over without the last acknowledged writes. The function
     /// blocks.
-    pub(crate) fn may_lose_by(&self, any: usize) -> bool {
+    pub(crate) fn would_hit_primary(&self, pick: usize) -> bool {
         match &self.servers {
-            StoreServers::Sentinels(it) => it.leads(any % it.len()),
-            StoreServers::Cluster(it) => it.leads(any % it.nodes().len()),
+            StoreServers::Sentinels(it) => it.leads(pick % it.server_count()),
+            StoreServers::Cluster(it) => it.leads(pick % it.nodes().len()),
             _ => false,
         }
     }

@@ -54,7 +54,7 @@ pub(crate) enum PausedServer {
 
 impl PausedServer {
     /// Returns the index of the server, if the store has several.
-    pub(crate) const fn place(&self) -> Option<usize> {
+    pub(crate) const fn index(&self) -> Option<usize> {
         match self {
             Self::Numbered(at) => Some(*at),
             Self::Postgres(_) => None,
@@ -63,10 +63,10 @@ impl PausedServer {
 }
 
 impl RunningStore {
-    /// Starts a store. `steps` means that the run steps the store's clock later. The function
+    /// Starts a store. `settable_clock` means that the run steps the store's clock later. The function
     /// blocks.
-    pub(crate) fn start(kind: StoreKind, folder: &Path, steps: bool) -> Result<Self> {
-        let mysql = if steps {
+    pub(crate) fn start(kind: StoreKind, folder: &Path, settable_clock: bool) -> Result<Self> {
+        let mysql = if settable_clock {
             MySqlServer::with_clock
         } else {
             MySqlServer::start
@@ -79,7 +79,9 @@ impl RunningStore {
             StoreKind::RedisCluster => StoreServers::Cluster(ClusterStore::start()?),
             StoreKind::Mariadb => StoreServers::MySql(mysql(Product::MariaDb)?),
             StoreKind::Mysql => StoreServers::MySql(mysql(Product::MySql)?),
-            StoreKind::Postgres if steps => StoreServers::Postgres(PostgresServer::with_clock()?),
+            StoreKind::Postgres if settable_clock => {
+                StoreServers::Postgres(PostgresServer::with_clock()?)
+            }
             StoreKind::Postgres => StoreServers::Postgres(PostgresServer::start()?),
             StoreKind::Zookeeper => StoreServers::ZooKeeper(EnsembleStore::start()?),
         };
@@ -87,7 +89,7 @@ impl RunningStore {
     }
 
     /// Starts Redis servers that do not know each other. The function blocks.
-    pub(crate) fn independent_redis(servers: usize) -> Result<Self> {
+    pub(crate) fn start_independent_redis(servers: usize) -> Result<Self> {
         let all = (0..servers).map(|_| RedisServer::start());
         Ok(Self {
             kind: StoreKind::Redis,
@@ -101,7 +103,7 @@ impl RunningStore {
     }
 
     /// Returns the file of an embedded store.
-    pub(crate) fn file(&self) -> Option<&Path> {
+    pub(crate) fn database_path(&self) -> Option<&Path> {
         match &self.servers {
             StoreServers::File(path) => Some(path),
             _ => None,
@@ -109,11 +111,11 @@ impl RunningStore {
     }
 
     /// Returns the Redis servers that keep data.
-    pub(super) fn redis(&self) -> Vec<&RedisServer> {
+    pub(super) fn redis_servers(&self) -> Vec<&RedisServer> {
         match &self.servers {
             StoreServers::Redis(it) => vec![it],
             StoreServers::IndependentRedis(all) => all.iter().collect(),
-            StoreServers::Sentinels(it) => it.data().to_vec(),
+            StoreServers::Sentinels(it) => it.data_servers().to_vec(),
             StoreServers::Cluster(it) => it.nodes().iter().collect(),
             _ => Vec::new(),
         }
@@ -168,7 +170,7 @@ impl RunningStore {
     }
 
     /// Pauses a server, as SIGSTOP does.
-    pub(crate) fn pause(&self, any: usize) -> Result<PausedServer> {
+    pub(crate) fn pause(&self, pick: usize) -> Result<PausedServer> {
         Ok(match &self.servers {
             StoreServers::Postgres(it) => PausedServer::Postgres(it.pause()?),
             StoreServers::Redis(it) => {
@@ -176,25 +178,25 @@ impl RunningStore {
                 PausedServer::Numbered(0)
             }
             StoreServers::IndependentRedis(all) => {
-                all[any % all.len()].signal(Signal::STOP)?;
-                PausedServer::Numbered(any % all.len())
+                all[pick % all.len()].signal(Signal::STOP)?;
+                PausedServer::Numbered(pick % all.len())
             }
             StoreServers::MySql(it) => {
                 it.signal(Signal::STOP)?;
                 PausedServer::Numbered(0)
             }
             StoreServers::Sentinels(it) => {
-                let at = any % it.len();
+                let at = pick % it.server_count();
                 it.server(at).signal(Signal::STOP)?;
                 PausedServer::Numbered(at)
             }
             StoreServers::Cluster(it) => {
-                let at = any % it.nodes().len();
+                let at = pick % it.nodes().len();
                 it.nodes()[at].signal(Signal::STOP)?;
                 PausedServer::Numbered(at)
             }
             StoreServers::ZooKeeper(it) => {
-                let at = any % it.servers.len();
+                let at = pick % it.servers.len();
                 it.servers.pause(at)?;
                 PausedServer::Numbered(at)
             }
@@ -226,28 +228,28 @@ impl RunningStore {
     }
 
     /// Kills a server as a crash does, and returns its index.
-    pub(crate) fn kill(&mut self, any: usize) -> usize {
+    pub(crate) fn kill(&mut self, pick: usize) -> usize {
         match &mut self.servers {
             StoreServers::Redis(it) => it.kill(),
             StoreServers::IndependentRedis(all) => {
-                let at = any % all.len();
+                let at = pick % all.len();
                 all[at].kill();
                 return at;
             }
             StoreServers::MySql(it) => it.kill(),
             StoreServers::Postgres(it) => it.kill(),
             StoreServers::Sentinels(it) => {
-                let at = any % it.len();
+                let at = pick % it.server_count();
                 it.server_mut(at).kill();
                 return at;
             }
             StoreServers::Cluster(it) => {
-                let at = any % it.nodes().len();
+                let at = pick % it.nodes().len();
                 it.node_mut(at).kill();
                 return at;
             }
             StoreServers::ZooKeeper(it) => {
-                let at = any % it.servers.len();
+                let at = pick % it.servers.len();
                 it.servers.kill(at);
                 return at;
             }
@@ -257,7 +259,7 @@ impl RunningStore {
     }
 
     /// Restarts a killed server on the data that it kept. The function blocks.
-    pub(crate) fn revive(&mut self, at: usize) -> Result<()> {
+    pub(crate) fn restart_server(&mut self, at: usize) -> Result<()> {
         match &mut self.servers {
             StoreServers::Redis(it) => it.restart(),
             StoreServers::IndependentRedis(all) => all[at].restart(),
@@ -313,17 +315,17 @@ impl RunningStore {
                 }
                 Ok(())
             }
-            _ => self.each_redis(&["CLIENT", "KILL", "TYPE", "normal"]),
+            _ => self.run_on_each_redis(&["CLIENT", "KILL", "TYPE", "normal"]),
         }
     }
 
     /// Makes Redis servers forget the scripts that clients have loaded. The function blocks.
     pub(crate) fn forget_scripts(&self) -> Result<()> {
-        self.each_redis(&["SCRIPT", "FLUSH"])
+        self.run_on_each_redis(&["SCRIPT", "FLUSH"])
     }
 
-    fn each_redis(&self, command: &[&str]) -> Result<()> {
-        for server in self.redis() {
+    fn run_on_each_redis(&self, command: &[&str]) -> Result<()> {
+        for server in self.redis_servers() {
             server.command(command)?;
         }
         Ok(())
@@ -331,12 +333,12 @@ impl RunningStore {
 
     /// Deletes all data of the store. Returns the exception that the documentation allows then. The
     /// function blocks.
-    pub(crate) fn forget_all(&self) -> Result<Excuse> {
-        if self.redis().is_empty() {
+    pub(crate) fn delete_all_data(&self) -> Result<Excuse> {
+        if self.redis_servers().is_empty() {
             bail!("this store has no command that deletes all data");
         }
         // A replica refuses the command, and copies the deletion of its primary.
-        self.each_redis(&["FLUSHALL"]).context("FLUSHALL")?;
+        self.run_on_each_redis(&["FLUSHALL"]).context("FLUSHALL")?;
         Ok(Excuse::LostHistory)
     }
 }

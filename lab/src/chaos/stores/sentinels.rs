@@ -13,7 +13,7 @@ use super::leader::{FormerLeader, LeaderRemoval, RemovedBy};
 pub(super) struct SentinelStore(Box<RedisSentinels>);
 
 /// Number of servers with data.
-const DATA: usize = 2;
+const DATA_SERVERS: usize = 2;
 
 impl SentinelStore {
     pub(super) fn start() -> Result<Self> {
@@ -24,11 +24,11 @@ impl SentinelStore {
         self.0.url()
     }
 
-    pub(super) fn len(&self) -> usize {
-        DATA + self.0.sentinels.len()
+    pub(super) fn server_count(&self) -> usize {
+        DATA_SERVERS + self.0.sentinels.len()
     }
 
-    pub(super) fn data(&self) -> [&RedisServer; DATA] {
+    pub(super) fn data_servers(&self) -> [&RedisServer; DATA_SERVERS] {
         [&self.0.primary, &self.0.replica]
     }
 
@@ -36,7 +36,7 @@ impl SentinelStore {
         match at {
             0 => &self.0.primary,
             1 => &self.0.replica,
-            _ => &self.0.sentinels[at - DATA],
+            _ => &self.0.sentinels[at - DATA_SERVERS],
         }
     }
 
@@ -44,26 +44,26 @@ impl SentinelStore {
         match at {
             0 => &mut self.0.primary,
             1 => &mut self.0.replica,
-            _ => &mut self.0.sentinels[at - DATA],
+            _ => &mut self.0.sentinels[at - DATA_SERVERS],
         }
     }
 
     /// Returns the index of the server that all sentinels name.
     fn primary(&self) -> Option<usize> {
-        let mut named = (0..self.0.sentinels.len()).map(|at| self.0.named_by(at).ok());
+        let mut named = (0..self.0.sentinels.len()).map(|at| self.0.primary_port_at(at).ok());
         let first = named.next()??;
         named.all(|it| it == Some(first)).then_some(())?;
-        self.data().iter().position(|it| it.port() == first)
+        self.data_servers().iter().position(|it| it.port() == first)
     }
 
     pub(super) fn leads(&self, at: usize) -> bool {
-        at < DATA && self.primary() == Some(at)
+        at < DATA_SERVERS && self.primary() == Some(at)
     }
 
     pub(super) fn remove_leader(
         &mut self,
         how: LeaderRemoval,
-        any: usize,
+        pick: usize,
     ) -> Result<Option<FormerLeader>> {
         let Some(at) = self.primary() else {
             return Ok(None);
@@ -74,13 +74,13 @@ impl SentinelStore {
                 self.0.cut_off(self.server(at), self.server(next))?;
                 RemovedBy::CutOff
             }
-            LeaderRemoval::FailOver if any.is_multiple_of(2) => {
+            LeaderRemoval::FailOver if pick.is_multiple_of(2) => {
                 let ask = ["SENTINEL", "FAILOVER", RedisSentinels::PRIMARY];
-                let asked = &self.0.sentinels[any / 2 % self.0.sentinels.len()];
+                let asked = &self.0.sentinels[pick / 2 % self.0.sentinels.len()];
                 if asked.command(&ask)? != "OK" {
                     return Ok(None);
                 }
-                RemovedBy::Asked
+                RemovedBy::Command
             }
             LeaderRemoval::FailOver | LeaderRemoval::Kill => {
                 self.server_mut(at).kill();
@@ -95,15 +95,15 @@ impl SentinelStore {
         let port = self.server(next).port();
         let sentinels = 0..self.0.sentinels.len();
         let majority = sentinels.len() / 2 + 1;
-        let named = sentinels.filter(|at| self.0.named_by(*at).is_ok_and(|it| it == port));
-        named.count() >= majority && is(self.server(next), "role", "master")
+        let named = sentinels.filter(|at| self.0.primary_port_at(*at).is_ok_and(|it| it == port));
+        named.count() >= majority && info_is(self.server(next), "role", "master")
     }
 
     pub(super) fn rejoin(&mut self, FormerLeader { at, next, how }: FormerLeader) -> Result<()> {
         match how {
-            RemovedBy::Asked => Ok(()),
+            RemovedBy::Command => Ok(()),
             RemovedBy::Killed => self.server_mut(at).restart(),
-            RemovedBy::CutOff => self.0.reach_again(self.server(at), self.server(next)),
+            RemovedBy::CutOff => self.0.reconnect(self.server(at), self.server(next)),
         }
     }
 
@@ -114,14 +114,14 @@ impl SentinelStore {
             return false;
         };
         let (primary, replica) = (self.server(at), self.server(1 - at));
-        is(primary, "role", "master")
-            && is(replica, "role", "slave")
-            && is(replica, "master_link_status", "up")
+        info_is(primary, "role", "master")
+            && info_is(replica, "role", "slave")
+            && info_is(replica, "master_link_status", "up")
             && self.0.sentinels.iter().all(sees_all)
     }
 }
 
-fn is(server: &RedisServer, field: &str, value: &str) -> bool {
+fn info_is(server: &RedisServer, field: &str, value: &str) -> bool {
     server.info(field).is_ok_and(|it| it == value)
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::chaos::history::{CallKind, Event, HistoryEntry, Micros};
 
 use super::{
-    processes::{Stalls, last_seen_alive},
+    processes::{Stalls, last_events},
     promise::{Promise, Violation},
 };
 
@@ -23,7 +23,7 @@ pub(super) fn check(history: &[HistoryEntry], stalls: &Stalls) -> Vec<Violation>
     let mut open: BTreeMap<(u32, u64), PendingCall> = BTreeMap::new();
     let mut found = Vec::new();
     let mut judge = |worker, PendingCall { what, at, bound }: PendingCall, until, end: &str| {
-        let took = stalls.running(worker, at, until);
+        let took = stalls.running_time(worker, at, until);
         if took > bound + SLACK {
             found.push(Violation {
                 promise: Promise::CallsEnd,
@@ -61,7 +61,7 @@ pub(super) fn check(history: &[HistoryEntry], stalls: &Stalls) -> Vec<Violation>
         }
     }
     // A process that still reports events should have reported the end of its calls as well.
-    let alive = last_seen_alive(history);
+    let alive = last_events(history);
     for ((worker, _), asked) in open {
         if let Some(last) = alive.get(&worker) {
             judge(worker, asked, *last, "had not answered after");

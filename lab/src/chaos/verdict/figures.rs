@@ -43,7 +43,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(super) fn of(mut times: Vec<Micros>) -> Self {
+    pub(super) fn of_times(mut times: Vec<Micros>) -> Self {
         times.sort_unstable();
         let at = |percent: usize| {
             let last = times.len().saturating_sub(1);
@@ -65,7 +65,7 @@ impl Verdict {
     }
 
     /// Returns each broken promise once.
-    pub(crate) fn promises(&self) -> Vec<Promise> {
+    pub(crate) fn broken_promises(&self) -> Vec<Promise> {
         let mut all: Vec<_> = self.broken().map(|it| it.promise).collect();
         all.sort_unstable();
         all.dedup();

@@ -12,7 +12,7 @@ use crate::chaos::history::{
 };
 
 use super::{
-    processes::{Stalls, last_seen_alive},
+    processes::{Stalls, last_events},
     promise::{Limits, Promise, Violation},
 };
 
@@ -44,7 +44,7 @@ impl Hold {
 
 /// Collects the holds of a history by name, in the order of their first validity. A hold that was
 /// never valid proves nothing and is left out.
-pub(super) fn assemble(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Hold>> {
+pub(super) fn collect_holds(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Hold>> {
     let mut all: BTreeMap<(u32, HoldNumber), Hold> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
         match event {
@@ -114,7 +114,7 @@ pub(super) fn assemble(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Hold>> 
 
 /// Finds every pair of guards of one name that were valid at one instant, and the longest such
 /// time.
-pub(super) fn overlaps(
+pub(super) fn overlapping(
     holds: &BTreeMap<String, Vec<Hold>>,
     faults: &[&InjectedFault],
     limits: Limits,
@@ -142,7 +142,7 @@ pub(super) fn overlaps(
                         hold.label(),
                         together / 1000
                     ),
-                    excused_by: excuse([other, hold], first, last.min(*until), faults, limits),
+                    excused_by: find_excuse([other, hold], first, last.min(*until), faults, limits),
                 });
             }
             open.push((hold, last));
@@ -153,7 +153,7 @@ pub(super) fn overlaps(
 
 /// Finds the fault that excuses that both holds are valid from `from` to `to`. The store must have
 /// granted one of them before the fault; the answer may arrive long after.
-fn excuse(
+fn find_excuse(
     holds: [&Hold; 2],
     from: Micros,
     to: Micros,
@@ -176,19 +176,19 @@ fn excuse(
             _ => lease,
         };
         let bounded = to.saturating_sub(from) <= most && to <= fault.to + lease;
-        excuse.is_about(&holds[0].name) && before && bounded && fault.from <= from
+        excuse.can_explain(&holds[0].name) && before && bounded && fault.from <= from
     })?;
     Some(format!("{} of {}", fault.kind, fault.target))
 }
 
 /// Finds losses that were reported too late, or never although the process went on.
-pub(super) fn notices(
+pub(super) fn late_notices(
     history: &[HistoryEntry],
     holds: &BTreeMap<String, Vec<Hold>>,
     stalls: &Stalls,
     limits: Limits,
 ) -> Vec<Violation> {
-    let alive_at = last_seen_alive(history);
+    let alive_at = last_events(history);
     let mut found = Vec::new();
     for hold in holds.values().flatten() {
         let seen = match (hold.notified, alive_at.get(&hold.worker)) {
@@ -198,7 +198,7 @@ pub(super) fn notices(
             (None, Some(end)) if matches!(hold.ended, Some((_, HoldEnd::NotValid))) => *end,
             _ => continue,
         };
-        let late = stalls.running(hold.worker, hold.deadline, seen);
+        let late = stalls.running_time(hold.worker, hold.deadline, seen);
         if late > limits.notice_us {
             found.push(Violation {
                 promise: Promise::LossIsTold,
@@ -222,13 +222,14 @@ pub(super) fn notices(
 }
 
 /// Returns for each loss the time from its deadline to its notice.
-pub(super) fn lateness(holds: &BTreeMap<String, Vec<Hold>>, stalls: &Stalls) -> Vec<Micros> {
-    let notified = |hold: &Hold| Some(stalls.running(hold.worker, hold.deadline, hold.notified?));
+pub(super) fn notice_delays(holds: &BTreeMap<String, Vec<Hold>>, stalls: &Stalls) -> Vec<Micros> {
+    let notified =
+        |hold: &Hold| Some(stalls.running_time(hold.worker, hold.deadline, hold.notified?));
     holds.values().flatten().filter_map(notified).collect()
 }
 
 /// Finds tickets that were resumed more than once.
-pub(super) fn tickets(history: &[HistoryEntry]) -> Vec<Violation> {
+pub(super) fn reused_tickets(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut resumed: BTreeMap<u64, u32> = BTreeMap::new();
     let mut found = Vec::new();
     for HistoryEntry { worker, event } in history {

@@ -11,8 +11,8 @@ use crate::chaos::history::{Event, FencedAnswer, HistoryEntry, InjectedFault, Mi
 
 /// Judges a whole run.
 pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
-    let faults: Vec<&InjectedFault> = faults(history).collect();
-    let stalls = processes::Stalls::of(history);
+    let faults: Vec<&InjectedFault> = faults_of(history).collect();
+    let stalls = processes::Stalls::of_history(history);
     let mut verdict = Verdict::default();
     for entry in history {
         match &entry.event {
@@ -35,23 +35,23 @@ pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
     for fault in &faults {
         *verdict.faults.entry(fault.kind.clone()).or_default() += 1;
     }
-    let holds = holds::assemble(history);
-    let (overlaps, longest) = holds::overlaps(&holds, &faults, limits);
+    let holds = holds::collect_holds(history);
+    let (overlaps, longest) = holds::overlapping(&holds, &faults, limits);
     verdict.longest_overlap_us = longest;
-    verdict.recovery = recovery(history, &faults);
-    verdict.notice = Spread::of(holds::lateness(&holds, &stalls));
+    verdict.recovery = recovery_times(history, &faults);
+    verdict.notice = Spread::of_times(holds::notice_delays(&holds, &stalls));
     let (unlinear, undecided) = records::check(history, &faults);
     verdict.undecided_records = undecided;
     verdict.violations = overlaps
         .into_iter()
         .chain(tokens::check(history))
         .chain(lost_updates(history))
-        .chain(holds::notices(history, &holds, &stalls, limits))
-        .chain(holds::tickets(history))
+        .chain(holds::late_notices(history, &holds, &stalls, limits))
+        .chain(holds::reused_tickets(history))
         .chain(calls::check(history, &stalls))
         .chain(unlinear)
-        .chain(waiters::serving_order(history))
-        .chain(waiters::minimum_hold(history, &faults))
+        .chain(waiters::wrong_serving_order(history))
+        .chain(waiters::broken_minimum_holds(history, &faults))
         .chain(recipes::check(history, &faults, &stalls, limits))
         .chain(processes::check(history))
         .collect();
@@ -59,7 +59,7 @@ pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
     verdict
 }
 
-fn recovery(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Spread {
+fn recovery_times(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Spread {
     let mut grants: Vec<Micros> = history
         .iter()
         .filter_map(|entry| match entry.event {
@@ -72,10 +72,10 @@ fn recovery(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Spread {
         let at = grants.partition_point(|grant| *grant < after);
         grants.get(at).map(|grant| grant - after)
     };
-    Spread::of(faults.iter().filter_map(|fault| next(fault.to)).collect())
+    Spread::of_times(faults.iter().filter_map(|fault| next(fault.to)).collect())
 }
 
-fn faults(history: &[HistoryEntry]) -> impl Iterator<Item = &InjectedFault> {
+fn faults_of(history: &[HistoryEntry]) -> impl Iterator<Item = &InjectedFault> {
     history.iter().filter_map(|entry| match &entry.event {
         Event::Fault(fault) => Some(fault),
         _ => None,

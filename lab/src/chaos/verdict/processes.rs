@@ -11,7 +11,7 @@ use super::promise::{Promise, Violation};
 pub(super) struct Stalls(BTreeMap<u32, Vec<(Micros, Micros)>>);
 
 impl Stalls {
-    pub(super) fn of(history: &[HistoryEntry]) -> Self {
+    pub(super) fn of_history(history: &[HistoryEntry]) -> Self {
         let mut all: BTreeMap<u32, Vec<_>> = BTreeMap::new();
         for HistoryEntry { worker, event } in history {
             if let Event::Stalled { from, to } = event {
@@ -25,13 +25,13 @@ impl Stalls {
     }
 
     /// Tells whether a process ran without a stall between two moments.
-    pub(super) fn ran_through(&self, worker: u32, from: Micros, to: Micros) -> bool {
+    pub(super) fn ran_without_stall(&self, worker: u32, from: Micros, to: Micros) -> bool {
         let mut its = self.0.get(&worker).into_iter().flatten();
         !its.any(|(begin, end)| *begin <= to && *end >= from)
     }
 
     /// Returns the time for which a process ran between two moments.
-    pub(super) fn running(&self, worker: u32, from: Micros, to: Micros) -> Micros {
+    pub(super) fn running_time(&self, worker: u32, from: Micros, to: Micros) -> Micros {
         let mut left = to.saturating_sub(from);
         let mut counted = from;
         for (begin, end) in self.0.get(&worker).into_iter().flatten() {
@@ -48,7 +48,7 @@ impl Stalls {
 }
 
 /// Returns the time of the last event of each process.
-pub(super) fn last_seen_alive(history: &[HistoryEntry]) -> BTreeMap<u32, Micros> {
+pub(super) fn last_events(history: &[HistoryEntry]) -> BTreeMap<u32, Micros> {
     let mut all: BTreeMap<u32, Micros> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
         let at = match event {
@@ -65,10 +65,10 @@ pub(super) fn last_seen_alive(history: &[HistoryEntry]) -> BTreeMap<u32, Micros>
 }
 
 /// Allowed growth of a process from the first third of its time to the last third.
-const GROWTH_KIB: u64 = 48 * 1024;
-const GROWTH_DESCRIPTORS: u64 = 64;
+const MAX_GROWTH_KIB: u64 = 48 * 1024;
+const MAX_GROWTH_DESCRIPTORS: u64 = 64;
 /// A process with fewer measurements than this is not judged.
-const MEASUREMENTS: usize = 9;
+const MIN_MEASUREMENTS: usize = 9;
 
 /// Finds growth, crashes, and problems after the last fault.
 pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
@@ -117,7 +117,7 @@ pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
     }
     for (worker, looks) in looks
         .iter()
-        .filter(|(_, looks)| looks.len() >= MEASUREMENTS)
+        .filter(|(_, looks)| looks.len() >= MIN_MEASUREMENTS)
     {
         let third = looks.len() / 3;
         let median = |part: &[(u64, u64)], of: fn(&(u64, u64)) -> u64| {
@@ -130,9 +130,9 @@ pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
             (
                 "KiB of memory",
                 (|it| it.0) as fn(&(u64, u64)) -> u64,
-                GROWTH_KIB,
+                MAX_GROWTH_KIB,
             ),
-            ("descriptors", |it| it.1, GROWTH_DESCRIPTORS),
+            ("descriptors", |it| it.1, MAX_GROWTH_DESCRIPTORS),
         ] {
             let (before, after) = (median(first, of), median(last, of));
             if after > before + most {

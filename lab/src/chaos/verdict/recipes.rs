@@ -13,9 +13,9 @@ use super::{
 };
 
 /// Two starts of a job are at least this many tenths of its period apart.
-const TENTHS: u64 = 9;
+const MIN_PERIOD_TENTHS: u64 = 9;
 /// The stores count time in milliseconds.
-const TICK_US: Micros = 2_000;
+const ROUNDING_US: Micros = 2_000;
 
 pub(super) fn check(
     history: &[HistoryEntry],
@@ -25,7 +25,7 @@ pub(super) fn check(
 ) -> Vec<Violation> {
     let ttl_us = limits.ttl_us;
     let eras = Eras::of(faults);
-    let mut found = leaders(history, stalls, &eras, limits);
+    let mut found = leader_violations(history, stalls, &eras, limits);
     // The documentation allows two leaders until the end of a lease that the store ended early or
     // forgot. Nobody frees the lock of an election by hand.
     for violation in &mut found {
@@ -39,10 +39,10 @@ pub(super) fn check(
             violation.excused_by = Some(format!("{} of {}", fault.kind, fault.target));
         }
     }
-    found.extend(jobs(history, &eras));
-    found.extend(effects(history, &eras));
-    found.extend(counters(history, &eras));
-    found.extend(gates(history, &eras));
+    found.extend(job_violations(history, &eras));
+    found.extend(effect_violations(history, &eras));
+    found.extend(counter_violations(history, &eras));
+    found.extend(gate_violations(history, &eras));
     found
 }
 
@@ -54,13 +54,13 @@ impl Eras {
     fn of(faults: &[&InjectedFault]) -> Self {
         let forgets = faults
             .iter()
-            .filter(|it| it.excuse.as_ref().is_some_and(Excuse::forgets));
+            .filter(|it| it.excuse.as_ref().is_some_and(Excuse::may_lack_data));
         Self(forgets.map(|it| (it.from, it.to)).collect())
     }
 
     /// Returns the era of an operation from `asked` to `at`. `None` means that the store lost data
     /// during the operation.
-    fn at(&self, asked: Micros, at: Micros) -> Option<usize> {
+    fn era_of(&self, asked: Micros, at: Micros) -> Option<usize> {
         let overlaps = |(from, to): &&(Micros, Micros)| *from <= at && *to >= asked;
         if self.0.iter().any(|it| overlaps(&it)) {
             return None;
@@ -69,14 +69,14 @@ impl Eras {
     }
 }
 
-fn steps(history: &[HistoryEntry]) -> impl Iterator<Item = (u32, &RecipeStep)> {
+fn recipe_steps(history: &[HistoryEntry]) -> impl Iterator<Item = (u32, &RecipeStep)> {
     history.iter().filter_map(|entry| match &entry.event {
         Event::Recipe(step) => Some((entry.worker, step)),
         _ => None,
     })
 }
 
-fn broken(promise: Promise, at: Micros, detail: String) -> Violation {
+fn violation(promise: Promise, at: Micros, detail: String) -> Violation {
     Violation {
         promise,
         at,
@@ -99,7 +99,7 @@ struct LeaderTerm {
 ///
 /// A process that was stopped within a lease of the end of its work is left out, because it may run
 /// for a moment when it continues.
-fn leaders(
+fn leader_violations(
     history: &[HistoryEntry],
     stalls: &Stalls,
     eras: &Eras,
@@ -108,7 +108,7 @@ fn leaders(
     }: Limits,
 ) -> Vec<Violation> {
     let mut elections: BTreeMap<&str, Vec<LeaderTerm>> = BTreeMap::new();
-    for (worker, step) in steps(history) {
+    for (worker, step) in recipe_steps(history) {
         match step {
             RecipeStep::Leads { election, term, at } => {
                 elections.entry(election).or_default().push(LeaderTerm {
@@ -137,9 +137,9 @@ fn leaders(
                 let Some(to) = before.to else { continue };
                 // A stopped leader may run for a moment when it continues. The check allows only a
                 // fifth of the allowed delay of a notice, because the lease ends with a margin.
-                let ran_us = stalls.running(before.worker, next.from, to);
+                let ran_us = stalls.running_time(before.worker, next.from, to);
                 if to > next.from && ran_us > notice_us / 5 {
-                    found.push(broken(
+                    found.push(violation(
                         Promise::OneLeader,
                         next.from,
                         format!(
@@ -154,19 +154,19 @@ fn leaders(
                     ));
                 }
             }
-            let era = eras.at(next.from, next.from);
+            let era = eras.era_of(next.from, next.from);
             let same = terms[..at]
                 .iter()
-                .filter(|it| eras.at(it.from, it.from) == era);
+                .filter(|it| eras.era_of(it.from, it.from) == era);
             let highest = same.map(|it| it.term).max();
             // A process that was stopped between its grant and its work begins its work late.
             let was_stopped =
-                !stalls.ran_through(next.worker, next.from.saturating_sub(ttl_us), next.from);
+                !stalls.ran_without_stall(next.worker, next.from.saturating_sub(ttl_us), next.from);
             if let Some(highest) = highest
                 && highest >= next.term
                 && !was_stopped
             {
-                found.push(broken(
+                found.push(violation(
                     Promise::OneLeader,
                     next.from,
                     format!(
@@ -183,9 +183,9 @@ fn leaders(
 /// Finds jobs that were started twice in a period. The store records a start at some moment between
 /// the request and the first step of the job. Two starts count as a violation only if every
 /// possible pair of such moments is too close.
-fn jobs(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
+fn job_violations(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     let mut jobs: BTreeMap<_, Vec<(Micros, Micros, u64)>> = BTreeMap::new();
-    for (_, step) in steps(history) {
+    for (_, step) in recipe_steps(history) {
         if let RecipeStep::JobRuns {
             job,
             period_us,
@@ -193,7 +193,7 @@ fn jobs(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
             at,
             ..
         } = step
-            && let Some(era) = eras.at(*asked, *at)
+            && let Some(era) = eras.era_of(*asked, *at)
         {
             let runs = jobs.entry((job, era)).or_default();
             runs.push((*asked, *at, *period_us));
@@ -203,12 +203,12 @@ fn jobs(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     for ((job, _), mut runs) in jobs {
         runs.sort_by_key(|run| run.1);
         for (at, (asked, begun, period)) in runs.iter().enumerate() {
-            let least = period * TENTHS / 10 - TICK_US;
+            let least = period * MIN_PERIOD_TENTHS / 10 - ROUNDING_US;
             let near = |other: &&(Micros, Micros, u64)| {
                 *begun < other.0 + least && other.1 < *asked + least
             };
             if let Some(other) = runs[..at].iter().find(near) {
-                found.push(broken(
+                found.push(violation(
                     Promise::OncePerPeriod,
                     *begun,
                     format!(
@@ -224,35 +224,35 @@ fn jobs(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
 }
 
 /// Finds effects that happened twice, and callers that received a different result.
-fn effects(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
+fn effect_violations(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     let mut made: BTreeMap<(&str, Option<usize>), u64> = BTreeMap::new();
     let mut found = Vec::new();
-    for (worker, step) in steps(history) {
+    for (worker, step) in recipe_steps(history) {
         if let RecipeStep::Made {
             key,
             value,
             asked,
             at,
         } = step
-            && let era @ Some(_) = eras.at(*asked, *at)
+            && let era @ Some(_) = eras.era_of(*asked, *at)
             && made.insert((key, era), *value).is_some()
         {
             let detail = format!("the effect of {key:?} happened again, in process {worker}");
-            found.push(broken(Promise::OncePerKey, *at, detail));
+            found.push(violation(Promise::OncePerKey, *at, detail));
         }
     }
-    for (worker, step) in steps(history) {
+    for (worker, step) in recipe_steps(history) {
         if let RecipeStep::Told {
             key,
             value,
             asked,
             at,
         } = step
-            && let era @ Some(_) = eras.at(*asked, *at)
+            && let era @ Some(_) = eras.era_of(*asked, *at)
             && made.get(&(key.as_str(), era)).is_some_and(|it| it != value)
         {
             let detail = format!("process {worker} got a result of {key:?} that never happened");
-            found.push(broken(Promise::OncePerKey, *at, detail));
+            found.push(violation(Promise::OncePerKey, *at, detail));
         }
     }
     found
@@ -260,11 +260,11 @@ fn effects(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
 
 /// Finds counts that two callers both received, and counts that fell although nobody marked a
 /// message as read.
-fn counters(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
+fn counter_violations(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     /// Time of the request, time of the answer, and the unread messages then.
     type Count = (Micros, Micros, u64);
     let mut counts: BTreeMap<(String, usize), Vec<Count>> = BTreeMap::new();
-    for (_, step) in steps(history) {
+    for (_, step) in recipe_steps(history) {
         if let RecipeStep::Counted {
             conversation,
             in_conversation,
@@ -272,7 +272,7 @@ fn counters(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
             asked,
             at,
         } = step
-            && let Some(era) = eras.at(*asked, *at)
+            && let Some(era) = eras.era_of(*asked, *at)
         {
             let of = format!("conversation {conversation}");
             let one = (*asked, *at, *in_conversation);
@@ -297,7 +297,7 @@ fn counters(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
             }
             if value <= highest || !seen.insert(value) {
                 let detail = format!("{of} was counted up to {value}, and had been {highest}");
-                found.push(broken(Promise::CountersAddUp, at, detail));
+                found.push(violation(Promise::CountersAddUp, at, detail));
             }
         }
     }
@@ -305,11 +305,11 @@ fn counters(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
 }
 
 /// Finds holders that a gate accepted after a later holder.
-fn gates(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
+fn gate_violations(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     let mut admitted: BTreeMap<usize, Vec<(Micros, Micros, u64)>> = BTreeMap::new();
-    for (_, step) in steps(history) {
+    for (_, step) in recipe_steps(history) {
         if let RecipeStep::Admitted { token, asked, at } = step
-            && let Some(era) = eras.at(*asked, *at)
+            && let Some(era) = eras.era_of(*asked, *at)
         {
             let its = admitted.entry(era).or_default();
             its.push((*asked, *at, *token));
@@ -328,7 +328,7 @@ fn gates(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
             }
             if token < highest {
                 let detail = format!("token {token} was accepted after token {highest}");
-                found.push(broken(Promise::GateHolds, at, detail));
+                found.push(violation(Promise::GateHolds, at, detail));
             }
         }
     }

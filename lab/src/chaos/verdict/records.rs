@@ -38,13 +38,13 @@ pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec
                 promise: Promise::Linearizable,
                 at,
                 detail,
-                excused_by: excuse(&steps, faults),
+                excused_by: find_excuse(&steps, faults),
             });
         };
-        if let Some(problem) = versions(&steps) {
+        if let Some(problem) = find_version_problem(&steps) {
             broken(format!("{key:?}: {problem}"));
         }
-        match Search::of(&steps).run() {
+        match Search::of(&steps).find_order() {
             SearchResult::Order => {}
             SearchResult::None => broken(format!(
                 "{key:?}: its {} operations have no order in which each answer is right",
@@ -63,17 +63,19 @@ pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec
 }
 
 /// Finds a fault in which the store lost data while the record was in use.
-fn excuse(steps: &[&RecordStep], faults: &[&InjectedFault]) -> Option<String> {
+fn find_excuse(steps: &[&RecordStep], faults: &[&InjectedFault]) -> Option<String> {
     let from = steps.iter().map(|it| it.from).min()?;
     let to = steps.iter().map(|it| it.to.unwrap_or(it.from)).max()?;
     let fault = faults.iter().find(|fault| {
-        fault.excuse.as_ref().is_some_and(Excuse::forgets) && fault.from <= to && from <= fault.to
+        fault.excuse.as_ref().is_some_and(Excuse::may_lack_data)
+            && fault.from <= to
+            && from <= fault.to
     })?;
     Some(format!("{} of {}", fault.kind, fault.target))
 }
 
 /// Returns the problem with the versions of one key, if there is one.
-fn versions(steps: &[&RecordStep]) -> Option<String> {
+fn find_version_problem(steps: &[&RecordStep]) -> Option<String> {
     let mut of_version: BTreeMap<u64, u64> = BTreeMap::new();
     let mut writes: Vec<(Micros, Micros, u64)> = Vec::new();
     for step in steps {
@@ -161,7 +163,7 @@ impl Search {
 
     /// Looks for an order, depth first. A state is the set of operations that have taken effect,
     /// and the value after them.
-    fn run(&self) -> SearchResult {
+    fn find_order(&self) -> SearchResult {
         let mut tried: HashSet<(Vec<u64>, Option<u64>)> = HashSet::new();
         let nothing = vec![0_u64; self.operations.len().div_ceil(64)];
         let mut open = vec![(nothing, None)];
@@ -183,7 +185,7 @@ impl Search {
                 return SearchResult::Order;
             }
             for at in left().take_while(|at| self.operations[*at].from <= first_answer) {
-                if let Some(value) = after(&self.operations[at].step, value) {
+                if let Some(value) = value_after(&self.operations[at].step, value) {
                     let mut done = done.clone();
                     done[at / 64] |= 1 << (at % 64);
                     open.push((done, value));
@@ -200,7 +202,7 @@ impl Search {
     clippy::option_option,
     reason = "the outer one is about the step, the inner one about the record"
 )]
-fn after(step: &RecordOperation, value: Option<u64>) -> Option<Option<u64>> {
+fn value_after(step: &RecordOperation, value: Option<u64>) -> Option<Option<u64>> {
     match *step {
         RecordOperation::Get { seen } => (seen.map(|seen| seen.0) == value).then_some(value),
         RecordOperation::Put {
@@ -208,15 +210,15 @@ fn after(step: &RecordOperation, value: Option<u64>) -> Option<Option<u64>> {
             value: new,
             outcome,
             ..
-        } => written(expected == value, outcome, Some(new), value),
+        } => value_after_write(expected == value, outcome, Some(new), value),
         RecordOperation::Delete { expected, outcome } => {
-            written(Some(expected) == value, outcome, None, value)
+            value_after_write(Some(expected) == value, outcome, None, value)
         }
     }
 }
 
 #[expect(clippy::option_option, reason = "as above")]
-fn written(
+fn value_after_write(
     as_expected: bool,
     outcome: WriteOutcome,
     new: Option<u64>,

@@ -71,7 +71,7 @@ fn removed(name: &str) -> Option<Excuse> {
 
 /// Returns the promises that are broken without an excuse.
 fn broken(history: &[HistoryEntry]) -> Vec<Promise> {
-    judge(history, LIMITS).promises()
+    judge(history, LIMITS).broken_promises()
 }
 
 #[test]
@@ -149,17 +149,17 @@ fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
         failover_us: 500,
         ..LIMITS
     };
-    assert!(judge(&history, of_a_cluster).promises().is_empty());
+    assert!(judge(&history, of_a_cluster).broken_promises().is_empty());
     // Other faults get no extra time.
     let overlap = [hold(1, 1, 0, 1_301), hold(2, 2, 300, 1_302)].concat();
     let forgot = fault(200, 5_000, Some(Excuse::LostHistory));
     let history = [overlap, vec![forgot]].concat();
-    let promises = judge(&history, of_a_cluster).promises();
+    let promises = judge(&history, of_a_cluster).broken_promises();
     assert_eq!(promises, [Promise::Exclusion]);
 }
 
 #[test]
-fn an_excused_overlap_hides_no_other() {
+fn an_excused_overlap_hides_no_other_overlap() {
     let removed = fault(200, 210, removed(NAME));
     let old = [hold(1, 1, 0, 900), vec![removed]].concat();
     let one_after_the_other = [hold(2, 2, 300, 400), hold(3, 3, 410, 500)].concat();
@@ -195,7 +195,7 @@ fn an_answer_that_is_late_is_excused_by_a_fault_before_it() {
 }
 
 #[test]
-fn tokens_that_do_not_rise() {
+fn tokens_that_do_not_rise_are_violations() {
     for second in [3, 5] {
         let mut history = [hold(1, 5, 0, 10), hold(2, 9, 20, 30)].concat();
         if let Event::Granted { token, .. } = &mut history[4].event {
@@ -222,7 +222,7 @@ fn a_resumed_ticket_keeps_its_token_and_is_good_once() {
 }
 
 #[test]
-fn updates_that_a_fenced_register_loses() {
+fn lost_updates_of_a_fenced_register_are_violations() {
     let wrote = |fenced| {
         let wrote = Event::Wrote {
             name: NAME.into(),
@@ -237,7 +237,7 @@ fn updates_that_a_fenced_register_loses() {
     );
     for right in [FencedAnswer::Accepted, FencedAnswer::Refused] {
         let verdict = judge(&wrote(right), LIMITS);
-        assert!(verdict.promises().is_empty());
+        assert!(verdict.broken_promises().is_empty());
         assert_eq!(verdict.unfenced_lost, 1);
     }
 }
@@ -309,7 +309,7 @@ fn a_stalled_process_cannot_get_a_notice() {
 }
 
 #[test]
-fn times_of_recovery_and_of_notices() {
+fn times_of_recovery_and_of_notices_are_measured() {
     let mut history = [hold(1, 1, 0, 10), hold(2, 2, 300, 310)].concat();
     history.extend([fault(50, 100, None), fault(200, 290, None)]);
     let recovery = judge(&history, LIMITS).recovery;
@@ -344,7 +344,7 @@ fn calls_beyond_their_bound_are_violations() {
 }
 
 #[test]
-fn growth_of_memory_and_of_descriptors() {
+fn growth_of_memory_or_of_descriptors_is_a_violation() {
     let run = |kib: u64, descriptors: u64| {
         let look = |at: u64| Event::Usage {
             at,
@@ -411,7 +411,7 @@ const fn delete(expected: u64, outcome: WriteOutcome) -> RecordOperation {
 }
 
 #[test]
-fn histories_of_records_with_an_order() {
+fn records_with_an_order_are_linearizable() {
     use WriteOutcome::{Conflict, Done, Unknown};
     let right: [&[HistoryEntry]; 7] = [
         &[step(0, 1, put(None, 1, Done)), step(2, 3, get(Some(1)))],
@@ -469,7 +469,7 @@ fn a_write_that_never_answered_may_have_happened() {
 }
 
 #[test]
-fn histories_of_records_without_an_order() {
+fn records_without_an_order_are_violations() {
     use WriteOutcome::{Conflict, Done, Unknown};
     let wrong: [&[HistoryEntry]; 9] = [
         // A stale read.
@@ -543,7 +543,7 @@ fn a_record_that_the_store_forgot_is_excused() {
 
 /// Random histories of an honest record, each also with one answer changed.
 #[test]
-fn random_histories_of_a_record() {
+fn one_wrong_answer_in_a_random_history_is_found() {
     let seed = fastrand::u64(..);
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut found = 0;

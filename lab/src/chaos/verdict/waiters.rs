@@ -9,7 +9,7 @@ use super::promise::{Promise, Violation};
 /// Finds waiters that were served after a waiter with a later place in the local queue.
 ///
 /// A waiter that gave up, or whose call failed, was never served and delays nobody.
-pub(super) fn serving_order(history: &[HistoryEntry]) -> Vec<Violation> {
+pub(super) fn wrong_serving_order(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut last: BTreeMap<(u32, u64), u32> = BTreeMap::new();
     let mut found = Vec::new();
     for HistoryEntry { worker, event } in history {
@@ -50,7 +50,10 @@ struct KeptLock<'a> {
 /// Finds locks that somebody else got before their minimum hold time was over.
 ///
 /// Only a lease that lasted through the minimum hold time counts: a lost lock keeps nobody out.
-pub(super) fn minimum_hold(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Vec<Violation> {
+pub(super) fn broken_minimum_holds(
+    history: &[HistoryEntry],
+    faults: &[&InjectedFault],
+) -> Vec<Violation> {
     let mut holds: BTreeMap<(u32, HoldNumber), KeptLock<'_>> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
         if let Event::Granted {
@@ -105,7 +108,7 @@ pub(super) fn minimum_hold(history: &[HistoryEntry], faults: &[&InjectedFault]) 
         };
         let fault = faults.iter().find(|fault| {
             let excuse = fault.excuse.as_ref();
-            let about = excuse.is_some_and(|it| it.is_about(kept.name));
+            let about = excuse.is_some_and(|it| it.can_explain(kept.name));
             about && kept.asked <= fault.to && fault.from <= early
         });
         found.push(Violation {
@@ -138,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_that_was_overtaken() {
+    fn a_waiter_served_after_a_later_one_is_a_violation() {
         // The second waiter gave up.
         let fair = [served(1, 0), served(2, 1), served(1, 2), served(2, 2)];
-        assert_eq!(serving_order(&fair).len(), 0);
+        assert_eq!(wrong_serving_order(&fair).len(), 0);
         let overtaken = [served(1, 0), served(1, 2), served(1, 1)];
-        assert_eq!(serving_order(&overtaken).len(), 1);
+        assert_eq!(wrong_serving_order(&overtaken).len(), 1);
     }
 
     /// Returns one lock that is kept until `until` and released at 10, and another hold that begins
@@ -182,11 +185,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_to_be_kept() {
-        assert_eq!(minimum_hold(&kept(50, 100, 50), &[]).len(), 0);
-        assert_eq!(minimum_hold(&kept(50, 100, 49), &[]).len(), 1);
+    fn a_lock_freed_before_its_minimum_hold_time_is_a_violation() {
+        assert_eq!(broken_minimum_holds(&kept(50, 100, 50), &[]).len(), 0);
+        assert_eq!(broken_minimum_holds(&kept(50, 100, 49), &[]).len(), 1);
         // The lease ended before the minimum hold time.
-        assert_eq!(minimum_hold(&kept(50, 40, 45), &[]).len(), 0);
+        assert_eq!(broken_minimum_holds(&kept(50, 40, 45), &[]).len(), 0);
         let fault = InjectedFault {
             kind: "forget-all".into(),
             target: "redis".into(),
@@ -194,7 +197,7 @@ mod tests {
             to: 21,
             excuse: Some(crate::chaos::history::Excuse::LostHistory),
         };
-        let excused = minimum_hold(&kept(50, 100, 49), &[&fault]);
+        let excused = broken_minimum_holds(&kept(50, 100, 49), &[&fault]);
         assert!(excused[0].excused_by.is_some());
     }
 }

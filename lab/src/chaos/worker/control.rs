@@ -19,7 +19,7 @@ use crate::chaos::{
 };
 
 /// Longest pause between two attempts for a busy lock.
-const AGAIN_MS: u64 = 40;
+const RETRY_MS: u64 = 40;
 
 /// Number of rounds, out of sixty, that extend the lock. Most controls ignore an extension.
 const EXTENSIONS: u32 = 6;
@@ -31,7 +31,7 @@ pub(super) async fn work(
     history: Arc<HistoryWriter>,
 ) -> Result<()> {
     let lock = controls::open(control, &settings.url)?;
-    history.note(Event::Started {
+    history.record(Event::Started {
         pid: std::process::id(),
     });
     let mut rng = Rng::with_seed(settings.seed);
@@ -63,21 +63,21 @@ struct ControlTask {
 impl ControlTask {
     async fn run(mut self) -> Result<()> {
         loop {
-            self.take_one().await?;
+            self.use_one_lock().await?;
             self.pause().await;
         }
     }
 
-    async fn take_one(&mut self) -> Result<()> {
+    async fn use_one_lock(&mut self) -> Result<()> {
         let names = &self.settings.names;
         let name = names[self.rng.usize(..names.len())].clone();
-        let ttl = self.ttl();
+        let ttl = self.draw_ttl();
         let asked = now();
         let Some(held) = self.acquire(&name, ttl).await else {
             return Ok(());
         };
-        let hold = self.history.number();
-        self.history.note(Event::Granted {
+        let hold = self.history.next_number();
+        self.history.record(Event::Granted {
             hold,
             name: name.clone(),
             token: NO_TOKEN,
@@ -85,7 +85,7 @@ impl ControlTask {
             at: now(),
             resumed: None,
         });
-        self.hold(hold, &name, held).await
+        self.hold_lock(hold, &name, held).await
     }
 
     async fn acquire(&mut self, name: &str, ttl: Duration) -> Option<Box<dyn ControlHold>> {
@@ -93,25 +93,25 @@ impl ControlTask {
         let until = SystemClock.now() + wait;
         let lock = Arc::clone(&self.lock);
         let call = Arc::clone(&self.history);
-        let call = call.call(CallKind::Acquire, wait + EXTRA_WAIT);
+        let call = call.begin_call(CallKind::Acquire, wait + EXTRA_WAIT);
         loop {
             let left = until.since(SystemClock.now());
             let held = lock.attempt(name, ttl, left).await;
             if held.is_some() || SystemClock.now() >= until {
-                call.answered(if held.is_some() {
+                call.finish(if held.is_some() {
                     CallResult::Done
                 } else {
                     CallResult::Refused
                 });
                 return held;
             }
-            let pause = Duration::from_millis(self.rng.u64(..AGAIN_MS));
+            let pause = Duration::from_millis(self.rng.u64(..RETRY_MS));
             SystemClock.sleep(pause).await;
         }
     }
 
     /// Uses a lock for a while, and releases it in any case.
-    async fn hold(
+    async fn hold_lock(
         &mut self,
         hold: HoldNumber,
         name: &str,
@@ -125,7 +125,7 @@ impl ControlTask {
             _ => longest * 3,
         };
         let until = SystemClock.now() + hold_time.mul_f32(self.rng.f32());
-        while SystemClock.now() < until && self.use_registers(hold, name, &*held).await? {
+        while SystemClock.now() < until && self.update_registers(hold, name, &*held).await? {
             match self.rng.u32(..60) {
                 0 => {
                     let longest = Duration::min(longest * 2, Duration::from_secs(2));
@@ -133,18 +133,18 @@ impl ControlTask {
                         .block_this_thread(longest.mul_f32(self.rng.f32()));
                 }
                 1..=EXTENSIONS => {
-                    let ttl = self.ttl();
-                    let call = self.history.call(CallKind::Extend, RELEASE_BOUND);
+                    let ttl = self.draw_ttl();
+                    let call = self.history.begin_call(CallKind::Extend, RELEASE_BOUND);
                     held.extend(ttl).await;
-                    call.answered(CallResult::Done);
+                    call.finish(CallResult::Done);
                 }
                 _ => {}
             }
             self.pause().await;
         }
-        let believed = self.is_believed(hold, &*held);
+        let believed = self.check_belief(hold, &*held);
         let at = now();
-        self.history.note(Event::Ended {
+        self.history.record(Event::Ended {
             hold,
             at,
             deadline: at,
@@ -154,28 +154,28 @@ impl ControlTask {
                 HoldEnd::NotValid
             },
         });
-        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
+        let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
         held.release().await;
-        call.answered(CallResult::Done);
+        call.finish(CallResult::Done);
         Ok(())
     }
 
     /// Reads both registers and writes them while the user believes in the lock. Returns whether
     /// the user did.
-    async fn use_registers(
+    async fn update_registers(
         &mut self,
         hold: HoldNumber,
         name: &str,
         held: &dyn ControlHold,
     ) -> Result<bool> {
-        if !self.is_believed(hold, held) {
+        if !self.check_belief(hold, held) {
             return Ok(false);
         }
         let seen = self.referee.read(name.to_owned(), NO_TOKEN).await?;
         if self.rng.u32(..4) == 0 {
             self.pause().await;
         }
-        if !self.is_believed(hold, held) {
+        if !self.check_belief(hold, held) {
             return Ok(false);
         }
         let name = name.to_owned();
@@ -184,12 +184,12 @@ impl ControlTask {
     }
 
     /// Asks for the belief of the user, and records a positive answer.
-    fn is_believed(&self, hold: HoldNumber, held: &dyn ControlHold) -> bool {
+    fn check_belief(&self, hold: HoldNumber, held: &dyn ControlHold) -> bool {
         let from = now();
         let believed = held.is_believed();
         let to = now();
         if believed {
-            self.history.note(Event::Valid {
+            self.history.record(Event::Valid {
                 hold,
                 from,
                 to,
@@ -199,7 +199,7 @@ impl ControlTask {
         believed
     }
 
-    fn ttl(&mut self) -> Duration {
+    fn draw_ttl(&mut self) -> Duration {
         let (least, most) = self.settings.ttl_ms;
         Duration::from_millis(self.rng.u64(least..=most))
     }

@@ -10,11 +10,13 @@ use super::{
     settings::{LATEST_NOTICE, RELEASE_BOUND},
     task::WorkerTask,
 };
-use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros, now};
+use crate::chaos::history::{
+    CallKind, CallResult, Event, HoldEnd, HoldNumber, micros_since_boot, now,
+};
 
 impl WorkerTask {
     /// Uses a lock for a while and gives it up, in one of many ways.
-    pub(super) async fn hold(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
+    pub(super) async fn hold_lock(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         let mut loss_watch = self.spawn_loss_watch(hold, guard.watch());
         let longest = self.settings.longest_ttl();
         let hold_time = match self.rng.u32(..20) {
@@ -26,7 +28,7 @@ impl WorkerTask {
             _ => Duration::from_millis(self.settings.hold_ms),
         };
         let until = SystemClock.now() + hold_time.mul_f32(self.rng.f32());
-        let mut valid = self.is_valid(hold, &guard.watch());
+        let mut valid = self.check_validity(hold, &guard.watch());
         if self.rng.u32(..6) == 0 {
             // Nobody calls `is_valid()` in this time, so only a notice can report a loss.
             let mut stop = self.stop.clone();
@@ -37,21 +39,21 @@ impl WorkerTask {
             };
         }
         while valid && SystemClock.now() < until && !self.is_stopped() {
-            valid = self.use_registers(hold, &guard).await?;
+            valid = self.update_registers(hold, &guard).await?;
             match self.rng.u32(..60) {
                 0 => self.block_runtime(),
                 1 => {
-                    let ttl = self.ttl();
-                    let call = self.history.call(CallKind::Extend, RELEASE_BOUND);
+                    let ttl = self.draw_ttl();
+                    let call = self.history.begin_call(CallKind::Extend, RELEASE_BOUND);
                     let extended = guard.extend(ttl).await;
-                    call.result(&extended);
+                    call.finish_with(&extended);
                 }
                 _ => {}
             }
             self.pause().await;
         }
-        if !valid || !self.is_valid(hold, &guard.watch()) {
-            self.note_end(hold, &guard.watch(), HoldEnd::NotValid);
+        if !valid || !self.check_validity(hold, &guard.watch()) {
+            self.record_end(hold, &guard.watch(), HoldEnd::NotValid);
             // A loss that is not reported by then is never reported.
             if !loss_watch.is_finished() {
                 let _ = timeout(LATEST_NOTICE, loss_watch).await;
@@ -63,10 +65,10 @@ impl WorkerTask {
 
     /// Writes to both registers once and gives the lock up.
     pub(super) async fn hold_briefly(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
-        if self.use_registers(hold, &guard).await? && self.is_valid(hold, &guard.watch()) {
+        if self.update_registers(hold, &guard).await? && self.check_validity(hold, &guard.watch()) {
             self.give_up(hold, guard).await
         } else {
-            self.note_end(hold, &guard.watch(), HoldEnd::NotValid);
+            self.record_end(hold, &guard.watch(), HoldEnd::NotValid);
             let loss_watch = self.spawn_loss_watch(hold, guard.watch());
             let _ = timeout(LATEST_NOTICE, loss_watch).await;
             Ok(())
@@ -77,49 +79,49 @@ impl WorkerTask {
         let tickets = self.locker.capabilities().tickets;
         match self.rng.u32(..12) {
             0 => {
-                self.note_end(hold, &guard.watch(), HoldEnd::Dropped);
+                self.record_end(hold, &guard.watch(), HoldEnd::Dropped);
                 drop(guard);
             }
             1 if tickets => {
-                self.note_end(hold, &guard.watch(), HoldEnd::Ticket);
-                let call = self.history.call(CallKind::IntoTicket, RELEASE_BOUND);
+                self.record_end(hold, &guard.watch(), HoldEnd::Ticket);
+                let call = self.history.begin_call(CallKind::IntoTicket, RELEASE_BOUND);
                 let ticket = guard.into_ticket().await;
-                call.result(&ticket);
+                call.finish_with(&ticket);
                 if let Ok(ticket) = ticket {
                     let number = self.rng.u64(..);
-                    self.resume_twice(ticket, number).await?;
+                    self.resume_ticket_twice(ticket, number).await?;
                 }
             }
             2 if tickets => {
-                self.note_end(hold, &guard.watch(), HoldEnd::Ticket);
-                let call = self.history.call(CallKind::IntoTicket, RELEASE_BOUND);
+                self.record_end(hold, &guard.watch(), HoldEnd::Ticket);
+                let call = self.history.begin_call(CallKind::IntoTicket, RELEASE_BOUND);
                 let ticket = guard.into_ticket().await;
-                call.result(&ticket);
+                call.finish_with(&ticket);
                 if let Ok(ticket) = ticket {
                     self.release_ticket_late(&ticket).await;
                 }
             }
             _ => {
-                self.note_end(hold, &guard.watch(), HoldEnd::Released);
-                let call = self.history.call(CallKind::Release, RELEASE_BOUND);
+                self.record_end(hold, &guard.watch(), HoldEnd::Released);
+                let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
                 let _ = guard.release().await;
-                call.answered(CallResult::Done);
+                call.finish(CallResult::Done);
             }
         }
         Ok(())
     }
 
     /// Reads both registers and writes them if the lock is still held. Returns whether it was.
-    async fn use_registers(&mut self, hold: HoldNumber, guard: &Guard) -> Result<bool> {
+    async fn update_registers(&mut self, hold: HoldNumber, guard: &Guard) -> Result<bool> {
         let (name, token) = (guard.name().to_string(), guard.token().get());
-        if !self.is_valid(hold, &guard.watch()) {
+        if !self.check_validity(hold, &guard.watch()) {
             return Ok(false);
         }
         let seen = self.referee.read(name.clone(), token).await?;
         if self.rng.u32(..4) == 0 {
             self.pause().await;
         }
-        if !self.is_valid(hold, &guard.watch()) {
+        if !self.check_validity(hold, &guard.watch()) {
             return Ok(false);
         }
         self.referee.write(name, token, seen).await?;
@@ -131,10 +133,10 @@ impl WorkerTask {
         let history = Arc::clone(&self.history);
         tokio::spawn(async move {
             if let Ended::Lost(reason) = watch.ended().await {
-                history.note(Event::LossNotified {
+                history.record(Event::LossNotified {
                     hold,
                     at: now(),
-                    deadline: micros(watch.deadline()),
+                    deadline: micros_since_boot(watch.deadline()),
                     reason: reason.to_string(),
                 });
             }

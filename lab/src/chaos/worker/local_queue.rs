@@ -12,7 +12,7 @@ use super::{
 use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, now};
 
 /// Largest number of waiters in one queue.
-const LONGEST: u32 = 6;
+const MAX_WAITERS: u32 = 6;
 
 impl WorkerTask {
     /// Starts several waiters at once, and serves them all.
@@ -20,26 +20,28 @@ impl WorkerTask {
         let capabilities = self.locker.capabilities();
         if capabilities.fairness == Fairness::Fifo && !capabilities.hand_over {
             // The store keeps the queue here, and the first waiters of a process may change places.
-            return self.take_one().await;
+            return self.use_one_lock().await;
         }
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 4);
-        let queue = self.history.number();
+        let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait() * 4);
+        let queue = self.history.next_number();
         let pause = Duration::from_micros(self.rng.u64(..4_000));
-        let waiters = self.rng.u32(2..=LONGEST);
+        let waiters = self.rng.u32(2..=MAX_WAITERS);
         // Some waiters give up, and must not delay the waiters behind them.
-        let impatient = self.rng.u32(..LONGEST * 2);
-        let patience = self.random_wait();
+        let impatient = self.rng.u32(..MAX_WAITERS * 2);
+        let patience = self.draw_wait();
         let task = &*self;
         let one = |place: u32| {
             let name = name.clone();
             async move {
                 let asked = now();
-                task.history.note(Event::Queued {
+                task.history.record(Event::Queued {
                     queue,
                     place,
                     at: asked,
                 });
-                let call = task.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
+                let call = task
+                    .history
+                    .begin_call(CallKind::Acquire, wait + EXTRA_WAIT);
                 let acquiring = task.locker.lock(&name).ttl(ttl).wait(wait).acquire();
                 let guard = if place == impatient {
                     tokio::select! {
@@ -52,32 +54,32 @@ impl WorkerTask {
                 } else {
                     acquiring.await
                 };
-                call.result(&guard);
+                call.finish_with(&guard);
                 let Ok(guard) = guard else { return };
-                let hold = task.granted(&guard, asked, None);
-                task.history.note(Event::Served {
+                let hold = task.record_grant(&guard, asked, None);
+                task.history.record(Event::Served {
                     queue,
                     place,
                     token: guard.token().get(),
                     at: now(),
                 });
-                task.is_valid(hold, &guard.watch());
+                task.check_validity(hold, &guard.watch());
                 SystemClock.sleep(pause).await;
-                task.is_valid(hold, &guard.watch());
-                task.note_end(hold, &guard.watch(), HoldEnd::Released);
-                let call = task.history.call(CallKind::Release, RELEASE_BOUND);
+                task.check_validity(hold, &guard.watch());
+                task.record_end(hold, &guard.watch(), HoldEnd::Released);
+                let call = task.history.begin_call(CallKind::Release, RELEASE_BOUND);
                 let _ = guard.release().await;
-                call.answered(CallResult::Done);
+                call.finish(CallResult::Done);
             }
         };
-        all_in_order((0..waiters).map(one).collect()).await;
+        join_all_in_order((0..waiters).map(one).collect()).await;
         Ok(())
     }
 }
 
 /// Awaits all futures. Each future is polled for the first time before the next one is, so they
 /// join the queue in this order.
-async fn all_in_order<F: Future<Output = ()>>(all: Vec<F>) {
+async fn join_all_in_order<F: Future<Output = ()>>(all: Vec<F>) {
     let mut open: Vec<Pin<Box<F>>> = all.into_iter().map(Box::pin).collect();
     std::future::poll_fn(|context| {
         open.retain_mut(|it| it.as_mut().poll(context).is_pending());

@@ -16,8 +16,8 @@ use super::{
 use crate::chaos::history::{CallKind, CallResult, HoldEnd, now};
 
 impl WorkerTask {
-    pub(super) async fn take_one(&mut self) -> Result<()> {
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 2);
+    pub(super) async fn use_one_lock(&mut self) -> Result<()> {
+        let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait() * 2);
         let renew = if self.rng.bool() {
             Renew::Auto
         } else {
@@ -27,24 +27,26 @@ impl WorkerTask {
         let DrawnOptions {
             builder,
             min_hold_us,
-        } = self.with_options(builder);
+        } = self.draw_options(builder);
         let asked = now();
         let guard = if self.rng.u32(..4) == 0 {
-            let call = self.history.call(CallKind::TryAcquire, EXTRA_WAIT);
+            let call = self.history.begin_call(CallKind::TryAcquire, EXTRA_WAIT);
             let attempt = builder.try_acquire().await;
-            call.result(&attempt);
+            call.finish_with(&attempt);
             attempt.ok().and_then(Attempt::acquired)
         } else {
-            let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
+            let call = self
+                .history
+                .begin_call(CallKind::Acquire, wait + EXTRA_WAIT);
             let guard = builder.wait(wait).acquire().await;
-            call.result(&guard);
+            call.finish_with(&guard);
             guard.ok()
         };
         match guard {
             Some(guard) => {
-                let hold = self.granted(&guard, asked, None);
-                self.note_min_hold(hold, asked, min_hold_us);
-                self.hold(hold, guard).await
+                let hold = self.record_grant(&guard, asked, None);
+                self.record_min_hold(hold, asked, min_hold_us);
+                self.hold_lock(hold, guard).await
             }
             None => {
                 self.pause().await;
@@ -54,15 +56,15 @@ impl WorkerTask {
     }
 
     /// Takes a lock that is probably free, writes once, and gives it up.
-    pub(super) async fn take_briefly(&mut self) -> Result<()> {
-        let (name, ttl) = (self.name(), self.ttl());
+    pub(super) async fn use_lock_briefly(&mut self) -> Result<()> {
+        let (name, ttl) = (self.draw_name(), self.draw_ttl());
         let asked = now();
-        let call = self.history.call(CallKind::Acquire, ttl + EXTRA_WAIT);
+        let call = self.history.begin_call(CallKind::Acquire, ttl + EXTRA_WAIT);
         let guard = self.locker.lock(&name).ttl(ttl).wait(ttl).acquire().await;
-        call.result(&guard);
+        call.finish_with(&guard);
         match guard {
             Ok(guard) => {
-                let hold = self.granted(&guard, asked, None);
+                let hold = self.record_grant(&guard, asked, None);
                 self.hold_briefly(hold, guard).await
             }
             Err(_) => {
@@ -72,14 +74,16 @@ impl WorkerTask {
         }
     }
 
-    pub(super) async fn take_two(&mut self) -> Result<()> {
-        let names = [self.name(), self.name()];
-        let (ttl, wait) = (self.ttl(), self.random_wait() * 2);
+    pub(super) async fn use_two_locks(&mut self) -> Result<()> {
+        let names = [self.draw_name(), self.draw_name()];
+        let (ttl, wait) = (self.draw_ttl(), self.draw_wait() * 2);
         let asked = now();
-        let call = self.history.call(CallKind::AcquireAll, wait + EXTRA_WAIT);
+        let call = self
+            .history
+            .begin_call(CallKind::AcquireAll, wait + EXTRA_WAIT);
         let taken = self.locker.lock_all(&names).ttl(ttl).wait(wait).acquire();
         let taken = taken.await;
-        call.result(&taken);
+        call.finish_with(&taken);
         let Ok(set) = taken else {
             self.pause().await;
             return Ok(());
@@ -87,73 +91,75 @@ impl WorkerTask {
         let holds: Vec<_> = set
             .guards()
             .iter()
-            .map(|guard| self.granted(guard, asked, None))
+            .map(|guard| self.record_grant(guard, asked, None))
             .collect();
         if self.is_brief {
             self.pause().await;
         } else {
-            SystemClock.sleep(self.random_wait() / 4).await;
+            SystemClock.sleep(self.draw_wait() / 4).await;
         }
         for (hold, guard) in holds.iter().zip(set.guards()) {
-            self.is_valid(*hold, &guard.watch());
+            self.check_validity(*hold, &guard.watch());
         }
         for (hold, guard) in holds.iter().zip(set.guards()) {
-            self.note_end(*hold, &guard.watch(), HoldEnd::Released);
+            self.record_end(*hold, &guard.watch(), HoldEnd::Released);
         }
         // The locks are released concurrently, so one release bound covers all.
-        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
+        let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
         set.release().await;
-        call.answered(CallResult::Done);
+        call.finish(CallResult::Done);
         Ok(())
     }
 
     /// Drops the future of an `acquire` at a random await.
     pub(super) async fn cancel_acquire(&mut self) {
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait());
+        let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait());
         let patience = Duration::from_micros(self.rng.u64(..20_000));
-        let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
+        let call = self
+            .history
+            .begin_call(CallKind::Acquire, wait + EXTRA_WAIT);
         let acquiring = self.locker.lock(&name).ttl(ttl).wait(wait).acquire();
         tokio::select! {
             biased;
             // If the guard arrives before the time-out, it is dropped at once.
-            guard = acquiring => call.result(&guard.map(drop)),
+            guard = acquiring => call.finish_with(&guard.map(drop)),
             () = SystemClock.sleep(patience) => drop(call),
         }
     }
 
     pub(super) async fn inspect_or_list(&mut self) {
         if self.rng.bool() {
-            let name = self.name();
-            let call = self.history.call(CallKind::Inspect, READ_BOUND);
+            let name = self.draw_name();
+            let call = self.history.begin_call(CallKind::Inspect, READ_BOUND);
             let seen = self.locker.inspect(&name).await;
-            call.result(&seen);
+            call.finish_with(&seen);
         } else {
-            let call = self.history.call(CallKind::List, READ_BOUND);
+            let call = self.history.begin_call(CallKind::List, READ_BOUND);
             let seen = self.locker.list("").await;
-            call.result(&seen);
+            call.finish_with(&seen);
         }
         self.pause().await;
     }
 
     /// Resumes one ticket twice at once. At most one of the two calls may succeed.
-    pub(super) async fn resume_twice(&mut self, ticket: Ticket, number: u64) -> Result<()> {
+    pub(super) async fn resume_ticket_twice(&mut self, ticket: Ticket, number: u64) -> Result<()> {
         let asked = now();
-        let both = async |locker: &Locker, history: &HistoryWriter| {
-            let call = history.call(CallKind::Resume, RELEASE_BOUND);
+        let resume_once = async |locker: &Locker, history: &HistoryWriter| {
+            let call = history.begin_call(CallKind::Resume, RELEASE_BOUND);
             let guard = locker.resume(&ticket).await;
-            call.result(&guard);
+            call.finish_with(&guard);
             guard.ok()
         };
         let (first, second) = tokio::join!(
-            both(&self.locker, &self.history),
-            both(&self.locker, &self.history)
+            resume_once(&self.locker, &self.history),
+            resume_once(&self.locker, &self.history)
         );
         for guard in [first, second].into_iter().flatten() {
-            let hold = self.granted(&guard, asked, Some(number));
+            let hold = self.record_grant(&guard, asked, Some(number));
             if self.is_brief {
                 Box::pin(self.hold_briefly(hold, guard)).await?;
             } else {
-                Box::pin(self.hold(hold, guard)).await?;
+                Box::pin(self.hold_lock(hold, guard)).await?;
             }
         }
         Ok(())
@@ -164,10 +170,10 @@ impl WorkerTask {
         if self.is_brief {
             self.pause().await;
         } else {
-            SystemClock.sleep(self.random_wait() * 2).await;
+            SystemClock.sleep(self.draw_wait() * 2).await;
         }
-        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
+        let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
         let released = self.locker.release_ticket(ticket).await;
-        call.result(&released);
+        call.finish_with(&released);
     }
 }

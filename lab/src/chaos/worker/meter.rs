@@ -23,13 +23,13 @@ pub(super) fn start(history: Arc<HistoryWriter>) -> std::io::Result<()> {
             thread::park_timeout(TICK);
             let to = now();
             if to > from + tick_us + LATE_US {
-                history.note(Event::Stalled { from, to });
+                history.record(Event::Stalled { from, to });
             }
             ticks += 1;
             if ticks.is_multiple_of(MEASURE_TICKS)
-                && let Some((resident_kib, descriptors)) = usage()
+                && let Some((resident_kib, descriptors)) = measure_usage()
             {
-                history.note(Event::Usage {
+                history.record(Event::Usage {
                     at: to,
                     resident_kib,
                     descriptors,
@@ -44,7 +44,7 @@ pub(super) fn start(history: Arc<HistoryWriter>) -> std::io::Result<()> {
 }
 
 /// Returns the memory in KiB, and the number of open descriptors.
-fn usage() -> Option<(u64, u64)> {
+fn measure_usage() -> Option<(u64, u64)> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let resident = status
         .lines()

@@ -45,7 +45,7 @@ async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
     for _ in 0..settings.clients {
         stores.push(open_store(&settings).await);
     }
-    history.note(Event::Started {
+    history.record(Event::Started {
         pid: std::process::id(),
     });
     let (stop, stopped) = watch::channel(false);
@@ -82,16 +82,16 @@ async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
         if settings.checks_leftovers {
             let locker = store.locker();
             for (name, holder) in leftovers(&locker, settings.longest_ttl()).await {
-                history.note(Event::Left { name, holder });
+                history.record(Event::Left { name, holder });
             }
         }
     }
     for store in stores {
-        let closing = history.call(CallKind::Close, READ_BOUND);
+        let closing = history.begin_call(CallKind::Close, READ_BOUND);
         store.close().await;
-        closing.answered(CallResult::Done);
+        closing.finish(CallResult::Done);
     }
-    history.note(Event::Finished { at: now() });
+    history.record(Event::Finished { at: now() });
     Ok(())
 }
 

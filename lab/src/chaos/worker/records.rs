@@ -20,21 +20,23 @@ impl WorkerTask {
         let Ok(seen) = self.records.get(&at).await else {
             return self.pause().await;
         };
-        let value = seen.as_ref().map(number);
+        let value = seen.as_ref().map(stored_number);
         let step = RecordOperation::Get {
-            seen: seen.as_ref().map(|it| (number(it), it.version.get())),
+            seen: seen
+                .as_ref()
+                .map(|it| (stored_number(it), it.version.get())),
         };
-        self.record(self.history.number(), &key, from, Some(now()), step);
+        self.record_step(self.history.next_number(), &key, from, Some(now()), step);
         if self.rng.bool() {
             self.pause().await;
         }
-        let (asked, from) = (self.history.number(), now());
+        let (asked, from) = (self.history.next_number(), now());
         let step = match (seen, value) {
             (Some(entry), Some(expected)) if self.rng.u32(..4) == 0 => {
                 let step = |outcome| RecordOperation::Delete { expected, outcome };
-                self.record(asked, &key, from, None, step(WriteOutcome::Unknown));
+                self.record_step(asked, &key, from, None, step(WriteOutcome::Unknown));
                 let deleted = self.records.delete(&at, entry.version).await;
-                step(outcome(&deleted.map(|it| it == Deleted::Done)))
+                step(write_outcome(&deleted.map(|it| it == Deleted::Done)))
             }
             (seen, expected) => {
                 let value = self.rng.u64(..);
@@ -45,20 +47,23 @@ impl WorkerTask {
                     outcome,
                     version,
                 };
-                self.record(asked, &key, from, None, step(WriteOutcome::Unknown, None));
+                self.record_step(asked, &key, from, None, step(WriteOutcome::Unknown, None));
                 let written = self.records.put(&at, &value.to_le_bytes(), expect).await;
                 let version = match &written {
                     Ok(Written::Stored(version)) => Some(version.get()),
                     _ => None,
                 };
-                step(outcome(&written.map(|it| it != Written::Conflict)), version)
+                step(
+                    write_outcome(&written.map(|it| it != Written::Conflict)),
+                    version,
+                )
             }
         };
-        self.record(asked, &key, from, Some(now()), step);
+        self.record_step(asked, &key, from, Some(now()), step);
         SystemClock.sleep(std::time::Duration::from_millis(2)).await;
     }
 
-    fn record(
+    fn record_step(
         &self,
         number: u64,
         key: &str,
@@ -66,7 +71,7 @@ impl WorkerTask {
         to: Option<Micros>,
         step: RecordOperation,
     ) {
-        self.history.note(Event::Record(RecordStep {
+        self.history.record(Event::Record(RecordStep {
             number,
             key: key.to_owned(),
             from,
@@ -76,7 +81,7 @@ impl WorkerTask {
     }
 }
 
-fn outcome(answer: &Result<bool, Error>) -> WriteOutcome {
+fn write_outcome(answer: &Result<bool, Error>) -> WriteOutcome {
     match answer {
         Ok(true) => WriteOutcome::Done,
         Ok(false) => WriteOutcome::Conflict,
@@ -87,7 +92,7 @@ fn outcome(answer: &Result<bool, Error>) -> WriteOutcome {
 }
 
 /// Returns the value that a worker wrote.
-fn number(entry: &Entry) -> u64 {
+fn stored_number(entry: &Entry) -> u64 {
     let bytes = entry.value.as_slice().try_into();
     bytes.map_or(0, u64::from_le_bytes)
 }

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::chaos::{
-    history::{CallKind, CallResult, Event, FencedAnswer, Micros, micros, now},
+    history::{CallKind, CallResult, Event, FencedAnswer, Micros, micros_since_boot, now},
     referee::{RegisterVersions, RunPhase, WorkerMessage},
 };
 
@@ -43,11 +43,11 @@ impl HistoryWriter {
     }
 
     /// Returns a number that this process has not used yet.
-    pub(super) fn number(&self) -> u64 {
+    pub(super) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn note(&self, event: Event) {
+    pub(super) fn record(&self, event: Event) {
         let Ok(mut line) = serde_json::to_vec(&WorkerMessage::Note(event)) else {
             return;
         };
@@ -67,16 +67,16 @@ impl HistoryWriter {
     pub(super) fn block_this_thread(&self, time: Duration) {
         let from = now();
         // The stall is recorded before it begins, because the process may be killed meanwhile.
-        let to = micros(SystemClock.now() + time);
-        self.note(Event::Stalled { from, to });
+        let to = micros_since_boot(SystemClock.now() + time);
+        self.record(Event::Stalled { from, to });
         std::thread::sleep(time);
-        self.note(Event::Stalled { from, to: now() });
+        self.record(Event::Stalled { from, to: now() });
     }
 
     /// Records that a call begins.
-    pub(super) fn call(&self, what: CallKind, bound: Duration) -> OpenCall<'_> {
-        let call = self.number();
-        self.note(Event::Called {
+    pub(super) fn begin_call(&self, what: CallKind, bound: Duration) -> OpenCall<'_> {
+        let call = self.next_number();
+        self.record(Event::Called {
             call,
             what,
             at: now(),
@@ -99,12 +99,12 @@ pub(super) struct OpenCall<'a> {
 }
 
 impl OpenCall<'_> {
-    pub(super) fn answered(mut self, answer: CallResult) {
+    pub(super) fn finish(mut self, answer: CallResult) {
         self.answer = answer;
     }
 
-    pub(super) fn result<T, E>(self, result: &Result<T, E>) {
-        self.answered(match result {
+    pub(super) fn finish_with<T, E>(self, result: &Result<T, E>) {
+        self.finish(match result {
             Ok(_) => CallResult::Done,
             Err(_) => CallResult::Failed,
         });
@@ -113,7 +113,7 @@ impl OpenCall<'_> {
 
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
-        self.history.note(Event::Answered {
+        self.history.record(Event::Answered {
             call: self.call,
             at: now(),
             answer: self.answer,
@@ -156,7 +156,7 @@ impl RefereeClient {
     pub(super) async fn wait_for_roll_call(&mut self) -> Result<()> {
         let mut phase: RunPhase = self.ask(&WorkerMessage::Phases).await?;
         while phase != RunPhase::RollCall {
-            phase = self.answer().await?;
+            phase = self.receive_answer().await?;
         }
         Ok(())
     }
@@ -165,10 +165,10 @@ impl RefereeClient {
         let mut line = serde_json::to_vec(say)?;
         line.push(b'\n');
         self.writer.write_all(&line).await?;
-        self.answer().await
+        self.receive_answer().await
     }
 
-    async fn answer<T: DeserializeOwned>(&mut self) -> Result<T> {
+    async fn receive_answer<T: DeserializeOwned>(&mut self) -> Result<T> {
         let line = self
             .lines
             .next_line()

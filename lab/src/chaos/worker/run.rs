@@ -16,7 +16,7 @@ const ROLL_CALL_TTL: Duration = Duration::from_secs(60);
 
 impl WorkerTask {
     pub(super) async fn run(mut self) -> Result<()> {
-        let workloads = self.workloads();
+        let workloads = self.suitable_workloads();
         while !self.is_stopped() {
             match (Workload::draw(&workloads, &mut self.rng), self.is_brief) {
                 (Workload::Locks, false) => self.use_contended_lock().await?,
@@ -32,7 +32,7 @@ impl WorkerTask {
 
     /// Returns the kinds of use of this task. A brief task leaves slow uses to other tasks, if the
     /// run has any quick use.
-    fn workloads(&self) -> Vec<Workload> {
+    fn suitable_workloads(&self) -> Vec<Workload> {
         let all = &self.settings.workloads;
         let quick = all.iter().filter(|it| self.is_brief && it.is_quick());
         let quick: Vec<_> = quick.copied().collect();
@@ -43,8 +43,8 @@ impl WorkerTask {
         match self.rng.u32(..80) {
             0..2 => self.inspect_or_list().await,
             2..10 => self.cancel_acquire().await,
-            10..16 => self.take_two().await?,
-            _ => self.take_briefly().await?,
+            10..16 => self.use_two_locks().await?,
+            _ => self.use_lock_briefly().await?,
         }
         Ok(())
     }
@@ -53,10 +53,10 @@ impl WorkerTask {
         match self.rng.u32(..80) {
             0..3 => self.inspect_or_list().await,
             3..11 => self.cancel_acquire().await,
-            11..16 => self.take_two().await?,
+            11..16 => self.use_two_locks().await?,
             16..20 => self.run_closure().await?,
             20..24 => self.acquire_reentrant().await?,
-            _ => self.take_one().await?,
+            _ => self.use_one_lock().await?,
         }
         Ok(())
     }
@@ -66,9 +66,11 @@ impl WorkerTask {
         let within = self.settings.longest_ttl() + EXTRA_WAIT;
         for name in self.settings.names.clone() {
             let lock = self.locker.lock(&name).ttl(ROLL_CALL_TTL).wait(within);
-            let call = self.history.call(CallKind::Acquire, within + EXTRA_WAIT);
+            let call = self
+                .history
+                .begin_call(CallKind::Acquire, within + EXTRA_WAIT);
             let guard = lock.acquire().await;
-            call.result(&guard);
+            call.finish_with(&guard);
             let problem = match guard {
                 Ok(guard) => {
                     let released = guard.release().await;
@@ -76,7 +78,7 @@ impl WorkerTask {
                 }
                 Err(error) => Some(error.to_string()),
             };
-            self.history.note(Event::RollCall {
+            self.history.record(Event::RollCall {
                 at: now(),
                 task: self.number,
                 problem,

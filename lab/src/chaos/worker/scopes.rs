@@ -9,28 +9,30 @@ use super::{
     settings::{EXTRA_WAIT, RELEASE_BOUND},
     task::{DrawnOptions, WorkerTask},
 };
-use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros, now};
+use crate::chaos::history::{
+    CallKind, CallResult, Event, HoldEnd, HoldNumber, micros_since_boot, now,
+};
 
 impl WorkerTask {
     /// Runs a closure under a lock. The library drops the closure if the lock is lost.
     pub(super) async fn run_closure(&mut self) -> Result<()> {
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 2);
+        let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait() * 2);
         let builder = self.locker.lock(&name).ttl(ttl).wait(wait);
         let DrawnOptions {
             builder,
             min_hold_us,
-        } = self.with_options(builder);
+        } = self.draw_options(builder);
         let time = if self.rng.u32(..4) == 0 {
             self.settings.longest_ttl() * 3
         } else {
             self.settings.longest_ttl() / 20
         };
         let until = now() + u64::try_from(time.as_micros()).unwrap_or_default();
-        let hold = self.history.number();
+        let hold = self.history.next_number();
         let (asked, history) = (now(), &*self.history);
         let stop = self.stop.clone();
         let work = async |watch: LockWatch| {
-            history.note(Event::Granted {
+            history.record(Event::Granted {
                 hold,
                 name: watch.name().to_string(),
                 token: watch.token().get(),
@@ -40,7 +42,7 @@ impl WorkerTask {
             });
             if min_hold_us > 0 {
                 let until = asked + min_hold_us;
-                history.note(Event::Keeps { hold, until });
+                history.record(Event::Keeps { hold, until });
             }
             let mut under = WorkUnderLock {
                 history,
@@ -48,10 +50,10 @@ impl WorkerTask {
                 watch,
                 how: HoldEnd::NotValid,
             };
-            under.is_valid();
+            under.check_validity();
             while now() < until && !*stop.borrow() {
                 SystemClock.sleep(std::time::Duration::from_millis(5)).await;
-                if !under.is_valid() {
+                if !under.check_validity() {
                     // The lock is lost, so the closure only waits until it is dropped.
                     return std::future::pending().await;
                 }
@@ -68,57 +70,61 @@ impl WorkerTask {
 
     /// Takes a lock twice within one scope, and releases the guards in either order.
     pub(super) async fn acquire_reentrant(&mut self) -> Result<()> {
-        let (name, ttl, wait) = (self.name(), self.ttl(), self.random_wait() * 2);
+        let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait() * 2);
         let scope = Scope::new();
         let asked = now();
-        let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
+        let call = self
+            .history
+            .begin_call(CallKind::Acquire, wait + EXTRA_WAIT);
         let lock = self.locker.lock(&name).ttl(ttl).wait(wait);
         let outer = lock.clone().reentrant(&scope).acquire().await;
-        call.result(&outer);
+        call.finish_with(&outer);
         let Ok(outer) = outer else {
             self.pause().await;
             return Ok(());
         };
-        let hold = self.granted(&outer, asked, None);
-        self.is_valid(hold, &outer.watch());
+        let hold = self.record_grant(&outer, asked, None);
+        self.check_validity(hold, &outer.watch());
         let asked = now();
-        let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
+        let call = self
+            .history
+            .begin_call(CallKind::Acquire, wait + EXTRA_WAIT);
         let inner = match self.rng.u32(..3) {
             // A nested guard may ask for a longer TTL, which extends the existing lease.
             0 => lock.ttl(ttl * 2).reentrant(&scope).acquire().await,
             1 => outer.reenter(),
             _ => lock.reentrant(&scope).acquire().await,
         };
-        call.result(&inner);
+        call.finish_with(&inner);
         let Ok(inner) = inner else {
-            return self.note_end_and_release(hold, outer).await;
+            return self.record_end_and_release(hold, outer).await;
         };
         if inner.token() != outer.token() {
             // The outer guard was lost meanwhile, so the inner guard is a hold of its own.
-            let fresh = self.granted(&inner, asked, None);
-            self.is_valid(hold, &outer.watch());
-            self.is_valid(fresh, &inner.watch());
-            self.note_end_and_release(hold, outer).await?;
-            return self.note_end_and_release(fresh, inner).await;
+            let fresh = self.record_grant(&inner, asked, None);
+            self.check_validity(hold, &outer.watch());
+            self.check_validity(fresh, &inner.watch());
+            self.record_end_and_release(hold, outer).await?;
+            return self.record_end_and_release(fresh, inner).await;
         }
         let (first, last) = match self.rng.bool() {
             true => (outer, inner),
             false => (inner, outer),
         };
-        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
+        let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
         let _ = first.release().await;
-        call.answered(CallResult::Done);
+        call.finish(CallResult::Done);
         // Only the release of the last guard frees the lock.
         self.pause().await;
-        self.is_valid(hold, &last.watch());
-        self.note_end_and_release(hold, last).await
+        self.check_validity(hold, &last.watch());
+        self.record_end_and_release(hold, last).await
     }
 
-    async fn note_end_and_release(&self, hold: HoldNumber, guard: Guard) -> Result<()> {
-        self.note_end(hold, &guard.watch(), HoldEnd::Released);
-        let call = self.history.call(CallKind::Release, RELEASE_BOUND);
+    async fn record_end_and_release(&self, hold: HoldNumber, guard: Guard) -> Result<()> {
+        self.record_end(hold, &guard.watch(), HoldEnd::Released);
+        let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
         let _ = guard.release().await;
-        call.answered(CallResult::Done);
+        call.finish(CallResult::Done);
         Ok(())
     }
 }
@@ -132,11 +138,11 @@ struct WorkUnderLock<'a> {
 }
 
 impl WorkUnderLock<'_> {
-    fn is_valid(&self) -> bool {
+    fn check_validity(&self) -> bool {
         let (from, valid, to) = (now(), self.watch.is_valid(), now());
-        let (hold, deadline) = (self.hold, micros(self.watch.deadline()));
+        let (hold, deadline) = (self.hold, micros_since_boot(self.watch.deadline()));
         if valid {
-            self.history.note(Event::Valid {
+            self.history.record(Event::Valid {
                 hold,
                 from,
                 to,
@@ -149,11 +155,11 @@ impl WorkUnderLock<'_> {
 
 impl Drop for WorkUnderLock<'_> {
     fn drop(&mut self) {
-        let (hold, at, deadline) = (self.hold, now(), micros(self.watch.deadline()));
+        let (hold, at, deadline) = (self.hold, now(), micros_since_boot(self.watch.deadline()));
         if self.how == HoldEnd::NotValid {
             match self.watch.loss() {
                 // The library has dropped the closure, and that drop is the notice of the loss.
-                Some(reason) => self.history.note(Event::LossNotified {
+                Some(reason) => self.history.record(Event::LossNotified {
                     hold,
                     at,
                     deadline,
@@ -162,7 +168,7 @@ impl Drop for WorkUnderLock<'_> {
                 None => self.how = HoldEnd::Dropped,
             }
         }
-        self.history.note(Event::Ended {
+        self.history.record(Event::Ended {
             hold,
             at,
             deadline,

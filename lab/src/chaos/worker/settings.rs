@@ -62,7 +62,7 @@ impl WorkerSettings {
         }
     }
 
-    pub(crate) fn variable(&self) -> Result<(&'static str, String)> {
+    pub(crate) fn environment_variable(&self) -> Result<(&'static str, String)> {
         Ok((SETTINGS, serde_json::to_string(self)?))
     }
 

@@ -10,7 +10,7 @@ use super::{
     referee_client::{HistoryWriter, RefereeClient},
     settings::WorkerSettings,
 };
-use crate::chaos::history::{Event, HoldEnd, HoldNumber, Micros, micros, now};
+use crate::chaos::history::{Event, HoldEnd, HoldNumber, Micros, micros_since_boot, now};
 
 /// One task of a worker.
 pub(super) struct WorkerTask {
@@ -39,13 +39,13 @@ impl WorkerTask {
         *self.stop.borrow()
     }
 
-    pub(super) fn ttl(&mut self) -> Duration {
+    pub(super) fn draw_ttl(&mut self) -> Duration {
         let (least, most) = self.settings.ttl_ms;
         Duration::from_millis(self.rng.u64(least..=most))
     }
 
     /// Returns one of the few contended locks or, for a brief task, one of the many quiet locks.
-    pub(super) fn name(&mut self) -> String {
+    pub(super) fn draw_name(&mut self) -> String {
         let names = if self.is_brief {
             &self.settings.quiet_names
         } else {
@@ -55,12 +55,12 @@ impl WorkerTask {
     }
 
     /// Returns a random time up to the longest TTL.
-    pub(super) fn random_wait(&mut self) -> Duration {
+    pub(super) fn draw_wait(&mut self) -> Duration {
         Duration::from_millis(self.rng.u64(..=self.settings.ttl_ms.1))
     }
 
     /// Sets options that most callers never use, each with a small probability.
-    pub(super) fn with_options(&mut self, mut builder: LockBuilder) -> DrawnOptions {
+    pub(super) fn draw_options(&mut self, mut builder: LockBuilder) -> DrawnOptions {
         let mut min_hold_us = 0;
         if self.rng.u32(..8) == 0 {
             builder = builder.holder(format!("worker {}", self.settings.worker));
@@ -86,9 +86,9 @@ impl WorkerTask {
     }
 
     /// Records the minimum hold time of a lock, before the lock is used.
-    pub(super) fn note_min_hold(&self, hold: HoldNumber, asked: Micros, min_hold_us: Micros) {
+    pub(super) fn record_min_hold(&self, hold: HoldNumber, asked: Micros, min_hold_us: Micros) {
         if min_hold_us > 0 {
-            self.history.note(Event::Keeps {
+            self.history.record(Event::Keeps {
                 hold,
                 until: asked + min_hold_us,
             });
@@ -102,9 +102,9 @@ impl WorkerTask {
             .await;
     }
 
-    pub(super) fn granted(&self, guard: &Guard, asked: Micros, resumed: Option<u64>) -> u64 {
-        let hold = self.history.number();
-        self.history.note(Event::Granted {
+    pub(super) fn record_grant(&self, guard: &Guard, asked: Micros, resumed: Option<u64>) -> u64 {
+        let hold = self.history.next_number();
+        self.history.record(Event::Granted {
             hold,
             name: guard.name().to_string(),
             token: guard.token().get(),
@@ -116,26 +116,26 @@ impl WorkerTask {
     }
 
     /// Calls `is_valid()`, and records a positive answer.
-    pub(super) fn is_valid(&self, hold: HoldNumber, watch: &LockWatch) -> bool {
+    pub(super) fn check_validity(&self, hold: HoldNumber, watch: &LockWatch) -> bool {
         let from = now();
         let valid = watch.is_valid();
         let to = now();
         if valid {
-            self.history.note(Event::Valid {
+            self.history.record(Event::Valid {
                 hold,
                 from,
                 to,
-                deadline: micros(watch.deadline()),
+                deadline: micros_since_boot(watch.deadline()),
             });
         }
         valid
     }
 
-    pub(super) fn note_end(&self, hold: HoldNumber, watch: &LockWatch, how: HoldEnd) {
-        self.history.note(Event::Ended {
+    pub(super) fn record_end(&self, hold: HoldNumber, watch: &LockWatch, how: HoldEnd) {
+        self.history.record(Event::Ended {
             hold,
             at: now(),
-            deadline: micros(watch.deadline()),
+            deadline: micros_since_boot(watch.deadline()),
             how,
         });
     }

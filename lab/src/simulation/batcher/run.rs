@@ -95,13 +95,13 @@ pub(in crate::simulation) fn run_batcher(
         for _ in 0..steps {
             run.step().await;
         }
-        run.end().await;
+        run.finish().await;
         steps
     });
     let mut trace = Trace::new(all);
     let mut seen = locked(&seen);
     for (at, (what, number)) in (0..).zip(std::mem::take(&mut seen.lines)) {
-        trace.note(TraceLine {
+        trace.add_trace_line(TraceLine {
             at: Duration::from_micros(at),
             owner: Owner::Network,
             what,
@@ -111,20 +111,20 @@ pub(in crate::simulation) fn run_batcher(
             },
         });
     }
-    let mut outcome = SeedResult::of(seen.broken.take(), &trace);
+    let mut outcome = SeedResult::with_trace(seen.broken.take(), &trace);
     outcome.steps = steps;
     Ok(outcome)
 }
 
 impl BatcherRun {
-    fn note(&self, what: &'static str, number: u64) {
+    fn add_trace_line(&self, what: &'static str, number: u64) {
         locked(&self.seen).lines.push((what, number));
     }
 
     async fn step(&mut self) {
         locked(&self.seen).moment += 1;
         match self.random.u32(0..10) {
-            0..3 => self.ask(),
+            0..3 => self.add_caller(),
             3..6 => self.poll_one(),
             6 if self.random.u32(0..8) == 0 => self.stop_polling(),
             6 => self.cancel_caller(),
@@ -134,7 +134,7 @@ impl BatcherRun {
     }
 
     /// Adds a caller that has not been polled yet.
-    fn ask(&mut self) {
+    fn add_caller(&mut self) {
         if self.callers.len() >= 12 {
             return;
         }
@@ -146,7 +146,7 @@ impl BatcherRun {
             _ => OperationKind::Acquire,
         };
         let key = format!("key-{}", self.random.u32(0..5));
-        let shown = if self.shares_keys {
+        let visible_key = if self.shares_keys {
             format!("{key}-{number}")
         } else {
             key.clone()
@@ -154,7 +154,7 @@ impl BatcherRun {
         let op = BatchOperation {
             kind,
             key,
-            shown,
+            visible_key,
             number,
             undo: false,
         };
@@ -164,7 +164,7 @@ impl BatcherRun {
             asking: Box::pin(async move { batcher.submit(asked).await }),
             woken: Arc::new(WokenFlag(AtomicBool::new(true))),
         };
-        self.note("a caller comes", number);
+        self.add_trace_line("a caller comes", number);
         self.callers.insert(number, caller);
     }
 
@@ -178,7 +178,7 @@ impl BatcherRun {
     }
 
     fn poll(&mut self, number: u64) {
-        self.note("a caller is polled", number);
+        self.add_trace_line("a caller is polled", number);
         let Some(caller) = self.callers.get_mut(&number) else {
             return;
         };
@@ -219,7 +219,7 @@ impl BatcherRun {
         let Some(number) = self.random.choice(all) else {
             return;
         };
-        self.note("a caller goes away", number);
+        self.add_trace_line("a caller goes away", number);
         {
             let mut seen = locked(&self.seen);
             let moment = seen.moment;
@@ -234,7 +234,7 @@ impl BatcherRun {
         let Some(number) = self.random.choice(all).filter(|_| self.unpolled.len() < 2) else {
             return;
         };
-        self.note("a caller falls asleep", number);
+        self.add_trace_line("a caller falls asleep", number);
         self.unpolled.extend(self.callers.remove(&number));
     }
 
@@ -263,7 +263,7 @@ impl BatcherRun {
     }
 
     /// Polls all callers and completes all batches until nothing happens any more.
-    async fn end(&mut self) {
+    async fn finish(&mut self) {
         for _ in 0..TURNS {
             yield_now().await;
             self.complete_batch(false);

@@ -30,7 +30,7 @@ pub(super) struct BatchOperation {
     pub(super) key: String,
     /// The key that the batcher sees. It differs from `key` only under `BatchSharesKeys`, so that
     /// the batcher cannot tell that two operations have the same key.
-    pub(super) shown: String,
+    pub(super) visible_key: String,
     pub(super) number: u64,
     pub(super) undo: bool,
 }
@@ -75,7 +75,7 @@ impl BatcherObservations {
         self.broken.get_or_insert(Breach { promise, detail });
     }
 
-    fn applies(&mut self, op: &BatchOperation) {
+    fn apply(&mut self, op: &BatchOperation) {
         self.lines.push(("applied", op.number));
         if op.undo {
             self.granted.remove(&op.number);
@@ -101,9 +101,9 @@ impl BatcherObservations {
         self.granted.insert(op.number);
     }
 
-    fn sends(&mut self, ops: &[BatchOperation], limits: Limits) {
+    fn check_sent_batch(&mut self, ops: &[BatchOperation], limits: Limits) {
         let one_kind = ops.iter().all(|op| op.kind == ops[0].kind);
-        let sorted = ops.is_sorted_by(|one, other| one.shown < other.shown);
+        let sorted = ops.is_sorted_by(|one, other| one.visible_key < other.visible_key);
         if ops.len() > limits.operations || !one_kind || !sorted {
             self.record_breach(format!("a batch breaks the limits: {ops:?}"));
         }
@@ -125,7 +125,7 @@ pub(super) struct BatchStore {
 }
 
 impl BatchStore {
-    fn is(&self, bug: EngineBug) -> bool {
+    fn has_bug(&self, bug: EngineBug) -> bool {
         self.bug == Some(bug)
     }
 }
@@ -144,7 +144,7 @@ impl Executor for BatchStore {
     }
 
     fn key<'a>(&self, op: &'a BatchOperation) -> &'a str {
-        &op.shown
+        &op.visible_key
     }
 
     async fn run(
@@ -154,7 +154,7 @@ impl Executor for BatchStore {
     ) -> Result<Vec<Reply<u64>>, Failure> {
         let answered = {
             let mut seen = locked(&self.seen);
-            seen.sends(ops, self.limits);
+            seen.check_sent_batch(ops, self.limits);
             seen.last += 1;
             let (number, ops) = (seen.last, ops.to_vec());
             seen.lines.push(("batch goes out", number));
@@ -182,22 +182,23 @@ impl Executor for BatchStore {
                 seen.failed.insert(op.number);
                 replies.push(Reply::Alone);
             } else {
-                seen.applies(op);
+                seen.apply(op);
                 replies.push(Reply::Done(Ok(op.number)));
             }
         }
-        if self.is(EngineBug::BatchAnswersRotated) {
+        if self.has_bug(EngineBug::BatchAnswersRotated) {
             replies.rotate_left(1);
         }
         let has_lost_caller = ops.iter().any(|op| seen.given_up.contains_key(&op.number));
-        if self.is(EngineBug::BatchForgetsANeighbour) && has_lost_caller {
+        if self.has_bug(EngineBug::BatchForgetsANeighbour) && has_lost_caller {
             replies.pop();
         }
         Ok(replies)
     }
 
     fn undo(&self, op: &BatchOperation, _: &u64) -> Option<BatchOperation> {
-        let wanted = op.kind == OperationKind::Acquire && !self.is(EngineBug::BatchUndoesNothing);
+        let wanted =
+            op.kind == OperationKind::Acquire && !self.has_bug(EngineBug::BatchUndoesNothing);
         wanted.then(|| BatchOperation {
             kind: OperationKind::Release,
             undo: true,

@@ -62,31 +62,31 @@ impl BuggyConnection {
         }
     }
 
-    fn is(&self, bug: EngineBug) -> bool {
+    fn has_bug(&self, bug: EngineBug) -> bool {
         self.bug == bug
     }
 
-    fn valid_for(&self, valid_for: Duration, sent: Duration) -> Duration {
-        if self.is(EngineBug::ValidFromReceipt) {
+    fn reported_validity(&self, valid_for: Duration, sent: Duration) -> Duration {
+        if self.has_bug(EngineBug::ValidFromReceipt) {
             valid_for + (self.world.now() - sent)
         } else {
             valid_for
         }
     }
 
-    fn granted(&self, mut grant: Grant, sent: Duration) -> Grant {
-        grant.valid_for = self.valid_for(grant.valid_for, sent);
+    fn changed_grant(&self, mut grant: Grant, sent: Duration) -> Grant {
+        grant.valid_for = self.reported_validity(grant.valid_for, sent);
         grant
     }
 
-    fn attempted(
+    fn changed_attempt(
         &self,
         request: &AcquireRequest,
         sent: Duration,
         attempt: Attempt<Grant>,
     ) -> Attempt<Grant> {
-        if !self.is(EngineBug::AnswersMixedUp) {
-            return attempt.map(|grant| self.granted(grant, sent));
+        if !self.has_bug(EngineBug::AnswersMixedUp) {
+            return attempt.map(|grant| self.changed_grant(grant, sent));
         }
         let mut last = locked(&self.last);
         match attempt {
@@ -116,7 +116,7 @@ impl BuggyConnection {
     }
 
     /// Takes the lock again, like a renewal that does not compare the owner.
-    fn renew_late(&self, lease: &Lease) {
+    fn take_again_later(&self, lease: &Lease) {
         let Some(request) = locked(&self.requests).get(&lease.owner).cloned() else {
             return;
         };
@@ -129,13 +129,13 @@ impl BuggyConnection {
     }
 }
 
-fn done() -> ReleaseOutcome {
+fn released_outcome() -> ReleaseOutcome {
     ReleaseOutcome::Released {
         others_waiting: None,
     }
 }
 
-fn as_if_renewed(lease: &Lease, renewal: &Renewal) -> Option<Renewed> {
+fn pretended_renewal(lease: &Lease, renewal: &Renewal) -> Option<Renewed> {
     Some(Renewed::Extended {
         valid_for: renewal.ttl.duration(),
         epoch: Epoch::new(""),
@@ -162,21 +162,21 @@ impl DistLock for BuggyConnection {
         locked(&self.requests).insert(request.owner, request.clone());
         let sent = self.world.now();
         let attempt = self.inner.try_acquire(request).await?;
-        Ok(self.attempted(request, sent, attempt))
+        Ok(self.changed_attempt(request, sent, attempt))
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         locked(&self.requests).insert(request.owner, request.clone());
         Ok(Box::new(BuggyConnectionContender {
             inner: self.inner.contend(request).await?,
-            of: self.clone(),
+            connection: self.clone(),
             request: request.clone(),
         }))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         let sent = self.world.now();
-        let pretended = as_if_renewed(lease, renewal);
+        let pretended = pretended_renewal(lease, renewal);
         match (self.bug, pretended) {
             (EngineBug::RenewalNotSent, Some(renewed)) => return Ok(renewed),
             (EngineBug::RenewalsSkipped, _) => return std::future::pending().await,
@@ -192,7 +192,7 @@ impl DistLock for BuggyConnection {
                 token,
                 loss,
             } => Renewed::Extended {
-                valid_for: self.valid_for(valid_for, sent),
+                valid_for: self.reported_validity(valid_for, sent),
                 epoch,
                 token,
                 loss,
@@ -203,21 +203,23 @@ impl DistLock for BuggyConnection {
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         match self.bug {
-            EngineBug::BackgroundReleaseLost if self.background => return Ok(done()),
-            EngineBug::CancelledKeepsItsGrant if lease.token.is_none() => return Ok(done()),
+            EngineBug::BackgroundReleaseLost if self.background => return Ok(released_outcome()),
+            EngineBug::CancelledKeepsItsGrant if lease.token.is_none() => {
+                return Ok(released_outcome());
+            }
             EngineBug::ReleaseWithoutOwner => {
                 let held = self.inner.inspect(&lease.name).await?.held;
                 if let Some(token) = held.and_then(|it| it.token) {
                     self.inner.force_release(&lease.name, token).await?;
-                    self.world.applied(&lease.name, "freed");
+                    self.world.record_applied(&lease.name, "freed");
                 }
-                return Ok(done());
+                return Ok(released_outcome());
             }
             _ => {}
         }
         let outcome = self.inner.release(lease).await?;
-        if self.is(EngineBug::RenewalAfterRelease) {
-            self.renew_late(lease);
+        if self.has_bug(EngineBug::RenewalAfterRelease) {
+            self.take_again_later(lease);
         }
         Ok(outcome)
     }
@@ -226,7 +228,7 @@ impl DistLock for BuggyConnection {
         locked(&self.requests).insert(next.owner, next.clone());
         let sent = self.world.now();
         Ok(match self.inner.hand_over(lease, next).await? {
-            HandOver::Done(grant) => HandOver::Done(self.granted(grant, sent)),
+            HandOver::Done(grant) => HandOver::Done(self.changed_grant(grant, sent)),
             other => other,
         })
     }
@@ -259,16 +261,18 @@ impl DistLock for BuggyConnection {
 
 struct BuggyConnectionContender {
     inner: Box<dyn Contender>,
-    of: BuggyConnection,
+    connection: BuggyConnection,
     request: AcquireRequest,
 }
 
 #[async_trait]
 impl Contender for BuggyConnectionContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        let sent = self.of.world.now();
+        let sent = self.connection.world.now();
         let attempt = self.inner.attempt().await?;
-        Ok(self.of.attempted(&self.request, sent, attempt))
+        Ok(self
+            .connection
+            .changed_attempt(&self.request, sent, attempt))
     }
 
     fn is_first(&self) -> bool {
@@ -276,15 +280,15 @@ impl Contender for BuggyConnectionContender {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        if self.of.is(EngineBug::WakeUpLost) {
-            self.of.world.time.sleep(at_most).await;
+        if self.connection.has_bug(EngineBug::WakeUpLost) {
+            self.connection.world.time.sleep(at_most).await;
         } else {
             self.inner.wait(at_most).await;
         }
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        if self.of.is(EngineBug::LeavesStayInLine) {
+        if self.connection.has_bug(EngineBug::LeavesStayInLine) {
             std::mem::forget(self.inner);
             return Ok(());
         }

@@ -67,7 +67,7 @@ impl Variant {
 
 impl EngineBug {
     /// Returns the promises that the bug may break; the checks must find one of them broken.
-    pub(in crate::simulation) const fn breaks(self) -> &'static [SimulationPromise] {
+    pub(in crate::simulation) const fn may_break(self) -> &'static [SimulationPromise] {
         use SimulationPromise::*;
         match self {
             Self::WakeUpLost => &[NobodyForgotten],
@@ -104,7 +104,7 @@ impl EngineBug {
     }
 
     /// Changes the setting so that the bug can show. The twin has the same setting.
-    pub(in crate::simulation) fn shape(self, setting: &mut Setting) {
+    pub(in crate::simulation) fn adjust_setting(self, setting: &mut Setting) {
         match self {
             Self::WakeUpLost | Self::LeavesStayInLine => setting.store_queue = true,
             Self::QueueForEachTask => {

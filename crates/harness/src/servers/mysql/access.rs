@@ -15,9 +15,9 @@ use crate::{
         mysql::{
             installation::DATABASE,
             product::Product,
-            server::{MySqlServer, READY},
+            server::{MySqlServer, READY_LIMIT},
         },
-        template::finish,
+        template::run_to_end,
     },
 };
 
@@ -28,7 +28,7 @@ impl MySqlServer {
         if self.product == Product::MariaDb {
             return Ok(());
         }
-        finish(
+        run_to_end(
             Command::new("mariadb")
                 .env("MYSQL_PWD", self.password())
                 .args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1"])
@@ -145,7 +145,7 @@ impl MySqlServer {
             "--execute",
             &format!("{statements}; SELECT 'held open';\n\\! sleep 600"),
         ]))?;
-        process.wait_for_line(READY, |line| line.contains("held open"))?;
+        process.wait_for_line(READY_LIMIT, |line| line.contains("held open"))?;
         Ok(process)
     }
 

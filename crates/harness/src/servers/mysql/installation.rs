@@ -13,21 +13,21 @@ use rustix::fs::{FlockOperation, flock};
 use crate::servers::{
     isolation::{self, Password, RunAs},
     mysql::product::Product,
-    template::{copy, finish, templates},
+    template::{copy_folder, run_to_end, templates_folder},
 };
 
 /// The database that every server has from the start.
 pub(super) const DATABASE: &str = "distlock";
 
 /// The user that the servers run as.
-pub(super) fn user() -> Result<RunAs> {
-    RunAs::user_of("mysql")
+pub(super) fn server_user() -> Result<RunAs> {
+    RunAs::for_package("mysql")
 }
 
 /// The part of the server's command line that is the same for setting up and for running.
-pub(super) fn server(product: Product, user: RunAs, data: &Path) -> Result<Command> {
+pub(super) fn server_command(product: Product, user: RunAs, data: &Path) -> Result<Command> {
     let program = product.program()?;
-    user.reaches(&program, isolation::PROGRAM_REMEDY)?;
+    user.check_access(&program, isolation::PROGRAM_REMEDY)?;
     let mut command = user.command(program);
     command
         .arg("--no-defaults")
@@ -47,7 +47,7 @@ pub(super) fn server(product: Product, user: RunAs, data: &Path) -> Result<Comma
 
 /// The setting under which no statement can read or write files. `MariaDB` takes NULL for
 /// "everywhere", so it gets an empty folder that nobody can write to.
-pub(super) fn nowhere(product: Product, folder: &Path) -> Result<String> {
+pub(super) fn secure_file_setting(product: Product, folder: &Path) -> Result<String> {
     if product == Product::MySql {
         return Ok("--secure-file-priv=NULL".into());
     }
@@ -62,25 +62,25 @@ pub(super) fn nowhere(product: Product, folder: &Path) -> Result<String> {
 /// The template of the data, made once for each machine, server version and user, because setting
 /// one up takes seconds. Its `root` can log in nowhere until the first statements of a server give
 /// it a password.
-pub(super) fn template(product: Product) -> Result<PathBuf> {
-    let (program, user) = (product.program()?, user()?);
+pub(super) fn data_template(product: Product) -> Result<PathBuf> {
+    let (program, user) = (product.program()?, server_user()?);
     let made = fs::metadata(&program)?.modified()?;
     let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    let folder = templates()?;
-    let finished = folder.join(format!("{product:?}-{made}-{}-3", user.number()));
+    let folder = templates_folder()?;
+    let finished = folder.join(format!("{product:?}-{made}-{}-3", user.uid()));
     let lock = fs::File::create(folder.join(format!("{product:?}.lock")))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     if finished.exists() {
         return Ok(finished);
     }
     // The folder is accessible to the server's user.
-    let work = user.folder(&env::temp_dir())?;
+    let work = user.create_folder(&env::temp_dir())?;
     let data = work.path().join("data");
     let statements = work.path().join("setup.sql");
     let create = format!("CREATE DATABASE {DATABASE};\n");
     if product == Product::MariaDb {
-        user.write(&statements, create)?;
-        finish(
+        user.write_private_file(&statements, create)?;
+        run_to_end(
             user.command("mariadb-install-db")
                 .args(["--no-defaults", "--skip-test-db"])
                 // The account is usable only by root of this host, through the socket.
@@ -90,8 +90,8 @@ pub(super) fn template(product: Product) -> Result<PathBuf> {
                 ])
                 .arg(format!("--datadir={}", data.display())),
         )?;
-        finish(
-            server(product, user, &data)?
+        run_to_end(
+            server_command(product, user, &data)?
                 .arg("--bootstrap")
                 .stdin(fs::File::open(&statements)?),
         )?;
@@ -103,11 +103,11 @@ pub(super) fn template(product: Product) -> Result<PathBuf> {
             "ALTER USER 'root'@'localhost' IDENTIFIED BY '{}';\n",
             unknown.expose()
         );
-        user.write(&statements, locked + &create)?;
-        finish(
-            server(product, user, &data)?
+        user.write_private_file(&statements, locked + &create)?;
+        run_to_end(
+            server_command(product, user, &data)?
                 .arg("--initialize")
-                .arg(nowhere(product, work.path())?)
+                .arg(secure_file_setting(product, work.path())?)
                 .arg(format!("--init-file={}", statements.display())),
         )?;
         // Each copy makes its own identity.
@@ -115,7 +115,7 @@ pub(super) fn template(product: Product) -> Result<PathBuf> {
     }
     let copied = folder.join(format!("{product:?}-unfinished"));
     let _ = fs::remove_dir_all(&copied);
-    copy(&data, &copied)?;
+    copy_folder(&data, &copied)?;
     fs::rename(copied, &finished)?;
     Ok(finished)
 }

@@ -4,7 +4,7 @@ use std::{env, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
 
-use crate::servers::template::cache;
+use crate::servers::template::cache_folder;
 
 /// The product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ fn mysqld() -> Option<PathBuf> {
     if let Some(path) = env::var_os("DISTLOCK_MYSQLD") {
         return Some(path.into());
     }
-    let fetched = cache().join("mysql/mysqld");
+    let fetched = cache_folder().join("mysql/mysqld");
     if fetched.exists() {
         return Some(fetched);
     }

@@ -15,15 +15,15 @@ use crate::{
     servers::{
         isolation::{Password, RunAs},
         mysql::{
-            installation::{nowhere, server, template, user},
+            installation::{data_template, secure_file_setting, server_command, server_user},
             product::Product,
         },
         stepped_clock::SteppedClock,
-        template::copy,
+        template::copy_folder,
     },
 };
 
-pub(super) const READY: Duration = Duration::from_secs(60);
+pub(super) const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// The Debian package's library that makes a cluster of MariaDB servers.
 const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
@@ -71,7 +71,7 @@ impl MySqlServer {
     /// When the server has no clock of its own or does not answer.
     pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
-        clock.put_forward(by, || {
+        clock.step_forward(by, || {
             Ok(self.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))")?.parse()?)
         })
     }
@@ -107,7 +107,7 @@ impl MySqlServer {
         ] {
             // The server's user cannot enter the folder of `pki`.
             let copied = server.folder.path().join(name);
-            server.user.copy(&pki.path(name), &copied)?;
+            server.user.copy_private_file(&pki.path(name), &copied)?;
             let setting = format!("--ssl-{option}={}", copied.display());
             server.settings.push(setting);
         }
@@ -119,7 +119,7 @@ impl MySqlServer {
     ///
     /// # Errors
     /// As [`MySqlServer::start`].
-    pub fn galera() -> Result<Self> {
+    pub fn start_galera() -> Result<Self> {
         ensure!(
             Path::new(GALERA).exists(),
             "{GALERA} (Debian: apt-get install galera-4)"
@@ -145,7 +145,7 @@ impl MySqlServer {
     ///
     /// # Errors
     /// As [`MySqlServer::start`].
-    pub fn copied(&mut self) -> Result<Self> {
+    pub fn crash_and_copy(&mut self) -> Result<Self> {
         self.kill();
         let mut last = None;
         for _ in 0..3 {
@@ -166,15 +166,15 @@ impl MySqlServer {
     }
 
     pub(super) fn prepare(product: Product, port: u16, settings: &[&str]) -> Result<Self> {
-        let mut server = Self::prepare_from(&template(product)?, product, port)?;
+        let mut server = Self::prepare_from(&data_template(product)?, product, port)?;
         server.settings = settings.iter().map(|it| format!("--{it}")).collect();
         Ok(server)
     }
 
     pub(super) fn prepare_from(data: &Path, product: Product, port: u16) -> Result<Self> {
-        let user = user()?;
-        let folder = user.folder(&env::temp_dir())?;
-        copy(data, &folder.path().join("data"))?;
+        let user = server_user()?;
+        let folder = user.create_folder(&env::temp_dir())?;
+        copy_folder(data, &folder.path().join("data"))?;
         Ok(Self {
             process: None,
             user,
@@ -190,7 +190,7 @@ impl MySqlServer {
 
     /// Writes the statements that the server runs at each start before it serves clients. So there
     /// is never an account with a known password, not even in the template.
-    pub(super) fn first_statements(&self) -> Result<PathBuf> {
+    pub(super) fn write_first_statements(&self) -> Result<PathBuf> {
         let (file, password) = (self.folder.path().join("first.sql"), self.password.expose());
         let mut statements = String::new();
         if self.settings.iter().any(|it| it == "--wsrep-on=ON") {
@@ -207,16 +207,17 @@ impl MySqlServer {
              ALTER USER 'root'@'%' IDENTIFIED BY '{password}';\n\
              GRANT ALL ON *.* TO 'root'@'%' WITH GRANT OPTION;\n"
         );
-        self.user.write(&file, statements)?;
+        self.user.write_private_file(&file, statements)?;
         Ok(file)
     }
 
     pub(super) fn launch(&mut self) -> Result<()> {
-        let first = self.first_statements()?;
-        let mut command = server(self.product, self.user, &self.folder.path().join("data"))?;
+        let first = self.write_first_statements()?;
+        let mut command =
+            server_command(self.product, self.user, &self.folder.path().join("data"))?;
         command
             .arg(format!("--init-file={}", first.display()))
-            .arg(nowhere(self.product, self.folder.path())?)
+            .arg(secure_file_setting(self.product, self.folder.path())?)
             .arg(format!("--port={}", self.port))
             .arg("--bind-address=127.0.0.1")
             .arg(format!("--socket={}", self.socket().display()))
@@ -233,9 +234,9 @@ impl MySqlServer {
             .envs(self.clock.iter().flat_map(SteppedClock::environment));
         let process = Process::spawn(&mut command)?;
         if let Some(clock) = &self.clock {
-            clock.is_used_by(process.id());
+            clock.note_process(process.id());
         }
-        let said = process.wait_for_line(READY, |line| {
+        let said = process.wait_for_line(READY_LIMIT, |line| {
             // MySQL prints this line first for its X protocol, which is off here.
             (line.contains("ready for connections")) || line.contains("Aborting")
         })?;
@@ -246,7 +247,7 @@ impl MySqlServer {
         );
         self.process = Some(process);
         let mut last = None;
-        let answered = eventually("the server answers", READY, || {
+        let answered = eventually("the server answers", READY_LIMIT, || {
             last = self.sql("SELECT 1").err();
             last.is_none()
         });

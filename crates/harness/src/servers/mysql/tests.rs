@@ -2,14 +2,16 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Result, ensure};
 
-use super::{super::isolation::tests::keeps_others_out, *};
+use super::{super::isolation::tests::assert_isolated, *};
 
 #[test]
 fn a_clock_of_its_own_goes_forward_and_stays_there() {
-    Product::ALL.into_iter().for_each(goes_forward);
+    Product::ALL
+        .into_iter()
+        .for_each(a_clock_goes_forward_and_stays_there);
 }
 
-fn goes_forward(product: Product) {
+fn a_clock_goes_forward_and_stays_there(product: Product) {
     let mut server = MySqlServer::with_clock(product).unwrap();
     let ahead = |server: &MySqlServer| {
         let theirs = server.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))").unwrap();
@@ -25,7 +27,7 @@ fn goes_forward(product: Product) {
 }
 
 /// The answer to a client over TCP.
-fn stranger(server: &MySqlServer, user: &str, password: Option<&str>) -> Result<String> {
+fn log_in_as_stranger(server: &MySqlServer, user: &str, password: Option<&str>) -> Result<String> {
     let mut command = Command::new("mariadb");
     command
         .args(["--no-defaults", "--batch", "--skip-column-names"])
@@ -49,12 +51,14 @@ fn keeps_strangers_out(product: Product) {
     for _ in 0..2 {
         for user in ["root", "", "mysql", "mariadb.sys"] {
             for password in [None, Some(""), Some("root"), Some("wrong")] {
-                let said = stranger(&server, user, password).unwrap_err().to_string();
+                let said = log_in_as_stranger(&server, user, password)
+                    .unwrap_err()
+                    .to_string();
                 assert!(said.contains("Access denied"), "{user}: {said}");
             }
         }
         let password = server.password.expose();
-        keeps_others_out(
+        assert_isolated(
             server.process.as_ref().unwrap(),
             server.folder.path(),
             password,

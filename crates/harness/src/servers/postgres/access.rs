@@ -15,8 +15,8 @@ use crate::{
     servers::{
         isolation::Password,
         postgres::{
-            installation::{DATABASE, binaries},
-            server::{PostgresServer, READY},
+            installation::{DATABASE, binaries_folder},
+            server::{PostgresServer, READY_LIMIT},
         },
     },
 };
@@ -123,12 +123,12 @@ impl PostgresServer {
             "-c",
             "SELECT pg_sleep(600)",
         ]))?;
-        process.wait_for_line(READY, |line| line.contains("held open"))?;
+        process.wait_for_line(READY_LIMIT, |line| line.contains("held open"))?;
         Ok(process)
     }
 
     pub(super) fn client(&self, database: &str) -> Result<Command> {
-        let mut command = Command::new(binaries()?.join("psql"));
+        let mut command = Command::new(binaries_folder()?.join("psql"));
         for (name, _) in env::vars_os() {
             if name.to_string_lossy().starts_with("PG") {
                 command.env_remove(name);

@@ -11,14 +11,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::servers::{
     isolation::RunAs,
-    template::{copy, finish, templates},
+    template::{copy_folder, run_to_end, templates_folder},
 };
 
 /// The database that every server has from the start.
 pub(super) const DATABASE: &str = "distlock";
 
 /// The folder of the newest installed version.
-pub(super) fn binaries() -> Result<PathBuf> {
+pub(super) fn binaries_folder() -> Result<PathBuf> {
     let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
     let newest = installed
         .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
@@ -33,45 +33,45 @@ pub(super) fn binaries() -> Result<PathBuf> {
 }
 
 /// A program of that version. The programs refuse to run as root.
-pub(super) fn program(name: &str) -> Result<Command> {
-    Ok(user()?.command(binaries()?.join(name)))
+pub(super) fn program_command(name: &str) -> Result<Command> {
+    Ok(server_user()?.command(binaries_folder()?.join(name)))
 }
 
 /// The user that the servers run as.
-pub(in crate::servers) fn user() -> Result<RunAs> {
-    RunAs::user_of("postgres")
+pub(in crate::servers) fn server_user() -> Result<RunAs> {
+    RunAs::for_package("postgres")
 }
 
 /// The template of the data, made once for each machine, server version and user.
-pub(super) fn template() -> Result<PathBuf> {
-    let made = fs::metadata(binaries()?.join("postgres"))?.modified()?;
+pub(super) fn data_template() -> Result<PathBuf> {
+    let made = fs::metadata(binaries_folder()?.join("postgres"))?.modified()?;
     let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    let (templates, user) = (templates()?, user()?);
-    let finished = templates.join(format!("Postgres-{made}-{}-2", user.number()));
+    let (templates, user) = (templates_folder()?, server_user()?);
+    let finished = templates.join(format!("Postgres-{made}-{}-2", user.uid()));
     let lock = fs::File::create(templates.join("Postgres.lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     if finished.exists() {
         return Ok(finished);
     }
     // The folder is accessible to the server's user.
-    let work = user.folder(&env::temp_dir())?;
+    let work = user.create_folder(&env::temp_dir())?;
     let data = work.path().join("data");
-    finish(program("initdb")?.arg("-D").arg(&data).args([
+    run_to_end(program_command("initdb")?.arg("-D").arg(&data).args([
         "--no-sync",
         "--username=postgres",
         "--auth=reject",
         "--encoding=UTF8",
         "--locale=C.UTF-8",
     ]))?;
-    user.write(
+    user.write_private_file(
         &data.join("pg_hba.conf"),
         // The socket needs no password: a user that can reach it could read the data as well.
         "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
     )?;
     let statements = work.path().join("setup.sql");
     fs::write(&statements, format!("CREATE DATABASE {DATABASE}\n"))?;
-    finish(
-        program("postgres")?
+    run_to_end(
+        program_command("postgres")?
             .args(["--single", "-D"])
             .arg(&data)
             .args(["-c", "fsync=off", "postgres"])
@@ -79,7 +79,7 @@ pub(super) fn template() -> Result<PathBuf> {
     )?;
     let copied = templates.join("Postgres-unfinished");
     let _ = fs::remove_dir_all(&copied);
-    copy(&data, &copied)?;
+    copy_folder(&data, &copied)?;
     fs::rename(copied, &finished)?;
     Ok(finished)
 }

@@ -8,5 +8,5 @@ mod server;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub(super) use self::{installation::user, server::READY};
+pub(super) use self::{installation::server_user, server::READY_LIMIT};
 pub use self::{paused::Paused, server::PostgresServer};

@@ -9,7 +9,7 @@ use crate::servers::isolation::Password;
 /// The server's stored form of a password, in the notation of RFC 5803. It uses one round instead
 /// of the server's 4,096: rounds slow down guessing, which a random password makes impossible by
 /// itself. They would cost each connection of an unoptimised client a tenth of a second.
-pub(super) fn verifier(password: &Password) -> String {
+pub(super) fn scram_verifier(password: &Password) -> String {
     let salt = Uuid::new_v4().into_bytes();
     let salted = hmac(
         password.expose().as_bytes(),

@@ -17,7 +17,7 @@ pub struct Paused {
 
 impl Paused {
     /// Pauses one process. A watchdog kills the process if the test dies.
-    fn stop(&mut self, process: u32) -> Result<()> {
+    fn pause_process(&mut self, process: u32) -> Result<()> {
         // A process that has ended meanwhile needs no pause.
         if signal(process, Signal::STOP).is_ok() {
             self.watchdogs.push(Watchdog::over_process(process)?);
@@ -39,7 +39,7 @@ impl Drop for Paused {
 }
 
 /// The child processes of a process.
-fn children(parent: u32) -> Result<Vec<u32>> {
+fn child_processes(parent: u32) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Ok(process) = entry?.file_name().to_string_lossy().parse() else {
@@ -64,8 +64,8 @@ impl PostgresServer {
         let postmaster = self.process.as_ref().context("it runs")?.id();
         let mut paused = Paused::default();
         // The process that starts others comes first.
-        for process in std::iter::once(postmaster).chain(children(postmaster)?) {
-            paused.stop(process)?;
+        for process in std::iter::once(postmaster).chain(child_processes(postmaster)?) {
+            paused.pause_process(process)?;
         }
         Ok(paused)
     }
@@ -77,11 +77,11 @@ impl PostgresServer {
     pub fn pause_one(&self, process: u32) -> Result<Paused> {
         let postmaster = self.process.as_ref().context("it runs")?.id();
         ensure!(
-            children(postmaster)?.contains(&process),
+            child_processes(postmaster)?.contains(&process),
             "{process} is none of its processes"
         );
         let mut paused = Paused::default();
-        paused.stop(process)?;
+        paused.pause_process(process)?;
         Ok(paused)
     }
 }

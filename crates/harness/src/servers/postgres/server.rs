@@ -12,15 +12,15 @@ use crate::{
     servers::{
         isolation::Password,
         postgres::{
-            installation::{DATABASE, program, template, user},
-            password::verifier,
+            installation::{DATABASE, data_template, program_command, server_user},
+            password::scram_verifier,
         },
         stepped_clock::SteppedClock,
-        template::copy,
+        template::copy_folder,
     },
 };
 
-pub(in crate::servers) const READY: Duration = Duration::from_secs(60);
+pub(in crate::servers) const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A private server. It is killed, and its data removed, when it is dropped.
 ///
@@ -66,8 +66,8 @@ impl PostgresServer {
     /// As [`PostgresServer::start`], and when Debian's package `libfaketime` is not installed.
     pub fn with_clock() -> Result<Self> {
         let mut server = Self::prepare(free_port()?, &[])?;
-        server.clock = Some(SteppedClock::new(user()?, server.folder.path())?);
-        server.launch_first()?;
+        server.clock = Some(SteppedClock::new(server_user()?, server.folder.path())?);
+        server.launch_and_set_password()?;
         Ok(server)
     }
 
@@ -77,7 +77,7 @@ impl PostgresServer {
     /// When the server has no clock of its own or does not answer.
     pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
-        clock.put_forward(by, || {
+        clock.step_forward(by, || {
             Ok(self
                 .sql("SELECT extract(epoch FROM clock_timestamp())")?
                 .parse()?)
@@ -93,7 +93,7 @@ impl PostgresServer {
         for _ in 0..3 {
             // Another process may take the port first.
             let mut server = Self::prepare(free_port()?, settings)?;
-            match server.launch_first() {
+            match server.launch_and_set_password() {
                 Ok(()) => return Ok(server),
                 Err(error) => last = Some(error),
             }
@@ -111,14 +111,14 @@ impl PostgresServer {
         let mut server = Self::prepare(free_port()?, &["ssl=on", "ssl_ca_file=ca.crt"])?;
         for file in ["ca.crt", "server.crt", "server.key"] {
             let copied = server.data().join(file);
-            user()?.copy(&pki.path(file), &copied)?;
+            server_user()?.copy_private_file(&pki.path(file), &copied)?;
         }
         let hba = server.data().join("pg_hba.conf");
         let rules = fs::read_to_string(&hba)?;
         let secured = "hostssl all secured 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n\
                        hostnossl all secured 127.0.0.1/32 reject\n";
         fs::write(&hba, format!("{secured}{rules}"))?;
-        server.launch_first()?;
+        server.launch_and_set_password()?;
         server.sql(
             "CREATE ROLE secured LOGIN PASSWORD 'hunter2'; GRANT ALL ON SCHEMA public TO secured",
         )?;
@@ -130,7 +130,7 @@ impl PostgresServer {
     ///
     /// # Errors
     /// As [`PostgresServer::start`].
-    pub fn promoted(&mut self) -> Result<Self> {
+    pub fn crash_and_promote_replica(&mut self) -> Result<Self> {
         self.kill();
         let mut other = Self::prepare_from(&self.data(), free_port()?)?;
         other.settings.clone_from(&self.settings);
@@ -149,14 +149,14 @@ impl PostgresServer {
     }
 
     pub(super) fn prepare(port: u16, settings: &[&str]) -> Result<Self> {
-        let mut server = Self::prepare_from(&template()?, port)?;
+        let mut server = Self::prepare_from(&data_template()?, port)?;
         server.settings = settings.iter().map(|it| (*it).to_owned()).collect();
         Ok(server)
     }
 
     pub(super) fn prepare_from(data: &Path, port: u16) -> Result<Self> {
-        let folder = user()?.folder(&env::temp_dir())?;
-        copy(data, &folder.path().join("data"))?;
+        let folder = server_user()?.create_folder(&env::temp_dir())?;
+        copy_folder(data, &folder.path().join("data"))?;
         Ok(Self {
             process: None,
             folder,
@@ -170,7 +170,7 @@ impl PostgresServer {
 
     /// Starts the server for the first time. Until `postgres` has a password, nobody can log in
     /// over TCP.
-    pub(super) fn launch_first(&mut self) -> Result<()> {
+    pub(super) fn launch_and_set_password(&mut self) -> Result<()> {
         self.launch()?;
         let mut psql = self.client(DATABASE)?;
         let mut psql = psql
@@ -185,7 +185,7 @@ impl PostgresServer {
         let statements = format!(
             "BEGIN READ WRITE; SET LOCAL synchronous_commit = local;\n\
              ALTER ROLE postgres PASSWORD '{}'; COMMIT;\n",
-            verifier(&self.password)
+            scram_verifier(&self.password)
         );
         let mut input = psql.stdin.take().context("the input of psql")?;
         input.write_all(statements.as_bytes())?;
@@ -200,7 +200,7 @@ impl PostgresServer {
     }
 
     pub(super) fn launch(&mut self) -> Result<()> {
-        let mut command = program("postgres")?;
+        let mut command = program_command("postgres")?;
         command.arg("-D").arg(self.data());
         let port = format!("port={}", self.port);
         let socket = format!("unix_socket_directories={}", self.folder.path().display());
@@ -228,13 +228,13 @@ impl PostgresServer {
         // After a crash, the last processes of the old server may still be ending, which the new
         // one notices.
         let mut process = None;
-        eventually("the server starts", READY, || {
+        eventually("the server starts", READY_LIMIT, || {
             process = Process::spawn(&mut command).ok();
             let Some(started) = &process else { return true };
             if let Some(clock) = &self.clock {
-                clock.is_used_by(started.id());
+                clock.note_process(started.id());
             }
-            let said = started.wait_for_line(READY, |line| {
+            let said = started.wait_for_line(READY_LIMIT, |line| {
                 // The log also has messages to clients that came too early.
                 line.contains("ready to accept")
                     || (line.contains("FATAL") && !line.contains("the database system is"))
@@ -248,7 +248,9 @@ impl PostgresServer {
             process.output()
         );
         self.process = Some(process);
-        eventually("the server answers", READY, || self.sql("SELECT 1").is_ok())
+        eventually("the server answers", READY_LIMIT, || {
+            self.sql("SELECT 1").is_ok()
+        })
     }
 
     /// Kills the server at once, as a crash would. Its data stays.

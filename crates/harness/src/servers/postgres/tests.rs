@@ -1,17 +1,17 @@
 use std::{fs, process::Command, time::Duration};
 
 use super::{
-    super::isolation::tests::keeps_others_out,
-    installation::{DATABASE, binaries},
+    super::isolation::tests::assert_isolated,
+    installation::{DATABASE, binaries_folder},
     *,
 };
 use crate::eventually;
 
 /// Checks the answer to a client over TCP with no password or a wrong one.
-pub(in crate::servers) fn refused(port: u16, says: &str) {
+pub(in crate::servers) fn assert_strangers_refused(port: u16, says: &str) {
     for user in ["postgres", "somebody"] {
         for password in [None, Some("postgres"), Some("wrong")] {
-            let mut command = Command::new(binaries().unwrap().join("psql"));
+            let mut command = Command::new(binaries_folder().unwrap().join("psql"));
             command
                 .args(["-X", "-w", "-h", "127.0.0.1", "-U", user, "-d", DATABASE])
                 .args(["-p", &port.to_string(), "-c", "SELECT 1"])
@@ -47,10 +47,10 @@ fn a_clock_of_its_own_goes_forward_and_stays_there() {
 fn no_other_user_of_this_host_can_use_postgres() {
     let mut server = PostgresServer::start().unwrap();
     for _ in 0..2 {
-        refused(server.port, "password authentication failed");
+        assert_strangers_refused(server.port, "password authentication failed");
         let process = server.process.as_ref().unwrap();
         let password = server.password.expose();
-        keeps_others_out(process, server.folder.path(), password);
+        assert_isolated(process, server.folder.path(), password);
         server.restart().unwrap();
     }
     let rules = server.sql("SELECT type, auth_method FROM pg_hba_file_rules");
@@ -88,7 +88,7 @@ fn a_paused_server_goes_on() {
     let paused = server.pause().unwrap();
     let postmaster = server.process.as_ref().unwrap().id();
     let state = || fs::read_to_string(format!("/proc/{postmaster}/stat")).unwrap();
-    eventually("it stands still", READY, || state().contains(") T ")).unwrap();
+    eventually("it stands still", READY_LIMIT, || state().contains(") T ")).unwrap();
     drop(paused);
     assert_eq!(server.sql("SELECT 1").unwrap(), "1");
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 use crate::servers::{
     isolation::Password,
-    redis::{credentials::credentials, monitor::RedisMonitor, resp::Resp, server::RedisServer},
+    redis::{credentials::url_credentials, monitor::RedisMonitor, resp::Resp, server::RedisServer},
 };
 
 impl RedisServer {
@@ -21,7 +21,7 @@ impl RedisServer {
     }
 
     /// The port for clients with TLS if there is one, otherwise the port.
-    pub(super) fn clients_port(&self) -> u16 {
+    pub(super) fn client_port(&self) -> u16 {
         let mut settings = self.config.iter();
         let port = settings.find_map(|line| line.strip_prefix("tls-port ")?.parse().ok());
         port.unwrap_or(self.port)
@@ -54,7 +54,10 @@ impl RedisServer {
     /// As [`RedisServer::url`], at another address that leads to this server.
     #[must_use]
     pub fn url_at(&self, address: SocketAddr) -> String {
-        format!("redis://{}{address}", credentials(self.password.as_ref()))
+        format!(
+            "redis://{}{address}",
+            url_credentials(self.password.as_ref())
+        )
     }
 
     /// Runs a command, and returns its reply as text: the items of an array on separate lines, an
@@ -93,7 +96,7 @@ impl RedisServer {
         let mut resp = self.connect()?;
         resp.ask(&["MONITOR"])?;
         let lines = Arc::<Mutex<Vec<String>>>::default();
-        resp.listen(Arc::clone(&lines))?;
+        resp.collect_lines(Arc::clone(&lines))?;
         Ok(RedisMonitor(lines))
     }
 

@@ -9,9 +9,9 @@ use crate::{
     servers::{
         isolation::Password,
         redis::{
-            credentials::{credentials, password_setting},
-            members::{hosts, server},
-            server::{READY, RedisServer},
+            credentials::{password_setting, url_credentials},
+            members::{addresses, start_member},
+            server::{READY_LIMIT, RedisServer},
         },
     },
 };
@@ -61,7 +61,7 @@ impl RedisCluster {
                     "repl-diskless-sync-delay 0",
                     &bus,
                 ];
-                server(pki, &[], &settings)
+                start_member(pki, &[], &settings)
             })
             .collect::<Result<Vec<_>>>()?;
         let cluster = Self { nodes, password };
@@ -79,7 +79,7 @@ impl RedisCluster {
                 String::from_utf8_lossy(&output.stderr)
             );
         }
-        eventually("the cluster serves", READY, || {
+        eventually("the cluster serves", READY_LIMIT, || {
             cluster.nodes.iter().all(|node| {
                 node.command(&["CLUSTER", "INFO"]).is_ok_and(|info| {
                     info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
@@ -110,8 +110,8 @@ impl RedisCluster {
     /// `redis+cluster://:PASSWORD@127.0.0.1:PORT,..`.
     #[must_use]
     pub fn url(&self) -> String {
-        let own = credentials(Some(&self.password));
-        format!("redis+cluster://{own}{}", hosts(&self.nodes))
+        let own = url_credentials(Some(&self.password));
+        format!("redis+cluster://{own}{}", addresses(&self.nodes))
     }
 
     /// The index in [`RedisCluster::nodes`] of the current primary of a key's slot.

@@ -6,7 +6,7 @@ use crate::servers::isolation::Password;
 pub(super) const PASSWORD: &str = "requirepass ";
 
 /// The part of a URL before the address.
-pub(super) fn credentials(password: Option<&Password>) -> String {
+pub(super) fn url_credentials(password: Option<&Password>) -> String {
     password.map_or_else(String::new, |it| format!(":{}@", it.expose()))
 }
 

@@ -4,7 +4,7 @@ use std::{env, path::PathBuf};
 
 use anyhow::{Result, ensure};
 
-use crate::servers::template::cache;
+use crate::servers::template::cache_folder;
 
 /// The product and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ impl Flavour {
             ),
         };
         let chosen = env::var_os(variable).map(PathBuf::from);
-        let program = chosen.unwrap_or_else(|| cache().join(fetched));
+        let program = chosen.unwrap_or_else(|| cache_folder().join(fetched));
         ensure!(program.exists(), "{help}");
         Ok(program)
     }

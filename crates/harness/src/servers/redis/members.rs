@@ -8,7 +8,7 @@ use crate::servers::redis::{flavour::Flavour, server::RedisServer};
 
 /// Starts one member. With certificates it has a second port, for clients and for the other
 /// members.
-pub(super) fn server(
+pub(super) fn start_member(
     pki: Option<&Path>,
     arguments: &[&str],
     settings: &[&str],
@@ -21,10 +21,10 @@ pub(super) fn server(
     RedisServer::start_with_tls(Flavour::Installed, arguments, &settings, pki)
 }
 
-pub(super) fn hosts<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
-    let hosts: Vec<_> = servers
+pub(super) fn addresses<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
+    let addresses: Vec<_> = servers
         .into_iter()
-        .map(|server| format!("127.0.0.1:{}", server.clients_port()))
+        .map(|server| format!("127.0.0.1:{}", server.client_port()))
         .collect();
-    hosts.join(",")
+    addresses.join(",")
 }

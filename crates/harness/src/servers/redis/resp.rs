@@ -10,15 +10,15 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A connection with one command at a time.
 pub(super) struct Resp(BufReader<TcpStream>);
 
 impl Resp {
     pub(super) fn connect(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&address, ANSWER_LIMIT)?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         stream.set_nodelay(true)?;
         Ok(Self(BufReader::new(stream)))
     }
@@ -32,12 +32,12 @@ impl Resp {
         }
         self.0.get_mut().write_all(request.as_bytes())?;
         let mut lines = Vec::new();
-        self.read(&mut lines)?;
+        self.read_reply(&mut lines)?;
         Ok(lines.join("\n"))
     }
 
     /// Collects every line from now on, until the connection ends.
-    pub(super) fn listen(mut self, lines: Arc<Mutex<Vec<String>>>) -> Result<()> {
+    pub(super) fn collect_lines(mut self, lines: Arc<Mutex<Vec<String>>>) -> Result<()> {
         self.0.get_mut().set_read_timeout(None)?;
         thread::spawn(move || {
             for line in self.0.lines().map_while(Result::ok) {
@@ -50,7 +50,7 @@ impl Resp {
         Ok(())
     }
 
-    fn read(&mut self, lines: &mut Vec<String>) -> Result<()> {
+    fn read_reply(&mut self, lines: &mut Vec<String>) -> Result<()> {
         let mut head = String::new();
         self.0.read_line(&mut head)?;
         let head = head.trim_end();
@@ -66,7 +66,7 @@ impl Resp {
             }
             "*" => {
                 for _ in 0..rest.parse::<i64>()? {
-                    self.read(lines)?;
+                    self.read_reply(lines)?;
                 }
             }
             _ => bail!("not a reply: {head}"),

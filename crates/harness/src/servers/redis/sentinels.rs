@@ -9,9 +9,9 @@ use crate::{
     servers::{
         isolation::Password,
         redis::{
-            credentials::{credentials, password_setting},
-            members::{hosts, server},
-            server::{READY, RedisServer},
+            credentials::{password_setting, url_credentials},
+            members::{addresses, start_member},
+            server::{READY_LIMIT, RedisServer},
         },
     },
 };
@@ -64,20 +64,20 @@ impl RedisSentinels {
     fn start_as(pki: Option<&Path>, count: usize) -> Result<Self> {
         let (password, among_sentinels) = (Password::random(), Password::random());
         let (required, secret) = (password_setting(&password), among_sentinels.expose());
-        let user = |at| format!("user {} on >{secret} ~* &* +@all", Self::user(at));
+        let user = |at| format!("user {} on >{secret} ~* &* +@all", Self::sentinel_user(at));
         let users: Vec<_> = (0..count).map(user).collect();
         let users: Vec<_> = users.iter().map(String::as_str).collect();
         let data = |more: &[&str]| {
             let settings = [&[&*required, "repl-diskless-sync-delay 0"], &*users, more].concat();
-            server(pki, &[], &settings)
+            start_member(pki, &[], &settings)
         };
         let primary = data(&[])?;
-        let at = primary.clients_port();
+        let at = primary.client_port();
         let replica = data(&[&format!("replicaof 127.0.0.1 {at}")])?;
         let name = Self::PRIMARY;
         let sentinels = (0..count)
             .map(|at_sentinel| {
-                let user = Self::user(at_sentinel);
+                let user = Self::sentinel_user(at_sentinel);
                 let settings = [
                     format!("sentinel monitor {name} 127.0.0.1 {at} {}", count / 2 + 1),
                     format!("sentinel down-after-milliseconds {name} 3000"),
@@ -90,7 +90,7 @@ impl RedisSentinels {
                 let settings = settings.iter().map(String::as_str);
                 let first = [&*required, "appendonly no"];
                 let settings: Vec<_> = first.into_iter().chain(settings).collect();
-                server(pki, &["--sentinel"], &[&*users, &settings].concat())
+                start_member(pki, &["--sentinel"], &[&*users, &settings].concat())
             })
             .collect::<Result<Vec<_>>>()?;
         let all = Self {
@@ -99,7 +99,7 @@ impl RedisSentinels {
             sentinels,
             password,
         };
-        eventually("the sentinels know everybody", READY, || {
+        eventually("the sentinels know everybody", READY_LIMIT, || {
             all.sentinels.iter().all(|sentinel| {
                 let known = sentinel.command(&["SENTINEL", "MASTER", Self::PRIMARY]);
                 known.is_ok_and(|known| {
@@ -133,10 +133,13 @@ impl RedisSentinels {
     #[must_use]
     pub fn url_of(&self, sentinels: &[usize]) -> String {
         let some = sentinels.iter().map(|at| &self.sentinels[*at]);
-        let (own, password) = (credentials(Some(&self.password)), self.password.expose());
+        let (own, password) = (
+            url_credentials(Some(&self.password)),
+            self.password.expose(),
+        );
         format!(
             "redis+sentinel://{own}{}/{}?sentinel_password={password}",
-            hosts(some),
+            addresses(some),
             Self::PRIMARY
         )
     }
@@ -146,14 +149,14 @@ impl RedisSentinels {
     /// # Errors
     /// When the sentinel cannot be asked.
     pub fn primary_port(&self) -> Result<u16> {
-        self.named_by(0)
+        self.primary_port_at(0)
     }
 
     /// The port of the server that this sentinel names as the primary.
     ///
     /// # Errors
     /// When the sentinel cannot be asked.
-    pub fn named_by(&self, sentinel: usize) -> Result<u16> {
+    pub fn primary_port_at(&self, sentinel: usize) -> Result<u16> {
         let answer = self.sentinels[sentinel].command(&["SENTINEL", "MASTER", Self::PRIMARY])?;
         let port = answer.lines().skip_while(|word| *word != "port").nth(1);
         Ok(port.context("its port")?.trim().parse()?)
@@ -175,7 +178,7 @@ impl RedisSentinels {
             let side = own.iter().map(|at| &self.sentinels[*at]);
             for server in side.chain([server]) {
                 for other in others {
-                    let user = Self::user(*other);
+                    let user = Self::sentinel_user(*other);
                     let none = ["ACL", "SETUSER", &user, "-@all", "resetchannels"];
                     server.command(&none)?;
                     server.command(&["CLIENT", "KILL", "USER", &user])?;
@@ -195,7 +198,7 @@ impl RedisSentinels {
         other.command(&["CONFIG", "SET", "masteruser", "nobody", "masterauth", "x"])?;
         cut.command(&["CLIENT", "KILL", "TYPE", "replica"])?;
         for at in 0..self.sentinels.len() {
-            let user = Self::user(at);
+            let user = Self::sentinel_user(at);
             cut.command(&["ACL", "SETUSER", &user, "-@all", "resetchannels"])?;
             cut.command(&["CLIENT", "KILL", "USER", &user])?;
         }
@@ -208,14 +211,14 @@ impl RedisSentinels {
     ///
     /// # Errors
     /// When a server cannot be asked.
-    pub fn reach_again(&self, cut: &RedisServer, other: &RedisServer) -> Result<()> {
+    pub fn reconnect(&self, cut: &RedisServer, other: &RedisServer) -> Result<()> {
         let password = self.password.expose();
         let own = ["masteruser", "", "masterauth", password];
         other.command(&[&["CONFIG", "SET"], &own[..]].concat())?;
         // The setting is kept for the next start too.
         other.command(&["CONFIG", "REWRITE"])?;
         for at in 0..self.sentinels.len() {
-            let rights = ["ACL", "SETUSER", &Self::user(at), "&*", "+@all"];
+            let rights = ["ACL", "SETUSER", &Self::sentinel_user(at), "&*", "+@all"];
             cut.command(&rights)?;
         }
         if other.info("role")? == "master" {
@@ -224,7 +227,7 @@ impl RedisSentinels {
         Ok(())
     }
 
-    fn user(sentinel: usize) -> String {
+    fn sentinel_user(sentinel: usize) -> String {
         format!("sentinel-{sentinel}")
     }
 }

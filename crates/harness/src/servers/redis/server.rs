@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-pub(super) const READY: Duration = Duration::from_secs(20);
+pub(super) const READY_LIMIT: Duration = Duration::from_secs(20);
 
 /// A private `redis-server` or `valkey-server`. It is killed, and its data removed, when it is
 /// dropped.
@@ -41,7 +41,9 @@ pub struct RedisServer {
 }
 
 /// Another process may take a free port before the server does, so starting is repeated.
-pub(super) fn retried(mut start: impl FnMut(u16) -> Result<RedisServer>) -> Result<RedisServer> {
+pub(super) fn start_with_retries(
+    mut start: impl FnMut(u16) -> Result<RedisServer>,
+) -> Result<RedisServer> {
     let mut last = None;
     for _ in 0..5 {
         match start(free_port()?) {
@@ -73,7 +75,7 @@ impl RedisServer {
     ///
     /// # Errors
     /// As [`RedisServer::start`]. The message says how to get the program.
-    pub fn of(flavour: Flavour, settings: &[&str]) -> Result<Self> {
+    pub fn start_flavour(flavour: Flavour, settings: &[&str]) -> Result<Self> {
         // A missing program is reported before any attempt, so that it is reported once.
         flavour.program()?;
         Self::start_as(flavour, &[], settings)
@@ -85,7 +87,7 @@ impl RedisServer {
     /// # Errors
     /// As [`RedisServer::start`].
     pub fn with_tls(pki: &Path, settings: &[&str]) -> Result<Self> {
-        retried(|port| {
+        start_with_retries(|port| {
             let mut server = Self::prepare(Flavour::Installed, port, settings)?;
             server.config.retain(|line| !line.starts_with("port "));
             server.config.push("port 0".into());
@@ -123,7 +125,7 @@ impl RedisServer {
         settings: &[&str],
         pki: Option<&Path>,
     ) -> Result<Self> {
-        retried(|port| {
+        start_with_retries(|port| {
             let mut server = Self::prepare(flavour, port, settings)?;
             if let Some(pki) = pki {
                 server.offer_tls(pki, free_port()?)?;
@@ -136,8 +138,8 @@ impl RedisServer {
     }
 
     pub(super) fn prepare(flavour: Flavour, port: u16, settings: &[&str]) -> Result<Self> {
-        let user = RunAs::user_of("redis")?;
-        let folder = user.folder(&env::temp_dir())?;
+        let user = RunAs::for_package("redis")?;
+        let folder = user.create_folder(&env::temp_dir())?;
         let chosen = settings.iter().find_map(|it| it.strip_prefix(PASSWORD));
         let password = match chosen {
             Some("\"\"") => None,
@@ -190,7 +192,7 @@ impl RedisServer {
             ("tls-client-key-file", "client.key"),
         ] {
             let copied = self.folder.path().join(name);
-            self.user.copy(&pki.join(name), &copied)?;
+            self.user.copy_private_file(&pki.join(name), &copied)?;
             self.config.push(format!("{option} {}", copied.display()));
         }
         Ok(())
@@ -199,17 +201,19 @@ impl RedisServer {
     pub(super) fn launch(&mut self) -> Result<()> {
         let file = self.config_file();
         if !file.exists() {
-            self.user.write(&file, self.config.join("\n") + "\n")?;
+            self.user
+                .write_private_file(&file, self.config.join("\n") + "\n")?;
         }
         let file = file.to_string_lossy();
         let arguments = self.arguments.iter().map(String::as_str);
         let arguments: Vec<_> = [&*file].into_iter().chain(arguments).collect();
         let program = self.flavour.program()?;
         if program.is_absolute() {
-            self.user.reaches(&program, isolation::PROGRAM_REMEDY)?;
+            self.user
+                .check_access(&program, isolation::PROGRAM_REMEDY)?;
         }
         let by = |program| self.user.command(program);
-        let process = Process::serve_by(by, program.as_os_str(), &arguments)
+        let process = Process::serve_with_command(by, program.as_os_str(), &arguments)
             .context("redis-server (Debian: apt-get install redis-server)")?;
         self.process = Some(process);
         Ok(())
@@ -221,13 +225,13 @@ impl RedisServer {
 
     pub(super) fn wait_for_log(&self, text: &str) -> Result<()> {
         let process = self.process.as_ref().context("it runs")?;
-        process.wait_for_line(READY, |line| line.contains(text))?;
+        process.wait_for_line(READY_LIMIT, |line| line.contains(text))?;
         Ok(())
     }
 
     pub(super) fn wait_until_ready(&mut self) -> Result<()> {
         let mut died = false;
-        let answered = eventually("redis-server answers", READY, || {
+        let answered = eventually("redis-server answers", READY_LIMIT, || {
             died = !self
                 .process
                 .as_mut()

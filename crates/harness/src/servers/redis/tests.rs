@@ -1,4 +1,4 @@
-use super::{super::isolation::tests::keeps_others_out, resp::Resp, server::READY, *};
+use super::{super::isolation::tests::assert_isolated, resp::Resp, server::READY_LIMIT, *};
 use crate::eventually;
 
 #[test]
@@ -14,7 +14,7 @@ fn a_crash_keeps_the_data_and_an_empty_restart_does_not() {
 }
 
 /// Checks the answers to a stranger, first without a password, then with a wrong one.
-fn shut(server: &RedisServer) {
+fn assert_closed_to_strangers(server: &RedisServer) {
     let mut stranger = Resp::connect(server.address()).unwrap();
     for command in [&["PING"][..], &["INFO"], &["SHUTDOWN", "NOSAVE"]] {
         let said = stranger.ask(command).unwrap();
@@ -24,18 +24,18 @@ fn shut(server: &RedisServer) {
     assert!(said.starts_with("WRONGPASS "), "{said}");
     assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
     let process = server.process.as_ref().unwrap();
-    keeps_others_out(process, server.folder(), server.password());
+    assert_isolated(process, server.folder(), server.password());
 }
 
 #[test]
 fn no_other_user_of_this_host_can_use_a_server() {
     for flavour in [Flavour::Installed, Flavour::Redis8, Flavour::Valkey9] {
-        shut(&RedisServer::of(flavour, &[]).unwrap());
+        assert_closed_to_strangers(&RedisServer::start_flavour(flavour, &[]).unwrap());
     }
     let server = RedisServer::start().unwrap();
     let replica = server.replica().unwrap();
-    shut(&replica);
-    eventually("it replicates", READY, || {
+    assert_closed_to_strangers(&replica);
+    eventually("it replicates", READY_LIMIT, || {
         let link = replica.info("master_link_status");
         link.is_ok_and(|status| status == "up")
     })
@@ -46,12 +46,15 @@ fn no_other_user_of_this_host_can_use_a_server() {
 fn no_other_user_of_this_host_can_use_servers_that_belong_together() {
     let sentinels = RedisSentinels::start().unwrap();
     let group = [&sentinels.primary, &sentinels.replica];
-    group.into_iter().chain(&sentinels.sentinels).for_each(shut);
+    group
+        .into_iter()
+        .chain(&sentinels.sentinels)
+        .for_each(assert_closed_to_strangers);
     // The sentinels' users at the other servers have no known password either.
     let said = sentinels.primary.command_as("sentinel-0", "pw", &["PING"]);
     assert!(said.unwrap().starts_with("NOAUTH "));
     let cluster = RedisCluster::start(3, 0).unwrap();
-    cluster.nodes.iter().for_each(shut);
+    cluster.nodes.iter().for_each(assert_closed_to_strangers);
 }
 
 #[test]

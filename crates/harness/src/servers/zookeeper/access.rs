@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::servers::zookeeper::ensemble::{ANSWER, USER, ZooKeeper};
+use crate::servers::zookeeper::ensemble::{ANSWER_LIMIT, USER, ZooKeeper};
 
 impl ZooKeeper {
     /// `user:password@host:port,host:port,..`, as in a URL; without the user if the ensemble is
@@ -32,12 +32,12 @@ impl ZooKeeper {
         if self.setup.open {
             hosts
         } else {
-            format!("{}@{hosts}", self.account())
+            format!("{}@{hosts}", self.user_and_password())
         }
     }
 
     /// `user:password` of the ensemble's user.
-    pub(super) fn account(&self) -> String {
+    pub(super) fn user_and_password(&self) -> String {
         format!("{USER}:{}", self.password.expose())
     }
 
@@ -85,8 +85,8 @@ impl ZooKeeper {
     /// # Errors
     /// When it does not answer.
     pub fn ask(&self, at: usize, word: &str) -> Result<String> {
-        let mut stream = TcpStream::connect_timeout(&self.address(at), ANSWER)?;
-        stream.set_read_timeout(Some(ANSWER))?;
+        let mut stream = TcpStream::connect_timeout(&self.address(at), ANSWER_LIMIT)?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         stream.write_all(word.as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

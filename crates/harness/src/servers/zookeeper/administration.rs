@@ -27,8 +27,8 @@ impl ZooKeeper {
     ///
     /// # Errors
     /// When the leader cannot be asked, or there is no such node.
-    pub fn session_of(&self, path: &str) -> Result<i64> {
-        self.ask_leader(|session| session.session_of(path))
+    pub fn owner_session(&self, path: &str) -> Result<i64> {
+        self.ask_leader(|session| session.owner_session(path))
     }
 
     /// Ends a client's session at once, and removes its nodes with it, as the session's password
@@ -44,7 +44,7 @@ impl ZooKeeper {
     fn ask_leader<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         let mut session = Session::connect(self.address(self.leader()?))?;
         if !self.setup.open {
-            session.authenticate(&self.account())?;
+            session.authenticate(&self.user_and_password())?;
         }
         let answer = ask(&mut session);
         session.end();
@@ -60,7 +60,7 @@ mod tests {
     fn a_session_is_ended_and_its_nodes_go() {
         let ensemble = ZooKeeper::start().unwrap();
         let mut ours = Session::connect(ensemble.address(0)).unwrap();
-        ours.authenticate(&ensemble.account()).unwrap();
+        ours.authenticate(&ensemble.user_and_password()).unwrap();
         // The rights are for the user that asks. The second node ends with the session.
         let rights = b"\0\0\0\x01\0\0\0\x1f\0\0\0\x04auth\0\0\0\0";
         for (path, kind) in [("/stays", 0_u8), ("/ends", 1)] {
@@ -69,8 +69,8 @@ mod tests {
             more.extend_from_slice(&[0, 0, 0, kind]);
             ours.attempt(1, path, &more).unwrap();
         }
-        assert_eq!(ensemble.session_of("/stays").unwrap(), 0);
-        let id = ensemble.session_of("/ends").unwrap();
+        assert_eq!(ensemble.owner_session("/stays").unwrap(), 0);
+        let id = ensemble.owner_session("/ends").unwrap();
         assert_ne!(id, 0);
         ensemble.end_session(id).unwrap();
         assert_eq!(ensemble.children("/").unwrap(), ["stays", "zookeeper"]);

@@ -16,7 +16,7 @@ use crate::{
     servers::{
         isolation::{Password, RunAs},
         zookeeper::{
-            installation::installed,
+            installation::check_installation,
             session,
             setup::{Ports, Setup},
         },
@@ -24,13 +24,13 @@ use crate::{
 };
 
 /// The limit for a start: a JVM on a busy machine, and an election.
-const START: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// The limit for closing the nodes to strangers.
-const CLOSE: Duration = Duration::from_secs(10);
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The limit for one server's answer about itself.
-pub(super) const ANSWER: Duration = Duration::from_secs(2);
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The user that may use an ensemble.
 pub(super) const USER: &str = "harness";
@@ -66,7 +66,7 @@ impl ZooKeeper {
     /// # Errors
     /// As [`ZooKeeper::start`].
     pub fn start_with(setup: &Setup) -> Result<Self> {
-        installed()?;
+        check_installation()?;
         let mut last = anyhow!("not tried");
         // Another process may take a port before the server does.
         for _ in 0..3 {
@@ -79,13 +79,13 @@ impl ZooKeeper {
     }
 
     pub(super) fn start_once(setup: Setup) -> Result<Self> {
-        let user = RunAs::user_of("zookeeper")?;
+        let user = RunAs::for_package("zookeeper")?;
         let folder = match &setup.folder {
-            Some(parent) => user.folder(parent),
-            None => user.folder(&env::temp_dir()),
+            Some(parent) => user.create_folder(parent),
+            None => user.create_folder(&env::temp_dir()),
         }?;
         for (name, content) in &setup.files {
-            user.write(&folder.path().join(name), content)?;
+            user.write_private_file(&folder.path().join(name), content)?;
         }
         let ports = match &setup.ports {
             Some(ports) => ports.clone(),
@@ -108,7 +108,7 @@ impl ZooKeeper {
             setup,
         };
         for at in 0..ensemble.members.len() {
-            ensemble.configure(at)?;
+            ensemble.write_configuration(at)?;
             ensemble.launch(at)?;
         }
         ensemble.wait_until_serving()?;
@@ -119,14 +119,14 @@ impl ZooKeeper {
     }
 
     pub(super) fn close_to_strangers(&self) -> Result<()> {
-        let (super_password, account) = (self.super_password.expose(), self.account());
+        let (super_password, account) = (self.super_password.expose(), self.user_and_password());
         let mut last = None;
-        eventually("the nodes are closed to strangers", CLOSE, || {
+        eventually("the nodes are closed to strangers", CLOSE_LIMIT, || {
             // The leader may change at any moment, and a server may allow one connection only,
             // which has just been closed.
-            let closed = self
-                .leader()
-                .and_then(|leader| session::close(self.address(leader), super_password, &account));
+            let closed = self.leader().and_then(|leader| {
+                session::close_tree_to_strangers(self.address(leader), super_password, &account)
+            });
             last = closed.err();
             last.is_none()
         })
@@ -157,7 +157,7 @@ impl ZooKeeper {
     pub fn restart_with(&mut self, at: usize, settings: &[&str]) -> Result<()> {
         let lines = settings.iter().map(|line| (*line).to_owned());
         self.setup.settings.extend(lines);
-        self.configure(at)?;
+        self.write_configuration(at)?;
         self.restart(at)
     }
 
@@ -186,7 +186,7 @@ impl ZooKeeper {
             let Some(process) = &member.process else {
                 continue;
             };
-            eventually(&format!("server {at} serves"), START, || {
+            eventually(&format!("server {at} serves"), START_LIMIT, || {
                 self.mode(at).is_some()
             })
             .map_err(|error| error.context(process.output()))?;

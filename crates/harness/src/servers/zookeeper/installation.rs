@@ -17,7 +17,7 @@ pub(super) const TLS_JARS: [&str; 2] = [
     "/usr/share/java/netty-resolver.jar",
 ];
 
-pub(super) fn installed() -> Result<()> {
+pub(super) fn check_installation() -> Result<()> {
     let missing: Vec<_> = JARS
         .iter()
         .filter(|jar| !Path::new(jar).is_file())

@@ -12,11 +12,12 @@ use crate::{
 };
 
 impl ZooKeeper {
-    pub(super) fn configure(&self, at: usize) -> Result<()> {
-        let data = self.data(at);
+    pub(super) fn write_configuration(&self, at: usize) -> Result<()> {
+        let data = self.data_folder(at);
         std::fs::create_dir_all(&data)?;
-        self.user.own(&data)?;
-        self.user.write(&data.join("myid"), (at + 1).to_string())?;
+        self.user.make_owner(&data)?;
+        self.user
+            .write_private_file(&data.join("myid"), (at + 1).to_string())?;
         let mut lines = vec![
             format!("tickTime={}", self.setup.tick.as_millis()),
             "initLimit=20".into(),
@@ -49,7 +50,8 @@ impl ZooKeeper {
                 ));
             }
         }
-        self.user.write(&self.configuration(at), lines.join("\n"))
+        self.user
+            .write_private_file(&self.configuration_file(at), lines.join("\n"))
     }
 
     pub(super) fn launch(&mut self, at: usize) -> Result<()> {
@@ -65,16 +67,16 @@ impl ZooKeeper {
             .args(&self.setup.java)
             .args(["-cp", &[JARS, TLS_JARS].concat().join(":")])
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
-            .arg(self.configuration(at));
+            .arg(self.configuration_file(at));
         self.members[at].process = Some(Process::spawn(&mut command)?);
         Ok(())
     }
 
-    pub(super) fn data(&self, at: usize) -> std::path::PathBuf {
+    pub(super) fn data_folder(&self, at: usize) -> std::path::PathBuf {
         self.folder.path().join(format!("{at}"))
     }
 
-    pub(super) fn configuration(&self, at: usize) -> std::path::PathBuf {
+    pub(super) fn configuration_file(&self, at: usize) -> std::path::PathBuf {
         self.folder.path().join(format!("{at}.cfg"))
     }
 }

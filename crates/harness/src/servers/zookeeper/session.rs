@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha1_smol::Sha1;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The types of requests.
 const DELETE: i32 = 2;
@@ -40,7 +40,11 @@ pub(super) fn super_digest(password: &str) -> String {
 ///
 /// # Errors
 /// When a stranger used the servers between their start and now.
-pub(super) fn close(server: SocketAddr, super_password: &str, user: &str) -> Result<()> {
+pub(super) fn close_tree_to_strangers(
+    server: SocketAddr,
+    super_password: &str,
+    user: &str,
+) -> Result<()> {
     let mut session = Session::connect(server)?;
     session.authenticate(&format!("super:{super_password}"))?;
     for path in FIRST_NODES {
@@ -71,12 +75,12 @@ impl Session {
     /// # Errors
     /// When the servers no longer know the session.
     pub(super) fn take_over(server: SocketAddr, id: i64) -> Result<Self> {
-        Self::open(server, id, password_of(id))
+        Self::open(server, id, session_password(id))
     }
 
     fn open(server: SocketAddr, id: i64, password: [u8; 16]) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&server, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&server, ANSWER_LIMIT)?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         stream.set_nodelay(true)?;
         let mut session = Self { stream, number: 0 };
         let mut hello = Record::default();
@@ -87,7 +91,7 @@ impl Session {
         session.send(&hello)?;
         let answer = session.receive().context("a session")?;
         let mut rest = answer.get(4..).context("the version")?;
-        ensure!(int(&mut rest)? > 0, "the session has expired");
+        ensure!(read_int(&mut rest)? > 0, "the session has expired");
         Ok(session)
     }
 
@@ -97,19 +101,19 @@ impl Session {
         request.int(AUTH_NUMBER).int(AUTH);
         request.int(0).bytes(b"digest").bytes(user.as_bytes());
         self.send(&request)?;
-        self.answer(AUTH_NUMBER).map(drop)
+        self.read_answer(AUTH_NUMBER).map(drop)
     }
 
     /// The names of a node's children.
     pub(super) fn children(&mut self, path: &str) -> Result<Vec<String>> {
-        let mut request = self.request(GET_CHILDREN);
+        let mut request = self.new_request(GET_CHILDREN);
         request.bytes(path.as_bytes()).0.push(0);
         let answer = self.ask(&request)?;
         let mut rest = answer.as_slice();
-        let many = int(&mut rest)?;
+        let many = read_int(&mut rest)?;
         (0..many)
             .map(|_| {
-                let length = usize::try_from(int(&mut rest)?)?;
+                let length = usize::try_from(read_int(&mut rest)?)?;
                 let (name, behind) = rest.split_at_checked(length).context("a name")?;
                 rest = behind;
                 Ok(String::from_utf8_lossy(name).into_owned())
@@ -118,8 +122,8 @@ impl Session {
     }
 
     /// The session that a node ends with; 0 if the node is permanent.
-    pub(super) fn session_of(&mut self, path: &str) -> Result<i64> {
-        let mut request = self.request(EXISTS);
+    pub(super) fn owner_session(&mut self, path: &str) -> Result<i64> {
+        let mut request = self.new_request(EXISTS);
         request.bytes(path.as_bytes()).0.push(0);
         let answer = self.ask(&request)?;
         // Two transactions, two times and three versions come before it.
@@ -129,7 +133,7 @@ impl Session {
 
     /// Removes a node of any version.
     pub(super) fn delete(&mut self, path: &str) -> Result<()> {
-        let mut request = self.request(DELETE);
+        let mut request = self.new_request(DELETE);
         request.bytes(path.as_bytes()).int(-1);
         self.ask(&request).map(drop)
     }
@@ -138,7 +142,7 @@ impl Session {
     pub(super) fn set_owner(&mut self, path: &str, user: &str) -> Result<()> {
         let (name, _) = user.split_once(':').context("a user and a password")?;
         let digest = STANDARD.encode(Sha1::from(user).digest().bytes());
-        let mut request = self.request(SET_ACL);
+        let mut request = self.new_request(SET_ACL);
         request.bytes(path.as_bytes()).int(1).int(ALL_RIGHTS);
         request.bytes(b"digest");
         request.bytes(format!("{name}:{digest}").as_bytes());
@@ -150,18 +154,18 @@ impl Session {
     /// Runs any request on a path, followed by `more`: the attempts of a stranger.
     #[cfg(test)]
     pub(super) fn attempt(&mut self, kind: i32, path: &str, more: &[u8]) -> Result<Vec<u8>> {
-        let mut request = self.request(kind);
+        let mut request = self.new_request(kind);
         request.bytes(path.as_bytes()).0.extend_from_slice(more);
         self.ask(&request)
     }
 
     pub(super) fn end(mut self) {
         // Without this request the server would keep the session until it expires.
-        let request = self.request(CLOSE);
+        let request = self.new_request(CLOSE);
         let _ = self.ask(&request);
     }
 
-    fn request(&mut self, kind: i32) -> Record {
+    fn new_request(&mut self, kind: i32) -> Record {
         self.number += 1;
         let mut request = Record::default();
         request.int(self.number).int(kind);
@@ -170,7 +174,7 @@ impl Session {
 
     fn ask(&mut self, request: &Record) -> Result<Vec<u8>> {
         self.send(request)?;
-        self.answer(self.number)
+        self.read_answer(self.number)
     }
 
     fn send(&mut self, record: &Record) -> Result<()> {
@@ -190,14 +194,14 @@ impl Session {
     }
 
     /// The answer to a request, without its header.
-    fn answer(&mut self, number: i32) -> Result<Vec<u8>> {
+    fn read_answer(&mut self, number: i32) -> Result<Vec<u8>> {
         let answer = self.receive()?;
         let mut rest = answer.as_slice();
-        let to = int(&mut rest)?;
+        let to = read_int(&mut rest)?;
         ensure!(to == number, "an answer to {to} instead of {number}");
         // The number of the last transaction comes first.
         rest = rest.get(8..).context("the header of an answer")?;
-        let error = int(&mut rest)?;
+        let error = read_int(&mut rest)?;
         ensure!(error == 0, "the server's error {error}");
         Ok(rest.to_vec())
     }
@@ -205,7 +209,7 @@ impl Session {
 
 /// The password of a session. The servers do not store it: they compute it from the session's
 /// number, with Java's random numbers (`ZooKeeperServer.generatePasswd`).
-fn password_of(session: i64) -> [u8; 16] {
+fn session_password(session: i64) -> [u8; 16] {
     const SECRET: u64 = 0xB341_5C00;
     const FACTOR: u64 = 0x5_DEEC_E66D;
     const MASK: u64 = (1 << 48) - 1;
@@ -242,7 +246,7 @@ impl Record {
     }
 }
 
-fn int(rest: &mut &[u8]) -> Result<i32> {
+fn read_int(rest: &mut &[u8]) -> Result<i32> {
     let (value, behind) = rest.split_first_chunk().context("a number")?;
     *rest = behind;
     Ok(i32::from_be_bytes(*value))

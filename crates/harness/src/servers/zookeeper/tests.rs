@@ -1,4 +1,4 @@
-use super::{super::isolation::tests::keeps_others_out, session::Session, *};
+use super::{super::isolation::tests::assert_isolated, session::Session, *};
 
 /// The types of requests, and their content after the path.
 const REQUESTS: [(&str, i32, &[u8]); 6] = [
@@ -31,7 +31,7 @@ fn forbidden(session: &mut Session, kind: i32, path: &str, more: &[u8]) -> bool 
 fn no_other_user_of_this_host_can_use_zookeeper() {
     let mut ensemble = ZooKeeper::start().unwrap();
     let mut ours = Session::connect(ensemble.address(0)).unwrap();
-    ours.authenticate(&ensemble.account()).unwrap();
+    ours.authenticate(&ensemble.user_and_password()).unwrap();
     let (_, create, more) = REQUESTS[0];
     ours.attempt(create, "/ours", more).unwrap();
     for at in 0..ensemble.len() {
@@ -59,7 +59,7 @@ fn no_other_user_of_this_host_can_use_zookeeper() {
             assert!(said.contains("not in the whitelist"), "{word}: {said}");
         }
         for secret in [&ensemble.password, &ensemble.super_password] {
-            keeps_others_out(
+            assert_isolated(
                 ensemble.process(at).unwrap(),
                 ensemble.folder.path(),
                 secret.expose(),
@@ -71,7 +71,7 @@ fn no_other_user_of_this_host_can_use_zookeeper() {
     ensemble.wait_until_serving().unwrap();
     let mut ours = Session::connect(ensemble.address(0)).unwrap();
     assert!(forbidden(&mut ours, create, "/a", more));
-    ours.authenticate(&ensemble.account()).unwrap();
+    ours.authenticate(&ensemble.user_and_password()).unwrap();
     ours.attempt(create, "/a", more).unwrap();
 }
 

@@ -23,7 +23,7 @@ fn judged_with(
         let event = Event::Stalled { from, to };
         history.push(HistoryEntry { worker, event });
     }
-    let stalls = Stalls::of(&history);
+    let stalls = Stalls::of_history(&history);
     let limits = Limits {
         ttl_us: TTL,
         notice_us: 0,
@@ -50,7 +50,7 @@ fn led(worker: u32, term: u64, from: Micros, to: Micros) -> [(u32, RecipeStep); 
 }
 
 #[test]
-fn two_leaders() {
+fn two_leaders_at_once_are_a_violation() {
     let fair = [led(1, 1, 0, 10), led(2, 2, 10, 20)].concat();
     assert_eq!(judged(&fair, &[]), []);
     let both = [led(1, 1, 0, 11), led(2, 2, 10, 20)].concat();
@@ -67,7 +67,7 @@ fn two_leaders() {
 }
 
 #[test]
-fn two_leaders_after_the_store_forgot() {
+fn two_leaders_are_excused_after_the_store_lost_data() {
     let both = [led(1, 1, 0, 11), led(2, 2, 10, 20)].concat();
     let forgot = |from, to| InjectedFault {
         kind: "forget-all".into(),
@@ -86,7 +86,7 @@ fn two_leaders_after_the_store_forgot() {
 }
 
 #[test]
-fn a_job_that_ran_twice() {
+fn a_job_that_runs_twice_in_a_period_is_a_violation() {
     let runs = |asked, at| {
         let (job, run, period_us) = ("job".to_owned(), asked, 100_000);
         let step = RecipeStep::JobRuns {
@@ -106,7 +106,7 @@ fn a_job_that_ran_twice() {
 }
 
 #[test]
-fn an_effect_that_happened_twice() {
+fn an_effect_that_happens_twice_is_a_violation() {
     let made = |value| {
         let (key, asked, at) = ("key".to_owned(), 1, 1);
         let step = RecipeStep::Made {
@@ -134,7 +134,7 @@ fn an_effect_that_happened_twice() {
 }
 
 #[test]
-fn counts_that_are_lost() {
+fn lost_counts_are_violations() {
     let count = |value, asked, at| {
         let step = RecipeStep::Counted {
             conversation: 0,
@@ -169,7 +169,7 @@ fn counts_that_are_lost() {
 }
 
 #[test]
-fn a_gate_that_lets_an_earlier_one_through() {
+fn a_gate_that_admits_an_earlier_holder_is_a_violation() {
     let admitted = |token, asked, at| (1, RecipeStep::Admitted { token, asked, at });
     assert_eq!(judged(&[admitted(2, 0, 10), admitted(1, 5, 9)], &[]), []);
     let late = [admitted(2, 0, 10), admitted(1, 11, 12)];

@@ -13,7 +13,7 @@ const CONVERSATIONS: u32 = 3;
 
 impl WorkerTask {
     /// Counts one message, with a lock or without one. Both ways may be used at the same time.
-    pub(super) async fn count(&mut self) -> Result<()> {
+    pub(super) async fn count_message(&mut self) -> Result<()> {
         let counters: Box<dyn UnreadCounters> = if self.rng.bool() {
             let ttl = self.settings.longest_ttl();
             Box::new(LockedCounters::new(&self.store).ttl(ttl))
@@ -30,7 +30,7 @@ impl WorkerTask {
             _ = stop.wait_for(|over| *over) => return Ok(()),
         };
         if let Ok(unread) = unread {
-            self.recipe(RecipeStep::Counted {
+            self.record_recipe_step(RecipeStep::Counted {
                 conversation,
                 in_conversation: unread.conversation,
                 total: unread.total,

@@ -14,14 +14,14 @@ impl WorkerTask {
             0..3 => self.campaign().await?,
             3..6 => self.run_periodic_job().await?,
             6..9 => self.run_effect_once().await?,
-            9..11 => self.count().await?,
-            _ => self.show_fence_at_gate().await?,
+            9..11 => self.count_message().await?,
+            _ => self.show_fence_to_gate().await?,
         }
         self.pause().await;
         Ok(())
     }
 
-    pub(super) fn recipe(&self, step: RecipeStep) {
-        self.history.note(Event::Recipe(step));
+    pub(super) fn record_recipe_step(&self, step: RecipeStep) {
+        self.history.record(Event::Recipe(step));
     }
 }

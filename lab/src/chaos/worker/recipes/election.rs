@@ -27,7 +27,7 @@ impl WorkerTask {
         };
         let (history, mut stop) = (&*self.history, self.stop.clone());
         let works = async |term: u64| {
-            let _term = LeaderWork::begins(history, &election, term);
+            let _term = LeaderWork::begin(history, &election, term);
             SystemClock.sleep(time).await;
         };
         let patience = self.settings.longest_ttl() * 3;
@@ -74,8 +74,8 @@ struct LeaderWork<'a> {
 }
 
 impl<'a> LeaderWork<'a> {
-    fn begins(history: &'a HistoryWriter, election: &'a str, term: u64) -> Self {
-        history.note(Event::Recipe(RecipeStep::Leads {
+    fn begin(history: &'a HistoryWriter, election: &'a str, term: u64) -> Self {
+        history.record(Event::Recipe(RecipeStep::Leads {
             election: election.to_owned(),
             term,
             at: now(),
@@ -90,7 +90,7 @@ impl<'a> LeaderWork<'a> {
 
 impl Drop for LeaderWork<'_> {
     fn drop(&mut self) {
-        self.history.note(Event::Recipe(RecipeStep::LedUntil {
+        self.history.record(Event::Recipe(RecipeStep::LedUntil {
             election: self.election.to_owned(),
             term: self.term,
             at: now(),

@@ -13,32 +13,34 @@ const RESOURCE: &str = "gate";
 
 impl WorkerTask {
     /// Takes a lock, and shows its fence at the gate, in some cases long after the lock is lost.
-    pub(super) async fn show_fence_at_gate(&mut self) -> Result<()> {
-        let (ttl, wait) = (self.ttl(), self.random_wait());
+    pub(super) async fn show_fence_to_gate(&mut self) -> Result<()> {
+        let (ttl, wait) = (self.draw_ttl(), self.draw_wait());
         let lock = self.locker.lock(RESOURCE).ttl(ttl).wait(wait);
-        let call = self.history.call(CallKind::Acquire, wait + EXTRA_WAIT);
+        let call = self
+            .history
+            .begin_call(CallKind::Acquire, wait + EXTRA_WAIT);
         let guard = lock.acquire().await;
-        call.result(&guard);
+        call.finish_with(&guard);
         let Ok(guard) = guard else { return Ok(()) };
         let (gate, fence) = (RecordsFence::new(&self.store), guard.fence());
         let late = self.rng.u32(..3) == 0;
         if late {
             let _ = guard.release().await;
-            SystemClock.sleep(self.random_wait() / 4).await;
+            SystemClock.sleep(self.draw_wait() / 4).await;
         } else {
             // The guard is released when it is dropped, after the gate has answered.
             let _behind = guard;
-            self.show(&gate, &fence).await;
+            self.show_fence(&gate, &fence).await;
             return Ok(());
         }
-        self.show(&gate, &fence).await;
+        self.show_fence(&gate, &fence).await;
         Ok(())
     }
 
-    async fn show(&self, gate: &RecordsFence, fence: &distlock::Fence) {
+    async fn show_fence(&self, gate: &RecordsFence, fence: &distlock::Fence) {
         let asked = now();
         if gate.admit(RESOURCE, fence).await.is_ok() {
-            self.recipe(RecipeStep::Admitted {
+            self.record_recipe_step(RecipeStep::Admitted {
                 token: fence.token.get(),
                 asked,
                 at: now(),

@@ -16,14 +16,14 @@ impl WorkerTask {
     /// Asks for an effect that other tasks ask for as well.
     pub(super) async fn run_effect_once(&mut self) -> Result<()> {
         let key = format!("payment-{}", now() / KEY_TIME);
-        let (ttl, wait) = (self.ttl(), self.random_wait());
+        let (ttl, wait) = (self.draw_ttl(), self.draw_wait());
         let (value, fails) = (self.rng.u64(..), self.rng.u32(..6) == 0);
         let lock = self.locker.lock(format!("once {key}")).ttl(ttl).wait(wait);
         let call = self
             .history
-            .call(crate::chaos::history::CallKind::Acquire, wait + EXTRA_WAIT);
+            .begin_call(crate::chaos::history::CallKind::Acquire, wait + EXTRA_WAIT);
         let guard = lock.acquire().await;
-        call.result(&guard);
+        call.finish_with(&guard);
         let Ok(guard) = guard else { return Ok(()) };
         let (task, asked) = (&*self, now());
         let effect = async || {
@@ -32,7 +32,7 @@ impl WorkerTask {
                 return Err(Error::new(ErrorKind::Unavailable, "nothing was paid"));
             }
             let key = key.clone();
-            task.recipe(RecipeStep::Made {
+            task.record_recipe_step(RecipeStep::Made {
                 key,
                 value,
                 asked,
@@ -42,10 +42,10 @@ impl WorkerTask {
         };
         let once = Idempotent::new(&self.store);
         if let Ok(once) = once.once(&key, guard.token(), effect).await {
-            let notified = once.into_inner();
-            self.recipe(RecipeStep::Told {
+            let received = once.into_inner();
+            self.record_recipe_step(RecipeStep::Told {
                 key,
-                value: notified,
+                value: received,
                 asked,
                 at: now(),
             });

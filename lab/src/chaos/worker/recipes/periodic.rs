@@ -26,10 +26,10 @@ impl WorkerTask {
         let job = format!("job {}", self.rng.u32(..JOBS));
         let fails = self.rng.u32(..6) == 0;
         let time = PERIOD.mul_f32(self.rng.f32() / 8.0);
-        let (run, asked) = (self.history.number(), now());
+        let (run, asked) = (self.history.next_number(), now());
         let task = &*self;
         let work = async |_| {
-            task.recipe(RecipeStep::JobRuns {
+            task.record_recipe_step(RecipeStep::JobRuns {
                 job: job.clone(),
                 run,
                 period_us: u64::try_from(PERIOD.as_micros()).unwrap_or_default(),

@@ -14,20 +14,20 @@ use tokio::{
     sync::watch,
 };
 
-use crate::proxy::faults::{Direction, Faults, Flow, Shared};
+use crate::proxy::faults::{Direction, Faults, Flow, ProxyState};
 
 /// The number of bytes in one piece, when bytes trickle.
 const TRICKLE_BYTES: usize = 5;
 
-pub(super) struct Pump<'a> {
+pub(super) struct Forwarder<'a> {
     pub(super) direction: Direction,
     /// Whether the last bytes of the connection came from the client.
     pub(super) client_spoke_last: &'a AtomicBool,
     pub(super) faults: watch::Receiver<Faults>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) state: Arc<ProxyState>,
 }
 
-impl Pump<'_> {
+impl Forwarder<'_> {
     /// Carries bytes until the end of the stream, and passes the end on.
     pub(super) async fn run(
         mut self,
@@ -35,15 +35,15 @@ impl Pump<'_> {
         mut to: WriteHalf<'_>,
     ) -> io::Result<()> {
         let mut half_closed = self.faults.clone();
-        let before = Self::half_closes(&half_closed.borrow(), self.direction);
+        let before = Self::half_close_count(&half_closed.borrow(), self.direction);
         let mut buffer = vec![0; 64 * 1024];
         let mut lost_bytes = false;
         loop {
-            let closed = |faults: &Faults| Self::half_closes(faults, self.direction) != before;
+            let closed = |faults: &Faults| Self::half_close_count(faults, self.direction) != before;
             let read = tokio::select! {
                 read = from.read(&mut buffer) => Some(read?),
                 // A stream that lost bytes must not go on.
-                () = Self::black_hole_ended(&mut self.faults, self.direction), if lost_bytes => {
+                () = Self::wait_for_black_hole_end(&mut self.faults, self.direction), if lost_bytes => {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 _ = half_closed.wait_for(closed) => None,
@@ -56,15 +56,15 @@ impl Pump<'_> {
             };
             let asks = self.direction == Direction::ToServer && read > 0;
             if !self.client_spoke_last.swap(asks, Ordering::SeqCst) && asks {
-                self.shared.round_trips.fetch_add(1, Ordering::SeqCst);
+                self.state.round_trips.fetch_add(1, Ordering::SeqCst);
             }
             if self.direction == Direction::ToClient
-                && self.shared.swallow_one_reply.swap(false, Ordering::SeqCst)
+                && self.state.swallow_one_reply.swap(false, Ordering::SeqCst)
             {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             let other = match self.direction {
-                Direction::ToClient if read > 0 => self.shared.other_reply().take(),
+                Direction::ToClient if read > 0 => self.state.lock_replaced_reply().take(),
                 _ => None,
             };
             loop {
@@ -90,7 +90,7 @@ impl Pump<'_> {
             if lost_bytes {
                 if read == 0 {
                     // The end of the stream is lost as well, so the connection waits for its reset.
-                    Self::black_hole_ended(&mut self.faults, self.direction).await;
+                    Self::wait_for_black_hole_end(&mut self.faults, self.direction).await;
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 continue;
@@ -121,7 +121,7 @@ impl Pump<'_> {
         to.write_all(bytes).await
     }
 
-    const fn half_closes(faults: &Faults, direction: Direction) -> u64 {
+    const fn half_close_count(faults: &Faults, direction: Direction) -> u64 {
         match direction {
             Direction::ToServer => faults.closed_to_server,
             Direction::ToClient => faults.closed_to_client,
@@ -129,19 +129,19 @@ impl Pump<'_> {
     }
 
     fn flow(&mut self) -> Flow {
-        Self::of(&self.faults.borrow_and_update(), self.direction)
+        Self::flow_in(&self.faults.borrow_and_update(), self.direction)
     }
 
-    fn of(faults: &Faults, direction: Direction) -> Flow {
+    fn flow_in(faults: &Faults, direction: Direction) -> Flow {
         match direction {
             Direction::ToServer => faults.to_server,
             Direction::ToClient => faults.to_client,
         }
     }
 
-    async fn black_hole_ended(faults: &mut watch::Receiver<Faults>, direction: Direction) {
+    async fn wait_for_black_hole_end(faults: &mut watch::Receiver<Faults>, direction: Direction) {
         let _ = faults
-            .wait_for(|faults| Self::of(faults, direction) != Flow::Swallow)
+            .wait_for(|faults| Self::flow_in(faults, direction) != Flow::Swallow)
             .await;
     }
 }
