@@ -14,7 +14,7 @@ use std::{
 
 use distlock_harness::{
     Process, Signal, eventually,
-    servers::{cache, redis::RedisServer},
+    servers::{cache_folder, redis::RedisServer},
 };
 use serde_json::Value;
 
@@ -258,7 +258,7 @@ fn every_server_can_be_started_and_broken() {
     let servers = "redis,mariadb,mysql,postgres,zookeeper";
     let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
     // The cache of `scripts/get-server mysql`, which is not in this test's home.
-    command.env("XDG_CACHE_HOME", cache().parent().unwrap());
+    command.env("XDG_CACHE_HOME", cache_folder().parent().unwrap());
     if let Some(mysqld) = std::env::var_os("DISTLOCK_MYSQLD") {
         command.env("DISTLOCK_MYSQLD", mysqld);
     }
