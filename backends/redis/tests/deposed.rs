@@ -43,7 +43,11 @@ async fn wait_until_replica_is_named(servers: &RedisSentinels, sentinels: &[usiz
     let port = servers.replica.port();
     eventually_async("another primary is named", SOON, || async {
         let mut sentinels = sentinels.iter();
-        let named = sentinels.all(|at| servers.primary_port_at(*at).is_ok_and(|named| named == port));
+        let named = sentinels.all(|at| {
+            servers
+                .primary_port_at(*at)
+                .is_ok_and(|named| named == port)
+        });
         named.then_some(())
     })
     .await

@@ -89,8 +89,8 @@ impl Compare {
             written = Box::pin(compare::measure(wanted)) => written?,
             signal = signals.next_ending() => {
                 output::print_message(
-                    "interrupted: what was measured is kept, the same command goes on \
-                with it");
+                    "interrupted: what was measured is kept, the same command goes on with it",
+                );
                 return Ok(code_of_signal(signal.as_raw()));
             }
         };

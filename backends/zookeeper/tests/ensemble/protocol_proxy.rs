@@ -199,7 +199,10 @@ impl ProtocolProxy {
             // The session has ended already.
             return Ok(());
         }
-        assert_eq!(answer[GIVEN_ID], session.id, "the server gave another session");
+        assert_eq!(
+            answer[GIVEN_ID], session.id,
+            "the server gave another session"
+        );
         // The first request of this connection: number 1, operation -11, which closes a session.
         let goodbye = [1i32.to_be_bytes(), (-11i32).to_be_bytes()];
         send(&mut stream, &goodbye.concat()).await?;

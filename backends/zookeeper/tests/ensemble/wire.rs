@@ -1,4 +1,4 @@
-//! What one server sees: the number of sessions, and the requests on their connections.
+//! The view of one server: the number of sessions, and the requests on their connections.
 
 use std::{sync::Arc, time::Duration};
 

@@ -43,7 +43,9 @@ impl Forwarder<'_> {
             let read = tokio::select! {
                 read = from.read(&mut buffer) => Some(read?),
                 // A stream that lost bytes must not go on.
-                () = Self::wait_for_black_hole_end(&mut self.faults, self.direction), if lost_bytes => {
+                () = Self::wait_for_black_hole_end(&mut self.faults, self.direction),
+                    if lost_bytes =>
+                {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 _ = half_closed.wait_for(closed) => None,

@@ -37,7 +37,8 @@ pub(super) enum Remedy {
         former: FormerLeader,
         recorded: bool,
     },
-    /// Waits until healed servers agree. `recorded` tells whether the fault is in the history already.
+    /// Waits until healed servers agree. `recorded` tells whether the fault is in the history
+    /// already.
     AwaitAgreement {
         recorded: bool,
         /// The server that was down, if it may lead again.

@@ -63,8 +63,8 @@ impl PausedServer {
 }
 
 impl RunningStore {
-    /// Starts a store. `settable_clock` means that the run steps the store's clock later. The function
-    /// blocks.
+    /// Starts a store. `settable_clock` means that the run steps the store's clock later. The
+    /// function blocks.
     pub(crate) fn start(kind: StoreKind, folder: &Path, settable_clock: bool) -> Result<Self> {
         let mysql = if settable_clock {
             MySqlServer::with_clock
