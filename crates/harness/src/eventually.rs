@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Result, bail};
 
-/// The pause between two checks: short compared with everything that is waited for, long compared
-/// with the cost of a check.
+/// The pause between two checks: short compared with the times that tests wait, long compared with
+/// the cost of a check.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Checks `condition` until it holds.
@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// When it does not hold within `within`. The error names `what`.
 pub fn eventually(what: &str, within: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {
     let start = Instant::now();
-    // One check follows after the time is over, so that a slow machine does not turn a fulfilled
-    // condition into a failure.
+    // The condition is checked once more after the time is over. Otherwise a pause of a slow
+    // machine could end the wait although the condition holds.
     loop {
         let over = start.elapsed() >= within;
         if condition() {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_seen_and_a_missing_one_is_named() {
+    fn a_condition_is_checked_until_it_holds_and_a_failure_names_it() {
         let mut looks = 0;
         eventually("third look", Duration::from_secs(5), || {
             looks += 1;

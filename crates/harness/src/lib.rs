@@ -1,4 +1,5 @@
-//! Development only: real processes, signals and a faulty network, for tests of whole systems.
+//! For development only: starts and breaks real processes, servers and connections, for tests of
+//! whole systems.
 //!
 //! ```no_run
 //! use std::{process::Command, time::Duration};
@@ -26,8 +27,8 @@
 //! | [`servers`] | real servers, started for the test |
 //!
 //! # Guarantees
-//! No process started here outlives the test: not if the test panics, not if it is killed with
-//! SIGKILL, and not if the child is stopped with SIGSTOP at that time.
+//! No process that is started here outlives the test: also if the test panics, if the test is
+//! killed with SIGKILL, or if the child is stopped with SIGSTOP at that time.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests of whole systems live in real time: there is no clock to inject into another \

@@ -1,7 +1,7 @@
 //! Reads the output of a child line by line while the child runs.
 //!
-//! Invariant: a line that was written before the child ended is among the lines as soon as the
-//! reader says that it is up to date.
+//! Invariant: when a reader says that it is up to date, each line that was written before is among
+//! the lines.
 
 use std::{
     os::fd::OwnedFd,
@@ -24,12 +24,13 @@ pub(crate) type Lines = Arc<Mutex<Vec<String>>>;
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: Arc<OwnedFd>,
-    /// Set while the thread holds no bytes that it has read and not yet added to the lines.
+    /// Whether each complete line that the thread has read is among the lines.
     idle: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Reader {
+    /// Starts the thread that adds the stream's lines to `lines`.
     pub(crate) fn start(stream: impl Into<OwnedFd>, lines: &Lines) -> Self {
         let stream = Arc::new(stream.into());
         let idle = Arc::new(AtomicBool::new(true));
@@ -47,15 +48,16 @@ impl Reader {
     /// Whether every line that was written before this call is among the lines. Another process may
     /// still have the stream and write more.
     pub(crate) fn is_up_to_date(&self) -> bool {
-        // The order matters: bytes that are no longer in the stream were read while the thread was
-        // not idle, so an empty stream must be seen before the idle thread.
+        // The stream is looked at first. The thread is not idle when it takes bytes out of the
+        // stream, so if the stream is empty and then the thread is idle, these bytes are among the
+        // lines.
         let is_empty = ioctl_fionread(&self.stream).is_ok_and(|waiting| waiting == 0);
         self.thread.is_finished()
             || (is_empty && self.idle.load(Ordering::SeqCst) && !self.has_hung_up())
     }
 
-    /// Whether no process can write to the stream any more. The thread is then about to finish, and
-    /// may add a last line without a newline.
+    /// Whether no process can write to the stream any more. The thread then ends soon, and may add
+    /// a last line without a newline before.
     fn has_hung_up(&self) -> bool {
         let mut stream = [PollFd::new(&self.stream, PollFlags::IN)];
         poll(&mut stream, Some(&rustix::event::Timespec::default())).is_ok()
@@ -63,11 +65,13 @@ impl Reader {
     }
 }
 
+/// Reads the stream to its end, and adds its lines.
 fn read_lines(stream: &OwnedFd, idle: &AtomicBool, lines: &Lines) {
     let mut partial = Vec::new();
     let mut buffer = [0; 8192];
     loop {
-        // `poll` takes no bytes out of the stream.
+        // `poll` waits for bytes and takes none out of the stream, so the thread is idle until
+        // then.
         let waited = poll(&mut [PollFd::new(stream, PollFlags::IN)], None);
         idle.store(false, Ordering::SeqCst);
         match waited.and_then(|_| read(stream, &mut buffer)) {

@@ -9,16 +9,16 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-/// Certificates in their own folder, which is removed when this is dropped. All are for 127.0.0.1
-/// and `localhost`.
+/// A folder with certificates for 127.0.0.1 and `localhost`. The folder is removed when this value
+/// is dropped.
 ///
 /// The files are `ca.crt`, and `.crt` and `.key` of `server`, of `client`, and of `node`, which is
-/// both; all PEM.
+/// for servers and clients. All are in PEM.
 #[derive(Debug)]
 pub struct Pki(TempDir);
 
 impl Pki {
-    /// Makes an authority and the certificates that it signs.
+    /// Creates an authority and the certificates that it signs.
     ///
     /// # Errors
     /// When `openssl` is not installed or refuses.
@@ -63,6 +63,7 @@ impl Pki {
         self.0.path().join(name)
     }
 
+    /// Runs `openssl` in the folder; blanks separate the arguments.
     fn openssl(&self, arguments: &str) -> Result<()> {
         let output = Command::new("openssl")
             .args(arguments.split(' '))
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_files_are_there() {
+    fn each_file_is_written_in_pem() {
         let pki = Pki::new().unwrap();
         for name in [
             "ca.crt",

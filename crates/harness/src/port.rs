@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 
 /// A TCP port on the loopback address that nothing listens on.
 ///
-/// Another process may take the port before the server does, so the caller must notice that and ask
-/// again. A server that can listen on port 0 and report its port should do that instead.
+/// Another process may take the port before the server does. The caller must notice that and ask
+/// for another port. A server that can listen on port 0 and report its port should do that instead.
 ///
 /// # Errors
 /// When the system has no port left.

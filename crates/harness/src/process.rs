@@ -24,8 +24,8 @@ use crate::{
     watchdog::Watchdog,
 };
 
-/// How long the rest of a process's output is waited for after its end. It is there at once, unless
-/// the machine is busy.
+/// How long to wait for the rest of a process's output after the process has ended. It takes a
+/// moment unless the machine is busy.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A child process in its own process group. Its output is collected as lines.
@@ -51,9 +51,9 @@ impl Process {
         Self::start(command.process_group(0), what)
     }
 
-    /// Starts a server in its own session, as a service manager does. Linux shares processor time
-    /// by session: in the session of its client, a server would get the share of one more thread of
-    /// the client.
+    /// Starts a server in its own session, as a service manager does. Linux divides processor time
+    /// among sessions. In the session of its client, a server would get no more processor time than
+    /// one thread of the client.
     ///
     /// # Errors
     /// As [`Process::spawn`].
@@ -61,7 +61,8 @@ impl Process {
         Self::serve_with_command(Command::new, program.as_ref(), arguments)
     }
 
-    /// As [`Process::serve`]; `command` makes the command, which may run as another user.
+    /// As [`Process::serve`]; `command` makes a command from a program's name, and may let it run
+    /// as another user.
     pub(crate) fn serve_with_command(
         command: impl FnOnce(&'static str) -> Command,
         program: &OsStr,
@@ -94,7 +95,8 @@ impl Process {
             readers: out.into_iter().chain(err).collect(),
             program,
         };
-        // The watchdog's error is returned only now, so that `drop` kills the child in that case.
+        // The watchdog's error is returned only after `process` exists, so that its `drop` kills
+        // the child.
         process.watchdog = Some(watchdog?);
         Ok(process)
     }
@@ -130,8 +132,7 @@ impl Process {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits for the child's end, and for its output until then, so that [`Process::output`] has
-    /// it.
+    /// Waits until the child has ended, and until [`Process::output`] has all that the child wrote.
     ///
     /// # Errors
     /// When the child still runs after `within`. The output is part of the message.
@@ -144,7 +145,8 @@ impl Process {
         match (ended, status) {
             (Ok(()), Some(status)) => {
                 let read = || self.readers.iter().all(Reader::is_up_to_date);
-                // Later output of another process with the same streams is not waited for.
+                // The error is ignored: another process with the same streams may write without
+                // end.
                 let _ = eventually("the output is read", OUTPUT_LIMIT, read);
                 Ok(status)
             }
@@ -186,8 +188,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The leader is reaped last. Until then its id, which names the group, cannot belong to
-        // another process.
+        // The group is killed before the child is reaped. Until then the child's id, which is the
+        // id of the group, cannot belong to another process.
         if let Ok(group) = to_pid(self.id()) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -222,8 +224,8 @@ pub fn signal(process: u32, which: Signal) -> Result<()> {
 /// # Errors
 /// When it was not built.
 pub fn distlock_binary() -> Result<PathBuf> {
-    // Cargo builds the tool for the tests of its own package and says where it is. Tests of other
-    // packages find it in a folder above their own binary.
+    // Cargo builds the tool for the tests of the tool's own package, and names its path in a
+    // variable. Tests of other packages find the tool in a folder above their own binary.
     for variable in ["CARGO_BIN_EXE_distlock", "NEXTEST_BIN_EXE_distlock"] {
         if let Some(path) = env::var_os(variable) {
             return Ok(path.into());
@@ -238,6 +240,7 @@ pub fn distlock_binary() -> Result<PathBuf> {
         .ok_or_else(|| missing_binary_error(&test))
 }
 
+/// The error when the tool was not built; `test` is the path of the running test.
 fn missing_binary_error(test: &Path) -> anyhow::Error {
     anyhow!(
         "no distlock binary near {}: build it with `cargo build -p distlock-cli`",
@@ -354,8 +357,8 @@ mod tests {
         eventually("grandchild gone", SOON, || !is_alive(&grandchild)).unwrap();
     }
 
-    /// The test process is killed with SIGKILL, so no destructor runs. Another run of this test
-    /// binary plays the killed process.
+    /// The test process is killed with SIGKILL, so no destructor runs. This test starts its own
+    /// binary once more as the process that is killed.
     #[test]
     fn children_die_with_a_killed_test() {
         const ROLE: &str = "HARNESS_TEST_VICTIM";

@@ -1,6 +1,4 @@
-//! Kills a process when the test ends.
-//!
-//! It works even if the test process is killed and no destructor runs.
+//! Kills a process when the test ends, even if the test process is killed and no destructor runs.
 
 use std::{
     os::unix::process::CommandExt as _,
@@ -11,10 +9,10 @@ use anyhow::{Context as _, Result};
 
 /// Kills a process or a process group as soon as this value is dropped or this process is gone.
 ///
-/// A small shell waits for the end of a pipe whose writing end only this process has, so it acts
-/// also when this process is killed with SIGKILL and no destructor runs. (The kernel's parent-death
-/// signal would need code between fork and exec, which is `unsafe`, and it fires when the *thread*
-/// that spawned ends.)
+/// A small shell waits for the end of a pipe, of which only this process has the writing end. So
+/// the shell also kills the target when this process is killed with SIGKILL and no destructor runs.
+/// The kernel's parent-death signal would not do: it needs code between fork and exec, which is
+/// `unsafe`, and the kernel sends it already when the *thread* that started the child ends.
 #[derive(Debug)]
 pub struct Watchdog {
     shell: Child,
@@ -58,8 +56,8 @@ impl Watchdog {
         &self.target
     }
 
-    /// Ends the watch without killing. The target has ended and been reaped, so its id may soon
-    /// belong to another process.
+    /// Ends the watch without killing. To be called when the target has ended and was reaped,
+    /// because its id may then belong to another process.
     pub fn dismiss(mut self) {
         let _ = self.shell.kill();
         let _ = self.shell.wait();
@@ -68,8 +66,8 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        // Closing the pipe is the order to kill; the shell ends right after it. After `dismiss` the
-        // shell is gone already.
+        // The shell kills the target when the pipe is closed, and then ends. After `dismiss` the
+        // shell has ended already.
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
     }

@@ -1,4 +1,4 @@
-//! The proxy: its faults on request, and the life of its connections.
+//! The proxy: it accepts connections, and applies the faults that a test asks for.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -72,31 +72,33 @@ impl FaultProxy {
         self.state.connections.load(Ordering::SeqCst)
     }
 
-    /// The number of times that a client sent something after it was answered, on all connections
-    /// together. This is the number of round trips, if no client sends before the answer has come.
+    /// The number of times that a client sent bytes after it had received an answer, on all
+    /// connections together. This is the number of round trips if each client waits for an answer
+    /// before it sends again.
     #[must_use]
     pub fn round_trips(&self) -> u64 {
         self.state.round_trips.load(Ordering::SeqCst)
     }
 
-    /// Ends every fault. Stopped bytes arrive now; connections that lost bytes are reset.
+    /// Ends every fault. Bytes that were stopped are sent on now. Connections that lost bytes are
+    /// reset.
     pub fn pass(&self) {
         self.state.swallow_one_reply.store(false, Ordering::SeqCst);
         *self.state.lock_replaced_reply() = None;
         self.set_flows(Flow::Pass, Flow::Pass);
     }
 
-    /// Everything arrives later by at least `by`, in both directions.
+    /// Delays all bytes by at least `by`, in both directions.
     pub fn delay(&self, by: Duration) {
         self.set_flows(Flow::Delay(by), Flow::Delay(by));
     }
 
-    /// Everything arrives a few bytes at a time, with a pause after each piece, in both directions.
+    /// Sends all bytes on a few at a time, with a pause after each piece, in both directions.
     pub fn trickle(&self, pause: Duration) {
         self.set_flows(Flow::Trickle(pause), Flow::Trickle(pause));
     }
 
-    /// Bytes of one direction wait until [`FaultProxy::pass`].
+    /// Holds the bytes of one direction back until [`FaultProxy::pass`].
     pub fn stop(&self, direction: Direction) {
         self.faults.send_modify(|faults| match direction {
             Direction::ToServer => faults.to_server = Flow::Stop,
@@ -104,7 +106,8 @@ impl FaultProxy {
         });
     }
 
-    /// Connections stay open and new ones can be made, and all sent bytes are lost.
+    /// Loses all bytes in both directions. Open connections stay open, and clients can still
+    /// connect.
     pub fn black_hole(&self) {
         self.set_flows(Flow::Swallow, Flow::Swallow);
     }
@@ -128,7 +131,7 @@ impl FaultProxy {
         self.faults.send_modify(|faults| faults.forsaken += 1);
     }
 
-    /// One direction of every open connection ends as if its sender had closed it: later bytes of
+    /// Ends one direction of every open connection as if its sender had closed it. Later bytes of
     /// that direction are lost, and the other direction goes on. New connections are served as
     /// before.
     pub fn half_close(&self, direction: Direction) {
@@ -138,9 +141,9 @@ impl FaultProxy {
         });
     }
 
-    /// Until [`FaultProxy::pass`], each new connection reaches the server twice, as after an
-    /// attempt that was repeated because its answer was lost. The first of the two stays silent for
-    /// as long as the second one is open.
+    /// Until [`FaultProxy::pass`], opens two connections to the server for each new connection, as
+    /// if the client had repeated an attempt whose answer was lost. The first of the two stays
+    /// silent, and is open as long as the second one.
     pub fn connect_twice(&self) {
         self.faults
             .send_modify(|faults| faults.connect_twice = true);
@@ -152,13 +155,13 @@ impl FaultProxy {
         self.reset();
     }
 
-    /// The next bytes from the server are lost and their connection is reset: the request was
-    /// carried out, and its sender cannot know.
+    /// Loses the next bytes from the server and resets their connection. So a request was carried
+    /// out, and its sender does not know that.
     pub fn swallow_one_reply(&self) {
         self.state.swallow_one_reply.store(true, Ordering::SeqCst);
     }
 
-    /// The next bytes from the server are lost, and these arrive in their place.
+    /// Sends the bytes `by` to the client in place of the next bytes from the server.
     pub fn replace_one_reply(&self, by: impl Into<Vec<u8>>) {
         *self.state.lock_replaced_reply() = Some(by.into());
     }
@@ -179,12 +182,13 @@ impl Drop for FaultProxy {
     }
 }
 
+/// Serves each client that connects, until the listener fails or this task is aborted.
 async fn accept_connections(
     listener: TcpListener,
     faults: watch::Receiver<Faults>,
     state: Arc<ProxyState>,
 ) {
-    // The set is dropped with this task, and all connections with it.
+    // When this task is aborted, the set is dropped, and with it all connections.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
@@ -214,14 +218,14 @@ async fn serve_connection(
     state: Arc<ProxyState>,
 ) {
     let _counter = ConnectionCounter::new(&state);
-    // Closing with a zero linger time sends RST. The setting is reversed below if both sides ended
-    // in an orderly way.
+    // With a zero linger time, closing the connection sends RST. The setting is reversed below if
+    // both directions ended in an orderly way.
     let _ = client.set_zero_linger();
     if faults.borrow().refuses {
         return;
     }
     let (resets, forsaken) = (faults.borrow().resets, faults.borrow().forsaken);
-    // In a black hole even the handshake with the server is lost.
+    // In a black hole no connection to the server can be opened, so wait for its end.
     let Ok(_) = faults
         .wait_for(|faults| faults.to_server != Flow::Swallow)
         .await
@@ -240,8 +244,8 @@ async fn serve_connection(
     let _ = upstream.set_zero_linger();
     let _ = client.set_nodelay(true);
     let _ = upstream.set_nodelay(true);
-    // The halves are borrowed: an owned half sends FIN when it is dropped, and a reset must come
-    // without FIN.
+    // The halves are borrowed, because an owned half sends FIN when it is dropped, and a reset must
+    // come without FIN.
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = upstream.split();
     let client_spoke_last = AtomicBool::new(false);

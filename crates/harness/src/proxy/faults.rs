@@ -18,37 +18,42 @@ pub enum Direction {
     ToClient,
 }
 
+/// The present faults. Each connection follows the changes of this value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     pub(super) to_server: Flow,
     pub(super) to_client: Flow,
     /// Whether new connections are reset at once.
     pub(super) refuses: bool,
-    /// Whether each new connection gets a silent twin at the server.
+    /// Whether a second, silent connection to the server is opened for each new connection.
     pub(super) connect_twice: bool,
     /// Rises with every [`FaultProxy::reset`](super::FaultProxy::reset).
     pub(super) resets: u64,
     /// Rises with every [`FaultProxy::forsake_clients`](super::FaultProxy::forsake_clients).
     pub(super) forsaken: u64,
-    /// Each of the two rises with every [`FaultProxy::half_close`](super::FaultProxy::half_close)
-    /// of its direction.
+    /// Rises with every [`FaultProxy::half_close`](super::FaultProxy::half_close) to the server.
     pub(super) closed_to_server: u64,
+    /// Rises with every [`FaultProxy::half_close`](super::FaultProxy::half_close) to the client.
     pub(super) closed_to_client: u64,
 }
 
+/// The fault of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Flow {
+    /// There is no fault.
     #[default]
     Pass,
+    /// All bytes arrive later by this time.
     Delay(Duration),
-    /// A few bytes at a time, with this pause after each piece.
+    /// A few bytes arrive at a time, with this pause after each piece.
     Trickle(Duration),
-    /// Bytes wait, and arrive when the fault is over.
+    /// Bytes are held back until the fault is over.
     Stop,
     /// Bytes are lost.
     Swallow,
 }
 
+/// The state that all connections of a proxy share.
 #[derive(Debug)]
 pub(super) struct ProxyState {
     /// The server for new connections.

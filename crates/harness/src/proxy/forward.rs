@@ -1,4 +1,4 @@
-//! Carries the bytes of one direction of one connection, and applies the faults to them.
+//! Forwards the bytes of one direction of one connection, and applies the faults to them.
 
 use std::{
     io,
@@ -16,9 +16,10 @@ use tokio::{
 
 use crate::proxy::faults::{Direction, Faults, Flow, ProxyState};
 
-/// The number of bytes in one piece, when bytes trickle.
+/// The number of bytes in one piece of [`Flow::Trickle`].
 const TRICKLE_BYTES: usize = 5;
 
+/// Forwards one direction of one connection.
 pub(super) struct Forwarder<'a> {
     pub(super) direction: Direction,
     /// Whether the last bytes of the connection came from the client.
@@ -28,7 +29,8 @@ pub(super) struct Forwarder<'a> {
 }
 
 impl Forwarder<'_> {
-    /// Carries bytes until the end of the stream, and passes the end on.
+    /// Forwards bytes until the end of the stream, and passes the end on. An error means that the
+    /// connection has to be reset.
     pub(super) async fn run(
         mut self,
         mut from: ReadHalf<'_>,
@@ -42,8 +44,8 @@ impl Forwarder<'_> {
             let closed = |faults: &Faults| Self::half_close_count(faults, self.direction) != before;
             let read = tokio::select! {
                 read = from.read(&mut buffer) => Some(read?),
-                // A stream that lost bytes must not go on.
-                () = Self::wait_for_black_hole_end(&mut self.faults, self.direction),
+                // A stream that lost bytes must not go on after the fault.
+                () = Self::wait_while_lossy(&mut self.faults, self.direction),
                     if lost_bytes =>
                 {
                     return Err(io::ErrorKind::ConnectionReset.into());
@@ -52,7 +54,7 @@ impl Forwarder<'_> {
             };
             let Some(read) = read else {
                 to.shutdown().await?;
-                // The sender may go on sending and does not notice.
+                // The sender must not notice that its bytes are lost, so read them all.
                 tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
                 return Ok(());
             };
@@ -92,7 +94,7 @@ impl Forwarder<'_> {
             if lost_bytes {
                 if read == 0 {
                     // The end of the stream is lost as well, so the connection waits for its reset.
-                    Self::wait_for_black_hole_end(&mut self.faults, self.direction).await;
+                    Self::wait_while_lossy(&mut self.faults, self.direction).await;
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 continue;
@@ -123,6 +125,7 @@ impl Forwarder<'_> {
         to.write_all(bytes).await
     }
 
+    /// How often this direction was half-closed by request.
     const fn half_close_count(faults: &Faults, direction: Direction) -> u64 {
         match direction {
             Direction::ToServer => faults.closed_to_server,
@@ -130,6 +133,7 @@ impl Forwarder<'_> {
         }
     }
 
+    /// The present fault of this direction.
     fn flow(&mut self) -> Flow {
         Self::flow_in(&self.faults.borrow_and_update(), self.direction)
     }
@@ -141,7 +145,8 @@ impl Forwarder<'_> {
         }
     }
 
-    async fn wait_for_black_hole_end(faults: &mut watch::Receiver<Faults>, direction: Direction) {
+    /// Waits until the bytes of this direction are not lost any more.
+    async fn wait_while_lossy(faults: &mut watch::Receiver<Faults>, direction: Direction) {
         let _ = faults
             .wait_for(|faults| Self::flow_in(faults, direction) != Flow::Swallow)
             .await;

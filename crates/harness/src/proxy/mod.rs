@@ -1,7 +1,7 @@
 //! A TCP proxy between a client and its server, with faults on request.
 //!
-//! It never changes a byte unless a fault says so, and a connection that lost bytes is always reset
-//! in the end.
+//! The proxy changes or loses bytes only as a fault says. When a fault has lost bytes of a
+//! connection, the proxy resets that connection at the end of the fault.
 
 mod fault_proxy;
 mod faults;

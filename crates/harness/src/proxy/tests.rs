@@ -14,11 +14,12 @@ use tokio::{
 use crate::{Direction, FaultProxy, eventually_async};
 
 const SOON: Duration = Duration::from_secs(10);
-/// Long enough for bytes to cross the loopback many times, where a test shows that they do not
-/// arrive.
+
+/// How long a test waits to show that bytes do not arrive. In that time bytes could cross the
+/// loopback interface many times.
 const NOT_YET: Duration = Duration::from_millis(150);
 
-/// A server that answers each line with the same line and records the lines.
+/// Starts a server that answers each line with the same line and records the lines.
 async fn start_echo_server() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -46,7 +47,8 @@ async fn start_echo_server() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     (address, received)
 }
 
-/// A client behind a proxy, and the lines that the server has received.
+/// Connects a client to a server through a proxy. Answers also with the lines that the server
+/// receives.
 async fn connect_through_proxy() -> (FaultProxy, Client, Arc<Mutex<Vec<String>>>) {
     let (server, received) = start_echo_server().await;
     let proxy = FaultProxy::start(server).await.unwrap();
@@ -67,7 +69,7 @@ impl Client {
         self.0.write_all(format!("{line}\n").as_bytes()).await
     }
 
-    /// The next line; `None` at the end of the stream.
+    /// Reads the next line; `None` at the end of the stream.
     async fn read_line_or_end(&mut self) -> io::Result<Option<String>> {
         let mut line = String::new();
         let read = self.0.read_line(&mut line).await?;
@@ -79,7 +81,7 @@ impl Client {
         self.expect_line().await
     }
 
-    /// The next line, which must come.
+    /// Reads the next line, which must come soon.
     async fn expect_line(&mut self) -> String {
         timeout(SOON, self.read_line_or_end())
             .await
@@ -211,7 +213,7 @@ async fn refused_connections_are_reset_until_the_fault_is_over() {
     assert_eq!(client.ask("a").await, "a");
     proxy.refuse();
     assert!(client.read_line_or_end().await.is_err());
-    // A new client may connect, and is reset then.
+    // A new client may connect, and is reset after that.
     let mut other = Client::connect(&proxy).await;
     let _ = other.send_line("b").await;
     assert!(!matches!(other.read_line_or_end().await, Ok(Some(_))));
@@ -227,8 +229,8 @@ async fn bytes_trickle_until_the_fault_is_over() {
     let long = "x".repeat(60);
     let asked = Instant::now();
     assert_eq!(client.ask(&long).await, long);
-    // There are twelve pauses in one direction; some of those in the other direction run at the
-    // same time.
+    // The twelve pieces of the request need at least ten pauses of 20 ms. The pauses of the answer
+    // may run at the same time.
     assert!(asked.elapsed() >= Duration::from_millis(200));
     proxy.trickle(SOON * 2);
     client

@@ -22,12 +22,11 @@ use uuid::Uuid;
 /// The longest path of a socket on Linux, without the zero byte at its end.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// The remedy for a program that the servers' user cannot run.
+/// The remedy in the error when the servers' user cannot run a program.
 pub(super) const PROGRAM_REMEDY: &str =
     "put it where every user can run it (root's home is no such place)";
 
-/// The space for the name of a socket in a server's folder. Postgres' `/.s.PGSQL.65535.lock` is the
-/// longest.
+/// The longest name of a socket in a server's folder: Postgres' `/.s.PGSQL.65535.lock`.
 const MAX_SOCKET_NAME: usize = 20;
 
 /// The password of one server. It consists of letters and digits, so it needs no escaping in a URL.
@@ -56,7 +55,8 @@ impl fmt::Debug for Password {
     }
 }
 
-/// The user that a server runs as: the user of the test, or an unprivileged user if that is root.
+/// The user that a server runs as. `None` is the user of the test; if that is root, there is an
+/// unprivileged account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunAs(Option<Account>);
 
@@ -67,8 +67,8 @@ struct Account {
 }
 
 impl RunAs {
-    /// The user of the test. For root it is the user of the server's Debian package, or `nobody`
-    /// without that.
+    /// The user of the test. If that is root: the user of the server's Debian package, or `nobody`
+    /// if there is no such user.
     pub(super) fn for_package(package: &str) -> Result<Self> {
         if !geteuid().is_root() {
             return Ok(Self(None));
@@ -104,7 +104,7 @@ impl RunAs {
         command
     }
 
-    /// A folder of this user that only this user and root can enter.
+    /// Creates a folder of this user in `parent`. Only this user and root can enter it.
     pub(super) fn create_folder(self, parent: &Path) -> Result<TempDir> {
         let folder = tempfile::Builder::new()
             .permissions(fs::Permissions::from_mode(0o700))
@@ -124,8 +124,9 @@ impl RunAs {
         Ok(folder)
     }
 
-    /// Checks that this user can enter a folder or run a program. A folder above may be closed,
-    /// which the servers themselves report in many ways or not at all.
+    /// Checks that this user can enter a folder or run a program. A folder above it may be closed
+    /// to this user, and the servers report that in many ways or not at all. An error names the
+    /// remedy.
     pub(super) fn check_access(self, path: &Path, remedy: &str) -> Result<()> {
         let Some(Account { user, .. }) = self.0 else {
             return Ok(());
@@ -148,9 +149,9 @@ impl RunAs {
         Ok(())
     }
 
-    /// Writes a file that only this user can read. It replaces a file of that name.
+    /// Writes a file that only this user can read. A file of that name is replaced.
     pub(super) fn write_private_file(self, path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
-        // The mode is set at creation, so the file is never open to others.
+        // An old file is removed, so that the new file has this mode from its creation.
         let _ = fs::remove_file(path);
         let mut file = fs::OpenOptions::new()
             .write(true)
@@ -169,6 +170,8 @@ impl RunAs {
     }
 }
 
+/// Finds a user's account in the text of `/etc/passwd`; `None` also for an account with root's
+/// number.
 fn find_account(users: &str, name: &str) -> Option<Account> {
     // `name:x:UID:GID:..`
     let fields = users
@@ -179,7 +182,7 @@ fn find_account(users: &str, name: &str) -> Option<Account> {
         user: fields.get(2)?.parse().ok()?,
         group: fields.get(3)?.parse().ok()?,
     };
-    // Another name of root has root's number.
+    // A user with the number 0 is root under another name.
     (account.user != 0).then_some(account)
 }
 
@@ -201,7 +204,8 @@ pub(super) mod tests {
             let path = entry.unwrap().path();
             let read = |name| fs::read_to_string(path.join(name)).unwrap_or_default();
             let stat = read("stat");
-            // The name in brackets may contain anything, blanks and brackets included.
+            // The fields follow the process's name in brackets, which may contain blanks and
+            // brackets.
             let Some((_, fields)) = stat.rsplit_once(") ") else {
                 continue;
             };
@@ -250,7 +254,7 @@ pub(super) mod tests {
     #[test]
     fn a_closed_folder_is_reported_with_its_remedy() {
         if !geteuid().is_root() {
-            // The servers run as the user of the test.
+            // The servers then run as the user of the test, who can enter the folder.
             return;
         }
         let shut = tempfile::tempdir().unwrap();
@@ -265,7 +269,7 @@ pub(super) mod tests {
         let user = RunAs::for_package("redis").unwrap();
         let folder = user.create_folder(&std::env::temp_dir()).unwrap();
         let file = folder.path().join("secret");
-        // An existing file is replaced, whatever its mode.
+        // The file exists with another mode, and is replaced.
         fs::write(&file, "old").unwrap();
         user.write_private_file(&file, "new").unwrap();
         for (path, mode) in [(folder.path(), 0o700), (&file, 0o600)] {

@@ -1,8 +1,8 @@
-//! Real servers on free ports, each with its own folder, which is removed with the server.
+//! Real servers on free ports. Each server has its own folder, which is removed with the server.
 //!
-//! No other user of this host can use the servers: each requires a random password over TCP, only
-//! the server's user can enter the folder, no command line contains a secret, and no server runs as
-//! root.
+//! No other user of this host can use the servers. Each server requires a random password over TCP,
+//! only the server's user can enter the folder, no command line contains a secret, and no server
+//! runs as root.
 
 mod isolation;
 pub mod mysql;

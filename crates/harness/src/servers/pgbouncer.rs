@@ -17,12 +17,12 @@ use crate::{
 /// The program of the Debian package.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// How long a client keeps a session of the server.
+/// How long the pooler lends a session of the server to one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolMode {
-    /// Until it disconnects.
+    /// Until the client disconnects.
     Session,
-    /// Until its transaction ends.
+    /// Until the client's transaction ends.
     Transaction,
 }
 
@@ -36,14 +36,15 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts a pooler. It knows only `postgres`, with the server's password.
+    /// Starts a pooler in front of this server. Only the user `postgres` can use it, with the
+    /// server's password.
     ///
     /// # Errors
     /// When PgBouncer is not installed or does not start.
     pub fn start(server: &PostgresServer, mode: PoolMode) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
-            // Another process may take the port first.
+            // Another process may take the port before the pooler does.
             match Self::try_start(server, mode, free_port()?) {
                 Ok(pooler) => return Ok(pooler),
                 Err(error) => last = Some(error),

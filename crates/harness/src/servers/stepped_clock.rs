@@ -1,8 +1,9 @@
 //! A separate clock for one server, which can be stepped forward while the server runs.
 //!
-//! The clock is Debian's `libfaketime`, loaded into the server: the server's wall clock is the
-//! machine's plus an offset, and its monotonic clock is the machine's. It does not work with
-//! `jemalloc`, which asks for the time before any library is ready: Debian's `redis-server` hangs.
+//! The clock is Debian's `libfaketime`, loaded into the server. The server's wall clock is the
+//! machine's plus an offset, and its monotonic clock is the machine's. The library does not work
+//! with programs that use `jemalloc`, because `jemalloc` asks for the time before the library is
+//! ready. So Debian's `redis-server` hangs with it.
 
 use std::{
     fs,
@@ -15,7 +16,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{eventually, servers::isolation::RunAs};
 
-/// The limit for the server to see a step.
+/// How long the server may take to see a step.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The stepped clock of one server.
@@ -25,14 +26,15 @@ pub(super) struct SteppedClock {
     user: RunAs,
     /// The file with the clock's offset.
     file: PathBuf,
+    /// The clock's offset.
     ahead: Mutex<Duration>,
-    /// The processes that used the clock.
+    /// The processes that have used the clock.
     used_by: Mutex<Vec<u32>>,
 }
 
 impl SteppedClock {
-    /// A clock that is right until it is stepped. Its file is in `folder`, which belongs to the
-    /// user.
+    /// Makes a clock that shows the machine's time until it is stepped. Its file is in `folder`,
+    /// which belongs to `user`.
     pub(super) fn new(user: RunAs, folder: &Path) -> Result<Self> {
         let clock = Self {
             library: find_library()?,
@@ -50,16 +52,16 @@ impl SteppedClock {
         [
             ("LD_PRELOAD", &self.library),
             ("FAKETIME_TIMESTAMP_FILE", &self.file),
-            // All processes of a server see a step at once. This costs a read of the file for each
-            // reading of the clock; otherwise the clocks of the processes would differ while they
-            // cache the offset.
+            // Without a cache, all processes of a server see a step at once, and each reading of
+            // the clock reads the file. With a cache, the clocks of the processes would differ for
+            // a while.
             ("FAKETIME_NO_CACHE", Path::new("1")),
             ("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
         ]
     }
 
-    /// Registers a process whose shared memory must be removed later: the library leaves it behind
-    /// when the process is killed.
+    /// Notes a process that uses this clock. When the clock is dropped, the process's shared memory
+    /// is removed, because the library does not remove it when the process is killed.
     pub(super) fn note_process(&self, process: u32) {
         let mut used_by = self.used_by.lock().unwrap_or_else(PoisonError::into_inner);
         used_by.push(process);
@@ -81,8 +83,10 @@ impl SteppedClock {
         })
     }
 
+    /// Writes the clock's offset to its file.
     fn write_offset(&self, ahead: Duration) -> Result<()> {
-        // The file is renamed, so that the server never reads a half-written one.
+        // A new file is written and then renamed, so that the server never reads a half-written
+        // file.
         let new = self.file.with_extension("new");
         let offset = format!("+{}.{:06}\n", ahead.as_secs(), ahead.subsec_micros());
         self.user.write_private_file(&new, offset)?;

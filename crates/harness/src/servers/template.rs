@@ -1,4 +1,4 @@
-//! Template folders of server data: setting one up takes seconds, copying it does not.
+//! Template folders of server data. To set up the data takes seconds, and to copy it does not.
 
 use std::{
     env, fs,
@@ -10,8 +10,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::geteuid;
 
-/// The folder for files that stay from one run of the tests to the next. scripts/get-server has the
-/// same rule.
+/// The folder for files that are kept from one run of the tests to the next. scripts/get-server
+/// uses the same folder.
 #[must_use]
 pub fn cache_folder() -> PathBuf {
     let chosen = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -24,7 +24,8 @@ pub fn cache_folder() -> PathBuf {
     base.unwrap_or_else(env::temp_dir).join("distlock")
 }
 
-/// The folder of the templates. Only its owner may enter it, because it contains data of servers.
+/// Creates the folder of the templates if it is absent. Only its owner may enter it, because it
+/// contains data of servers.
 pub(super) fn templates_folder() -> Result<PathBuf> {
     let folder = cache_folder().join("templates");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -32,8 +33,8 @@ pub(super) fn templates_folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Copies a folder with its owners and modes. Where the file system can, it copies by reference;
-/// holes stay holes.
+/// Copies a folder with its owners and modes. If the file system can, the copies share their
+/// blocks. Parts of a file that take no space take none in the copy.
 pub(super) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     run_to_end(
         Command::new("cp")
@@ -42,13 +43,14 @@ pub(super) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     )
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end. An error contains the command's output.
 pub(super) fn run_to_end(command: &mut Command) -> Result<()> {
     let output = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .output();
-    // Only the program is named: the whole command shows the environment, which has passwords.
+    // The error names only the program, because the whole command shows the environment, which has
+    // passwords.
     let what = command.get_program().to_string_lossy();
     let output = output.with_context(|| what.clone().into_owned())?;
     ensure!(

@@ -22,8 +22,8 @@ use crate::{
 };
 
 impl MySqlServer {
-    /// Logs a user in over TCP once, with TLS if the server has it. After that MySQL accepts the
-    /// password without TLS.
+    /// Logs a user in over TCP once, with TLS if the server has it. MySQL accepts a password
+    /// without TLS only after such a login. MariaDB needs none, so nothing is done there.
     pub(super) fn log_in(&self, user: &str) -> Result<()> {
         if self.product == Product::MariaDb {
             return Ok(());
@@ -139,8 +139,8 @@ impl MySqlServer {
     /// # Errors
     /// When they were not carried out soon.
     pub fn hold_open(&self, statements: &str) -> Result<Process> {
-        // The client sleeps, not the server: a sleeping server does not see that its client has
-        // gone.
+        // The client sleeps and not the server, because a sleeping server does not notice that its
+        // client has gone.
         let process = Process::spawn(self.client().arg("--unbuffered").args([
             "--execute",
             &format!("{statements}; SELECT 'held open';\n\\! sleep 600"),
@@ -149,6 +149,7 @@ impl MySqlServer {
         Ok(process)
     }
 
+    /// A command for the client program, which connects through the socket as `root`.
     pub(super) fn client(&self) -> Command {
         let mut command = Command::new("mariadb");
         command

@@ -24,7 +24,8 @@ pub(super) fn server_user() -> Result<RunAs> {
     RunAs::for_package("mysql")
 }
 
-/// The part of the server's command line that is the same for setting up and for running.
+/// The command that starts the server's program, with the options that are the same for setting up
+/// data and for serving.
 pub(super) fn server_command(product: Product, user: RunAs, data: &Path) -> Result<Command> {
     let program = product.program()?;
     user.check_access(&program, isolation::PROGRAM_REMEDY)?;
@@ -45,8 +46,8 @@ pub(super) fn server_command(product: Product, user: RunAs, data: &Path) -> Resu
     Ok(command)
 }
 
-/// The setting under which no statement can read or write files. `MariaDB` takes NULL for
-/// "everywhere", so it gets an empty folder that nobody can write to.
+/// The setting under which no statement can read or write files. In MariaDB the value NULL would
+/// allow all folders. So there the setting names an empty folder that nobody can write to.
 pub(super) fn secure_file_setting(product: Product, folder: &Path) -> Result<String> {
     if product == Product::MySql {
         return Ok("--secure-file-priv=NULL".into());
@@ -59,9 +60,9 @@ pub(super) fn secure_file_setting(product: Product, folder: &Path) -> Result<Str
     Ok(format!("--secure-file-priv={}", empty.display()))
 }
 
-/// The template of the data, made once for each machine, server version and user, because setting
-/// one up takes seconds. Its `root` can log in nowhere until the first statements of a server give
-/// it a password.
+/// The path of the data's template. The template is made once for each machine, server version and
+/// user, because that takes seconds. Except for root of this host, nobody can log in to a server
+/// with this data until its first statements set a password.
 pub(super) fn data_template(product: Product) -> Result<PathBuf> {
     let (program, user) = (product.program()?, server_user()?);
     let made = fs::metadata(&program)?.modified()?;
@@ -83,7 +84,7 @@ pub(super) fn data_template(product: Product) -> Result<PathBuf> {
         run_to_end(
             user.command("mariadb-install-db")
                 .args(["--no-defaults", "--skip-test-db"])
-                // The account is usable only by root of this host, through the socket.
+                // Only root of this host can use this account, through the socket.
                 .args([
                     "--auth-root-authentication-method=socket",
                     "--auth-root-socket-user=root",
@@ -96,8 +97,8 @@ pub(super) fn data_template(product: Product) -> Result<PathBuf> {
                 .stdin(fs::File::open(&statements)?),
         )?;
     } else {
-        // `--initialize` gives `root` a random password, prints it, and requires another one before
-        // anything else. This one is never used.
+        // `--initialize` gives `root` a random password and prints it, and `root` must change it
+        // before it can do anything else. The password that is set here is never used.
         let unknown = Password::random();
         let locked = format!(
             "ALTER USER 'root'@'localhost' IDENTIFIED BY '{}';\n",
@@ -110,7 +111,7 @@ pub(super) fn data_template(product: Product) -> Result<PathBuf> {
                 .arg(secure_file_setting(product, work.path())?)
                 .arg(format!("--init-file={}", statements.display())),
         )?;
-        // Each copy makes its own identity.
+        // This file has the server's id. Each server that starts with a copy makes a new one.
         fs::remove_file(data.join("auto.cnf"))?;
     }
     let copied = folder.join(format!("{product:?}-unfinished"));

@@ -11,8 +11,8 @@ use crate::servers::template::cache_folder;
 pub enum Product {
     /// `mariadbd` of the Debian package.
     MariaDb,
-    /// `mysqld`: `$DISTLOCK_MYSQLD`, or the one that `scripts/get-server mysql` fetched, or the one
-    /// on the path unless it is MariaDB's.
+    /// The program `mysqld`: `$DISTLOCK_MYSQLD`, or the one that `scripts/get-server mysql`
+    /// fetched, or the one on the path unless it is MariaDB's.
     MySql,
 }
 

@@ -1,4 +1,4 @@
-//! One server: it is started, stepped in time, crashed, copied and restarted here.
+//! One server: starts it, steps its clock, crashes, copies and restarts it.
 
 use std::{
     env, fs,
@@ -23,15 +23,16 @@ use crate::{
     },
 };
 
+/// How long a server may take until it serves.
 pub(super) const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// The Debian package's library that makes a cluster of MariaDB servers.
 const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
 
-/// A private server. It is killed, and its data removed, when it is dropped.
+/// A private server. When it is dropped, it is killed and its data is removed.
 ///
-/// `root` needs a random password, which [`MySqlServer::url`] contains. There is an empty database,
-/// `distlock`. No statement can read or write files.
+/// The user `root` has a random password, which [`MySqlServer::url`] contains. There is an empty
+/// database, `distlock`. No statement can read or write files.
 #[derive(Debug)]
 pub struct MySqlServer {
     pub(super) process: Option<Process>,
@@ -40,6 +41,7 @@ pub struct MySqlServer {
     pub(super) port: u16,
     pub(super) product: Product,
     pub(super) settings: Vec<String>,
+    /// The number of databases that were made, for their names.
     pub(super) databases: AtomicU32,
     pub(super) password: Password,
     pub(super) clock: Option<SteppedClock>,
@@ -83,7 +85,7 @@ impl MySqlServer {
     pub fn with(product: Product, settings: &[&str]) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
-            // Another process may take the port first.
+            // Another process may take the port before the server does.
             let mut server = Self::prepare(product, free_port()?, settings)?;
             match server.launch() {
                 Ok(()) => return Ok(server),
@@ -139,9 +141,9 @@ impl MySqlServer {
         )
     }
 
-    /// Crashes the server, restarts it, and starts another server with a copy of its data: the
-    /// state of a replica that is promoted before it received anything more. Both have the same
-    /// password.
+    /// Crashes the server, restarts it, and starts another server with a copy of its data. The
+    /// other server is like a replica that became the primary and received no later change. Both
+    /// have the same password.
     ///
     /// # Errors
     /// As [`MySqlServer::start`].
@@ -152,7 +154,7 @@ impl MySqlServer {
             let mut other = Self::prepare_from(&self.data(), self.product, free_port()?)?;
             other.settings.clone_from(&self.settings);
             other.password.clone_from(&self.password);
-            // The copy makes its own identity.
+            // This file has the server's id. The other server makes a new one.
             let _ = fs::remove_file(other.data().join("auto.cnf"));
             match other.launch() {
                 Ok(()) => {
@@ -165,12 +167,14 @@ impl MySqlServer {
         Err(last.context("no attempt was made")?)
     }
 
+    /// Makes a server's folder from the template, without starting the server.
     pub(super) fn prepare(product: Product, port: u16, settings: &[&str]) -> Result<Self> {
         let mut server = Self::prepare_from(&data_template(product)?, product, port)?;
         server.settings = settings.iter().map(|it| format!("--{it}")).collect();
         Ok(server)
     }
 
+    /// Makes a server's folder with a copy of the folder `data`, without starting the server.
     pub(super) fn prepare_from(data: &Path, product: Product, port: u16) -> Result<Self> {
         let user = server_user()?;
         let folder = user.create_folder(&env::temp_dir())?;
@@ -188,19 +192,19 @@ impl MySqlServer {
         })
     }
 
-    /// Writes the statements that the server runs at each start before it serves clients. So there
-    /// is never an account with a known password, not even in the template.
+    /// Writes the statements that the server runs at each start before it serves clients. They set
+    /// the password of `root`, so at no time is there an account with a known password.
     pub(super) fn write_first_statements(&self) -> Result<PathBuf> {
         let (file, password) = (self.folder.path().join("first.sql"), self.password.expose());
         let mut statements = String::new();
         if self.settings.iter().any(|it| it == "--wsrep-on=ON") {
-            // The cluster is not up yet.
+            // The cluster does not work yet when these statements run.
             statements += "SET SESSION wsrep_on = OFF;\n";
         }
-        // One account is for the socket and for TCP, which listens on loopback only. MySQL accepts
-        // a password that it has not seen since its start only over TLS or the socket; the
-        // harness's own questions over the socket show it this account's password. Each statement
-        // is on its own line, because the servers do not understand it otherwise.
+        // The same account is used through the socket and over TCP, where the server listens on the
+        // loopback interface only. Without TLS, MySQL accepts a password over TCP only after a
+        // login over TLS or through the socket since its start. The harness logs in through the
+        // socket after each start. Each statement must be on a line of its own in this file.
         statements += &format!(
             "DROP USER IF EXISTS 'root'@'localhost';\n\
              CREATE USER IF NOT EXISTS 'root'@'%' IDENTIFIED BY '{password}';\n\
@@ -211,6 +215,7 @@ impl MySqlServer {
         Ok(file)
     }
 
+    /// Starts the process, and waits until it answers.
     pub(super) fn launch(&mut self) -> Result<()> {
         let first = self.write_first_statements()?;
         let mut command =
@@ -221,8 +226,8 @@ impl MySqlServer {
             .arg(format!("--port={}", self.port))
             .arg("--bind-address=127.0.0.1")
             .arg(format!("--socket={}", self.socket().display()))
-            // A server that starts removes files that look like left-over temporary tables, also
-            // those of another server.
+            // Each server has its own folder for temporary files, because a server that starts
+            // removes the temporary tables that it finds there, also those of another server.
             .arg(format!("--tmpdir={}", self.folder.path().display()))
             .arg(format!(
                 "--pid-file={}",
@@ -237,7 +242,7 @@ impl MySqlServer {
             clock.note_process(process.id());
         }
         let said = process.wait_for_line(READY_LIMIT, |line| {
-            // MySQL prints this line first for its X protocol, which is off here.
+            // MySQL would print this line first for its X protocol, but that is off here.
             (line.contains("ready for connections")) || line.contains("Aborting")
         })?;
         ensure!(

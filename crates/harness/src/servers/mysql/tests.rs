@@ -26,7 +26,7 @@ fn a_clock_goes_forward_and_stays_there(product: Product) {
     assert!((ahead(&server) - 7.0).abs() < 1.0, "{}", ahead(&server));
 }
 
-/// The answer to a client over TCP.
+/// Logs in over TCP. Answers with the user that the server sees, or with its error.
 fn log_in_as_stranger(server: &MySqlServer, user: &str, password: Option<&str>) -> Result<String> {
     let mut command = Command::new("mariadb");
     command

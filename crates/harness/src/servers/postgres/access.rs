@@ -127,6 +127,8 @@ impl PostgresServer {
         Ok(process)
     }
 
+    /// A command for `psql`, which connects through the socket as `postgres`. Variables of this
+    /// process that would change where it connects are removed.
     pub(super) fn client(&self, database: &str) -> Result<Command> {
         let mut command = Command::new(binaries_folder()?.join("psql"));
         for (name, _) in env::vars_os() {

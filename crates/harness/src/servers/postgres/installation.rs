@@ -17,7 +17,7 @@ use crate::servers::{
 /// The database that every server has from the start.
 pub(super) const DATABASE: &str = "distlock";
 
-/// The folder of the newest installed version.
+/// The folder with the programs of the newest installed version.
 pub(super) fn binaries_folder() -> Result<PathBuf> {
     let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
     let newest = installed
@@ -32,7 +32,8 @@ pub(super) fn binaries_folder() -> Result<PathBuf> {
         .context("a PostgreSQL server (Debian: apt-get install postgresql)")
 }
 
-/// A program of that version. The programs refuse to run as root.
+/// A command that runs a program of that version as the servers' user, because the programs refuse
+/// to run as root.
 pub(super) fn program_command(name: &str) -> Result<Command> {
     Ok(server_user()?.command(binaries_folder()?.join(name)))
 }
@@ -42,7 +43,8 @@ pub(in crate::servers) fn server_user() -> Result<RunAs> {
     RunAs::for_package("postgres")
 }
 
-/// The template of the data, made once for each machine, server version and user.
+/// The path of the data's template. The template is made once for each machine, server version and
+/// user, because that takes seconds.
 pub(super) fn data_template() -> Result<PathBuf> {
     let made = fs::metadata(binaries_folder()?.join("postgres"))?.modified()?;
     let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
@@ -65,7 +67,8 @@ pub(super) fn data_template() -> Result<PathBuf> {
     ]))?;
     user.write_private_file(
         &data.join("pg_hba.conf"),
-        // The socket needs no password: a user that can reach it could read the data as well.
+        // The socket needs no password: it is in the server's folder, and a user who can enter that
+        // folder could read the data as well.
         "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
     )?;
     let statements = work.path().join("setup.sql");

@@ -1,4 +1,5 @@
-//! Computes the stored form of a password, so that the password itself is never sent.
+//! Computes the form in which the server stores a password, so that the password itself is never
+//! sent.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
@@ -6,9 +7,10 @@ use uuid::Uuid;
 
 use crate::servers::isolation::Password;
 
-/// The server's stored form of a password, in the notation of RFC 5803. It uses one round instead
-/// of the server's 4,096: rounds slow down guessing, which a random password makes impossible by
-/// itself. They would cost each connection of an unoptimised client a tenth of a second.
+/// The form in which the server stores a password, in the notation of RFC 5803. It has one round of
+/// hashing instead of the server's default of 4,096. Rounds make guessing slower, and a random
+/// password cannot be guessed anyway. 4,096 rounds would cost each connection of an unoptimised
+/// client a tenth of a second.
 pub(super) fn scram_verifier(password: &Password) -> String {
     let salt = Uuid::new_v4().into_bytes();
     let salted = hmac(

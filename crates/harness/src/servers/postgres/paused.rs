@@ -1,6 +1,7 @@
 //! Pauses a server, or one of its processes.
 //!
-//! A paused process always goes on or is killed: if the test dies, a watchdog kills it.
+//! No process stays paused: it goes on when the value is dropped, and if the test is killed before,
+//! a watchdog kills the process.
 
 use std::fs;
 
@@ -8,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{Signal, Watchdog, servers::postgres::server::PostgresServer, signal};
 
-/// A paused server, or one paused process of it. It goes on when this is dropped.
+/// The paused processes of a server: all of them or one. They go on when this value is dropped.
 #[derive(Debug, Default)]
 pub struct Paused {
     processes: Vec<u32>,
@@ -18,7 +19,7 @@ pub struct Paused {
 impl Paused {
     /// Pauses one process. A watchdog kills the process if the test dies.
     fn pause_process(&mut self, process: u32) -> Result<()> {
-        // A process that has ended meanwhile needs no pause.
+        // The signal fails if the process has ended, and then there is nothing to pause.
         if signal(process, Signal::STOP).is_ok() {
             self.watchdogs.push(Watchdog::over_process(process)?);
             self.processes.push(process);
@@ -38,7 +39,7 @@ impl Drop for Paused {
     }
 }
 
-/// The child processes of a process.
+/// The ids of the child processes of a process.
 fn child_processes(parent: u32) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -46,7 +47,7 @@ fn child_processes(parent: u32) -> Result<Vec<u32>> {
             continue;
         };
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // The name in brackets may contain anything, blanks and brackets included.
+        // The fields follow the process's name in brackets, which may contain blanks and brackets.
         let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         if after_name.split(' ').nth(1) == Some(&parent.to_string()) {
             found.push(process);
@@ -63,7 +64,7 @@ impl PostgresServer {
     pub fn pause(&self) -> Result<Paused> {
         let postmaster = self.process.as_ref().context("it runs")?.id();
         let mut paused = Paused::default();
-        // The process that starts others comes first.
+        // The process that starts all others is paused first, so that no new process appears.
         for process in std::iter::once(postmaster).chain(child_processes(postmaster)?) {
             paused.pause_process(process)?;
         }

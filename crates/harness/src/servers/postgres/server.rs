@@ -1,4 +1,4 @@
-//! One server: it is started, stepped in time, crashed, promoted and restarted here.
+//! One server: starts it, steps its clock, crashes and restarts it, and promotes a replica.
 
 use std::{
     env, fs, io::Write as _, path::Path, process::Stdio, sync::atomic::AtomicU32, time::Duration,
@@ -20,20 +20,22 @@ use crate::{
     },
 };
 
+/// How long a server may take until it serves.
 pub(in crate::servers) const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// A private server. It is killed, and its data removed, when it is dropped.
+/// A private server. When it is dropped, it is stopped and its data is removed.
 ///
-/// Over TCP every user needs a password. That of `postgres` is random, and [`PostgresServer::url`]
-/// contains it. The socket is in the server's folder, which no other user can enter. There is an
-/// empty database, `distlock`. The server does not sync its disk (which a crash of the server alone
-/// does not need) unless the setting `fsync=on` is given.
+/// Over TCP every user needs a password. The password of `postgres` is random, and
+/// [`PostgresServer::url`] contains it. The socket is in the server's folder, which no other user
+/// can enter. There is an empty database, `distlock`. Unless the setting `fsync=on` is given, the
+/// server does not sync its disk. It keeps its data all the same when only the server crashes.
 #[derive(Debug)]
 pub struct PostgresServer {
     pub(super) process: Option<Process>,
     pub(super) folder: TempDir,
     pub(super) port: u16,
     pub(super) settings: Vec<String>,
+    /// The number of databases that were made, for their names.
     pub(super) databases: AtomicU32,
     pub(super) password: Password,
     pub(super) clock: Option<SteppedClock>,
@@ -41,8 +43,8 @@ pub struct PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        // A killed server would leave a segment of shared memory behind, and the system has few of
-        // them.
+        // The server is stopped and not killed, because a killed server would leave a segment of
+        // shared memory behind, and the system has few of them.
         if let Some(process) = &mut self.process
             && process.signal(Signal::QUIT).is_ok()
         {
@@ -91,7 +93,7 @@ impl PostgresServer {
     pub fn with(settings: &[&str]) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
-            // Another process may take the port first.
+            // Another process may take the port before the server does.
             let mut server = Self::prepare(free_port()?, settings)?;
             match server.launch_and_set_password() {
                 Ok(()) => return Ok(server),
@@ -101,9 +103,9 @@ impl PostgresServer {
         Err(last.context("no attempt was made")?)
     }
 
-    /// Starts a server that offers TLS with the certificate of `pki`. Its user `secured`, whose
-    /// password is `hunter2`, may connect over TLS only, and with a certificate of the same
-    /// authority. `postgres` needs neither.
+    /// Starts a server that offers TLS with the certificate of `pki`. The user `secured`, whose
+    /// password is `hunter2`, may connect only over TLS and with a certificate of the same
+    /// authority. The user `postgres` may connect without both.
     ///
     /// # Errors
     /// As [`PostgresServer::start`].
@@ -125,8 +127,9 @@ impl PostgresServer {
         Ok(server)
     }
 
-    /// Crashes the server, restarts it, and starts another server as its replica, which received
-    /// nothing more and is promoted: it begins its own timeline.
+    /// Crashes the server, starts another server with a copy of its data, and restarts the first.
+    /// Then promotes the other server, as a replica that received no later change. It begins a new
+    /// timeline.
     ///
     /// # Errors
     /// As [`PostgresServer::start`].
@@ -134,7 +137,7 @@ impl PostgresServer {
         self.kill();
         let mut other = Self::prepare_from(&self.data(), free_port()?)?;
         other.settings.clone_from(&self.settings);
-        // The password is part of the data.
+        // The copied data has the password of the first server.
         other.password.clone_from(&self.password);
         // This is the lock file of the killed server.
         let _ = fs::remove_file(other.data().join("postmaster.pid"));
@@ -148,12 +151,14 @@ impl PostgresServer {
         Ok(other)
     }
 
+    /// Makes a server's folder from the template, without starting the server.
     pub(super) fn prepare(port: u16, settings: &[&str]) -> Result<Self> {
         let mut server = Self::prepare_from(&data_template()?, port)?;
         server.settings = settings.iter().map(|it| (*it).to_owned()).collect();
         Ok(server)
     }
 
+    /// Makes a server's folder with a copy of the folder `data`, without starting the server.
     pub(super) fn prepare_from(data: &Path, port: u16) -> Result<Self> {
         let folder = server_user()?.create_folder(&env::temp_dir())?;
         copy_folder(data, &folder.path().join("data"))?;
@@ -168,8 +173,8 @@ impl PostgresServer {
         })
     }
 
-    /// Starts the server for the first time. Until `postgres` has a password, nobody can log in
-    /// over TCP.
+    /// Starts the server for the first time, and sets the password of `postgres`. Until then nobody
+    /// can log in over TCP.
     pub(super) fn launch_and_set_password(&mut self) -> Result<()> {
         self.launch()?;
         let mut psql = self.client(DATABASE)?;
@@ -180,8 +185,9 @@ impl PostgresServer {
             .stderr(Stdio::piped())
             .spawn()
             .context("psql")?;
-        // The password is no argument, because a process list shows arguments to every user. The
-        // settings may make transactions read-only, or make commits wait for a replica.
+        // The statements are not passed as an argument, because a process list shows arguments to
+        // every user. The first two undo settings of a test that would make the transaction
+        // read-only, or its commit wait for a replica.
         let statements = format!(
             "BEGIN READ WRITE; SET LOCAL synchronous_commit = local;\n\
              ALTER ROLE postgres PASSWORD '{}'; COMMIT;\n",
@@ -199,6 +205,7 @@ impl PostgresServer {
         Ok(())
     }
 
+    /// Starts the processes, and waits until the server answers.
     pub(super) fn launch(&mut self) -> Result<()> {
         let mut command = program_command("postgres")?;
         command.arg("-D").arg(self.data());
@@ -212,10 +219,10 @@ impl PostgresServer {
             "shared_buffers=16MB",
             "max_connections=200",
             "jit=off",
-            // The memory files are in the server's folder, so that a killed server leaves nothing
-            // behind elsewhere.
+            // The files of this shared memory are in the server's folder, so that they are removed
+            // with it.
             "dynamic_shared_memory_type=mmap",
-            // The locks of a killed client are free soon.
+            // The server notices soon when a client was killed, and frees its locks.
             "client_connection_check_interval=100ms",
         ];
         for setting in standard
@@ -225,8 +232,8 @@ impl PostgresServer {
             command.args(["-c", setting]);
         }
         command.envs(self.clock.iter().flat_map(SteppedClock::environment));
-        // After a crash, the last processes of the old server may still be ending, which the new
-        // one notices.
+        // After a crash, some processes of the old server may not have ended yet. The new server
+        // then refuses to start, so this is repeated.
         let mut process = None;
         eventually("the server starts", READY_LIMIT, || {
             process = Process::spawn(&mut command).ok();
@@ -235,7 +242,7 @@ impl PostgresServer {
                 clock.note_process(started.id());
             }
             let said = started.wait_for_line(READY_LIMIT, |line| {
-                // The log also has messages to clients that came too early.
+                // The log also has the errors for clients that connected too early.
                 line.contains("ready to accept")
                     || (line.contains("FATAL") && !line.contains("the database system is"))
             });
@@ -255,7 +262,8 @@ impl PostgresServer {
 
     /// Kills the server at once, as a crash would. Its data stays.
     pub fn kill(&mut self) {
-        // The other processes notice the death of the first one by themselves.
+        // The server's other processes are in groups of their own. They end when they notice that
+        // the first process has ended.
         self.process = None;
     }
 

@@ -7,7 +7,8 @@ use super::{
 };
 use crate::eventually;
 
-/// Checks the answer to a client over TCP with no password or a wrong one.
+/// Checks that a server refuses clients over TCP without a password and with a wrong one. `says` is
+/// the text of the second error.
 pub(in crate::servers) fn assert_strangers_refused(port: u16, says: &str) {
     for user in ["postgres", "somebody"] {
         for password in [None, Some("postgres"), Some("wrong")] {

@@ -69,10 +69,12 @@ impl RedisServer {
         self.connect()?.ask(arguments)
     }
 
+    /// Opens a connection, and logs in as the default user.
     pub(super) fn connect(&self) -> Result<Resp> {
         let mut resp = Resp::connect(self.address())?;
         if let Some(password) = &self.password {
-            // A test may have changed the password; the next answer says so.
+            // An error is not reported here: a test may have changed the password, and then the
+            // next command fails.
             resp.ask(&["AUTH", password.expose()])?;
         }
         Ok(resp)

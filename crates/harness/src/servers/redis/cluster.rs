@@ -28,8 +28,8 @@ pub struct RedisCluster {
 
 impl RedisCluster {
     /// Starts a cluster of `shards` primaries, each with `replicas` replicas, and waits until it
-    /// serves. A primary that does not answer for 3 s is replaced: that is longer than a busy
-    /// machine keeps it from answering.
+    /// serves. A replica replaces a primary that does not answer for 3 s. A primary on a busy
+    /// machine answers sooner.
     ///
     /// # Errors
     /// As [`RedisServer::start`].
@@ -93,7 +93,8 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// A `redis-cli` command that has the password in its environment, not in its arguments.
+    /// A `redis-cli` command. It has the password in its environment, because a process list shows
+    /// arguments to everybody.
     #[must_use]
     pub fn cli(&self) -> Command {
         let mut command = Command::new("redis-cli");

@@ -9,15 +9,17 @@ use crate::servers::template::cache_folder;
 /// The product and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flavour {
-    /// The `redis-server` on the path: the one of the distribution.
+    /// The `redis-server` on the path, which is the one of the distribution.
     Installed,
-    /// Redis 8: `$DISTLOCK_REDIS`, or the one that `scripts/get-server redis` fetched.
+    /// Redis 8: the program `$DISTLOCK_REDIS`, or the one that `scripts/get-server redis` fetched.
     Redis8,
-    /// Valkey 9: `$DISTLOCK_VALKEY`, or the one that `scripts/get-server valkey` fetched.
+    /// Valkey 9: the program `$DISTLOCK_VALKEY`, or the one that `scripts/get-server valkey`
+    /// fetched.
     Valkey9,
 }
 
 impl Flavour {
+    /// The path of the server's program. An error says how to get it.
     pub(super) fn program(self) -> Result<PathBuf> {
         let (variable, fetched, help) = match self {
             Self::Installed => return Ok("redis-server".into()),

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use crate::servers::redis::{flavour::Flavour, server::RedisServer};
 
-/// Starts one member. With certificates it has a second port, for clients and for the other
-/// members.
+/// Starts one member of a group. With certificates (`pki`) the member has a second port with TLS,
+/// for clients and for the other members.
 pub(super) fn start_member(
     pki: Option<&Path>,
     arguments: &[&str],
@@ -21,6 +21,7 @@ pub(super) fn start_member(
     RedisServer::start_with_tls(Flavour::Installed, arguments, &settings, pki)
 }
 
+/// The addresses of servers for clients, separated by commas.
 pub(super) fn addresses<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
     let addresses: Vec<_> = servers
         .into_iter()

@@ -10,9 +10,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+/// How long a server may take to accept a connection, and to answer a command.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// A connection with one command at a time.
+/// A connection that sends one command at a time.
 pub(super) struct Resp(BufReader<TcpStream>);
 
 impl Resp {
@@ -50,6 +51,7 @@ impl Resp {
         Ok(())
     }
 
+    /// Reads one reply, and adds its items to the lines.
     fn read_reply(&mut self, lines: &mut Vec<String>) -> Result<()> {
         let mut head = String::new();
         self.0.read_line(&mut head)?;

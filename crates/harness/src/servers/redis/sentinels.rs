@@ -16,13 +16,14 @@ use crate::{
     },
 };
 
-/// A primary, one replica and the sentinels that watch them. Each sentinel has its own user at
-/// every other server, so that each pair can be cut off without an effect on any client.
+/// A primary, one replica and the sentinels that watch them. Each sentinel logs in at the other
+/// servers as a user of its own. So a sentinel can be cut off from one server without an effect on
+/// clients.
 #[derive(Debug)]
 pub struct RedisSentinels {
-    /// The primary at first.
+    /// The server that is the primary at first.
     pub primary: RedisServer,
-    /// The replica at first.
+    /// The server that is the replica at first.
     pub replica: RedisServer,
     /// The sentinels.
     pub sentinels: Vec<RedisServer>,
@@ -34,9 +35,9 @@ impl RedisSentinels {
     /// The sentinels' name for the primary.
     pub const PRIMARY: &'static str = "mymaster";
 
-    /// Starts the servers, and waits until the sentinels know of each other and of the replica. A
-    /// primary that does not answer for 3 s is replaced: that is longer than a busy machine keeps
-    /// it from answering.
+    /// Starts the servers, and waits until the sentinels know of each other and of the replica. The
+    /// sentinels replace a primary that does not answer for 3 s. A primary on a busy machine
+    /// answers sooner.
     ///
     /// # Errors
     /// As [`RedisServer::start`].
@@ -129,7 +130,7 @@ impl RedisSentinels {
         self.url_of(&all)
     }
 
-    /// As [`RedisSentinels::url`], with some of the sentinels only.
+    /// As [`RedisSentinels::url`], with only these sentinels, by their numbers.
     #[must_use]
     pub fn url_of(&self, sentinels: &[usize]) -> String {
         let some = sentinels.iter().map(|at| &self.sentinels[*at]);
@@ -189,7 +190,8 @@ impl RedisSentinels {
     }
 
     /// Cuts one of the two data servers off from every sentinel and from the other data server.
-    /// Clients reach both of them. If the other one is cut off already, the sentinels see neither.
+    /// Clients reach both data servers. If the other one is cut off already, the sentinels reach
+    /// neither.
     ///
     /// # Errors
     /// When a server cannot be asked.
@@ -205,9 +207,9 @@ impl RedisSentinels {
         Ok(())
     }
 
-    /// Ends the effect of [`RedisSentinels::cut_off`]. The server that was cut off becomes a
-    /// replica of the other one, if that has become the primary; the sentinels would do that some
-    /// seconds later.
+    /// Ends the effect of [`RedisSentinels::cut_off`]. If the other server has become the primary,
+    /// makes the server that was cut off a replica of it. Otherwise the sentinels would do that
+    /// some seconds later.
     ///
     /// # Errors
     /// When a server cannot be asked.
@@ -215,7 +217,7 @@ impl RedisSentinels {
         let password = self.password.expose();
         let own = ["masteruser", "", "masterauth", password];
         other.command(&[&["CONFIG", "SET"], &own[..]].concat())?;
-        // The setting is kept for the next start too.
+        // The settings are written to the file, so that the next start uses them too.
         other.command(&["CONFIG", "REWRITE"])?;
         for at in 0..self.sentinels.len() {
             let rights = ["ACL", "SETUSER", &Self::sentinel_user(at), "&*", "+@all"];
@@ -227,6 +229,7 @@ impl RedisSentinels {
         Ok(())
     }
 
+    /// The name of the user as which a sentinel logs in at other servers.
     fn sentinel_user(sentinel: usize) -> String {
         format!("sentinel-{sentinel}")
     }

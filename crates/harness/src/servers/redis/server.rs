@@ -1,4 +1,4 @@
-//! One server: it is configured, started, crashed and restarted here.
+//! One server: configures, starts, crashes and restarts it.
 
 use std::{
     env, fs,
@@ -20,13 +20,14 @@ use crate::{
     },
 };
 
+/// How long a server may take until it serves.
 pub(super) const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// A private `redis-server` or `valkey-server`. It is killed, and its data removed, when it is
-/// dropped.
+/// A private `redis-server` or `valkey-server`. When it is dropped, it is killed and its data is
+/// removed.
 ///
 /// Its default user has a random password, which [`RedisServer::url`] contains. The setting
-/// `requirepass ..` chooses another one, and `requirepass ""` none.
+/// `requirepass ..` chooses another password, and `requirepass ""` no password.
 #[derive(Debug)]
 pub struct RedisServer {
     pub(super) process: Option<Process>,
@@ -36,11 +37,13 @@ pub struct RedisServer {
     pub(super) flavour: Flavour,
     /// The arguments after the configuration file.
     pub(super) arguments: Vec<String>,
+    /// The lines of the configuration file.
     pub(super) config: Vec<String>,
     pub(super) password: Option<Password>,
 }
 
-/// Another process may take a free port before the server does, so starting is repeated.
+/// Starts a server, with several tries, because another process may take the free port before the
+/// server does.
 pub(super) fn start_with_retries(
     mut start: impl FnMut(u16) -> Result<RedisServer>,
 ) -> Result<RedisServer> {
@@ -76,7 +79,7 @@ impl RedisServer {
     /// # Errors
     /// As [`RedisServer::start`]. The message says how to get the program.
     pub fn start_flavour(flavour: Flavour, settings: &[&str]) -> Result<Self> {
-        // A missing program is reported before any attempt, so that it is reported once.
+        // This error comes before the tries to start, because no further try would help.
         flavour.program()?;
         Self::start_as(flavour, &[], settings)
     }
@@ -117,8 +120,8 @@ impl RedisServer {
         Self::start_with_tls(flavour, arguments, settings, None)
     }
 
-    /// Starts a server with these arguments and settings. With certificates it has a second port,
-    /// for clients and for the other servers.
+    /// Starts a server with these arguments and settings. With certificates (`pki`) the server has
+    /// a second port with TLS, for clients and for other servers.
     pub(super) fn start_with_tls(
         flavour: Flavour,
         arguments: &[&str],
@@ -137,6 +140,7 @@ impl RedisServer {
         })
     }
 
+    /// Makes the folder and the configuration of a server, without starting it.
     pub(super) fn prepare(flavour: Flavour, port: u16, settings: &[&str]) -> Result<Self> {
         let user = RunAs::for_package("redis")?;
         let folder = user.create_folder(&env::temp_dir())?;
@@ -165,7 +169,7 @@ impl RedisServer {
             if chosen.is_none() {
                 config.push(password_setting(password));
             }
-            // The password that the server shows to its primary.
+            // The password with which the server logs in at its primary, if it is a replica.
             config.push(format!("masterauth {}", password.expose()));
         }
         Ok(Self {
@@ -180,8 +184,9 @@ impl RedisServer {
         })
     }
 
-    /// Makes the server listen to TLS on `port`, and use a certificate where it is the client
-    /// itself. The server reads copies, because it cannot enter the folder of `pki`.
+    /// Configures TLS: the server listens on `port`, and has a client certificate for its own
+    /// connections to other servers. The files are copied, because the server cannot enter the
+    /// folder `pki`.
     pub(super) fn offer_tls(&mut self, pki: &Path, port: u16) -> Result<()> {
         self.config.push(format!("tls-port {port}"));
         for (option, name) in [
@@ -198,6 +203,8 @@ impl RedisServer {
         Ok(())
     }
 
+    /// Starts the process, and does not wait until it serves. An existing configuration file stays
+    /// as it is, because the server may have rewritten it.
     pub(super) fn launch(&mut self) -> Result<()> {
         let file = self.config_file();
         if !file.exists() {
@@ -223,12 +230,14 @@ impl RedisServer {
         self.folder.path().join("redis.conf")
     }
 
+    /// Waits for a line of the log that contains `text`.
     pub(super) fn wait_for_log(&self, text: &str) -> Result<()> {
         let process = self.process.as_ref().context("it runs")?;
         process.wait_for_line(READY_LIMIT, |line| line.contains(text))?;
         Ok(())
     }
 
+    /// Waits until the server answers commands.
     pub(super) fn wait_until_ready(&mut self) -> Result<()> {
         let mut died = false;
         let answered = eventually("redis-server answers", READY_LIMIT, || {
@@ -236,8 +245,8 @@ impl RedisServer {
                 .process
                 .as_mut()
                 .is_some_and(|process| process.is_running().unwrap_or(false));
-            // A server that requires a password answers as well. One that loads its data does not
-            // count.
+            // `NOAUTH` is an answer too: the server serves, and a test has changed the password. A
+            // server that still loads its data answers with another error.
             died || self
                 .command(&["PING"])
                 .is_ok_and(|answer| answer.contains("PONG") || answer.contains("NOAUTH"))

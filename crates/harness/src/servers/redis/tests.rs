@@ -13,7 +13,8 @@ fn a_crash_keeps_the_data_and_an_empty_restart_does_not() {
     assert_eq!(server.command(&["GET", "k"]).unwrap(), "");
 }
 
-/// Checks the answers to a stranger, first without a password, then with a wrong one.
+/// Checks that a server refuses commands of a client without a password and with a wrong one, and
+/// that other users of this host cannot get at it in other ways.
 fn assert_closed_to_strangers(server: &RedisServer) {
     let mut stranger = Resp::connect(server.address()).unwrap();
     for command in [&["PING"][..], &["INFO"], &["SHUTDOWN", "NOSAVE"]] {

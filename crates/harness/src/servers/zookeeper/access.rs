@@ -1,4 +1,4 @@
-//! Access to an ensemble: its addresses, and the questions that any client may ask.
+//! Access to an ensemble: the addresses of its servers, and questions that need no session.
 
 use std::{
     io::{Read as _, Write as _},
@@ -24,7 +24,8 @@ impl ZooKeeper {
         self.reached_at(&[self.address(at)])
     }
 
-    /// As [`ZooKeeper::servers`], at other addresses that lead to the servers.
+    /// As [`ZooKeeper::servers`], with these addresses in place of the servers' own. They may be
+    /// those of proxies.
     #[must_use]
     pub fn reached_at(&self, addresses: &[SocketAddr]) -> String {
         let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
@@ -93,7 +94,7 @@ impl ZooKeeper {
         Ok(answer)
     }
 
-    /// The server's role in its own words: `leader`, `follower`, `standalone`; `None` if it does
+    /// The role that the server reports: `leader`, `follower` or `standalone`; `None` if it does
     /// not serve.
     #[must_use]
     pub fn mode(&self, at: usize) -> Option<String> {

@@ -1,4 +1,4 @@
-//! The actions of an administrator on an ensemble's nodes and sessions.
+//! Reads and removes nodes and sessions of an ensemble, as an administrator would.
 
 use anyhow::Result;
 
@@ -23,7 +23,7 @@ impl ZooKeeper {
         self.ask_leader(|session| session.delete(path))
     }
 
-    /// The session that a node ends with; 0 if the node is permanent.
+    /// The id of the session that owns an ephemeral node; 0 if the node is persistent.
     ///
     /// # Errors
     /// When the leader cannot be asked, or there is no such node.
@@ -31,8 +31,8 @@ impl ZooKeeper {
         self.ask_leader(|session| session.owner_session(path))
     }
 
-    /// Ends a client's session at once, and removes its nodes with it, as the session's password
-    /// permits.
+    /// Ends a client's session at once, and with it the session's ephemeral nodes. For that it
+    /// connects with the session's id and password, which can be computed from the id.
     ///
     /// # Errors
     /// When the leader cannot be asked, or the session has ended.
@@ -41,6 +41,7 @@ impl ZooKeeper {
         Ok(())
     }
 
+    /// Opens a session with the leader for one request, with the rights of the ensemble's user.
     fn ask_leader<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         let mut session = Session::connect(self.address(self.leader()?))?;
         if !self.setup.open {
@@ -61,7 +62,7 @@ mod tests {
         let ensemble = ZooKeeper::start().unwrap();
         let mut ours = Session::connect(ensemble.address(0)).unwrap();
         ours.authenticate(&ensemble.user_and_password()).unwrap();
-        // The rights are for the user that asks. The second node ends with the session.
+        // The nodes belong to the user of this session. The second node is ephemeral.
         let rights = b"\0\0\0\x01\0\0\0\x1f\0\0\0\x04auth\0\0\0\0";
         for (path, kind) in [("/stays", 0_u8), ("/ends", 1)] {
             let mut more = vec![0; 4];

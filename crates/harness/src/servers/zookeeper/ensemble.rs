@@ -1,10 +1,10 @@
-//! The ensemble: its start, and the faults of its single servers.
+//! The ensemble: starts its servers, and kills, pauses and restarts single servers.
 //!
 //! The servers come from Debian's `zookeeper` package and run on the installed JVM.
 //!
-//! `ZooKeeper` has no socket and lets anybody open a session. So the nodes of an ensemble belong to
-//! one user with a random password: a stranger may connect, but can neither read nor change
-//! anything.
+//! `ZooKeeper` listens on TCP only, and lets anybody open a session. So the nodes of an ensemble
+//! belong to one user with a random password. Another user of this host may connect, but can
+//! neither read nor change any node.
 
 use std::{env, time::Duration};
 
@@ -23,13 +23,13 @@ use crate::{
     },
 };
 
-/// The limit for a start: a JVM on a busy machine, and an election.
+/// How long a start may take: a JVM starts on a busy machine, and a leader is elected.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// The limit for closing the nodes to strangers.
+/// How long it may take to close the nodes to strangers.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// The limit for one server's answer about itself.
+/// How long one server may take to answer a four-letter word.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The user that may use an ensemble.
@@ -46,9 +46,11 @@ pub struct ZooKeeper {
     pub(super) members: Vec<Member>,
 }
 
+/// One server of an ensemble.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) ports: Ports,
+    /// The running server; `None` = it was killed or not yet started.
     pub(super) process: Option<Process>,
 }
 
@@ -78,6 +80,7 @@ impl ZooKeeper {
         Err(last)
     }
 
+    /// Starts the servers, waits until they serve, and closes their nodes to strangers.
     pub(super) fn start_once(setup: Setup) -> Result<Self> {
         let user = RunAs::for_package("zookeeper")?;
         let folder = match &setup.folder {
@@ -118,12 +121,13 @@ impl ZooKeeper {
         Ok(ensemble)
     }
 
+    /// Gives all nodes to the ensemble's user.
     pub(super) fn close_to_strangers(&self) -> Result<()> {
         let (super_password, account) = (self.super_password.expose(), self.user_and_password());
         let mut last = None;
         eventually("the nodes are closed to strangers", CLOSE_LIMIT, || {
-            // The leader may change at any moment, and a server may allow one connection only,
-            // which has just been closed.
+            // This is repeated, because the leader may change at any moment. A server may also
+            // allow one connection only, and not yet have noticed that the last one was closed.
             let closed = self.leader().and_then(|leader| {
                 session::close_tree_to_strangers(self.address(leader), super_password, &account)
             });
@@ -194,6 +198,7 @@ impl ZooKeeper {
         Ok(())
     }
 
+    /// The process of a server.
     pub(super) fn process(&self, at: usize) -> Result<&Process> {
         self.members[at]
             .process

@@ -10,13 +10,13 @@ pub(super) const JARS: [&str; 2] = [
     "/usr/share/java/slf4j-simple.jar",
 ];
 
-/// Jars that ZooKeeper's own jar does not name and needs for TLS. A JVM ignores those that are
-/// absent.
+/// Jars that ZooKeeper needs for TLS and that its own jar does not name. A JVM ignores absent jars.
 pub(super) const TLS_JARS: [&str; 2] = [
     "/usr/share/java/netty-codec.jar",
     "/usr/share/java/netty-resolver.jar",
 ];
 
+/// Checks that the jars and a JVM are installed. An error says what to install.
 pub(super) fn check_installation() -> Result<()> {
     let missing: Vec<_> = JARS
         .iter()

@@ -12,6 +12,7 @@ use crate::{
 };
 
 impl ZooKeeper {
+    /// Writes the configuration file of a server and the file with its number.
     pub(super) fn write_configuration(&self, at: usize) -> Result<()> {
         let data = self.data_folder(at);
         std::fs::create_dir_all(&data)?;
@@ -26,7 +27,7 @@ impl ZooKeeper {
             format!("clientPort={}", self.members[at].ports.client),
             "clientPortAddress=127.0.0.1".into(),
             "admin.enableServer=false".into(),
-            // The harness and most tests need these words. None of them changes anything.
+            // The four-letter words that the harness and most tests need. They change nothing.
             "4lw.commands.whitelist=srvr,mntr".into(),
             format!(
                 "DigestAuthenticationProvider.superDigest={}",
@@ -54,6 +55,7 @@ impl ZooKeeper {
             .write_private_file(&self.configuration_file(at), lines.join("\n"))
     }
 
+    /// Starts the JVM of a server, and does not wait until it serves.
     pub(super) fn launch(&mut self, at: usize) -> Result<()> {
         let mut command = self.user.command("java");
         command

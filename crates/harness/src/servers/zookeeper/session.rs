@@ -1,5 +1,5 @@
-//! The part of ZooKeeper's protocol that is needed to close its tree to strangers, and to try what
-//! a stranger may do.
+//! The part of ZooKeeper's protocol that the harness needs: to close the tree to strangers, to act
+//! as an administrator, and to test the rights of a stranger.
 
 use std::{
     io::{Read as _, Write as _},
@@ -36,7 +36,7 @@ pub(super) fn super_digest(password: &str) -> String {
     format!("super:{}", STANDARD.encode(digest.bytes()))
 }
 
-/// Gives the first nodes to `user` (`name:password`) alone.
+/// Gives all rights on the first nodes to `user` (`name:password`) and to nobody else.
 ///
 /// # Errors
 /// When a stranger used the servers between their start and now.
@@ -59,7 +59,7 @@ pub(super) fn close_tree_to_strangers(
     Ok(())
 }
 
-/// A session with one request at a time.
+/// A session that sends one request at a time.
 pub(super) struct Session {
     stream: TcpStream,
     number: i32,
@@ -70,7 +70,8 @@ impl Session {
         Self::open(server, 0, [0; 16])
     }
 
-    /// Takes over a session that another client has opened: its connection moves here.
+    /// Connects with a session that another client has opened. The server moves the session to this
+    /// connection.
     ///
     /// # Errors
     /// When the servers no longer know the session.
@@ -84,8 +85,8 @@ impl Session {
         stream.set_nodelay(true)?;
         let mut session = Self { stream, number: 0 };
         let mut hello = Record::default();
-        // The fields are: the version, the last transaction seen, the time-out in milliseconds, an
-        // older session with its password, and that a read-only server is not accepted.
+        // The fields are: the version, the last transaction seen, the time-out in milliseconds, the
+        // id and password of an older session, and whether a read-only server is accepted.
         hello.int(0).long(0).int(10_000).long(id).bytes(&password);
         hello.0.push(0);
         session.send(&hello)?;
@@ -95,7 +96,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Sends a user and a password; the server accepts any.
+    /// Sends a user and a password (`name:password`). The server accepts any pair.
     pub(super) fn authenticate(&mut self, user: &str) -> Result<()> {
         let mut request = Record::default();
         request.int(AUTH_NUMBER).int(AUTH);
@@ -121,12 +122,12 @@ impl Session {
             .collect()
     }
 
-    /// The session that a node ends with; 0 if the node is permanent.
+    /// The id of the session that owns an ephemeral node; 0 if the node is persistent.
     pub(super) fn owner_session(&mut self, path: &str) -> Result<i64> {
         let mut request = self.new_request(EXISTS);
         request.bytes(path.as_bytes()).0.push(0);
         let answer = self.ask(&request)?;
-        // Two transactions, two times and three versions come before it.
+        // In the answer, the id comes after two transactions, two times and three versions.
         let owner = answer.get(44..52).context("the session of a node")?;
         Ok(i64::from_be_bytes(owner.try_into()?))
     }
@@ -138,7 +139,7 @@ impl Session {
         self.ask(&request).map(drop)
     }
 
-    /// Gives a node to one user alone.
+    /// Gives all rights on a node to one user and to nobody else.
     pub(super) fn set_owner(&mut self, path: &str, user: &str) -> Result<()> {
         let (name, _) = user.split_once(':').context("a user and a password")?;
         let digest = STANDARD.encode(Sha1::from(user).digest().bytes());
@@ -151,7 +152,7 @@ impl Session {
         self.ask(&request).map(drop)
     }
 
-    /// Runs any request on a path, followed by `more`: the attempts of a stranger.
+    /// Sends a request of any kind on a path. `more` is the rest of its content.
     #[cfg(test)]
     pub(super) fn attempt(&mut self, kind: i32, path: &str, more: &[u8]) -> Result<Vec<u8>> {
         let mut request = self.new_request(kind);
@@ -159,6 +160,7 @@ impl Session {
         self.ask(&request)
     }
 
+    /// Ends the session at the server.
     pub(super) fn end(mut self) {
         // Without this request the server would keep the session until it expires.
         let request = self.new_request(CLOSE);
@@ -193,13 +195,13 @@ impl Session {
         Ok(answer)
     }
 
-    /// The answer to a request, without its header.
+    /// Reads the answer to the request of this number, without the header.
     fn read_answer(&mut self, number: i32) -> Result<Vec<u8>> {
         let answer = self.receive()?;
         let mut rest = answer.as_slice();
         let to = read_int(&mut rest)?;
         ensure!(to == number, "an answer to {to} instead of {number}");
-        // The number of the last transaction comes first.
+        // The number of the last transaction comes before the error.
         rest = rest.get(8..).context("the header of an answer")?;
         let error = read_int(&mut rest)?;
         ensure!(error == 0, "the server's error {error}");
@@ -223,7 +225,7 @@ fn session_password(session: i64) -> [u8; 16] {
     password
 }
 
-/// The content of a request: numbers in network byte order, texts preceded by their length.
+/// The content of a request: numbers in network byte order, and texts after their length.
 #[derive(Debug, Default)]
 struct Record(Vec<u8>);
 
@@ -246,6 +248,7 @@ impl Record {
     }
 }
 
+/// Takes the next number out of an answer.
 fn read_int(rest: &mut &[u8]) -> Result<i32> {
     let (value, behind) = rest.split_first_chunk().context("a number")?;
     *rest = behind;

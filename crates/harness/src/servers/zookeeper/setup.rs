@@ -11,31 +11,31 @@ use crate::free_port;
 pub struct Setup {
     /// The number of servers.
     pub servers: usize,
-    /// The servers' tick: sessions last 2 to 20 ticks. It is short by default, so that tests are
-    /// short.
+    /// The servers' tick: sessions last 2 to 20 ticks. The default is a short tick, so that tests
+    /// are short.
     pub tick: Duration,
     /// The folder for the servers' data; the system's folder for temporary files by default.
     pub folder: Option<std::path::PathBuf>,
-    /// Whether the JVMs optimise fully, which makes them slow at first, instead of starting fast.
+    /// Whether the JVMs optimise their code fully. By default they do not, so that they start fast.
     pub optimised: bool,
-    /// Whether every transaction is on disk before it is answered. Without that a killed server
-    /// keeps its data too, and only a power cut would lose some; and tests do not depend on how
-    /// busy the disk is.
+    /// Whether the servers flush every transaction to the disk before they answer it. By default
+    /// they do not, so that tests do not depend on how busy the disk is. A killed server then keeps
+    /// its data all the same; only a power cut would lose some.
     pub flushed: bool,
     /// Further lines for every server's configuration file.
     pub settings: Vec<String>,
     /// Further arguments for every server's JVM.
     pub java: Vec<String>,
-    /// Files for the servers, by name. They are in the servers' working folder, so settings name
-    /// them by that name.
+    /// Files for the servers, with name and content. They are in the servers' working folder, so
+    /// settings can refer to them by their names.
     pub files: Vec<(&'static str, String)>,
-    /// Whether everybody may use the nodes, which is `ZooKeeper`'s own default. It is for tests of
-    /// rights. Every other user of this host can use such servers.
+    /// Whether everybody may use the nodes, as by `ZooKeeper`'s own default. Tests of access lists
+    /// need that. Every other user of this host can use such servers.
     pub open: bool,
-    /// The ports through which a server reaches the quorum port of another one, if not directly:
-    /// (from, to, port).
+    /// The ports of proxies in front of quorum ports: server `from` reaches the quorum port of
+    /// server `to` at `port`. Each item is (from, to, port).
     pub detours: Vec<(usize, usize, u16)>,
-    /// The same for the election port.
+    /// The ports of proxies in front of election ports, in the same form.
     pub election_detours: Vec<(usize, usize, u16)>,
     /// The servers' ports, if they must be known before the start.
     pub ports: Option<Vec<Ports>>,

@@ -2,13 +2,13 @@ use super::{super::isolation::tests::assert_isolated, session::Session, *};
 
 /// The types of requests, and their content after the path.
 const REQUESTS: [(&str, i32, &[u8]); 6] = [
-    // An empty value, one right for `world:anyone`, and a permanent node.
+    // The content: an empty value, all rights for `world:anyone`, and a persistent node.
     (
         "create",
         1,
         b"\0\0\0\0\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\0\0\0\x06anyone\0\0\0\0",
     ),
-    // Any version.
+    // The content is a version of -1, which any node fits.
     ("delete", 2, b"\xff\xff\xff\xff"),
     ("read", 4, b"\0"),
     ("write", 5, b"\0\0\0\0\xff\xff\xff\xff"),
@@ -23,7 +23,7 @@ const REQUESTS: [(&str, i32, &[u8]); 6] = [
 /// Whether a session lacks the right for a request.
 fn forbidden(session: &mut Session, kind: i32, path: &str, more: &[u8]) -> bool {
     let answer = session.attempt(kind, path, more);
-    // `NoAuth`.
+    // The server's error -102 is `NoAuth`.
     answer.is_err_and(|error| error.to_string().ends_with("error -102"))
 }
 
