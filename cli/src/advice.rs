@@ -1,10 +1,11 @@
-//! Errors of the library in words of the tool.
+//! Rewrites errors of the library for users of the tool.
 
 use distlock::{BUSY_ADVICE, Error};
 
 use crate::shell_word::quote_for_shell;
 
-/// The text of an error of the library, with the tool's options in place of the library's methods.
+/// The text of an error. Advice to call a method of the library is replaced by options and commands
+/// of the tool.
 pub(crate) fn message_for_tool(error: &Error) -> String {
     let message = error.to_string();
     match (message.strip_suffix(BUSY_ADVICE), error.name()) {
@@ -16,7 +17,7 @@ pub(crate) fn message_for_tool(error: &Error) -> String {
     }
 }
 
-/// The command that shows a lock; the lock's name follows.
+/// The command that shows a lock. The name of the lock follows it.
 pub(crate) const INSPECT_COMMAND: &str = "distlock inspect ";
 
 #[cfg(test)]

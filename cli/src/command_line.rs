@@ -1,4 +1,4 @@
-//! The command line: the commands, their help, and the answer to a mistake in it.
+//! The command line: its commands, their help, and the message for a mistake in it.
 
 use std::{
     fmt::Write as _,
@@ -88,7 +88,7 @@ pub(crate) enum Command {
     Man(commands::man::Man),
 }
 
-/// The commands in the order of `--help`: daily use first.
+/// The commands in the order of `--help`. Commands of daily use come first.
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Locks",
@@ -108,8 +108,9 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Trying and measuring", &["demo", "bench", "compare"]),
     ("This tool", &["completions", "man", "help"]),
 ];
-/// Longest argument that is quoted in full, in characters.
+/// An argument with more characters than this is shortened when a message quotes it.
 const MAX_QUOTED_ARGUMENT: usize = 200;
+/// The line about the command `help`, which clap adds itself.
 const HELP_ABOUT: &str = "Print this message or the help of a command";
 
 /// The URLs of all backends, in two columns.
@@ -140,7 +141,7 @@ fn backends() -> String {
     text
 }
 
-/// The tool, with its commands in groups.
+/// The command line of the tool. Its help lists the commands in groups.
 fn command_with_groups() -> clap::Command {
     let tool = Cli::command().after_help(format!("{}\n{AFTER_HELP}", backends()));
     let styles = Styles::styled();
@@ -167,7 +168,7 @@ fn command_with_groups() -> clap::Command {
 /// Reads the command line and runs its command.
 pub(crate) fn run() -> Outcome {
     let mut words = std::env::args_os().skip(1);
-    // Clap does not know these two, so that no help, completion or manual offers them.
+    // Clap does not know these two commands, so that no help, completion or manual shows them.
     match words.next() {
         Some(word) if word == commands::conformance_worker::NAME => {
             return run_on_runtime(Threads::Many, commands::conformance_worker::execute());
@@ -189,8 +190,8 @@ pub(crate) fn run() -> Outcome {
             "the argument '--backend <URL>' cannot be used multiple times, except in compare",
         ));
     }
-    // A node runs unattended, so its log is all there is. The other commands print everything that
-    // matters, and the conformance suite loses locks on purpose.
+    // A gateway node runs unattended, so all its warnings go to the log. The other commands print
+    // everything that matters, and the conformance suite loses locks on purpose.
     let level = match cli.command {
         Command::Gateway(_) => "warn",
         _ => "error",
@@ -206,13 +207,14 @@ pub(crate) fn run() -> Outcome {
 #[derive(Clone, Copy, Debug)]
 enum Threads {
     /// The main thread alone, for a command that does one thing at a time. Such a command starts
-    /// where the system refuses further threads, and fails only when it needs one.
+    /// even where the system refuses further threads, and fails only when it needs one.
     Main,
     /// One thread per processor.
     Many,
 }
 
 impl Command {
+    /// The threads that this command needs.
     const fn threads(&self) -> Threads {
         match self {
             Self::Demo(_) | Self::Conformance(_) | Self::Bench(_) | Self::Compare(_) => {
@@ -224,6 +226,7 @@ impl Command {
     }
 }
 
+/// Runs a command to its end on a runtime with these threads.
 fn run_on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outcome {
     let mut runtime = match threads {
         Threads::Main => tokio::runtime::Builder::new_current_thread(),
@@ -237,7 +240,8 @@ fn run_on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outc
         survive_full_files()?;
         work.await
     });
-    // A read of standard input cannot be interrupted. The process must not wait for it.
+    // The runtime ends without waiting for its tasks: one may be blocked in a read of standard
+    // input, which cannot be interrupted.
     runtime.shutdown_background();
     outcome
 }
@@ -250,6 +254,7 @@ fn worker_threads() -> usize {
         .unwrap_or(1)
 }
 
+/// Runs the command that was given.
 async fn dispatch(command: Command, context: Context) -> Outcome {
     match command {
         Command::Demo(it) => Box::pin(it.execute(&context)).await,
@@ -273,13 +278,14 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
     }
 }
 
-/// Colours follow <https://no-color.org>.
+/// Whether output to a terminal has colours. The rule is that of <https://no-color.org>.
 fn colours_are_wanted() -> bool {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Prints help and version as results; every other answer of clap means bad usage.
+/// Handles the answer of clap when it found no command to run: prints help and version as results,
+/// and treats everything else as bad usage.
 fn print_parse_error(error: &clap::Error) -> Outcome {
     let text = error.render();
     let on = |stream: &dyn IsTerminal| match stream.is_terminal() && colours_are_wanted() {
@@ -307,8 +313,8 @@ fn print_parse_error(error: &clap::Error) -> Outcome {
     Err(Failure::usage(without_secrets(text.trim_end())))
 }
 
-/// Shortens long arguments before clap quotes them. In the finished text a quoted argument with
-/// quotes and line ends of its own could not be told from clap's words.
+/// Shortens long arguments before clap quotes them. In the finished text they could not be found
+/// again: an argument may contain quotes and line ends of its own.
 fn shorten_long_arguments(mut error: clap::Error) -> clap::Error {
     let is_long = |value: &ContextValue| match value {
         ContextValue::String(given) => given.chars().count() > MAX_QUOTED_ARGUMENT,
@@ -320,7 +326,7 @@ fn shorten_long_arguments(mut error: clap::Error) -> clap::Error {
         .map(|(kind, value)| (kind, excerpt(&value.to_string())))
         .collect();
     if !long.is_empty() {
-        // A tip would repeat the long argument.
+        // The tip of clap is removed, because it would repeat the long argument.
         error.remove(ContextKind::Suggested);
     }
     for (kind, short) in long {
@@ -329,7 +335,8 @@ fn shorten_long_arguments(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The command that an unknown word probably means. Clap suggests nothing for two swapped letters.
+/// The command that an unknown word probably means. Clap itself suggests nothing for two swapped
+/// letters.
 fn nearest_command(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand
         || error.get(ContextKind::SuggestedSubcommand).is_some()
@@ -344,12 +351,13 @@ fn nearest_command(error: &clap::Error) -> Option<String> {
     distlock::config::nearest(given, known).map(str::to_owned)
 }
 
-/// Masks passwords: clap quotes arguments that it does not understand, and one may be a URL.
+/// Masks passwords in a text. Clap quotes arguments that it does not understand, and such an
+/// argument may be a URL.
 fn without_secrets(text: &str) -> String {
     text.split_inclusive(char::is_whitespace)
         .map(|word| {
             if word.contains("//") || word.contains(['?', '@']) {
-                // Quotes and punctuation around an argument are no part of it.
+                // Quotes and punctuation at the end do not belong to the argument.
                 let bare =
                     word.trim_end_matches(|c: char| c.is_whitespace() || "'\"`,.;)".contains(c));
                 distlock::config::mask(bare) + &word[bare.len()..]
@@ -369,7 +377,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Clap would wrap wider lines and break tables and examples.
+    /// Clap would wrap wider lines, which breaks tables and examples.
     #[test]
     fn help_below_the_options_fits_80_columns() {
         fn check_width(command: &clap::Command) {

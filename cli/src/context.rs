@@ -1,4 +1,4 @@
-//! The backend that a command uses, and its configuration.
+//! Finds the backend that a command uses, and its configuration.
 
 use std::{os::unix::fs::PermissionsExt as _, sync::OnceLock};
 
@@ -16,15 +16,16 @@ use crate::{
     output,
 };
 
-/// The flags and the configuration of one call of the tool.
+/// The flags of this call of the tool, and its configuration.
 #[derive(Debug)]
 pub(crate) struct Context {
     global: Global,
-    /// Read once, so that all parts of a command see the same values and a warning appears once.
+    /// The configuration is read once, so that all parts of a command see the same values and a
+    /// warning appears once.
     config: OnceLock<Config>,
 }
 
-/// The demands of a command on its backend.
+/// Whether a command needs a store that other processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
     /// Other processes must see the same locks.
@@ -34,6 +35,7 @@ pub(crate) enum Sharing {
 }
 
 impl Context {
+    /// Takes the flags, and warns of misspelled environment variables.
     pub(crate) fn new(global: Global) -> Self {
         warn_about_unknown_variables();
         Self {
@@ -42,12 +44,13 @@ impl Context {
         }
     }
 
+    /// Whether results are printed as JSON.
     pub(crate) fn wants_json(&self) -> bool {
         self.global.json
     }
 
-    /// The file that `--config` or `DISTLOCK_CONFIG` names, overridden by
-    /// `DISTLOCK_BACKEND`, overridden by `--backend` or `--system`.
+    /// The configuration: the file that `--config` or `DISTLOCK_CONFIG` names. Its backend is
+    /// overridden by `DISTLOCK_BACKEND`, and that by `--backend` or `--system`.
     pub(crate) fn config(&self) -> Outcome<&Config> {
         if let Some(config) = self.config.get() {
             return Ok(config);
@@ -70,12 +73,13 @@ impl Context {
         Ok(self.config.get_or_init(|| config))
     }
 
-    /// Whether the backend was named on the command line.
+    /// Whether `--backend` or `--system` names the backend.
     pub(crate) fn has_backend_flag(&self) -> bool {
         self.global.system || !self.global.backend.is_empty()
     }
 
-    /// The flag or variable that names the default store, if one does.
+    /// The flag or variable from which the backend comes when neither `--backend` nor `--system` is
+    /// given; `None` if there is none.
     pub(crate) fn default_store_setting(&self) -> Option<&'static str> {
         if self.global.config.is_some() {
             return Some("--config");
@@ -86,7 +90,7 @@ impl Context {
             .find(set)
     }
 
-    /// All backends of the command line, or the configured one if there is one.
+    /// All backends that `--backend` names, or the configured one if there is one.
     pub(crate) fn targets(&self) -> Outcome<Vec<Target>> {
         if self.global.backend.len() < 2 {
             return Ok(self.config()?.backend().cloned().into_iter().collect());
@@ -95,7 +99,7 @@ impl Context {
         Ok(self.global.backend.iter().map(named).collect())
     }
 
-    /// The backend to use: the configured one, or the user's own SQLite file.
+    /// The backend to use: the configured one, or the SQLite file of this user.
     pub(crate) fn target(&self, sharing: Sharing) -> Outcome<Target> {
         let target = match self.config()?.backend().cloned() {
             Some(target) => target,
@@ -122,8 +126,8 @@ impl Context {
     }
 }
 
-/// Warns that this call may use another store than the `run` around it: `run` does not pass its
-/// backend on to its command.
+/// Warns that this call may use another store than the `distlock run` whose command made the call:
+/// `run` does not pass its backend to its command.
 fn warn_about_another_store(own: &Target) {
     if std::env::var_os("DISTLOCK_TOKEN").is_some() {
         output::print_message(format!(
@@ -135,7 +139,8 @@ fn warn_about_another_store(own: &Target) {
     }
 }
 
-/// Warns of a misspelled variable, which would be ignored silently. A gateway checks its own.
+/// Warns of a misspelled variable, which would otherwise be ignored silently. A gateway checks its
+/// own variables.
 fn warn_about_unknown_variables() {
     const KNOWN: [&str; 8] = [
         "DISTLOCK_BACKEND",
@@ -162,7 +167,8 @@ fn warn_about_unknown_variables() {
         {
             continue;
         }
-        // Other programs may have variables of this prefix, so only a near miss is reported.
+        // Other programs may have variables with this prefix, so only names that are close to a
+        // known one are reported.
         if let Some(near) = nearest_variable(&name, &KNOWN) {
             output::print_message(format_args!(
                 "warning: {} means nothing here: did you mean {near}?",
@@ -172,7 +178,7 @@ fn warn_about_unknown_variables() {
     }
 }
 
-/// The known variable that was probably meant.
+/// The known variable that `name` probably means.
 pub(crate) fn nearest_variable<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower: Vec<_> = known.iter().map(|known| known.to_lowercase()).collect();
     let near = nearest(name, lower.iter().map(String::as_str))?;
@@ -182,6 +188,7 @@ pub(crate) fn nearest_variable<'a>(name: &str, known: &[&'a str]) -> Option<&'a 
         .find(|known| known.eq_ignore_ascii_case(near))
 }
 
+/// Warns if the configuration file holds a secret and other users can read the file.
 fn warn_about_readable_secret(config: &Config) {
     let Some(path) = config.path().filter(|_| config.has_secret()) else {
         return;

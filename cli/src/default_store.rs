@@ -1,5 +1,5 @@
-//! The SQLite files that are used where no store is named: one per user, and with `--system` one
-//! that the users of this host share.
+//! The SQLite files that are used when no store is named. Each user has one, and with `--system`
+//! all users of this host share one.
 
 use std::{
     fs, io,
@@ -16,18 +16,18 @@ use crate::{
 
 const FILE_NAME: &str = "distlock.db";
 const SHARED_FOLDER: &str = "/var/lib/distlock";
-/// Replaces the folder of `--system`.
+/// The environment variable that replaces the folder of `--system`.
 pub(crate) const SHARED_VARIABLE: &str = "DISTLOCK_SYSTEM_FOLDER";
 
-/// The user's own file, `$XDG_STATE_HOME/distlock/distlock.db`. It creates the folder.
+/// The file of this user, `$XDG_STATE_HOME/distlock/distlock.db`. The function creates the folder.
 ///
-/// Each user has a file of this kind, so locks of two users do not exclude each other. The tool
-/// says so when the file is new.
+/// Each user has such a file, so locks of two users do not exclude each other. A message says so
+/// when the file is new.
 pub(crate) fn own_file() -> Outcome<Target> {
     let set = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
-            // The specification tells programs to ignore a relative path here.
+            // The XDG specification tells programs to ignore a relative path here.
             .filter(|path| path.is_absolute())
     };
     let state = set("XDG_STATE_HOME")
@@ -55,8 +55,8 @@ pub(crate) fn own_file() -> Outcome<Target> {
     Ok(target)
 }
 
-/// The file that the users of this host share. An administrator makes its folder, whose group may
-/// use it.
+/// The file that all users of this host share. An administrator creates its folder, and the members
+/// of the group of that folder may use it.
 pub(crate) fn shared_file() -> Outcome<Target> {
     let folder = std::env::var_os(SHARED_VARIABLE).filter(|folder| !folder.is_empty());
     let folder = folder.map_or_else(|| PathBuf::from(SHARED_FOLDER), PathBuf::from);
@@ -65,8 +65,8 @@ pub(crate) fn shared_file() -> Outcome<Target> {
     Ok(Target::sqlite(file).from_origin(Origin::Setting("--system")))
 }
 
-/// Makes the file unless it is there. SQLite gives its log the mode of the file, so the file must
-/// be writable for the group whatever the umask of its first user is.
+/// Creates the file unless it exists. SQLite gives its log the mode of the file, so the file must
+/// be writable for the group, whatever the umask of the first user is.
 fn create_if_absent(folder: &Path, file: &Path) -> io::Result<()> {
     if file.try_exists()? {
         return Ok(());
@@ -80,6 +80,7 @@ fn create_if_absent(folder: &Path, file: &Path) -> io::Result<()> {
     }
 }
 
+/// The failure when the shared file cannot be used, with the command that sets up its folder.
 fn shared_folder_failure(folder: &Path, error: &io::Error) -> Failure {
     let path = folder.display().to_string();
     let path = path.escape_debug();
@@ -99,7 +100,8 @@ fn shared_folder_failure(folder: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// The failure has the code that `--backend sqlite:PATH` would end with.
+/// The failure when the folder of this user cannot be created. Its exit code is the one that
+/// `--backend sqlite:PATH` would give.
 fn own_folder_failure(folder: &Path, error: &io::Error) -> Failure {
     let code = match error.kind() {
         io::ErrorKind::PermissionDenied => code::DENIED,

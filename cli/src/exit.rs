@@ -6,7 +6,7 @@ use distlock::ErrorKind;
 
 use crate::advice;
 
-/// The documented exit codes. `run` also ends with its child's own code.
+/// The documented exit codes. `distlock run` can also end with the code of its command.
 pub(crate) mod code {
     /// Success.
     pub(crate) const OK: u8 = 0;
@@ -30,7 +30,7 @@ pub(crate) mod code {
     pub(crate) const NOT_EXECUTABLE: u8 = 126;
     /// The command does not exist, as in a shell.
     pub(crate) const NOT_FOUND: u8 = 127;
-    /// Added to the number of the signal that ended a command, as in a shell.
+    /// This is added to the number of the signal that ended a command, as in a shell.
     pub(crate) const SIGNALLED: u8 = 128;
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn code_of_signal(signal: i32) -> u8 {
     u8::try_from(signal).map_or(code::BUG, |signal| code::SIGNALLED.saturating_add(signal))
 }
 
-/// The end of a command: a code, or a message with a code.
+/// The result of a step or of a whole command: a value or an exit code, or else a failure.
 pub(crate) type Outcome<T = u8> = Result<T, Failure>;
 
 /// A failure with its exit code.
@@ -50,6 +50,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    /// A failure with this exit code and message.
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -57,9 +58,10 @@ impl Failure {
         }
     }
 
-    /// A failure to print a result.
+    /// The failure when a result cannot be printed. A closed pipe gives an empty message, and the
+    /// code of success.
     pub(crate) fn of_output(error: &io::Error) -> Self {
-        // The reader of our output went away, so nobody could read a message.
+        // The reader of the output has gone, so nobody could read a message.
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::new(code::OK, "");
         }
@@ -69,8 +71,8 @@ impl Failure {
         )
     }
 
-    /// The same failure for a command whose purpose is its output: a closed pipe counts as a
-    /// failure.
+    /// Turns the silent failure of a closed pipe into a real one, for a command whose purpose is
+    /// its output.
     pub(crate) fn with_closed_pipe_as_failure(self) -> Self {
         if self.message.is_empty() {
             return Self::new(code::UNAVAILABLE, "nobody reads standard output");
@@ -78,8 +80,8 @@ impl Failure {
         self
     }
 
-    /// The same failure for a command whose end says more than its output: a closed pipe is
-    /// ignored.
+    /// Ignores a closed pipe, for a command whose exit code says more than its output. Any other
+    /// failure stays.
     pub(crate) fn ignore_closed_pipe(self) -> Outcome<()> {
         if self.message.is_empty() {
             return Ok(());
@@ -93,11 +95,12 @@ impl Failure {
         self
     }
 
-    /// Whether nobody is left to read a message.
+    /// Whether there is no message to print, because the reader has gone.
     pub(crate) fn is_silent(&self) -> bool {
         self.message.is_empty()
     }
 
+    /// A failure for bad usage.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(code::USAGE, message)
     }
@@ -121,6 +124,7 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// The exit code for a kind of error of the library.
 fn code_of_kind(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::InvalidArgument | ErrorKind::InvalidName => code::USAGE,
@@ -133,7 +137,7 @@ fn code_of_kind(kind: ErrorKind) -> u8 {
         | ErrorKind::Corrupt
         | ErrorKind::LimitExceeded
         | ErrorKind::Closed => code::UNAVAILABLE,
-        // `Internal`, and any kind that is added later without a row here.
+        // This covers `Internal`, and any kind that is added later without a row here.
         _ => code::BUG,
     }
 }

@@ -1,6 +1,6 @@
 //! Counts as floating-point numbers.
 
-/// A count to calculate with.
+/// A count as a floating-point number, to calculate with.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 pub(crate) fn as_f64(count: u64) -> f64 {
     count as f64

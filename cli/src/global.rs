@@ -1,4 +1,4 @@
-//! The flags of every command.
+//! The flags that every command has.
 
 use std::path::PathBuf;
 

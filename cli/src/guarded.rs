@@ -1,4 +1,4 @@
-//! Runs the tool and turns its end, a panic included, into the exit code of the process.
+//! Runs the tool, and turns its result or its panic into the exit code of the process.
 
 use std::{panic, process::ExitCode, sync::OnceLock};
 
@@ -12,12 +12,12 @@ use crate::{
     output, stderr,
 };
 
-/// Runs the tool and turns its end, a panic included, into the process's exit code.
+/// Runs the tool, and turns its result or its panic into the exit code of the process.
 pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
-        // A driver panics at an answer that it cannot read. The library turns that into an error,
-        // and the error is reported.
+        // A driver may panic at an answer that it cannot read. The library catches the panic and
+        // turns it into an error, so nothing is printed here.
         if panics::is_caught() {
             tracing::debug!(%panicked, "a panic was caught");
             return;
@@ -43,6 +43,7 @@ pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Prints the message of a failure, if it has one, and answers its exit code.
 fn report(failure: &Failure) -> u8 {
     if !failure.is_silent() {
         output::print_error(failure);
@@ -50,11 +51,11 @@ fn report(failure: &Failure) -> u8 {
     failure.code
 }
 
-/// Set when the system refused a thread to a driver.
+/// The failure to start a thread, once the system has refused a thread to a driver.
 static MISSED_THREAD: OnceLock<Failure> = OnceLock::new();
 
-/// Adds the missing thread as the cause of an unavailable store: a task of its driver may have
-/// needed that thread.
+/// Adds the missing thread as the cause to the failure of a store that is not available: a task of
+/// its driver may have needed that thread.
 fn with_cause(failure: Failure) -> Failure {
     match MISSED_THREAD.get() {
         Some(cause) if failure.code == code::UNAVAILABLE => {

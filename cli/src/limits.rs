@@ -8,16 +8,17 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Starts this number of threads and ends them again. A runtime that gets only some of its threads
-/// panics, and then waits for ever for the others.
+/// Checks that this number of threads can run at the same time: starts them and ends them again. A
+/// runtime that gets only some of its threads panics, and then waits for ever for the others.
 ///
 /// # Errors
-/// The system's error when it refuses one of them.
+/// The error of the system when it refuses one of the threads.
 pub(crate) fn check_threads_can_start(number: usize) -> io::Result<()> {
     let hold = Mutex::new(());
     thread::scope(|scope| {
         let held = hold.lock().unwrap_or_else(PoisonError::into_inner);
-        // The threads exist at the same time, because each waits for the lock that is held here.
+        // Each thread waits for the mutex that is locked here, so that all of them exist at the
+        // same time.
         let started = (0..number).try_for_each(|_| {
             let wait = || drop(hold.lock());
             thread::Builder::new().spawn_scoped(scope, wait).map(drop)
@@ -42,8 +43,8 @@ pub(crate) fn raise_open_files() -> u64 {
     now.unwrap_or(u64::MAX)
 }
 
-/// A figure in KiB from a process's status, such as `VmRSS` (resident memory) or `VmHWM` (its
-/// peak).
+/// A size in KiB from the status of a process, such as `VmRSS` (resident memory) or `VmHWM` (its
+/// peak); `None` if the process is gone.
 pub(crate) fn memory_kib(process: u32, figure: &str) -> Option<u64> {
     let status = std::fs::read(format!("/proc/{process}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);

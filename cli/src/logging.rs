@@ -16,10 +16,10 @@ use crate::{
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Lines for people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// Each line is a JSON object.
     Json,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
         Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)
             .map_err(|error| wrong(format!("\"{}\": {error}", text.escape_debug())))?,
         Err(VarError::NotUnicode(_)) => return Err(wrong("not UTF-8".into())),
-        // Audit events always show: everybody who operates a node needs to see the orders of
+        // Audit events are logged at every level: an operator of a node needs to see the orders of
         // administrators.
         Ok(_) | Err(VarError::NotPresent) => {
             EnvFilter::new(format!("{level},distlock::audit=info"))
@@ -47,9 +47,9 @@ pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether an event may be logged. Below `info`, the libraries that carry clients' messages log
-/// whole messages, login tokens included. Whatever the filter asks for, no reader of a log may be
-/// able to log in with it.
+/// Whether an event may be logged. Below `info`, the WebSocket libraries log whole messages of
+/// clients, login tokens included. They are left out whatever the filter says, so that no reader of
+/// a log can log in with a token from it.
 fn may_be_logged(what: &Metadata<'_>) -> bool {
     let who = what.target().split("::").next().unwrap_or_default();
     !["tungstenite", "tokio_tungstenite"].contains(&who) || *what.level() <= Level::INFO

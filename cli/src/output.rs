@@ -1,4 +1,4 @@
-//! Results on standard output, everything else on standard error.
+//! Prints results to standard output, and everything else to standard error.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Outcome<()> {
 
 /// Writes a result that contains its own line ends.
 pub(crate) fn print_bytes(text: &[u8]) -> Outcome<()> {
-    // A terminal shows both streams, so earlier messages go first.
+    // A terminal shows both streams, so earlier messages are written first.
     stderr::catch_up();
     let mut out = io::stdout().lock();
     out.write_all(text)
@@ -34,12 +34,13 @@ pub(crate) fn print_bytes(text: &[u8]) -> Outcome<()> {
         .map_err(|error| Failure::of_output(&error))
 }
 
-/// Prints a message about progress. It never waits for a slow reader.
+/// Prints a message or a warning to standard error. It never waits for a slow reader, and drops the
+/// message if too many wait.
 pub(crate) fn print_message(text: impl fmt::Display) {
     stderr::queue_or_drop(&format!("distlock: {}\n", presentable(&text.to_string())));
 }
 
-/// Prints the message of a failure.
+/// Prints the message of a failure to standard error. The message is never dropped.
 pub(crate) fn print_error(text: impl fmt::Display) {
     let text = presentable(&text.to_string());
     stderr::queue_always(&format!("distlock: error: {text}\n"));
@@ -57,7 +58,7 @@ pub(crate) struct LockJson<'a> {
     acquired_at: Option<String>,
     expires_in_ms: Option<u64>,
     waiters: Option<u32>,
-    /// Only for stores that keep a queue of waiters.
+    /// The first waiters, from a store that keeps a queue of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     queue: Vec<WaitingJson<'a>>,
 }
@@ -65,7 +66,7 @@ pub(crate) struct LockJson<'a> {
 /// One waiter.
 #[derive(Serialize)]
 struct WaitingJson<'a> {
-    /// 1 is the next one.
+    /// The position in the queue; 1 is the next one.
     position: usize,
     holder: &'a str,
     meta: Option<&'a str>,
@@ -98,7 +99,8 @@ impl<'a> From<&'a LockInfo> for LockJson<'a> {
     }
 }
 
-/// `held by bob@host:12 since 2026-01-02T03:04:05Z, token 7, for 3.2s more unless it is renewed`.
+/// Describes the holder of a lock: `held by bob@host:12 since 2026-01-02T03:04:05Z, token 7, for
+/// 3.2s more unless it is renewed`.
 pub(crate) fn describe_holder(held: &HolderInfo) -> String {
     let mut text = format!("held by {}", held.holder.escape_debug());
     if let Some(at) = held.acquired_at.and_then(format_rfc3339) {
@@ -113,7 +115,7 @@ pub(crate) fn describe_holder(held: &HolderInfo) -> String {
     text
 }
 
-/// A duration to a tenth of a second.
+/// Formats a duration to a tenth of a second: `3.2s`.
 pub(crate) fn format_seconds(time: Duration) -> String {
     format!("{:.1}s", time.as_secs_f64())
 }
@@ -123,7 +125,7 @@ pub(crate) fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A wall-clock time, to the millisecond; `None` if no calendar has it.
+/// Formats a wall-clock time to the millisecond; `None` if the calendar cannot express it.
 pub(crate) fn format_rfc3339(time: SystemTime) -> Option<String> {
     let time = jiff::Timestamp::try_from(time).ok()?;
     Some(format!("{time:.3}"))

@@ -1,4 +1,4 @@
-//! Gateway nodes as real processes of this very program.
+//! Starts gateway nodes as processes of this very program.
 
 use std::{process::Stdio, time::Duration};
 
@@ -17,8 +17,8 @@ const START: Duration = Duration::from_secs(20);
 /// The longest time for an orderly end, in which a node informs its clients.
 const STOP: Duration = Duration::from_secs(5);
 
-/// A running node. It is killed when this value is dropped, and ends by itself when this process
-/// does.
+/// A running node. It is killed when this value is dropped, and it ends by itself when this process
+/// ends.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) name: String,
@@ -27,11 +27,12 @@ pub(crate) struct Node {
     child: Child,
 }
 
-/// The output of a node after it is ready: its transitions, with `--events`.
+/// The lines that a node prints after its ready line: its transitions, if it was started with
+/// `--events`.
 pub(crate) type NodeOutput = tokio::io::Lines<BufReader<ChildStdout>>;
 
 impl Node {
-    /// Starts a node with further arguments of `gateway run`, and waits until it listens.
+    /// Starts a node with `more` arguments of `gateway run`, and waits until it listens.
     pub(crate) async fn start(
         name: &str,
         backend: &str,
@@ -40,7 +41,7 @@ impl Node {
     ) -> Result<(Self, NodeOutput)> {
         let mut command = Command::new(std::env::current_exe().context("where this program is")?);
         for (variable, _) in std::env::vars_os() {
-            // Settings of the user's own nodes do not apply to these.
+            // Settings for other nodes of the user must not apply to this node.
             if variable.to_string_lossy().starts_with("DISTLOCK_") {
                 command.env_remove(variable);
             }
@@ -55,11 +56,12 @@ impl Node {
             // All clients are on this machine.
             .args(["--max-per-address", "1000000"])
             .args(["--max-pending-per-address", "1000000"])
-            // Both are secrets, so neither is a flag.
+            // Both are secrets. Every user can read the arguments of a process, so they are passed
+            // as variables.
             .env("DISTLOCK_BACKEND", backend)
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", key)
-            // No administrator uses this node. Without an admin token the node would make one and
-            // print it.
+            // No administrator uses this node. Without an admin token the node would generate one
+            // and print it.
             .env(
                 "DISTLOCK_GATEWAY_ADMIN_TOKEN",
                 uuid::Uuid::new_v4().to_string(),
@@ -99,12 +101,12 @@ impl Node {
         Ok((node, lines))
     }
 
-    /// The process.
+    /// The id of the process; `None` after it has ended.
     pub(crate) fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Kills it with SIGKILL, as a crash would.
+    /// Kills the node with SIGKILL, as a crash would.
     pub(crate) async fn crash(&mut self) -> Result<()> {
         self.child
             .kill()
@@ -112,7 +114,7 @@ impl Node {
             .with_context(|| format!("kill node {}", self.name))
     }
 
-    /// Ends it in an orderly way, or kills it if that takes too long.
+    /// Ends the node in an orderly way, or kills it if that takes too long.
     pub(crate) async fn stop(mut self) {
         drop(self.child.stdin.take());
         tokio::select! {
@@ -125,8 +127,8 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.start_kill();
-        // The process must be dead before its folder is removed. It was killed, so this is quick;
-        // it is reaped later.
+        // Waits until the process is dead, because its folder may be removed next. It was just
+        // killed, so the wait is short. `NOWAIT` leaves the process to be reaped by its owner.
         if let Some(id) = self
             .child
             .id()

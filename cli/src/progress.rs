@@ -1,4 +1,4 @@
-//! Progress for people: a bar on a terminal, one line per part elsewhere.
+//! Shows progress: a bar on a terminal, and elsewhere a line for each part.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -17,6 +17,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
+    /// Starts the progress display.
     pub(crate) fn new() -> Self {
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {elapsed} {msg}") {
@@ -29,7 +30,7 @@ impl Progress {
         }
     }
 
-    /// A silent one, for a part of work that has its own progress.
+    /// Progress that shows nothing, for a part of the work that is counted by its caller.
     pub(crate) fn silent() -> Self {
         Self {
             bar: ProgressBar::hidden(),
@@ -37,13 +38,13 @@ impl Progress {
         }
     }
 
-    /// Adds to the number of expected steps.
-    pub(crate) fn add_expected(&self, steps: usize) {
+    /// Sets the number of expected steps.
+    pub(crate) fn set_expected(&self, steps: usize) {
         self.bar
             .set_length(u64::try_from(steps).unwrap_or(u64::MAX));
     }
 
-    /// Names the part that begins now.
+    /// Shows the name of the part that begins now.
     pub(crate) fn begin_part(&self, text: &str) {
         if self.lines {
             output::print_message(text);
@@ -51,17 +52,17 @@ impl Progress {
         self.bar.set_message(text.to_owned());
     }
 
-    /// One step is done.
+    /// Counts one finished step.
     pub(crate) fn finish_step(&self) {
         self.finish_steps(1);
     }
 
-    /// Some steps are done.
+    /// Counts finished steps.
     pub(crate) fn finish_steps(&self, steps: u64) {
         self.bar.inc(steps);
     }
 
-    /// Prints a message that readers need.
+    /// Prints a message above the bar, and waits a moment until it is written.
     pub(crate) fn print_note(&self, text: &str) {
         self.bar.suspend(|| {
             output::print_message(text);
@@ -69,6 +70,7 @@ impl Progress {
         });
     }
 
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,12 +1,13 @@
-//! A word as a shell reads it back.
+//! Writes a word so that a shell reads the same word.
 
-/// Quotes a word where a shell would read it otherwise.
+/// Quotes a word if a shell would read it differently without quotes.
 pub(crate) fn quote_for_shell(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte);
     if word.bytes().all(plain) {
         word.to_owned()
     } else if word.chars().any(|c| !is_shown(c)) {
-        // A character that is invisible, or reverses the line, is written as its number.
+        // A character that is invisible, or that reverses the direction of the line, is written as
+        // its number.
         let shown = word.chars().map(|c| match c {
             '\'' | '\\' => format!("\\{c}"),
             c if is_shown(c) => c.to_string(),
@@ -18,6 +19,7 @@ pub(crate) fn quote_for_shell(word: &str) -> String {
     }
 }
 
+/// Whether a terminal shows this character as itself.
 fn is_shown(c: char) -> bool {
     matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1
 }

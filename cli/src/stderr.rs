@@ -1,7 +1,7 @@
-//! Standard error, written by one thread, so that no caller waits for a slow reader: a pager that
-//! nobody scrolls must hold up neither a renewal nor the end of a command that lost its lock.
+//! Writes standard error from one thread, so that no caller waits for a slow reader. A pager that
+//! nobody scrolls must delay neither a renewal nor the end of a command that lost its lock.
 //!
-//! Lines that do not fit into the buffer are left out. Their number is printed in their place.
+//! Lines that do not fit into the queue are dropped. Their number is printed in their place.
 
 use std::{
     io::{self, Write},
@@ -11,17 +11,17 @@ use std::{
     time::Duration,
 };
 
-/// Bytes that may wait to be written: thousands of lines, and little memory.
+/// The most bytes that wait to be written: room for thousands of lines.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
 
-/// The longest wait for earlier lines to be written; only a reader that stands still makes it last
-/// that long.
+/// The longest wait until earlier lines are written. Only a stalled reader makes the wait that
+/// long.
 const CATCH_UP_LIMIT: Duration = Duration::from_millis(200);
 
-/// Time at the end of the process for the last lines to be written.
+/// The longest wait for the last lines at the end of the process.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// `None` where the system has no thread for it.
+/// The queue and its writer thread; `None` where the system refused the thread.
 static WRITER: LazyLock<Option<Arc<LineQueue>>> =
     LazyLock::new(|| LineQueue::start_writer(io::stderr()).ok());
 
@@ -41,27 +41,28 @@ pub(crate) fn queue_always(lines: &str) {
     }
 }
 
-/// Waits a moment until all queued lines are written, so that the caller's next output follows
-/// them. After one vain wait it waits no more until somebody reads again.
+/// Waits a moment until all queued lines are written, so that the next output of the caller follows
+/// them. After a wait that timed out, it returns at once until the reader has read something.
 pub(crate) fn catch_up() {
     if let Some(writer) = &*WRITER {
         writer.catch_up(CATCH_UP_LIMIT);
     }
 }
 
-/// The same at the end of the process, which can afford a longer wait.
+/// Waits until all queued lines are written, at the end of the process.
 pub(crate) fn write_rest() {
     if let Some(writer) = &*WRITER {
         writer.wait_until_written(FINISH_LIMIT);
     }
 }
 
-/// Writes at once. A standard error that cannot be written to must not end a command.
+/// Writes without the queue. An error is ignored: a standard error that cannot be written must not
+/// end a command.
 fn write_directly(lines: &str) {
     let _ = io::stderr().write_all(lines.as_bytes());
 }
 
-/// Log lines, one per write.
+/// The writer of log lines. It queues each line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogWriter;
 
@@ -76,7 +77,7 @@ impl Write for LogWriter {
     }
 }
 
-/// Lines that wait for the writer.
+/// The lines that wait for the writer thread.
 #[derive(Debug, Default)]
 struct LineQueue {
     state: Mutex<Queue>,
@@ -86,16 +87,16 @@ struct LineQueue {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: String,
-    /// The number of lines that did not fit after those.
+    /// The number of lines that were dropped after the waiting ones.
     left_out: usize,
     /// Whether the writer is writing lines now.
     writing: bool,
-    /// Whether a wait was in vain, and the reader has read nothing since.
+    /// Whether a wait timed out, and the writer has finished no write since.
     stalled: bool,
 }
 
 impl LineQueue {
-    /// Starts the writer's thread.
+    /// Starts a thread that writes queued lines to `out`.
     fn start_writer(mut out: impl Write + Send + 'static) -> io::Result<Arc<Self>> {
         let lines = Arc::new(Self::default());
         let written = Arc::clone(&lines);
@@ -103,9 +104,11 @@ impl LineQueue {
             .name("stderr".to_owned())
             .spawn(move || {
                 loop {
-                    // One write per line, so that another program's output comes between lines.
+                    // Each line is a write of its own, so that output of another program comes
+                    // between lines and not into one.
                     for line in written.take_queued().split_inclusive('\n') {
-                        // The reader may go away, and then nobody can be told.
+                        // An error is ignored: the reader has gone, and there is no other place for
+                        // a message.
                         let _ = out.write_all(line.as_bytes());
                     }
                     written.finish_write();
@@ -143,6 +146,7 @@ impl LineQueue {
         mem::take(&mut state.waiting)
     }
 
+    /// Records that the writer has written all lines that it took.
     fn finish_write(&self) {
         let mut state = self.lock_state();
         state.writing = false;
@@ -156,9 +160,9 @@ impl LineQueue {
         }
     }
 
-    /// Waits until all lines are written, and records a stall if the time is too short for that.
-    /// During a stall [`catch_up`](Self::catch_up) returns at once. The next finished write ends
-    /// the stall.
+    /// Waits until all lines are written. If that takes longer than `at_most`, the reader counts as
+    /// stalled, and [`catch_up`](Self::catch_up) returns at once. The next finished write ends the
+    /// stall.
     fn wait_until_written(&self, at_most: Duration) {
         let state = self.lock_state();
         let (mut state, waited) = self
@@ -168,17 +172,19 @@ impl LineQueue {
         state.stalled = waited.timed_out();
     }
 
+    /// Locks the state of the queue.
     fn lock_state(&self) -> MutexGuard<'_, Queue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Queue {
+    /// Whether the writer has something to write.
     fn has_more(&self) -> bool {
         !self.waiting.is_empty() || self.left_out > 0
     }
 
-    /// Queues a line with the number of dropped lines.
+    /// Queues a line with the number of dropped lines, if there are any.
     fn queue_left_out_count(&mut self) {
         let lines = mem::take(&mut self.left_out);
         if lines > 0 {
@@ -198,7 +204,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// Reads nothing while the other end of `stalled` exists.
+    /// A writer that blocks, as a stalled reader does, while the other end of `stalled` exists.
     struct Reader {
         stalled: Receiver<()>,
         read: Sender<String>,
@@ -227,7 +233,8 @@ mod tests {
     fn no_caller_waits_for_a_stalled_reader_and_dropped_lines_are_counted() {
         let (lines, release, heard) = stalled();
         let long = "x".repeat(MAX_QUEUED_BYTES / 4) + "\n";
-        // The writer has one line, three wait, the others do not fit.
+        // The writer has taken one line. Three long lines fit into the queue, and the others do
+        // not.
         lines.queue_or_drop("first\n");
         while !lines.lock_state().writing {
             thread::yield_now();
@@ -237,7 +244,7 @@ mod tests {
         }
         lines.queue_or_drop("short, and no sooner than what was left out\n");
         lines.queue_always("last words\n");
-        // This wait is in vain, and the only one.
+        // Only the first of these waits takes time: it finds the reader stalled.
         lines.catch_up(Duration::from_millis(1));
         lines.catch_up(LIMIT * 1000);
         drop(release);
@@ -256,7 +263,7 @@ mod tests {
         lines.queue_or_drop("first\n");
         drop(release);
         lines.wait_until_written(LIMIT);
-        // This line could never fit.
+        // This line is longer than the queue.
         lines.queue_or_drop(&"x".repeat(MAX_QUEUED_BYTES + 1));
         lines.wait_until_written(LIMIT);
         lines.queue_or_drop("again\n");

@@ -1,4 +1,4 @@
-//! Commands that a failure advises, completed by the flags that name the store of this call.
+//! Completes the commands that a failure advises with the flags that name the store of this call.
 
 use distlock::config::mask;
 
@@ -9,12 +9,13 @@ use crate::{
     shell_word::quote_for_shell,
 };
 
-/// Puts this call's `--backend` and `--config` into the commands that a failure advises: the
-/// library does not know them, and without them the advised command would look at another store. A
-/// password is not shown.
+/// Adds the `--backend` and `--config` of this call to the commands that a failure advises. The
+/// library does not know these flags, and without them the advised command would use another store.
+/// A password is masked.
 pub(crate) fn add_store_flags(failure: Failure, global: &Global) -> Failure {
     let flags = store_flags(global);
-    // A store names itself where it advises to migrate, as far as it can without its password.
+    // A store names itself when it advises to migrate, but without its password. Flags are needed
+    // only where that is not enough.
     let named_well = |url: &String| global.config.is_none() && mask(url) == *url;
     let says_more = !global.backend.last().is_some_and(named_well);
     let is_wrong = failure.code == code::CONFIG;
@@ -22,12 +23,14 @@ pub(crate) fn add_store_flags(failure: Failure, global: &Global) -> Failure {
         Some(rest) if rest.contains(&format!("look with `{INSPECT_COMMAND}")) => {
             format!("{rest}{flags}`")
         }
-        // Names and labels may hold anything, so only where no lock is spoken of.
+        // A lock name or a holder may contain any text, also one that looks like such a command. So
+        // only messages about a wrong configuration are changed, which contain neither.
         _ if is_wrong && says_more => complete_migrate_command(message, &flags),
         _ => message.to_owned(),
     })
 }
 
+/// Puts the flags into an advised `distlock migrate`.
 fn complete_migrate_command(message: &str, flags: &str) -> String {
     const COMMAND: &str = "`distlock migrate";
     let Some(start) = message.rfind(COMMAND) else {
@@ -40,6 +43,7 @@ fn complete_migrate_command(message: &str, flags: &str) -> String {
     }
 }
 
+/// The flags of this call that name its store, each after a space.
 fn store_flags(global: &Global) -> String {
     let config = global.config.as_ref().map(|path| path.to_string_lossy());
     let config = config.map(|path| format!(" --config {}", quote_for_shell(&path)));

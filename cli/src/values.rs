@@ -1,4 +1,4 @@
-//! Values on the command line.
+//! Parses values of the command line.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, time::Duration};
 
@@ -6,12 +6,12 @@ use distlock::{FencingToken, HolderLabel, LockName};
 
 use crate::exit::{Failure, Outcome};
 
-/// For clap: `5s`, `500ms`, `1m30s`, `2h`.
+/// Parses a duration such as `5s`, `500ms`, `1m30s` or `2h`, for clap.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     distlock::config::parse_duration(text).map_err(|error| error.message().to_owned())
 }
 
-/// For clap: a duration, or `0`, which needs no unit.
+/// Parses a duration or `0`, which needs no unit, for clap.
 pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -19,7 +19,7 @@ pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     parse_duration(text)
 }
 
-/// For clap: a fencing token.
+/// Parses a fencing token, for clap.
 pub(crate) fn parse_token(text: &str) -> Result<FencingToken, String> {
     let number: u64 = text
         .parse()
@@ -27,30 +27,30 @@ pub(crate) fn parse_token(text: &str) -> Result<FencingToken, String> {
     FencingToken::new(number).map_err(|error| error.message().to_owned())
 }
 
-/// For clap: an exit code.
+/// Parses an exit code, for clap.
 pub(crate) fn parse_exit_code(text: &str) -> Result<u8, String> {
     text.parse()
         .map_err(|_| "an exit code is a whole number from 0 to 255".to_owned())
 }
 
-/// For clap: a number per second.
+/// Parses a number per second, for clap.
 pub(crate) fn parse_rate(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| "a rate is a whole number, so many a second".to_owned())
 }
 
-/// For clap: a session of the gateway.
+/// Parses the id of a session with a gateway, for clap.
 pub(crate) fn parse_session(text: &str) -> Result<uuid::Uuid, String> {
     uuid::Uuid::try_parse(text)
         .map_err(|_| "a session is a UUID, as `distlock gateway lookup` shows it".to_owned())
 }
 
-/// The value of `--holder`.
+/// Checks the value of `--holder`.
 pub(crate) fn parse_holder(label: &str) -> Outcome<HolderLabel> {
     HolderLabel::new(label).map_err(|error| Failure::usage(format!("--holder: {error}")))
 }
 
-/// A lock name; a command line can carry bytes that are not UTF-8.
+/// Checks a lock name. A command line can contain bytes that are not UTF-8.
 pub(crate) fn parse_lock_name(name: &OsStr) -> Outcome<LockName> {
     Ok(LockName::from_bytes(name.as_bytes())?)
 }

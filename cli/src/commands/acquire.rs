@@ -69,11 +69,12 @@ impl Acquire {
         outcome
     }
 
+    /// Acquires the lock and prints its ticket.
     async fn acquire_and_print(self, name: &LockName, context: &Context, store: &Store) -> Outcome {
         let locker = store.locker();
         let capabilities = locker.capabilities();
         if !capabilities.tickets {
-            // The check comes before any wait: without a ticket nobody could release the lock.
+            // This is checked before any wait: without a ticket nobody could release the lock.
             let backend = capabilities.backend;
             return Err(Failure::new(
                 code::CONFIG,
@@ -102,8 +103,7 @@ impl Acquire {
             output::print_line(&ticket)
         };
         if let Err(failure) = printed {
-            // Without the ticket the lock is useless, so a closed pipe is a failure here, unlike
-            // elsewhere.
+            // Without its ticket the lock cannot be used, so here a closed pipe is a failure.
             let after = match locker.release_ticket(&ticket).await {
                 Ok(_) => "was released again",
                 Err(_) => "ends by itself after its TTL",

@@ -169,6 +169,7 @@ impl Bench {
     }
 }
 
+/// Parses a workload, for clap.
 fn workload_parser() -> impl clap::builder::TypedValueParser<Value = Choice> {
     let names = Workload::LOCKS.map(Workload::as_str);
     PossibleValuesParser::new(names.into_iter().chain(["cache", "counters", "takeover"])).try_map(
@@ -181,6 +182,7 @@ fn workload_parser() -> impl clap::builder::TypedValueParser<Value = Choice> {
     )
 }
 
+/// Parses a number of seconds, for clap.
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     text.parse::<f64>()
         .ok()

@@ -84,7 +84,7 @@ impl Compare {
             out: self.out,
         };
         let mut signals = Signals::catch()?;
-        // Servers and temporary files go away with the future, so a signal must drop it.
+        // Dropping the future removes servers and temporary files, so a signal drops it.
         let written = tokio::select! {
             written = Box::pin(compare::measure(wanted)) => written?,
             signal = signals.next_ending() => {
@@ -111,7 +111,7 @@ impl Compare {
     }
 }
 
-/// Prints the report itself, or the path of its files.
+/// Prints the report as JSON, or the path of its page.
 fn print_report(comparison: &Comparison, out: &Path, context: &Context) -> Outcome<()> {
     if context.wants_json() {
         output::print_json(comparison)

@@ -23,7 +23,8 @@ Examples:
 
 impl Completions {
     pub(crate) fn execute(self, mut tool: clap::Command) -> Outcome {
-        // The script goes to memory first: the generator panics when its writer fails.
+        // The script is generated in memory first, because the generator panics when its writer
+        // fails.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut tool, "distlock", &mut script);
         crate::output::print_bytes(&script)?;

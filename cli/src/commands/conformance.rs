@@ -106,13 +106,14 @@ impl Conformance {
             count(Status::Passed),
             count(Status::NotApplicable)
         ));
-        // A case that never ran must not look like one that passed.
+        // A case that did not run must not look like one that passed.
         if failed > 0 || results.len() != chosen.len() {
             return Ok(code::FAILED);
         }
         Ok(code::OK)
     }
 
+    /// Connects the suite to the store.
     async fn connect_subject(&self, target: &Target) -> Outcome<Subject> {
         let target = match self.over_records {
             true => target.clone().wrapped_by("kv+"),
@@ -121,8 +122,8 @@ impl Conformance {
         let first = drivers::open(&target).await?;
         let capabilities = first.backend().capabilities().clone();
         let within_process = capabilities.reach == Reach::Process;
-        // A private store (`memory:?private=true`) cannot be opened twice: the second one would be
-        // empty.
+        // A private store (`memory:?private=true`) cannot be opened twice: a second `open` would
+        // give an empty store.
         let shared = if within_process {
             Some(first)
         } else {
@@ -159,7 +160,7 @@ pub(crate) fn open_client(target: Target, shared: Option<Store>) -> OpeningClien
     })
 }
 
-/// The bar goes to standard error, and only to a terminal.
+/// A progress bar on standard error. It is shown only on a terminal.
 fn progress_bar(cases: usize) -> ProgressBar {
     let bar = ProgressBar::new(u64::try_from(cases).unwrap_or(u64::MAX));
     if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {elapsed} {msg}") {
@@ -169,6 +170,7 @@ fn progress_bar(cases: usize) -> ProgressBar {
     bar
 }
 
+/// The results as a table.
 fn result_table(results: &[CaseResult]) -> Table {
     let mut table = Table::new();
     table
@@ -179,8 +181,8 @@ fn result_table(results: &[CaseResult]) -> Table {
         let status = match result.status {
             Status::Passed => "passed",
             Status::NotApplicable => "n/a",
-            // `Failed`, and any variant that is added later: an unknown result never counts as
-            // passed.
+            // This covers `Failed`, and any variant that is added later: an unknown result must
+            // never count as passed.
             _ => "FAILED",
         };
         table.add_row([

@@ -1,14 +1,14 @@
-//! The process that holds locks for the conformance suite. Only the suite starts it.
+//! Runs the process that holds locks for the conformance suite. Only the suite starts it.
 
 use crate::{
     drivers,
     exit::{Failure, Outcome, code},
 };
 
-/// The first and only argument.
+/// The first and only argument of the process.
 pub(crate) const NAME: &str = "conformance-worker";
 
-/// Follows the orders on standard input until it ends.
+/// Follows the commands on standard input until it ends.
 pub(crate) async fn execute() -> Outcome {
     distlock_conformance::worker::run(|url: String| drivers::open(url))
         .await

@@ -60,7 +60,7 @@ impl Demo {
                 signal = signals.next_ending() => Ok(code_of_signal(signal.as_raw())),
             };
         }
-        // Only an explicit --backend: the configured store may serve other work.
+        // Only an explicit `--backend` is used, because the configured store may serve other work.
         let backend = if context.has_backend_flag() {
             Some(context.target(Sharing::Required)?)
         } else {
@@ -75,12 +75,13 @@ impl Demo {
         let play = Box::pin(crate::demo::play_scenes(backend, context.wants_json()));
         tokio::select! {
             played = play => exit_code_of(played),
-            // The future is dropped: its nodes are killed and its folder is removed.
+            // The future is dropped here: its nodes are killed and its folder is removed.
             signal = signals.next_ending() => Ok(code_of_signal(signal.as_raw())),
         }
     }
 }
 
+/// The exit code for the result of a demo.
 fn exit_code_of(played: anyhow::Result<bool>) -> Outcome {
     match played {
         Ok(true) => Ok(code::OK),

@@ -127,6 +127,7 @@ fn all_options(driver: &dyn Driver) -> impl Iterator<Item = &DriverOption> {
     own.iter().chain(common)
 }
 
+/// A verdict in the table.
 fn verdict_word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Pass => "pass",

@@ -1,4 +1,4 @@
-//! `distlock elect`: runs a command while leading, and stands again afterwards.
+//! `distlock elect`: runs a command while leading, and stands for election again afterwards.
 
 use std::{ffi::OsString, process::ExitStatus, time::Duration};
 
@@ -75,18 +75,19 @@ Examples:
   distlock elect scheduler --on-gain ./announce -- ./scheduler
   distlock inspect election/scheduler        (who leads)";
 
-/// The first and the longest pause after a command that ends by itself.
+/// The first and the longest pause before this candidate stands again, after a command that ended
+/// by itself.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// The longest time of the script that runs after a term.
+/// The longest time that the script after a term may take.
 const LOSS_SCRIPT_LIMIT: Duration = Duration::from_secs(30);
 
-/// The end of a term.
+/// How a term ended.
 enum TermEnd {
-    /// A signal asked this process to end, with this code.
+    /// A signal asked this process to end. It ends with this code.
     Signalled(u8),
     /// The command ended by itself, or could not be started.
     Over,
-    /// The seat was lost.
+    /// The lock of the leader was lost.
     Lost,
 }
 
@@ -99,7 +100,7 @@ impl Elect {
             Some(holder) => values::parse_holder(holder)?,
             None => HolderLabel::of_this_process(),
         };
-        // Signals are caught before any lock is held, so that no signal skips the release.
+        // Signals are caught before a lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
             store = context.open(Sharing::Required) => store?,
@@ -160,7 +161,8 @@ impl Elect {
         }
     }
 
-    /// Runs one term: the script, then the command, until either ends or the seat is lost.
+    /// Runs one term: the script of `--on-gain`, and then the command. It ends when one of them
+    /// ends or the lock is lost.
     async fn run_term(
         &self,
         locker: &Locker,
@@ -190,13 +192,13 @@ impl Elect {
             }
         }
         match supervised.run(guard, signals, &*clock).await {
-            // The lease had run out before the command could start: this process stood still.
+            // The lease expired before the command could start, because this process was stopped.
             Err(failure) if failure.code == code::LOST => Ok(TermEnd::Lost),
             end => Ok(term_end(end?, "the command")),
         }
     }
 
-    /// Runs the script after a term; no lock protects it any more.
+    /// Runs the script of `--on-loss` after a term. No lock protects it any more.
     async fn run_loss_script(
         &self,
         locker: &Locker,
@@ -227,15 +229,17 @@ impl Elect {
     }
 }
 
+/// The words that run a script with the shell.
 fn shell_words(script: &OsString) -> [OsString; 3] {
     ["/bin/sh".into(), "-c".into(), script.clone()]
 }
 
+/// Whether a command ended by itself with success.
 fn succeeded(end: End) -> bool {
     matches!(end, End::ByItself { status, .. } if status.success())
 }
 
-/// The end of a term, from the end of a command.
+/// How the term ended, computed from the end of the command.
 fn term_end(end: End, what: &str) -> TermEnd {
     match end {
         End::LockLost { asked_to_end: None } => TermEnd::Lost,
@@ -256,7 +260,7 @@ fn term_end(end: End, what: &str) -> TermEnd {
     }
 }
 
-/// Whether a term was long enough to start again with the shortest pause.
+/// Whether a term was so long that the next pause is the shortest one again.
 fn was_long(began: Moment, ended: Moment) -> bool {
     ended.since(began) >= PAUSES.1
 }

@@ -53,6 +53,7 @@ struct TokenOption {
 }
 
 impl TokenOption {
+    /// The token of `--token`, or that of the environment.
     fn get(&self) -> Outcome<FencingToken> {
         if let Some(token) = self.token {
             return Ok(token);
@@ -131,7 +132,7 @@ Examples:
 
 const VARIABLE: &str = "DISTLOCK_TOKEN";
 
-/// The place that remembers tokens: a file or the store.
+/// The memory of tokens: a file or the store.
 enum TokenMemory {
     File(FencedFile, LockName),
     Store(Store),
@@ -178,6 +179,7 @@ impl Fence {
 }
 
 impl MemoryOption {
+    /// Opens the file, or the store if no file was given.
     async fn open(&self, name: &LockName, context: &Context) -> Outcome<TokenMemory> {
         let Some(path) = &self.file else {
             return Ok(TokenMemory::Store(context.open(Sharing::Required).await?));
@@ -188,7 +190,7 @@ impl MemoryOption {
             ));
         }
         let file = FencedFile::open(path)?;
-        // The file holds the resource's name, so that two resources do not share one file.
+        // The file contains the name of the resource, so that two resources cannot share a file.
         match file.read()? {
             Some(whose) if whose != name.as_str().as_bytes() => Err(Failure::usage(format!(
                 "{} is for {:?}, not for {name:?}",
@@ -201,6 +203,7 @@ impl MemoryOption {
 }
 
 impl TokenMemory {
+    /// Lets a token through and remembers it, or refuses it.
     async fn admit(&self, name: &LockName, fence: &Shown) -> Outcome<()> {
         let admitted = match self {
             Self::File(file, name) => file.write(fence, name.as_str().as_bytes()),
@@ -212,6 +215,7 @@ impl TokenMemory {
         })
     }
 
+    /// The highest token that was seen, if there is one.
     async fn highest(&self, name: &LockName) -> Outcome<Option<Shown>> {
         Ok(match self {
             Self::File(file, _) => file.highest()?,
@@ -219,6 +223,7 @@ impl TokenMemory {
         })
     }
 
+    /// Forgets all tokens.
     async fn reset(&self, name: &LockName) -> Outcome<()> {
         match self {
             Self::File(file, _) => file.reset()?,
@@ -227,6 +232,7 @@ impl TokenMemory {
         Ok(())
     }
 
+    /// Closes the store.
     async fn close(self) {
         if let Self::Store(store) = self {
             store.close().await;
@@ -234,11 +240,13 @@ impl TokenMemory {
     }
 }
 
-/// A script knows only its token, so all holders of one token are the same to the gate.
+/// A fence state without an owner. A script knows only its token, so holders with the same token
+/// count as one.
 fn without_owner(token: FencingToken) -> Shown {
     Shown::new(token, Uuid::nil(), Epoch::new(""))
 }
 
+/// Prints whether a token would be let through. Fails if it would not.
 fn print_check(
     name: &LockName,
     token: FencingToken,

@@ -35,7 +35,8 @@ enum Action {
 }
 
 impl Gateway {
-    /// Whether the command runs a node, rather than sends an order to one.
+    /// Whether the command runs a node. The other commands send an order to a node, or mint a
+    /// token.
     pub(crate) const fn serves(&self) -> bool {
         matches!(self.action, Action::Run(_))
     }

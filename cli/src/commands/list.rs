@@ -26,7 +26,8 @@ Examples:
   distlock list
   distlock list order: --json     (one object a line, fields as in `inspect`)";
 
-/// Locks are read in pages of this size, so that a store with a million locks prints at once.
+/// The number of locks in one page. Locks are read in pages, so that a store with a million locks
+/// prints its first ones at once.
 const PAGE_SIZE: u32 = 500;
 
 impl List {
@@ -42,10 +43,10 @@ impl List {
     }
 }
 
-/// Prints all locks; as JSON, each page when it is read.
+/// Prints all locks. As JSON, each page is printed when it is read.
 async fn print_locks(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()> {
     let mut table = Table::new();
-    // A terminal gets a table of its width; a pipe gets one lock per line.
+    // A terminal gets a table of its width, and a pipe gets a line for each lock.
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
@@ -81,8 +82,8 @@ async fn print_locks(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()
         return Ok(());
     }
     if table.is_empty() {
-        // Scripts expect no output for an empty list; people need to know that they looked at the
-        // right store.
+        // Scripts expect no output for an empty list. People need to know that they asked the right
+        // store.
         match prefix {
             "" => output::print_message("no lock is held"),
             prefix => output::print_message(format_args!(

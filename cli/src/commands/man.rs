@@ -30,13 +30,15 @@ Examples:
   distlock man run | man -l -
   distlock man --dir ~/.local/share/man/man1";
 
+/// Removes the command `help` and those of its subcommands.
 fn without_help(command: clap::Command) -> clap::Command {
     command
         .disable_help_subcommand(true)
         .mut_subcommands(without_help)
 }
 
-/// Sets the synopsis to the one of `--help`: the generator's own lacks the `--` between arguments.
+/// Sets the synopsis to the usage line of `--help`. The one of the generator lacks the `--` between
+/// arguments.
 fn with_usage_of_help(mut command: clap::Command) -> clap::Command {
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim().to_owned();
@@ -45,14 +47,15 @@ fn with_usage_of_help(mut command: clap::Command) -> clap::Command {
         .mut_subcommands(with_usage_of_help)
 }
 
+/// The manual page of a command.
 fn render_page(command: &clap::Command) -> io::Result<String> {
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut text)?;
     Ok(split_notes_by_headings(&String::from_utf8_lossy(&text)))
 }
 
-/// Gives the sections below the options the headings that they have in `--help`, and keeps their
-/// lines unwrapped, since readers copy examples from them.
+/// Gives the text below the options the headings that it has in `--help`. Its lines stay unwrapped,
+/// because readers copy examples from them.
 fn split_notes_by_headings(page: &str) -> String {
     const BELOW: &str = "\n.SH EXTRA\n";
     let Some((above, below)) = page.split_once(BELOW) else {
@@ -96,9 +99,9 @@ fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
 
 impl Man {
     pub(crate) fn execute(self, mut tool: clap::Command) -> Outcome {
-        // Pages of `help` would repeat the others.
+        // The pages of `help` would repeat the others.
         tool = without_help(tool);
-        // This gives every command its full name and the global flags.
+        // This gives each command its full name and the global flags.
         tool.build();
         tool = with_usage_of_help(tool);
         if let Some(folder) = self.dir {

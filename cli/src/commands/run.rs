@@ -147,7 +147,7 @@ Examples:
   distlock run nightly --wait 10m -E 0 -- ./backup.sh
   distlock run report --every 1h -- ./report.sh     (cron on several hosts)";
 
-/// A wait of this length is not announced.
+/// A wait shorter than this is not announced.
 const SILENT_WAIT: Duration = Duration::from_secs(1);
 
 /// A command that runs once per period.
@@ -156,14 +156,15 @@ struct Period {
     every: Duration,
 }
 
-/// Whether the command runs in this process.
+/// Whether this process runs the command.
 enum Turn {
     Ours(Guard),
-    /// The command does not run, for this reason.
+    /// The command is not run here, for this reason.
     NotOurs(String),
 }
 
 impl Turn {
+    /// The job was started before within the period.
     fn already_started(name: &LockName, ago: Duration) -> Self {
         let ago = Duration::from_millis(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
         Self::NotOurs(format!("{name:?} was started {ago:?} ago"))
@@ -171,8 +172,9 @@ impl Turn {
 }
 
 impl Run {
-    /// Takes the name out of the words after `--`. Clap counts everything after the first `--` as
-    /// the command, but a name that starts with `-` needs a `--` before it.
+    /// Takes the name of the lock from the words after `--`, if it is not before them. Clap counts
+    /// everything after the first `--` as the command, but a name that starts with `-` needs a `--`
+    /// before it.
     fn take_name(&mut self) -> Result<OsString, Failure> {
         if let Some(name) = self.name.take() {
             return Ok(name);
@@ -192,7 +194,7 @@ impl Run {
     pub(crate) async fn execute(mut self, context: &Context) -> Outcome {
         let name = values::parse_lock_name(&self.take_name()?)?;
         check_kill_after(self.kill_after, self.ttl)?;
-        // Signals are caught before any lock is held, so that no signal skips the release.
+        // Signals are caught before a lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
             store = context.open(Sharing::Required) => store?,
@@ -259,6 +261,7 @@ impl Run {
         outcome
     }
 
+    /// Prepares the record of the starts of a job.
     fn period(&self, store: &Store, every: Duration) -> distlock::Result<Period> {
         let mut periodic = Periodic::new(store)?;
         if self.retry_failed {
@@ -267,8 +270,9 @@ impl Run {
         Ok(Period { periodic, every })
     }
 
-    /// Takes the lock. With a period it also records the start of the job under the lock. Then
-    /// [`Turn::NotOurs`] means that the job is not due, or that another process holds the lock.
+    /// Acquires the lock. With a period it also records the start of the job while it holds the
+    /// lock. [`Turn::NotOurs`] means that the job is not due, or that another process holds the
+    /// lock.
     async fn take_turn(
         &self,
         period: Option<&Period>,
@@ -282,8 +286,8 @@ impl Run {
         match periodic.due(name, *every).await {
             Ok(Due::Later { started }) => return Ok(Turn::already_started(name, started)),
             Ok(Due::Now) => {}
-            // The period is checked again under the lock, and the wait for the lock may outlast
-            // this error.
+            // The period is checked again under the lock, and this error may be over when the lock
+            // is granted.
             Err(error) if error.is_retryable() => {}
             Err(error) => return Err(error),
         }
@@ -304,7 +308,7 @@ impl Run {
         }
     }
 
-    /// Waits for the lock, and prints its holder when the wait takes longer than a moment.
+    /// Waits for the lock. Prints its holder when the wait takes longer than a moment.
     async fn acquire(
         &self,
         locker: &Locker,
@@ -355,8 +359,8 @@ impl Run {
 /// after the release.
 fn outcome_of(name: &LockName, end: Outcome<End>, released: &Released, now: Moment) -> Outcome {
     match (end, released) {
-        // The store gave the lock away while the lease had time left, and no renewal has noticed
-        // yet: the command ran on, and somebody else may have held the lock meanwhile.
+        // The store gave the lock to another holder while the lease had time left, and no renewal
+        // had noticed it yet. The command went on, and two holders may have existed meanwhile.
         (Ok(End::ByItself { held_until, .. }), Released::AlreadyLost(reason))
             if now < held_until =>
         {
@@ -365,9 +369,9 @@ fn outcome_of(name: &LockName, end: Outcome<End>, released: &Released, now: Mome
             ));
             Ok(code::LOST)
         }
-        // Until its deadline a lease belongs to its holder alone. A lease that ran out after the
-        // command's end, while no release reached the store, does not make the command's work
-        // unsafe.
+        // A lease belongs to its holder alone until its deadline. Here the lease expired after the
+        // end of the command, because no release reached the store. The work of the command was
+        // safe.
         (Ok(End::ByItself { status, .. }), Released::AlreadyLost(reason)) => {
             output::print_message(format_args!(
                 "warning: {name:?} could not be released and has ended by itself, after the \

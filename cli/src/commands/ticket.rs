@@ -7,10 +7,10 @@ use distlock::Ticket;
 use crate::exit::{Failure, Outcome};
 
 const VARIABLE: &str = "DISTLOCK_TICKET";
-/// Reading stops here: a ticket is far shorter.
+/// The most bytes that are read: a ticket is far shorter.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// The ticket in `DISTLOCK_TICKET` or on standard input, plain or in the JSON of `acquire`.
+/// Reads the ticket from `DISTLOCK_TICKET` or standard input, plain or in the JSON of `acquire`.
 pub(super) fn read_ticket() -> Outcome<Ticket> {
     let text = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => text,
@@ -24,6 +24,7 @@ pub(super) fn read_ticket() -> Outcome<Ticket> {
     parse_ticket(text.trim())
 }
 
+/// Reads standard input, unless it is a terminal.
 fn read_stdin() -> Outcome<String> {
     let input = std::io::stdin();
     if input.is_terminal() {
@@ -37,6 +38,7 @@ fn read_stdin() -> Outcome<String> {
         .map_err(|_| Failure::usage("the ticket on standard input is not UTF-8"))
 }
 
+/// Parses a ticket, plain or in JSON.
 fn parse_ticket(text: &str) -> Outcome<Ticket> {
     if text.is_empty() {
         return Err(Failure::usage(format!(

@@ -1,4 +1,5 @@
-//! The cost of a client itself: bytes on the wire, and memory of a process that only locks.
+//! Measures what a client itself costs: bytes on the wire, and the memory of a process that does
+//! nothing but lock.
 
 use std::{process::Stdio, time::Duration};
 
@@ -12,11 +13,12 @@ use super::{
 };
 use crate::{exit::Outcome, figures::as_f64, limits};
 
-/// Callers in the process whose memory is measured.
+/// The number of callers in the process whose memory is measured.
 const CALLERS: u32 = 64;
 
 impl ComparisonRun {
-    /// Bytes per cycle, for servers that this run started: their clients connect through a counter.
+    /// Measures bytes per cycle on servers that this run started: the client connects to them
+    /// through a counter.
     pub(super) async fn measure_traffic(&mut self) -> Outcome<()> {
         self.progress.begin_part("counting bytes");
         let time = self.plan.time;
@@ -31,7 +33,7 @@ impl ComparisonRun {
         .await
     }
 
-    /// Peak memory of a process with many callers.
+    /// Measures the peak memory of a process with many callers.
     pub(super) async fn measure_memory(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring a process of its own");
         let time = self.plan.time.max(Duration::from_millis(500));
@@ -48,12 +50,13 @@ impl ComparisonRun {
     }
 }
 
+/// Counts the bytes of a round of one caller.
 async fn traffic_round(wire: CountedConnection, time: Duration) -> anyhow::Result<RoundResult> {
     let (store, counter) = wire.open().await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     let arm = Arm::new("traffic", subject);
-    // A first round opens connections and prepares statements.
+    // A first round opens connections and prepares statements, so that the counted round does not.
     workload_round(
         &arm,
         Workload::Uncontended,
@@ -88,13 +91,14 @@ async fn traffic_round(wire: CountedConnection, time: Duration) -> anyhow::Resul
     })
 }
 
-/// Runs many callers in a process of this very program and reads its memory from outside.
+/// Runs many callers in a process of this very program, and reads the memory of that process.
 async fn memory_round(url: &str, time: Duration) -> std::io::Result<RoundResult> {
     let mut process = tokio::process::Command::new(std::env::current_exe()?)
         .args(["bench", "--workload", "independent", "--rounds", "1"])
         .args(["--concurrency", &CALLERS.to_string()])
         .args(["--seconds", &time.as_secs_f64().to_string()])
-        // The URL is no flag, because it may hold a secret.
+        // The URL may hold a secret, and every user can read arguments, so it is passed as a
+        // variable.
         .env("DISTLOCK_BACKEND", url)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -104,7 +108,7 @@ async fn memory_round(url: &str, time: Duration) -> std::io::Result<RoundResult>
     let id = process.id().unwrap_or_default();
     let mut peak = 0.0_f64;
     loop {
-        // The peak so far.
+        // `VmHWM` is the peak so far. The last reading before the end is the result.
         if let Some(kib) = limits::memory_kib(id, "VmHWM:") {
             peak = peak.max(as_f64(kib));
         }

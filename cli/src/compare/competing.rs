@@ -1,4 +1,4 @@
-//! One lock that several processes want: the share of each, and its longest wait.
+//! Measures one lock that several processes want: the share of each, and the longest wait.
 
 use std::{process::Stdio, time::Duration};
 
@@ -12,12 +12,12 @@ use crate::{exit::Outcome, figures::as_f64};
 
 const PROCESSES: usize = 4;
 
-/// The time for which each process keeps the lock: long enough that a process that starts or ends a
-/// moment before the others has no advantage.
+/// The time for which each process keeps the lock. It is long, so that a process that starts or
+/// ends a moment before the others has no advantage.
 const HOLD: Duration = Duration::from_millis(10);
 
 impl ComparisonRun {
-    /// Processes of this very program that compete for one lock, in rounds.
+    /// Measures processes of this very program that compete for one lock, in rounds.
     pub(super) async fn measure_competition(&mut self) -> Outcome<()> {
         self.progress
             .begin_part("counting how often each process gets the lock");
@@ -25,7 +25,7 @@ impl ComparisonRun {
         let key = format!("processes-{PROCESSES}");
         let expected = time + Duration::from_secs(10);
         self.interleave(&key, self.plan.rounds, expected, |store, _| {
-            // A store of one process has no competing processes.
+            // A store that lives in one process has no competing processes.
             let reach = store.store.lock().capabilities().reach;
             let url = (reach != Reach::Process).then(|| store.target.reveal_url())?;
             Some(async move {
@@ -38,6 +38,7 @@ impl ComparisonRun {
     }
 }
 
+/// Runs all processes for one round, and computes its figures.
 async fn competition_round(url: &str, time: Duration) -> Result<RoundResult> {
     let name = format!("bench:processes:{:08x}", fastrand::u32(..));
     let all = (0..PROCESSES).map(|_| run_competitor(url, &name, time));
@@ -60,13 +61,14 @@ async fn competition_round(url: &str, time: Duration) -> Result<RoundResult> {
     })
 }
 
-/// The share of one process.
+/// The figures of one process.
 struct CompetitorResult {
     cycles: u64,
-    /// The longest time from the request for the lock to the answer of its release.
+    /// The longest time from the request for the lock until the answer to its release.
     longest: Duration,
 }
 
+/// Runs one process of `distlock bench`, and reads its report.
 async fn run_competitor(url: &str, name: &str, time: Duration) -> Result<CompetitorResult> {
     let output = tokio::process::Command::new(std::env::current_exe()?)
         .args([
@@ -80,7 +82,8 @@ async fn run_competitor(url: &str, name: &str, time: Duration) -> Result<Competi
         .args(["--concurrency", "1", "--name", name])
         .args(["--hold", &format!("{}ms", HOLD.as_millis())])
         .args(["--seconds", &time.as_secs_f64().to_string()])
-        // The URL is no flag, because it may hold a secret.
+        // The URL may hold a secret, and every user can read arguments, so it is passed as a
+        // variable.
         .env("DISTLOCK_BACKEND", url)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
@@ -97,7 +100,7 @@ async fn run_competitor(url: &str, name: &str, time: Duration) -> Result<Competi
         .samples
         .first()
         .context("a process without a round")?;
-    // The engine gives every caller one cycle at least.
+    // The measuring engine runs at least one cycle for every caller.
     ensure!(sample.cycles() > 0, "a process without a cycle");
     Ok(CompetitorResult {
         cycles: sample.cycles(),

@@ -1,25 +1,25 @@
-//! CPU time that other processes use while a round runs.
+//! Measures the CPU time that other processes use while a round runs.
 //!
-//! It adds up the processor time of this process and of all processes that it started, the servers
-//! among them, and subtracts that from what the machine spent. A process that ended is counted by
-//! its parent, which has waited for it. Servers that were given with `--backend` and run on this
-//! machine are others: this run cannot tell them from the rest.
+//! The time of this process and of all processes that it started, the servers among them, is
+//! subtracted from the busy time of the machine. A process that has ended is counted by its parent,
+//! which has waited for it. A server that was given with `--backend` and runs on this machine
+//! counts as another process: this run cannot tell it from the rest.
 
 use std::{collections::BTreeMap, fs};
 
 use distlock_report::compare::RoundLoad;
 use serde::{Deserialize, Serialize};
 
-/// Processor time since some moment, in ticks of the kernel.
+/// Processor time between two readings, in ticks of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CpuTicks {
     /// Ticks of all processors, idle ones included.
     all: u64,
-    /// Ticks that other programs used, or other machines on the same host.
+    /// Ticks that other programs used, or other virtual machines on the same host.
     others: u64,
 }
 
-/// The counters at one moment.
+/// The counters of the kernel at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     all: u64,
@@ -28,14 +28,14 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads the counters now; `None` where the system has none of them.
+    /// Reads the counters now; `None` where the system does not have them.
     pub(super) fn now() -> Option<Self> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
         let (all, spent) = parse_machine_ticks(&stat)?;
         let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| {
             let entry = entry.ok()?;
             let id = entry.file_name().to_str()?.parse().ok()?;
-            // A process that ends meanwhile is counted by its parent.
+            // A process that has just ended is counted by its parent.
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
             parse_process(id, &stat)
         });
@@ -43,7 +43,7 @@ impl Reading {
         Some(Self { all, spent, ours })
     }
 
-    /// The ticks from this moment to a later one.
+    /// The ticks between this reading and a later one.
     pub(super) fn ticks_until(self, later: Self) -> CpuTicks {
         let all = later.all.saturating_sub(self.all);
         let spent = later.spent.saturating_sub(self.spent);
@@ -55,8 +55,8 @@ impl Reading {
     }
 }
 
-/// Ticks of all processors, and those of them that were not idle. Ticks of guests are part of
-/// `user`.
+/// Parses the ticks of all processors, and those of them that were not idle. The ticks of guests
+/// are left out, because they are part of `user` already.
 fn parse_machine_ticks(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line
@@ -77,7 +77,7 @@ struct Process {
     spent: u64,
 }
 
-/// Parses one line; the process's name is in brackets and may hold anything.
+/// Parses the `stat` line of a process. The name in brackets may contain any text.
 fn parse_process(id: u32, stat: &str) -> Option<Process> {
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
@@ -89,7 +89,7 @@ fn parse_process(id: u32, stat: &str) -> Option<Process> {
     })
 }
 
-/// Ticks of a process and of everything that descends from it.
+/// The ticks of a process and of all its descendants.
 fn ticks_of_family(root: u32, all: &[Process]) -> u64 {
     let mut members = vec![root];
     let mut spent = 0;
@@ -105,18 +105,20 @@ fn ticks_of_family(root: u32, all: &[Process]) -> u64 {
     spent
 }
 
-/// The rounds of all stores together.
+/// The processor time of each round, summed over all stores.
 #[derive(Debug, Default)]
 pub(super) struct Loads(BTreeMap<(String, u32), CpuTicks>);
 
 impl Loads {
+    /// Adds the time of one store in one round.
     pub(super) fn add(&mut self, experiment: &str, round: u32, cpu: CpuTicks) {
         let sum = self.0.entry((experiment.to_owned(), round)).or_default();
         sum.all += cpu.all;
         sum.others += cpu.others;
     }
 
-    /// Figures per round. A round that is too short for the kernel's ticks is left out.
+    /// The share of other processes in each round. A round that is too short for the ticks of the
+    /// kernel is left out.
     pub(super) fn into_rounds(self) -> Vec<RoundLoad> {
         self.0
             .into_iter()
@@ -135,7 +137,7 @@ impl Loads {
     }
 }
 
-/// The fewest ticks of a round that counts: one tick more or less is then 5 % at most.
+/// A round needs at least so many ticks: one tick is then 5 % of it at most.
 const MIN_TICKS: u64 = 20;
 
 #[cfg(test)]
@@ -172,7 +174,7 @@ mod tests {
     #[test]
     fn the_share_of_other_processes_is_computed_per_round() {
         let at = |all, spent, ours| Reading { all, spent, ours };
-        // 100 ticks: 60 of them not idle, 35 of those ours.
+        // Of 100 ticks 60 are not idle, and 35 of those are ours.
         let cpu = at(1000, 300, 200).ticks_until(at(1100, 360, 235));
         assert_eq!(
             cpu,
@@ -183,7 +185,7 @@ mod tests {
         );
         let mut loads = Loads::default();
         loads.add("wakeup", 0, cpu);
-        // The turn of another store in the same round.
+        // Another store ran in the same round.
         loads.add(
             "wakeup",
             0,
@@ -198,8 +200,8 @@ mod tests {
         assert!((rounds[0].others_percent - 12.5).abs() < 1e-9, "{rounds:?}");
     }
 
-    /// The kernel counts the machine's time by ticks and a process's time exactly, so the two rise
-    /// at different moments.
+    /// The kernel counts the time of the machine in ticks and the time of a process exactly, so the
+    /// two rise at different moments.
     #[test]
     fn the_time_of_this_very_process_is_counted() {
         let before = Reading::now().unwrap();

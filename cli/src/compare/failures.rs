@@ -1,5 +1,5 @@
-//! Faults of a holder and of servers, and the time until locks work again. Only servers that this
-//! command started are broken.
+//! Injects faults into a holder and into servers, and measures the time until locks work again.
+//! Only servers that this command started are broken.
 
 use std::time::Duration;
 
@@ -19,19 +19,20 @@ use super::{
 };
 use crate::exit::{Failure, Outcome, code};
 
-/// The TTL of every lock here.
+/// The TTL of each lock here.
 const TTL: Duration = Duration::from_secs(4);
 
 /// The deadline of each step.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The time for which a server is away or paused.
+/// The time between the kill of a server and its restart.
 const DOWN_TIME: Duration = Duration::from_secs(1);
+/// The time for which a server is paused: longer than the lease.
 const PAUSED_TIME: Duration = Duration::from_secs(7);
 
 impl ComparisonRun {
-    /// Plays every scenario on every store that this run started, all stores at once: scenarios
-    /// mostly wait.
+    /// Plays each scenario on all stores that this run started. All stores run at the same time,
+    /// because a scenario mostly waits.
     pub(super) async fn run_scenarios(&mut self) -> Outcome<()> {
         for kind in ScenarioKind::ALL {
             let stage: Vec<_> = self
@@ -63,17 +64,19 @@ impl ComparisonRun {
     }
 }
 
+/// Whether a scenario can be played on a store.
 fn can_play(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
     match (kind, &store.server) {
-        // A process that is killed needs a store that outlives it.
+        // The holder is a process of its own, so the store must be shared by processes.
         (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
         (_, None) => false,
-        // A group must go on without one of its servers, so only the loss of a leader is played on
-        // it; a single server cannot go on.
+        // Only the loss of a leader is played on a group of servers, which must go on without one
+        // of them. A single server cannot go on, so the other faults are played on it.
         (kind, Some(server)) => is_group(server) == (kind == ScenarioKind::LeaderLost),
     }
 }
 
+/// Whether several servers stand in for each other.
 const fn is_group(server: &Server) -> bool {
     matches!(
         server,
@@ -81,6 +84,7 @@ const fn is_group(server: &Server) -> bool {
     )
 }
 
+/// Plays one scenario on one store, and records it.
 async fn play_scenario(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenario {
     let mut stage = ScenarioRun {
         start: SystemClock.now(),
@@ -114,7 +118,7 @@ async fn play_scenario(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenar
     stage.finish()
 }
 
-/// One scenario while it is recorded.
+/// A scenario while it is recorded.
 struct ScenarioRun {
     start: Moment,
     name: String,
@@ -123,16 +127,17 @@ struct ScenarioRun {
 }
 
 impl ScenarioRun {
+    /// A moment in milliseconds from the start of the scenario.
     fn as_ms(&self, at: Duration) -> f64 {
         at.saturating_sub(self.start.since_boot()).as_secs_f64() * 1e3
     }
 
-    /// Milliseconds from the start of the scenario to the present.
+    /// The present moment, in milliseconds from the start of the scenario.
     fn now_ms(&self) -> f64 {
         self.as_ms(SystemClock.now().since_boot())
     }
 
-    /// A process holds the lock, is killed, and a waiting client gets the lock.
+    /// Plays this: a process holds the lock and is killed, and a waiting client gets the lock.
     async fn play_holder_killed(&mut self, store: &StoreUnderTest) -> Outcome<()> {
         let workers = store.workers()?;
         let mut worker = Worker::start(&workers).await.map_err(unavailable)?;
@@ -156,7 +161,8 @@ impl ScenarioRun {
         Ok(())
     }
 
-    /// A client holds, another one waits, the server is broken and comes back.
+    /// Plays this: a client holds the lock and another one waits, while the server is broken and
+    /// comes back.
     async fn play_server_broken(
         &mut self,
         kind: ScenarioKind,
@@ -183,7 +189,7 @@ impl ScenarioRun {
             .await
             .map_err(unavailable)?
             .map(|at| self.as_ms(at) - fault);
-        // Long enough for a loss to be reported.
+        // This is long enough for a loss to be reported.
         pause(TTL).await;
         let kept = guard.is_valid();
         self.scenario.holder_kept = Some(kept);
@@ -203,14 +209,16 @@ impl ScenarioRun {
             }
             self.record_hold("next", next.token, next.from, next.until);
         }
-        // A client that cannot reach the server yet closes in its own time.
+        // A client that cannot reach its server yet may take long to close, so the wait has a
+        // limit.
         for store in [holder, waiter] {
             within(Duration::from_secs(5), store.close()).await;
         }
         Ok(())
     }
 
-    /// Another lock of the same server.
+    /// The name of another lock that the same server decides about. In a cluster it is searched
+    /// for.
     async fn another_lock_of_same_server(
         &self,
         store: &StoreUnderTest,
@@ -231,6 +239,7 @@ impl ScenarioRun {
         }
     }
 
+    /// Records the fault.
     fn record_fault(&mut self, from: f64, label: &str, until: f64) {
         self.scenario.fault = Some(Interval {
             from,
@@ -239,6 +248,7 @@ impl ScenarioRun {
         });
     }
 
+    /// Records the time in which a client believed to hold the lock.
     fn record_hold(&mut self, who: &str, token: u64, from: Duration, until: Duration) {
         self.holds.push(Hold {
             lock: self.name.clone(),
@@ -249,6 +259,7 @@ impl ScenarioRun {
         });
     }
 
+    /// Checks the recorded holds, and turns them into lanes.
     fn finish(mut self) -> Scenario {
         self.scenario.broken = check(&self.holds).err();
         for hold in &self.holds {
@@ -266,6 +277,7 @@ impl ScenarioRun {
     }
 }
 
+/// The label of the fault in the figure.
 fn fault_label(kind: ScenarioKind, store: &StoreUnderTest) -> &'static str {
     match (kind, &store.server) {
         (ScenarioKind::ServerPaused, _) => "server stands still",
@@ -275,13 +287,15 @@ fn fault_label(kind: ScenarioKind, store: &StoreUnderTest) -> &'static str {
     }
 }
 
+/// A lock name that no other scenario uses.
 fn random_name() -> String {
     format!("bench:failure:{:08x}", fastrand::u32(..))
 }
 
-/// The cluster's server that has the key of a held lock.
+/// The index of the server in the cluster that has the key of a held lock.
 fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
-    // Keys hold the encoded name; its last part has letters and digits only.
+    // A key contains the encoded name of its lock. The last part of our names has only letters and
+    // digits, which are not encoded.
     let last = name.rsplit(':').next().unwrap_or(name);
     let pattern = format!("*{last}*");
     let key = cluster.nodes.iter().find_map(|node| {
@@ -293,7 +307,7 @@ fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
     cluster.primary_of(&key.with_context(|| format!("no server has a key of {name}"))?)
 }
 
-/// Breaks the server, and returns the moment when it was back.
+/// Breaks the server of a store, and answers the moment when it was back; `None` without a server.
 async fn break_server(
     kind: ScenarioKind,
     store: &mut StoreUnderTest,
@@ -302,7 +316,8 @@ async fn break_server(
     let Some(mut server) = store.server.take() else {
         return Ok(None);
     };
-    // Killing and starting block this thread; the other stores go on meanwhile.
+    // Killing and starting a server block their thread, so they get one of their own. The other
+    // stores go on.
     let name = name.to_owned();
     let broken = tokio::task::spawn_blocking(move || {
         let result = inject_fault(kind, &mut server, &name);
@@ -314,6 +329,7 @@ async fn break_server(
     Ok(Some(SystemClock.now().since_boot()))
 }
 
+/// Injects the fault: pauses the server for a while, or kills it. A single server is started again.
 fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<()> {
     if kind == ScenarioKind::ServerPaused {
         match server {
@@ -364,6 +380,7 @@ fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<(
     Ok(())
 }
 
+/// Blocks this thread while the server is paused.
 #[expect(
     clippy::disallowed_methods,
     reason = "a thread of its own for a server that stands still"
@@ -372,6 +389,7 @@ fn wait_while_paused() {
     std::thread::sleep(PAUSED_TIME);
 }
 
+/// Blocks this thread while the server is down.
 #[expect(
     clippy::disallowed_methods,
     reason = "a thread of its own for a server that is away"
@@ -380,15 +398,15 @@ fn wait_while_down() {
     std::thread::sleep(DOWN_TIME);
 }
 
-/// The times that the waiting client saw.
+/// The times at which the waiting client held the lock.
 struct Next {
     token: u64,
     from: Duration,
     until: Duration,
 }
 
-/// Waits for the lock, holds it for a moment, and releases it. It asks again after errors, since
-/// the server may be away.
+/// Waits for the lock, holds it for a moment, and releases it. After an error it asks again,
+/// because the server may be down.
 fn spawn_next(locker: &Locker, name: &str) -> tokio::task::JoinHandle<Outcome<Next>> {
     let (locker, name) = (locker.clone(), name.to_owned());
     tokio::spawn(async move {
@@ -415,18 +433,18 @@ fn spawn_next(locker: &Locker, name: &str) -> tokio::task::JoinHandle<Outcome<Ne
     })
 }
 
-/// The moment when the guard reported its loss.
+/// Waits until the guard reports its loss, and answers that moment.
 async fn wait_for_loss(watch: LockWatch) -> Duration {
     let _ = watch.ended().await;
     SystemClock.now().since_boot()
 }
 
-/// The first moment from now on when this lock can be taken and released, by a client that tries
-/// all the time.
+/// Tries all the time to acquire this lock, and answers the first moment at which it was granted;
+/// `None` if that did not happen in time.
 fn spawn_usable(opener: &Opener, name: String) -> tokio::task::JoinHandle<Option<Duration>> {
     let opener = opener.clone();
     tokio::spawn(async move {
-        // The fault must come first: a success before it means nothing.
+        // The fault must come first, because a success before it would count.
         pause(Duration::from_millis(300)).await;
         let start = SystemClock.now();
         let client = loop {
@@ -451,6 +469,7 @@ fn spawn_usable(opener: &Opener, name: String) -> tokio::task::JoinHandle<Option
     })
 }
 
+/// The failure for an error of a store.
 fn unavailable(error: impl std::fmt::Display) -> Failure {
     Failure::new(code::UNAVAILABLE, error.to_string())
 }

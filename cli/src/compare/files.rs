@@ -1,4 +1,4 @@
-//! The files of the report.
+//! Writes the files of the report.
 
 use std::{fs, io, path::Path};
 
@@ -7,7 +7,7 @@ use distlock_report::{Comparison, render};
 
 use crate::exit::{Failure, Outcome};
 
-/// Renders the pages again from a report's data.
+/// Renders the pages again from the data of a report.
 pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<Comparison> {
     let data = fs::read(json)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path_excerpt(json))))?;
@@ -22,7 +22,7 @@ pub(crate) fn render_again(json: &Path, out: &Path) -> Outcome<Comparison> {
     Ok(comparison)
 }
 
-/// Creates the folder for the report, before anything is measured.
+/// Creates the folder for the report. This happens before anything is measured.
 pub(super) fn make_folder(out: &Path) -> Outcome<()> {
     fs::create_dir_all(out).map_err(|error| {
         Failure::usage(format!(
@@ -32,7 +32,7 @@ pub(super) fn make_folder(out: &Path) -> Outcome<()> {
     })
 }
 
-/// Writes a whole file; the error names the file.
+/// Writes a whole file. An error names the file.
 pub(super) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     fs::write(path, content).map_err(|error| {
         io::Error::new(
@@ -42,11 +42,12 @@ pub(super) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> io::Result<(
     })
 }
 
-/// The three forms of the report.
+/// Writes the three forms of the report, and the figure for a README.
 pub(super) fn write_report(out: &Path, comparison: &Comparison) -> io::Result<()> {
     let mut json = serde_json::to_vec_pretty(comparison)?;
     json.push(b'\n');
-    // The pages are rendered from the file's own figures, to the last digit.
+    // The pages are rendered from the data that was written, so that rendering them again from the
+    // file gives the same pages.
     let comparison: &Comparison = &serde_json::from_slice(&json)?;
     write_file(&out.join("report.json"), json)?;
     write_file(&out.join("report.html"), render::html(comparison))?;

@@ -1,14 +1,14 @@
-//! The reason for each figure that is missing.
+//! Gives a reason for each missing figure.
 
 use distlock_report::compare::{Figure, Measure};
 
 use super::stores::StoreUnderTest;
 
-/// Store, experiment, and the reason why there is no figure.
+/// The key of a store, an experiment, and the reason why the store has no figure there.
 pub(super) type Missing = (String, String, String);
 
-/// Gives the reason wherever other stores have a figure and a store has none, because it stopped
-/// answering or failed in that experiment.
+/// Adds the reason wherever a store has no figure and another store has one: the store stopped
+/// answering, or it failed in that experiment.
 pub(super) fn fill_gaps(
     figures: &mut Vec<Figure>,
     stores: &[StoreUnderTest],

@@ -1,4 +1,4 @@
-//! Growth: the same cycle while more and more other locks are held.
+//! Measures growth: the same cycle while more and more other locks are held.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,13 +15,14 @@ use super::{
 };
 use crate::exit::Outcome;
 
-/// Long enough for the rounds, short enough that a killed run leaves nothing for long.
+/// The TTL of the idle locks: long enough for all rounds, and short enough that a killed run does
+/// not leave them for long.
 const TTL_MS: u64 = 15 * 60_000;
 
-/// Locks that are taken at a time.
+/// The most acquires or releases in flight.
 const MAX_IN_FLIGHT: usize = 256;
 
-/// The holder of one store's idle locks.
+/// The idle locks that one client holds in one store.
 struct IdleLocks {
     store: Store,
     run: u32,
@@ -29,7 +30,7 @@ struct IdleLocks {
 }
 
 impl ComparisonRun {
-    /// One caller's cycles beside this number of idle locks, in rounds.
+    /// Measures the cycles of one caller beside each number of idle locks, in rounds.
     pub(super) async fn measure_idle(&mut self) -> Outcome<()> {
         let mut fillers: Vec<Option<IdleLocks>> = self.stores.iter().map(|_| None).collect();
         let mut arms = Vec::new();
@@ -92,7 +93,8 @@ impl ComparisonRun {
         Ok(())
     }
 
-    /// Makes a store hold this number of idle locks, unless all of its rounds beside them are done.
+    /// Makes a store hold this number of idle locks, unless all rounds beside them were kept from
+    /// an earlier run.
     async fn fill_store(
         &self,
         at: usize,
@@ -121,6 +123,7 @@ impl ComparisonRun {
 }
 
 impl IdleLocks {
+    /// Acquires more locks until this number is held.
     async fn fill(&mut self, size: u32) -> distlock::Result<()> {
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let mut taking = JoinSet::new();
@@ -142,6 +145,7 @@ impl IdleLocks {
         Ok(())
     }
 
+    /// Releases all locks, and closes the client.
     async fn release_all(self) {
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let mut giving = JoinSet::new();
@@ -158,6 +162,7 @@ impl IdleLocks {
     }
 }
 
+/// Acquires one idle lock; `None` if another client holds it.
 async fn acquire_idle(lock: Arc<dyn DistLock>, name: LockName) -> distlock::Result<Option<Lease>> {
     let owner = OwnerId::new();
     let request = AcquireRequest::new(

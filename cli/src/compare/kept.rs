@@ -1,4 +1,4 @@
-//! The samples so far, one file each, so that an interrupted run goes on where it stopped.
+//! Keeps the samples, one file each, so that an interrupted run can go on where it stopped.
 
 use std::{
     fs, io,
@@ -31,7 +31,8 @@ struct Header {
 const HEADER: &str = "run.json";
 
 impl SampleFolder {
-    /// The samples of `out`: those of an interrupted run of the same plan and stores, or none.
+    /// Opens the samples in `out`: those of an interrupted run with the same plan and stores, or an
+    /// empty folder.
     pub(super) fn open(out: &Path, plan: &Plan, stores: Vec<(String, String)>) -> Outcome<Self> {
         let kept = Self {
             folder: out.join("samples"),
@@ -62,7 +63,7 @@ impl SampleFolder {
         Ok(kept)
     }
 
-    /// Marks the run as finished: the next run starts anew.
+    /// Marks the run as finished. The next run then starts from the beginning.
     pub(super) fn finish(&self) -> io::Result<()> {
         let Some(mut header) = self.load::<Header>(HEADER) else {
             return Ok(());
@@ -77,7 +78,7 @@ impl SampleFolder {
         serde_json::from_slice(&text).ok()
     }
 
-    /// Writes a file in one step, so that no file is ever half written.
+    /// Writes a file and renames it into its place, so that no file is ever half written.
     pub(super) fn save<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
         let unfinished = self.folder.join(format!("{name}.unfinished"));
         write_file(&unfinished, serde_json::to_vec(value)?)?;

@@ -1,4 +1,4 @@
-//! The kick-out flow, measured as `distlock bench --workload takeover` does it.
+//! Measures the kick-out flow as `distlock bench --workload takeover` does.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{
     takeover::{self, Load, ROUTES, SharedStore},
 };
 
-/// Time for starting nodes, for the first logins and for closing.
+/// The extra time of a round for starting nodes, for the first logins, and for closing.
 const EXTRA_TIME: Duration = Duration::from_secs(30);
 
 impl ComparisonRun {
-    /// Takeovers one after the other, then as many as possible, in rounds.
+    /// Measures takeovers one after the other, and then as many as possible, in rounds.
     pub(super) async fn measure_kick_out(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring the kick-out flow");
         let (rounds, accounts, time) = (self.plan.rounds, self.plan.accounts, self.plan.time);
@@ -32,7 +32,7 @@ impl ComparisonRun {
         .await
     }
 
-    /// The memory of a node per idle session.
+    /// Measures the memory of a node per idle session.
     pub(super) async fn measure_idle_sessions(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring idle sessions");
         let sessions = self.plan.sessions;
@@ -59,6 +59,7 @@ impl ComparisonRun {
     }
 }
 
+/// Runs one round: one account alone, and then many accounts.
 async fn kick_out_round(
     shared_store: &SharedStore,
     accounts: u32,
@@ -111,6 +112,7 @@ async fn kick_out_round(
     })
 }
 
+/// Describes the first failure of a report, if there is one.
 fn first_error(report: &TakeoverReport) -> Option<String> {
     let failed = report.figures.iter().find(|it| it.errors > 0)?;
     Some(format!(

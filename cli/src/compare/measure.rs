@@ -1,4 +1,4 @@
-//! Everything that is measured, in the order of the report.
+//! Measures everything, in the order of the report.
 
 use std::{
     path::{Path, PathBuf},
@@ -34,10 +34,10 @@ pub(crate) struct ComparisonOptions {
     pub(crate) out: PathBuf,
 }
 
-/// Measures, writes the report, and returns its data. Dropping the future ends every server it
+/// Measures, writes the report, and answers its data. Dropping the future ends every server that it
 /// started.
 pub(crate) async fn measure(wanted: ComparisonOptions) -> Outcome<Comparison> {
-    // Read before anything of this run keeps the machine busy.
+    // The load is read before this run itself keeps the machine busy.
     let (machine, busy) = (distlock_report::machine(), distlock_report::load_warning());
     make_folder(&wanted.out)?;
     let folder = tempfile::Builder::new()
@@ -66,7 +66,7 @@ pub(crate) async fn measure(wanted: ComparisonOptions) -> Outcome<Comparison> {
         plan,
     };
     run.progress
-        .add_expected(run.count_steps(experiments.len()));
+        .set_expected(run.count_steps(experiments.len()));
     run.check_properties().await?;
     run.measure_workloads(&experiments).await?;
     run.measure_wake_ups().await?;
@@ -101,7 +101,7 @@ pub(crate) async fn measure(wanted: ComparisonOptions) -> Outcome<Comparison> {
     Ok(comparison)
 }
 
-/// All stores, the given ones first; servers start side by side.
+/// Opens the stores that were given by URL, and starts the others. Servers start side by side.
 async fn open_stores(wanted: &ComparisonOptions, folder: &Path) -> Outcome<Vec<StoreUnderTest>> {
     let mut all = Vec::new();
     for target in &wanted.targets {
@@ -122,10 +122,12 @@ async fn open_stores(wanted: &ComparisonOptions, folder: &Path) -> Outcome<Vec<S
     Ok(all)
 }
 
+/// The failure for a store that cannot be opened.
 fn unavailable(error: &anyhow::Error) -> Failure {
     Failure::new(code::UNAVAILABLE, format!("{error:#}"))
 }
 
+/// Describes the run for the report.
 fn describe_run(plan: &Plan, machine: Vec<(String, String)>, busy: Option<String>) -> About {
     let mut remarks: Vec<String> = busy.into_iter().collect();
     if plan.effort != Effort::Full {

@@ -1,22 +1,22 @@
-//! The comparison of stores, measured side by side.
+//! Compares stores, which are measured side by side.
 //!
 //! | file | content |
 //! |---|---|
-//! | `measure.rs` | everything that is measured, in the order of the report |
-//! | `run.rs` | the state of one run: its stores and what was found so far |
-//! | `files.rs` | the report's files |
+//! | `measure.rs` | measures everything, in the order of the report |
+//! | `run.rs` | the state of one run: its stores and its results so far |
+//! | `files.rs` | the files of the report |
 //! | `stores.rs` | the stores, opened or started |
-//! | `plan.rs` | how much is measured |
+//! | `plan.rs` | lengths and counts of all measurements |
 //! | `rounds.rs` | interleaved rounds: each store in turn |
 //! | `gaps.rs` | the reason for each missing figure |
-//! | `patience.rs` | an end to waiting, and pauses |
-//! | `properties.rs` | the answers of the conformance suite on that very server |
+//! | `patience.rs` | time limits and pauses |
+//! | `properties.rs` | the conformance suite on each store |
 //! | `waiting.rs`, `competing.rs`, `idle.rs`, `kickout.rs`, `recipes.rs` | measurements beside the workloads |
 //! | `client.rs` | bytes and memory |
 //! | `failures.rs` | faults injected on purpose |
 //! | `peers.rs` | raw drivers and other libraries, through `distlock-peers` |
-//! | `cpu.rs` | processor time that other programs take meanwhile |
-//! | `kept.rs` | finished rounds, so that an interrupted run goes on |
+//! | `cpu.rs` | processor time of other processes |
+//! | `kept.rs` | finished rounds, with which an interrupted run goes on |
 
 mod client;
 mod competing;

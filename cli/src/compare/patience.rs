@@ -1,4 +1,4 @@
-//! Deadlines for a store that hangs, and pauses.
+//! Time limits for a store that hangs, and pauses.
 
 use std::{future::Future, time::Duration};
 
@@ -9,7 +9,7 @@ pub(super) async fn within<F: Future>(time: Duration, work: F) -> Option<F::Outp
     tokio::time::timeout(time, Box::pin(work)).await.ok()
 }
 
-/// A pause in real time.
+/// Waits in real time.
 pub(super) async fn pause(time: Duration) {
     SystemClock.sleep(time).await;
 }

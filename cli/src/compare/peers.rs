@@ -1,4 +1,4 @@
-//! Raw drivers and other libraries on the same stores, measured by `distlock-peers`.
+//! Measures raw drivers and other libraries on the same stores, with the program `distlock-peers`.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::exit::{Failure, Outcome, code};
 
-/// The environment variable with the server's URL.
+/// The environment variable that gives the URL of the server to the program.
 const SERVER_VARIABLE: &str = "DISTLOCK_PEERS_SERVER";
 
-/// The workloads that are measured, each with its number of callers.
+/// The workloads, each with its number of callers.
 const RUNS: [(Workload, u32); 2] = [(Workload::Uncontended, 1), (Workload::Independent, 64)];
 
-/// The path of `distlock-peers`: in the folder of this program, or in a folder of `PATH`.
+/// Finds the program `distlock-peers`: in the folder of this program, or in a folder of `PATH`.
 pub(super) fn find_program() -> Outcome<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("distlock-peers");
     if beside.is_file() {
@@ -84,13 +84,15 @@ impl ComparisonRun {
     }
 }
 
-/// A part of the program, and its server.
+/// The part of the program that measures one product, and its server.
 struct Part {
     name: &'static str,
-    /// It holds a password, and every user of the machine can read arguments, so it is none.
+    /// The URL holds a password, and every user of the machine can read arguments, so it is passed
+    /// as a variable.
     server: Option<String>,
 }
 
+/// The part of the program that fits a store; `None` if there is none.
 fn part_for(store: &StoreUnderTest) -> Option<Part> {
     let part = |name, server| Some(Part { name, server });
     match &store.server {
@@ -100,12 +102,13 @@ fn part_for(store: &StoreUnderTest) -> Option<Part> {
         Some(Server::ZooKeeper(it)) => part("zookeeper", Some(it.servers())),
         None if store.is_ours && store.facts.product == "sqlite" => part("sqlite", None),
         None if store.is_ours && store.facts.product == "memory" => part("memory", None),
-        // The peers know a single server only, and must not touch a server that this run did not
-        // start.
+        // The program knows single servers only, and it must not touch a server that this run did
+        // not start.
         Some(Server::RedisSentinels(_) | Server::RedisCluster(_)) | None => None,
     }
 }
 
+/// Runs the program, and reads its report.
 async fn run_part(
     program: &std::path::Path,
     part: &Part,

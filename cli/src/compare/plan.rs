@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Effort {
-    /// Too short to mean anything: for tests of the command itself.
+    /// Too short for meaningful figures: for tests of the command itself.
     Tiny,
     /// A few minutes for all stores.
     Quick,
-    /// As long as it takes.
+    /// Long rounds and all cases.
     Full,
 }
 
-/// Times and counts of a run. Two runs with the same plan and the same stores can share their
+/// The times and counts of a run. Two runs with the same plan and the same stores can share their
 /// rounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
@@ -26,21 +26,21 @@ pub(super) struct Plan {
     /// The time of one round of one store.
     pub(super) time: Duration,
     pub(super) warmup: Duration,
-    /// Wake-ups per round.
+    /// The number of wake-ups per round.
     pub(super) wakes: u32,
-    /// Accounts that are taken over at the same time.
+    /// The number of accounts whose sessions are taken over at the same time.
     pub(super) accounts: u32,
-    /// Idle sessions.
+    /// The number of idle sessions.
     pub(super) sessions: u32,
-    /// Numbers of other locks that are held.
+    /// How many other locks are held, for each step of the measurement of growth.
     pub(super) idle: Vec<u32>,
-    /// The time for which waiting is watched.
+    /// The time in which requests of waiters are counted.
     pub(super) waiting: Duration,
-    /// The most cases per property.
+    /// The most cases of the suite per property.
     pub(super) cases: usize,
 }
 
-/// A workload with its number of callers, under the name it has in the report.
+/// A workload with its number of callers, and its name in the report.
 #[derive(Clone, Debug)]
 pub(super) struct Experiment {
     pub(super) key: String,
@@ -49,6 +49,7 @@ pub(super) struct Experiment {
 }
 
 impl Plan {
+    /// The plan for an effort.
     pub(super) fn new(effort: Effort) -> Self {
         let ms = Duration::from_millis;
         match effort {
@@ -91,6 +92,7 @@ impl Plan {
         }
     }
 
+    /// The workloads that measure locks, in the order of the report.
     pub(super) fn experiments() -> Vec<Experiment> {
         let experiment = |key: &str, workload, callers| Experiment {
             key: key.into(),

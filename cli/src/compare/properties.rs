@@ -1,4 +1,4 @@
-//! The promises of each store, checked on that very server.
+//! Checks the promises of each store with the conformance suite.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use super::run::ComparisonRun;
 use crate::exit::Outcome;
 
-/// Cases of one store that run at a time; they mostly wait.
+/// The most cases of one store that run at the same time. They mostly wait.
 const MAX_RUNNING: usize = 4;
 
 impl ComparisonRun {
-    /// Runs the cases behind every property, store by store.
+    /// Runs the cases that decide the properties, store by store.
     pub(super) async fn check_properties(&mut self) -> Outcome<()> {
         for at in 0..self.stores.len() {
             let name = format!("properties.{}.json", self.stores[at].key());
@@ -34,6 +34,7 @@ impl ComparisonRun {
         Ok(())
     }
 
+    /// Runs the cases on one store, and sorts the results by property.
     async fn check_store(&self, at: usize) -> Outcome<Vec<PropertyResult>> {
         let subject = self.stores[at].subject()?;
         let wanted = |name: &str| {
@@ -72,6 +73,7 @@ impl ComparisonRun {
     }
 }
 
+/// Runs cases, some of them at the same time.
 async fn run_cases(cases: Vec<Case>) -> Vec<CaseResult> {
     let places = Arc::new(Semaphore::new(MAX_RUNNING));
     let mut running = JoinSet::new();

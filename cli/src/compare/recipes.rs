@@ -1,4 +1,4 @@
-//! The recipes, measured as `distlock bench --workload counters` and `cache` do it.
+//! Measures the recipes as `distlock bench` does with the workloads `counters` and `cache`.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::{
     exit::Outcome,
 };
 
-/// The most ways of counting that a store has.
+/// The most ways of counting that a store supports.
 const MAX_WAYS: u32 = 4;
-/// The ways of caching: with the guard and without.
+/// The number of ways of caching: with the guard and without.
 const CACHES: u32 = 2;
-/// Time for opening the ways.
+/// The extra time of a round for opening connections.
 const EXTRA_TIME: Duration = Duration::from_secs(10);
 
 impl ComparisonRun {
-    /// Unread counters, in every way that each store knows.
+    /// Measures unread counters, in each way that the store supports.
     pub(super) async fn measure_counters(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring unread counters");
         let options = self.one_round();
@@ -36,7 +36,7 @@ impl ComparisonRun {
         .await
     }
 
-    /// A hot value of a cache, with the guard and without.
+    /// Measures a hot value of a cache, with the guard and without.
     pub(super) async fn measure_caches(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring a cache");
         let options = self.one_round();
@@ -54,6 +54,7 @@ impl ComparisonRun {
         .await
     }
 
+    /// The options of one round.
     fn one_round(&self) -> Options {
         let mut options = Options::default().rounds(1).duration(self.plan.time);
         options.warmup = self.plan.warmup;
@@ -61,7 +62,7 @@ impl ComparisonRun {
     }
 }
 
-/// The figures of each arm, under the name of its own experiment.
+/// The result of a round. The figures of each arm go to an experiment of its own.
 fn round_result(experiment: &str, report: Outcome<Report>) -> RoundResult {
     let report = match report {
         Ok(report) => report,

@@ -1,4 +1,5 @@
-//! The interleaved rounds: each store in turn, in both directions, kept one by one.
+//! Runs interleaved rounds: in each round the stores take turns, every other round in reverse
+//! order. Each finished round is kept.
 
 use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
@@ -23,19 +24,20 @@ use crate::{exit::Outcome, figures::as_f64};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct RoundResult {
     pub(super) values: Vec<(Measure, f64)>,
-    /// Figures of other experiments that the same round gave.
+    /// Figures for other experiments that the same round gave.
     #[serde(default)]
     pub(super) beside: Vec<(String, Measure, f64)>,
-    /// Why the figures do not count.
+    /// The reason why the figures do not count, if the round failed.
     pub(super) error: Option<String>,
-    /// The sample from which they were computed.
+    /// The sample from which the figures were computed.
     pub(super) sample: Option<Sample>,
-    /// Processor time that was used meanwhile.
+    /// The processor time of the round.
     #[serde(default)]
     pub(super) cpu: Option<CpuTicks>,
 }
 
 impl RoundResult {
+    /// The result of a round that failed.
     pub(super) fn failed(error: impl Into<String>) -> Self {
         Self {
             error: Some(error.into()),
@@ -43,7 +45,7 @@ impl RoundResult {
         }
     }
 
-    /// The figures for another experiment.
+    /// The result of this round for one of the other experiments.
     fn for_experiment(&self, experiment: &str) -> Self {
         let values = self.beside.iter().filter(|(key, ..)| key == experiment);
         Self {
@@ -56,12 +58,12 @@ impl RoundResult {
     }
 }
 
-/// Time that a round may take beyond its own before the store counts as dead.
+/// The time that a round may take beyond the expected time. After it the round counts as hung.
 const HANG_LIMIT: Duration = Duration::from_secs(25);
 
 impl ComparisonRun {
     /// Runs all rounds of an experiment, one store at a time. Rounds that an earlier run kept are
-    /// left out.
+    /// not run again.
     pub(super) async fn interleave<F>(
         &mut self,
         key: &str,
@@ -131,7 +133,8 @@ impl ComparisonRun {
         Ok(())
     }
 
-    /// After a failed round: stops measuring the store if the store itself does not answer.
+    /// Handles a failed round: if the store itself does not answer any more, the store takes no
+    /// further part.
     async fn stop_dead_store(&mut self, at: usize, key: &str, round: u32, error: &str) {
         let candidate = &mut self.stores[at];
         let Err(said) = check_answers(&candidate.store).await else {
@@ -145,7 +148,7 @@ impl ComparisonRun {
         candidate.facts.stopped = Some(why);
     }
 
-    /// All workloads through one locker per store.
+    /// Measures all workloads, with one locker per store.
     pub(super) async fn measure_workloads(&mut self, experiments: &[Experiment]) -> Outcome<()> {
         let (mut arms, mut lockers) = (Vec::new(), Vec::new());
         for candidate in &self.stores {
@@ -201,7 +204,7 @@ impl ComparisonRun {
     }
 }
 
-/// One round: a warm-up that is not counted, then the measured part.
+/// Runs one round of a workload: a warm-up that is not counted, and then the measured part.
 pub(super) async fn workload_round(
     arm: &Arm,
     workload: Workload,
@@ -229,7 +232,7 @@ pub(super) async fn workload_round(
     }
 }
 
-/// Processor time of this process.
+/// The processor time that this process has used so far.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -237,6 +240,7 @@ fn processor_time() -> Duration {
     Duration::from_secs(seconds) + Duration::from_nanos(nanos)
 }
 
+/// The result of a round from its sample and the processor time that it took.
 fn result_of_sample(sample: Sample, spent: Duration) -> RoundResult {
     if sample.errors > 0 {
         return RoundResult {
@@ -274,7 +278,8 @@ fn result_of_sample(sample: Sample, spent: Duration) -> RoundResult {
     }
 }
 
-/// The rounds of one store and one experiment, by measure. One failed round removes the figure.
+/// The figures of one store in one experiment, one per measure. If a round failed, they carry its
+/// reason and count as missing.
 fn figures_of(store: &str, experiment: &str, turns: &[RoundResult]) -> Vec<Figure> {
     let missing = turns.iter().find_map(|turn| turn.error.clone());
     let mut figures: Vec<Figure> = Vec::new();

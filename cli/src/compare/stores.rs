@@ -1,4 +1,4 @@
-//! The stores that take part: given by URL, or started by this command.
+//! The stores that take part. They were given by URL, or this command starts them.
 
 use std::{path::Path, str::FromStr, time::Duration};
 
@@ -71,10 +71,11 @@ impl StoreToSpawn {
     }
 }
 
-/// Primaries of the cluster, each with a replica.
+/// The number of primaries in the cluster. Each has a replica.
 const SHARDS: usize = 3;
 
 impl Spawn {
+    /// The key of the store in the report.
     const fn key(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -89,8 +90,8 @@ impl Spawn {
         }
     }
 
-    /// How the server is set up. Its durability is not part of it: the server reports that itself,
-    /// or [`ensemble_setup`] does.
+    /// Describes how the server is set up. Its durability is left out: the server reports that
+    /// itself, or [`ensemble_setup`] knows it.
     const fn setup(self) -> &'static str {
         match self {
             Self::Memory => "in the measuring process",
@@ -110,7 +111,7 @@ impl Spawn {
     }
 }
 
-/// How the ensemble is set up, and its durability, which ZooKeeper itself does not report.
+/// The setup of the ensemble, and its durability, which ZooKeeper itself does not report.
 fn ensemble_setup() -> (Setup, &'static str) {
     let setup = Setup {
         optimised: true,
@@ -140,10 +141,10 @@ pub(super) enum Server {
 pub(super) struct StoreUnderTest {
     pub(super) facts: StoreFacts,
     pub(super) target: Target,
-    /// The client that stays open; each measurement opens another one.
+    /// A client that stays open. Each measurement opens a client of its own.
     pub(super) store: Store,
     pub(super) server: Option<Server>,
-    /// Whether this run may keep the store busy and break it.
+    /// Whether this run started the store, so that it may keep the store busy and break it.
     pub(super) is_ours: bool,
 }
 
@@ -152,11 +153,12 @@ impl StoreUnderTest {
         &self.facts.key
     }
 
+    /// Whether the store still takes part.
     pub(super) fn is_alive(&self) -> bool {
         self.facts.stopped.is_none()
     }
 
-    /// Opens independent clients.
+    /// Something that opens further, independent clients of this store.
     pub(super) fn opener(&self) -> Opener {
         Opener {
             target: self.target.clone(),
@@ -164,11 +166,12 @@ impl StoreUnderTest {
         }
     }
 
+    /// How far the store reaches.
     pub(super) fn reach(&self) -> Reach {
         self.store.lock().capabilities().reach
     }
 
-    /// Arguments for worker processes and the conformance suite.
+    /// How to start worker processes for the conformance suite.
     pub(super) fn workers(&self) -> std::io::Result<Workers> {
         Ok(Workers::new(
             std::env::current_exe()?,
@@ -199,21 +202,23 @@ impl StoreUnderTest {
 #[derive(Clone, Debug)]
 pub(super) struct Opener {
     target: Target,
-    /// The one client of a private store: opening such a store again would give another, empty one.
+    /// The client of a store that lives in one process. A second `open` would give another, empty
+    /// store.
     shared: Option<Store>,
 }
 
 impl Opener {
-    /// Another client, as another process would have it.
+    /// Opens another client, as another process would.
     pub(super) async fn open_client(&self) -> distlock::Result<Store> {
         conformance::open_client(self.target.clone(), self.shared.clone()).await
     }
 }
 
-/// Starts one store.
+/// Starts a store, and opens it.
 pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<StoreUnderTest> {
     let what = wanted.store;
-    // Starting blocks this thread; other servers start meanwhile.
+    // Starting a server blocks its thread, so it gets one of its own. Other servers start
+    // meanwhile.
     let started = tokio::task::spawn_blocking(move || -> Result<Option<Server>> {
         Ok(match what {
             Spawn::Memory | Spawn::Sqlite => None,
@@ -257,13 +262,13 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
     Ok(candidate)
 }
 
-/// The shortest session that this ensemble grants without falling over on a busy machine. `servers`
-/// has the user and the password before the addresses.
+/// The URL of an ensemble. The session time-out is the shortest one with which this ensemble stays
+/// stable on a busy machine. `servers` has the user and the password before the addresses.
 pub(super) fn zookeeper_url(servers: &str) -> String {
     format!("zookeeper://{servers}/distlock-compare?session_timeout=5s")
 }
 
-/// Opens a store that was given by URL.
+/// Opens a store by its URL, and collects facts about it.
 pub(super) async fn open_store(target: Target, setup: String) -> Result<StoreUnderTest> {
     let store = drivers::open(target.clone()).await?;
     let health = store.locker().health().await?;
@@ -304,6 +309,7 @@ pub(super) async fn open_store(target: Target, setup: String) -> Result<StoreUnd
     })
 }
 
+/// The name of a product that readers see.
 fn display_name(product: &str) -> &str {
     match product {
         "memory" => "Memory",
@@ -320,7 +326,7 @@ fn display_name(product: &str) -> &str {
     }
 }
 
-/// Gives stores of one product different names: `redis`, `redis-2`.
+/// Gives each store of a product its own key and name: `redis`, `redis-2`.
 pub(super) fn make_keys_unique(candidates: &mut [StoreUnderTest]) {
     for at in 1..candidates.len() {
         let product = candidates[at].facts.product.clone();
@@ -336,7 +342,7 @@ pub(super) fn make_keys_unique(candidates: &mut [StoreUnderTest]) {
     }
 }
 
-/// Whether a store still answers; its error if not.
+/// Checks that a store still answers; its error if it does not.
 pub(super) async fn check_answers(store: &Store) -> std::result::Result<(), String> {
     match within(Duration::from_secs(8), store.locker().health()).await {
         Some(Ok(_)) => Ok(()),

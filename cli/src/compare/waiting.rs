@@ -1,5 +1,5 @@
-//! The cost of waiting: the delay of a wake-up in another client, and the requests that waiters
-//! send.
+//! Measures what waiting costs: the delay of a wake-up in another client, and the requests that
+//! waiters send.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use super::{
 };
 use crate::{exit::Outcome, figures::as_f64};
 
-/// Callers that wait.
+/// The number of callers that wait.
 const WAITERS: u32 = 64;
 
-/// Longer than any measurement here.
+/// The TTL of each lock, longer than any measurement here.
 const TTL: Duration = Duration::from_secs(60);
 
 impl ComparisonRun {
-    /// Wake-ups between two clients, in rounds.
+    /// Measures wake-ups between two clients, in rounds.
     pub(super) async fn measure_wake_ups(&mut self) -> Outcome<()> {
         self.progress.begin_part("measuring wake-ups");
         let (rounds, wakes) = (self.plan.rounds, self.plan.wakes);
@@ -42,8 +42,8 @@ impl ComparisonRun {
         .await
     }
 
-    /// Requests and bytes per second while many wait. All stores run at once, since requests are
-    /// counted, not timed.
+    /// Counts requests and bytes per second while many callers wait. All stores run at the same
+    /// time, because nothing is timed.
     pub(super) async fn measure_waiting(&mut self) -> Outcome<()> {
         self.progress.begin_part("counting what waiting costs");
         let mut running = JoinSet::new();
@@ -90,6 +90,7 @@ impl ComparisonRun {
     }
 }
 
+/// Runs a round of wake-ups: one client releases the lock, and another one waits for it.
 async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundResult> {
     let (holder, waiter) = (opener.open_client().await?, opener.open_client().await?);
     let (holding, waiting) = (holder.locker(), waiter.locker());
@@ -98,8 +99,8 @@ async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundRes
     for at in 0..=wakes {
         let guard = holding.lock(&name).ttl(TTL).acquire().await?;
         let next = tokio::spawn(acquire_and_release(waiting.clone(), name.clone()));
-        // The caller waits for certain by then; the random part makes the release fall at any point
-        // between two polls.
+        // After 60 ms the caller waits for certain. The random part lets the release fall at any
+        // point between two polls.
         pause(Duration::from_millis(60 + fastrand::u64(0..120))).await;
         let released = SystemClock.now();
         let _ = guard.release().await;
@@ -107,7 +108,7 @@ async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundRes
             Ok(granted) => granted?,
             Err(_) => return Ok(RoundResult::failed("the waiter ended early")),
         };
-        // The first wake-up opens connections, so it does not count.
+        // The first wake-up opens connections, so it is not counted.
         if at > 0 {
             latencies.record(granted.since(released));
         }
@@ -121,6 +122,7 @@ async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundRes
     })
 }
 
+/// Waits for the lock, releases it, and answers the moment of the grant.
 async fn acquire_and_release(locker: Locker, name: String) -> distlock::Result<distlock::Moment> {
     let guard = locker
         .lock(&name)
@@ -133,6 +135,7 @@ async fn acquire_and_release(locker: Locker, name: String) -> distlock::Result<d
     Ok(granted)
 }
 
+/// Lets callers wait for a lock that another client holds, and counts what their client sends.
 async fn waiting_round(
     opener: &Opener,
     wire: Option<CountedConnection>,
@@ -162,7 +165,7 @@ async fn waiting_round(
             drop(lock.acquire().await);
         });
     }
-    // Requests of joining are not requests of waiting.
+    // The requests with which callers begin to wait must not count.
     pause(Duration::from_millis(1500)).await;
     let moved = || counter.as_ref().map(ByteCounter::bytes);
     let before = (waiter.lock().requests_sent(), moved());

@@ -1,4 +1,4 @@
-//! The bytes between a client and a server: the client connects through a counter.
+//! Counts the bytes between a client and a server: the client connects through a counting proxy.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -19,19 +19,20 @@ use tokio::{
 
 use super::stores::{Server, StoreUnderTest, zookeeper_url};
 
-/// The address of a server that this run started.
+/// The server to which a counted connection leads.
 pub(super) struct CountedConnection {
     server: SocketAddr,
     url: String,
 }
 
 impl CountedConnection {
-    /// The address of this store's server; `None` for a server that this run did not start.
+    /// The server of this store; `None` for a server that this run did not start.
     pub(super) fn to_server_of(store: &StoreUnderTest) -> Option<Self> {
         let to = |server, url| Some(Self { server, url });
         match store.server.as_ref()? {
             Server::Redis(it) => to(it.address(), it.url()),
-            // The servers of a group give their own addresses to clients, which bypass a counter.
+            // The servers of a group tell clients their own addresses, so clients would bypass the
+            // proxy.
             Server::RedisSentinels(_) | Server::RedisCluster(_) => None,
             Server::MySql(it) => to(it.address(), it.url()),
             Server::Postgres(it) => to(it.address(), it.url()),
@@ -39,7 +40,7 @@ impl CountedConnection {
         }
     }
 
-    /// A client that connects through a counter, for as long as the counter lives.
+    /// Opens a client that connects through the proxy. The proxy lives as long as the counter.
     pub(super) async fn open(self) -> anyhow::Result<(Store, ByteCounter)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
@@ -57,18 +58,20 @@ impl CountedConnection {
     }
 }
 
-/// The bytes of both directions.
+/// The counter of a proxy, for both directions.
 pub(super) struct ByteCounter {
     bytes: Arc<AtomicU64>,
     _forwarding: JoinSet<()>,
 }
 
 impl ByteCounter {
+    /// The bytes so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
+/// Accepts connections, and connects each to the server.
 async fn forward(listener: TcpListener, server: SocketAddr, bytes: Arc<AtomicU64>) {
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
@@ -88,6 +91,7 @@ async fn forward(listener: TcpListener, server: SocketAddr, bytes: Arc<AtomicU64
     }
 }
 
+/// Copies one direction of a connection, and counts its bytes.
 async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,

@@ -1,4 +1,4 @@
-//! One device: a real WebSocket client that follows the protocol.
+//! A device: a real WebSocket client that follows the protocol.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, tungstenite::Message};
 use super::timeline::{Entry, Timeline};
 use crate::processes::Node;
 
-/// The longest time for one round trip and a few operations of the store.
+/// The longest time for a round trip and a few operations of the store.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(10);
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
@@ -25,13 +25,13 @@ pub(super) struct Client {
     sink: SplitSink<Socket, Message>,
     seen: mpsc::UnboundedReceiver<SocketEvent>,
     timeline: Arc<Timeline>,
-    /// Set by a confirmed login.
+    /// The session, once a login is confirmed.
     pub(super) session: Option<Session>,
-    /// Whether this side sent its close frame before the other side's came.
+    /// Whether this side sent its close frame before that of the node arrived.
     closed_first: bool,
 }
 
-/// The content of a confirmed login.
+/// The session that a confirmed login gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) id: Value,
@@ -42,16 +42,16 @@ pub(super) struct Session {
 #[derive(Debug)]
 enum SocketEvent {
     Frame(Value),
-    /// The other side's close frame.
+    /// The node sent its close frame.
     Closing,
-    /// The connection is gone.
+    /// The connection has ended.
     Gone,
 }
 
 /// The end of a client's session.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The notice said why.
+    /// The node sent this notice.
     Told(Value),
     /// The connection ended without a notice.
     Dropped,
@@ -98,7 +98,7 @@ impl Client {
         })
     }
 
-    /// Connects and logs in, and expects to be let in.
+    /// Connects and logs in, and fails unless the login is confirmed.
     pub(super) async fn connect_and_log_in(
         device: &str,
         node: &Node,
@@ -111,7 +111,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Waits until the login is confirmed, if it is not yet.
+    /// Waits until the login is confirmed, unless it already is.
     pub(super) async fn wait_until_in(&mut self) -> Result<()> {
         if self.session.is_none() {
             let answer = self.wait_for_frame("login_ok").await?;
@@ -141,7 +141,7 @@ impl Client {
             .with_context(|| format!("{} sends {}", self.device, frame["type"]))
     }
 
-    /// Waits for a frame of this type, and fails on an end of the session.
+    /// Waits for a frame of this type. Fails if the session ends first.
     pub(super) async fn wait_for_frame(&mut self, wanted: &str) -> Result<Value> {
         loop {
             match self.next_event().await? {
@@ -159,10 +159,10 @@ impl Client {
         }
     }
 
-    /// Follows the session until it ends. It answers the notice with `bye` and closes, as the
-    /// protocol asks. It never resolves while the session lives; drop it then.
+    /// Follows the session until it ends. On a notice it sends `bye` and closes, as the protocol
+    /// asks. The future does not resolve while the session lives.
     ///
-    /// Cancel safe up to the notice.
+    /// Cancel safe until the notice arrives.
     pub(super) async fn follow_to_end(&mut self) -> Result<Ending> {
         loop {
             match self.seen.recv().await {
@@ -182,7 +182,7 @@ impl Client {
         }
     }
 
-    /// Says `bye` and closes first.
+    /// Sends `bye` after an offline notice, and closes first unless the node has closed already.
     async fn leave(&mut self, notice: &Value) -> Result<()> {
         let by = notice["by_device"].as_str().unwrap_or("?");
         self.log(
@@ -193,8 +193,8 @@ impl Client {
                 other => format!("told {}", other.unwrap_or("?")),
             },
         );
-        // The notice is the node's last frame, so a close frame that is already here was sent
-        // before ours.
+        // The notice must be the last frame of the node before this side closes. So a close frame
+        // that has already arrived was sent too early.
         while let Ok(seen) = self.seen.try_recv() {
             if matches!(seen, SocketEvent::Closing | SocketEvent::Gone) {
                 self.log(self.generation(), "was closed by the node");
@@ -204,35 +204,36 @@ impl Client {
         if notice["type"] == "offline" {
             self.send(&json!({"type": "bye"})).await?;
         }
-        // The node may end the connection as soon as it has the `bye`, so an error here is none.
+        // The node may end the connection as soon as it has the `bye`, so an error is ignored.
         let _ = within_limit("close", self.sink.close()).await?;
         self.closed_first = true;
         self.log(self.generation(), "says bye and closes first");
         Ok(())
     }
 
-    /// Whether this side closed before the node did.
+    /// Whether this side closed the connection before the node did.
     pub(super) const fn closed_first(&self) -> bool {
         self.closed_first
     }
 
-    /// Waits until the connection is gone altogether.
+    /// Waits until the connection has ended.
     pub(super) async fn wait_until_gone(&mut self) -> Result<()> {
         while !matches!(self.next_event().await?, SocketEvent::Gone) {}
         Ok(())
     }
 
-    /// Whether the session is served: a ping is answered.
+    /// Checks that the session is served: sends a ping and waits for the pong.
     pub(super) async fn check_served(&mut self) -> Result<()> {
         self.send(&json!({"type": "ping"})).await?;
         self.wait_for_frame("pong").await.map(drop)
     }
 
-    /// The generation of its login.
+    /// The generation of the confirmed login, if there is one.
     pub(super) fn generation(&self) -> Option<u64> {
         self.session.as_ref().map(|session| session.generation)
     }
 
+    /// Checks the confirmation of a login, and keeps its session.
     fn note_admission(&mut self, answer: &Value) -> Result<()> {
         let session = Session {
             id: answer["session"].clone(),
@@ -248,12 +249,14 @@ impl Client {
         Ok(())
     }
 
+    /// The next event, which must come within the limit.
     async fn next_event(&mut self) -> Result<SocketEvent> {
         Ok(within_limit("wait for the node", self.seen.recv())
             .await?
             .unwrap_or(SocketEvent::Gone))
     }
 
+    /// Prints an event of this device to the timeline.
     fn log(&self, generation: Option<u64>, what: &str) {
         let at = Entry {
             node: &self.node,
@@ -264,7 +267,7 @@ impl Client {
     }
 }
 
-/// Whether a frame says that the session is refused or has ended.
+/// Whether a frame says that the login was refused or that the session has ended.
 fn is_end(frame: &Value) -> bool {
     let kind = frame["type"].as_str().unwrap_or_default();
     ["offline", "superseded", "busy", "denied", "error"].contains(&kind)

@@ -1,4 +1,5 @@
-//! The main job in one command: two gateway processes, one store, one account on many devices.
+//! Shows the main use in one command: two gateway processes, one store, and one account on many
+//! devices.
 //!
 //! | file | content |
 //! |---|---|

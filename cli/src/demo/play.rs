@@ -17,9 +17,9 @@ use crate::{
     processes::{Node, NodeOutput},
 };
 
-/// Plays all scenes and returns whether every invariant held. Dropping the future kills the nodes.
+/// Plays all scenes, and answers whether all of them passed. Dropping the future kills the nodes.
 pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<bool> {
-    // Removed when this function ends, or when its future is dropped.
+    // The folder is removed when this function ends or its future is dropped.
     let folder = tempfile::Builder::new()
         .prefix("distlock-demo-")
         .tempdir()
@@ -37,7 +37,7 @@ pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<b
     timeline.print_columns();
 
     let run = Uuid::new_v4().simple().to_string();
-    // Unique names, because other programs may use the same store.
+    // In a store of the user the names must be unique, because other programs may use it.
     let unique_name = |base: &str| {
         if own {
             base.to_owned()
@@ -85,7 +85,7 @@ pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<b
     let killed = stage.node2.name.clone();
     stage.node2.stop().await;
     if !own && let Err(error) = remove_records(&store, stage.uid.as_str(), &killed).await {
-        // Failing to tidy up says nothing about the scenes.
+        // Records that stay behind do not change the result of the scenes.
         output::print_message(format_args!(
             "not all of the demo's records were removed: {error:#}"
         ));
@@ -95,13 +95,14 @@ pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<b
     Ok(passed == SCENES.len())
 }
 
-/// Starts a node whose transitions go into the timeline.
+/// Starts a node. Its transitions go to the timeline.
 async fn start_node(name: &str, url: &str, key: &str, timeline: &Arc<Timeline>) -> Result<Node> {
     let (node, lines) = Node::start(name, url, key, &["--events".to_owned()]).await?;
     tokio::spawn(relay_events(lines, Arc::clone(timeline)));
     Ok(node)
 }
 
+/// Sends each transition that a node prints to the timeline.
 async fn relay_events(mut lines: NodeOutput, timeline: Arc<Timeline>) {
     while let Ok(Some(line)) = lines.next_line().await {
         match serde_json::from_str(&line) {
@@ -113,7 +114,8 @@ async fn relay_events(mut lines: NodeOutput, timeline: Arc<Timeline>) {
     }
 }
 
-/// Removes the records that the demo's accounts and its killed node left in the user's store.
+/// Removes from the user's store the records of the demo's accounts, and those of the node that was
+/// killed.
 async fn remove_records(store: &Store, uid: &str, node: &str) -> Result<()> {
     let records = store.records();
     for prefix in ["sess/", "inbox/"] {
@@ -125,7 +127,8 @@ async fn remove_records(store: &Store, uid: &str, node: &str) -> Result<()> {
         }
     }
     forget_node(store, &NodeId::new(node)?).await?;
-    // The killed node's lease would expire soon anyway. The kick-out flow uses the same name.
+    // The lease of the killed node would expire by itself soon. `node/NAME` is the name of the lock
+    // that a node of the kick-out flow holds.
     let (locker, name) = (store.locker(), LockName::new(format!("node/{node}"))?);
     if let Some(token) = locker
         .inspect(&name)

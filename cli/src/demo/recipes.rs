@@ -1,4 +1,4 @@
-//! The second act: counters, a cache and an election, each with a verdict.
+//! The second part of the demo: counters, a cache and an election, each with a verdict.
 
 use std::{
     future::Future,
@@ -30,26 +30,28 @@ use tokio::{
 use super::timeline::Timeline;
 use crate::{drivers, group::is_group_alive};
 
-/// Callers that change the counters, or want the value, at the same time.
+/// The number of callers that change the counters, or want the value, at the same time.
 const CALLERS: usize = 16;
-/// Changes that each caller makes.
+/// The number of changes that each caller makes.
 const CHANGES: usize = 60;
-/// The longest life, in microseconds, of a caller that dies in the middle of its change.
+/// The longest time, in microseconds, until a caller that dies in the middle of its change is
+/// dropped.
 const MAX_LIFE_US: u64 = 10_000;
 const USERS: usize = 8;
 const CONVERSATIONS: [&str; 3] = ["family", "work", "news"];
 
-/// The time for which a value is fresh; below it the time of a load, and the time for which callers
-/// ask.
+/// A value is fresh for this time.
 const TTL: Duration = Duration::from_millis(200);
+/// Loading the value takes this time.
 const LOAD_TIME: Duration = Duration::from_millis(30);
+/// The callers ask for the value during this time.
 const ASKING_TIME: Duration = Duration::from_millis(1200);
-/// Length of the longest bar.
+/// The length of the longest bar, in characters.
 const MAX_BAR: u64 = 50;
 
-/// The time without a leader after a leader was killed.
+/// The lease of a leader: after a leader was killed, the others wait for its end.
 const LEASE: &str = "1s";
-/// The deadline of every step that has no reason to take long.
+/// The deadline of each step that has no reason to take long.
 const STEP_LIMIT: Duration = Duration::from_secs(20);
 
 /// One scene.
@@ -75,9 +77,9 @@ struct RecipesPlay {
     url: String,
 }
 
-/// Plays all scenes and returns whether each ended as it should.
+/// Plays all scenes, and answers whether each ended as it should.
 pub(crate) async fn play_scenes(json: bool) -> Result<bool> {
-    // Removed when this function ends, or when its future is dropped.
+    // The folder is removed when this function ends or its future is dropped.
     let folder = tempfile::Builder::new()
         .prefix("distlock-demo-")
         .tempdir()
@@ -106,12 +108,13 @@ pub(crate) async fn play_scenes(json: bool) -> Result<bool> {
 }
 
 impl RecipesPlay {
+    /// Prints a line to the timeline.
     fn remark(&self, what: &str) {
         self.timeline.print_remark(what);
     }
 
-    /// The same callers change two kinds of counters: some written one by one, and some that never
-    /// disagree.
+    /// The same callers change two kinds of counters: in one kind the conversation and the total
+    /// are written one after the other, and in the other they always agree.
     async fn play_counters(&self) -> Result<()> {
         let naive = Arc::new(OneByOne(self.store.records()));
         let ours = Arc::new(LockedCounters::new(&self.store));
@@ -144,7 +147,7 @@ impl RecipesPlay {
         for caller in callers.join_all().await {
             caller?;
         }
-        // The number of users whose total is not the sum of their conversations.
+        // The numbers of users whose total is not the sum of their conversations, for both kinds.
         let (mut wrong_one_by_one, mut wrong) = (0, 0);
         for user in 0..USERS {
             let (mut theirs, mut sum) = ([Unread::default(); 2], [0, 0]);
@@ -176,6 +179,7 @@ impl RecipesPlay {
         Ok(())
     }
 
+    /// Compares the loads of a hot value with the guard and without.
     async fn play_stampede(&self) -> Result<()> {
         let alone = self.count_loads(false).await?;
         let guarded = self.count_loads(true).await?;
@@ -199,7 +203,7 @@ impl RecipesPlay {
         Ok(())
     }
 
-    /// The number of loads of a value that all callers want for a while.
+    /// Counts the loads of a value that all callers want for a while, with the guard or without.
     async fn count_loads(&self, guarded: bool) -> Result<u64> {
         let mut settings = Settings::ttl(TTL);
         settings.jitter = 0.0;
@@ -222,7 +226,7 @@ impl RecipesPlay {
                     if guarded {
                         guard.get_or_rebuild("hot", load).await?;
                     } else {
-                        // A caller that finds nothing loads the value.
+                        // Without the guard, each caller that finds no fresh value loads it.
                         let fresh = *aside
                             .lock()
                             .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -245,7 +249,7 @@ impl RecipesPlay {
         Ok(loads.load(Ordering::Relaxed))
     }
 
-    /// Three candidates, real processes of `distlock elect`.
+    /// Runs three candidates, which are processes of `distlock elect`, and kills the leader.
     async fn play_election(&self) -> Result<()> {
         let folder = self.url.trim_start_matches("sqlite:");
         let log = Path::new(folder).with_file_name("leaders");
@@ -271,7 +275,7 @@ impl RecipesPlay {
             took.as_secs_f64()
         ));
         ensure!(later > term, "term {later} is not higher than {term}");
-        // The command leads its own process group.
+        // The command is the leader of its own process group.
         let group = Pid::from_raw(pid).context("a process")?;
         ensure!(
             !is_group_alive(group),
@@ -283,7 +287,8 @@ impl RecipesPlay {
     }
 }
 
-/// Runs a change; about one caller in four dies in the middle of it.
+/// Runs a change. One caller in four dies in the middle of it: its future is dropped after a random
+/// time.
 async fn run_or_drop(change: impl Future<Output = distlock::Result<()>>) -> distlock::Result<()> {
     if fastrand::u8(..4) > 0 {
         return change.await;
@@ -295,10 +300,11 @@ async fn run_or_drop(change: impl Future<Output = distlock::Result<()>>) -> dist
     }
 }
 
-/// Counters that are written one after the other, as a first version does it.
+/// Counters whose two records are written one after the other, as a simple first version does.
 struct OneByOne(Arc<dyn Records>);
 
 impl OneByOne {
+    /// Increments the counter, or clears it when it `is_read`.
     async fn change(&self, counter: &Counter, is_read: bool) -> distlock::Result<()> {
         let [conversation, total] = keys(counter)?;
         if is_read {
@@ -311,6 +317,7 @@ impl OneByOne {
         }
     }
 
+    /// Reads the conversation and the total.
     async fn read(&self, counter: &Counter) -> distlock::Result<Unread> {
         let [conversation, total] = keys(counter)?;
         Ok(Unread {
@@ -319,11 +326,13 @@ impl OneByOne {
         })
     }
 
+    /// Reads one record as a number.
     async fn count(&self, key: &RecordKey) -> distlock::Result<u64> {
         let entry = self.0.get(key).await?;
         Ok(entry.map_or(0, |entry| parse_count(&entry.value)))
     }
 
+    /// Changes one record, and tries again when another caller changed it in between.
     async fn set(&self, key: &RecordKey, to: impl Fn(u64) -> u64) -> distlock::Result<()> {
         loop {
             let entry = self.0.get(key).await?;
@@ -337,6 +346,7 @@ impl OneByOne {
     }
 }
 
+/// The records of the conversation and of the total.
 fn keys(counter: &Counter) -> distlock::Result<[RecordKey; 2]> {
     let user = counter.user();
     Ok([
@@ -345,6 +355,7 @@ fn keys(counter: &Counter) -> distlock::Result<[RecordKey; 2]> {
     ])
 }
 
+/// Reads a number from a record; anything else counts as 0.
 fn parse_count(value: &[u8]) -> u64 {
     String::from_utf8_lossy(value).parse().unwrap_or_default()
 }
@@ -356,6 +367,7 @@ struct Candidate {
 }
 
 impl Candidate {
+    /// Starts a candidate. Its command prints its term and its process id.
     fn start(name: &'static str, url: &str, log: &Path) -> Result<Self> {
         let leads = format!(
             "echo $DISTLOCK_TOKEN $$; echo {name} >> '{}'; exec sleep 600",
@@ -384,7 +396,7 @@ impl Candidate {
     }
 }
 
-/// The next leader, its term, and the process of its command.
+/// Waits for the next leader, and answers its index, its term, and the process id of its command.
 async fn next_leader(candidates: &mut [Candidate]) -> Result<(usize, u64, i32)> {
     let reading = candidates
         .iter_mut()

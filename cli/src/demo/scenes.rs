@@ -1,4 +1,4 @@
-//! The six scenes, each of which ends with a verdict.
+//! The six scenes. Each ends with a verdict.
 
 use std::{collections::BTreeSet, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -15,19 +15,19 @@ use super::{
 };
 use crate::processes::Node;
 
-/// Number of devices that log in at once.
+/// The number of devices that log in at once.
 const CROWD: usize = 20;
-/// The deadline for all of them to be logged in or told why not. Each login is a few operations of
-/// the store, one after the other.
+/// The deadline until all but one of these devices have their notice. Each login needs a few
+/// operations of the store, one after the other.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
-/// The deadline of a login while the other node is dead and nobody knows it yet: the login waits
-/// for that node as long as the kick budget (1 s), then goes on.
+/// The deadline of a login while the other node is dead and this is not known yet: the login waits
+/// for that node as long as the kick budget (1 s), and then goes on.
 const RELOGIN_LIMIT: Duration = Duration::from_secs(3);
 
 /// One scene.
 type Scene = for<'a> fn(&'a mut Play) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
-/// All scenes, in order; each begins with the state that the one before left.
+/// All scenes, in order. Each begins with the state that the one before left.
 pub(super) const SCENES: [(&str, Scene); 6] = [
     ("the phone logs in on node 1", |stage| {
         Box::pin(stage.phone_logs_in())
@@ -54,10 +54,10 @@ pub(super) const SCENES: [(&str, Scene); 6] = [
     ),
 ];
 
-/// The number of the scene with too many events to show them all.
+/// The number of the scene in which there are too many events to print them all.
 pub(super) const CROWDED_SCENE: usize = 4;
 
-/// The devices and nodes that take part.
+/// The state of the demo: the nodes, and the devices that take part.
 #[derive(Debug)]
 pub(super) struct Play {
     pub(super) timeline: Arc<Timeline>,
@@ -69,11 +69,12 @@ pub(super) struct Play {
     pub(super) phone: Option<Client>,
     pub(super) pc: Option<Client>,
     pub(super) survivor: Option<Client>,
-    /// The highest generation so far.
+    /// The highest generation of any login so far.
     pub(super) highest: u64,
 }
 
 impl Play {
+    /// Scene 1: the phone logs in.
     async fn phone_logs_in(&mut self) -> Result<()> {
         let mut phone = self.log_in("phone", NodeChoice::One).await?;
         phone.check_served().await?;
@@ -82,9 +83,10 @@ impl Play {
         Ok(())
     }
 
+    /// Scene 2: the PC logs in on the other node, and the phone gets its notice and closes first.
     async fn pc_takes_over(&mut self) -> Result<()> {
         let mut phone = self.phone.take().context("the phone is not there")?;
-        // Both run at once: the phone does not wait for the PC before it reacts.
+        // The phone is followed while the PC logs in, because it reacts to its notice at once.
         let told = super::client::within_limit("the phone is told", phone.follow_to_end());
         let (pc, told) = tokio::join!(self.log_in("pc", NodeChoice::Two), told);
         let pc = pc?;
@@ -103,6 +105,7 @@ impl Play {
         Ok(())
     }
 
+    /// Scene 3: the phone's connection ends after the takeover, and the PC's record stays.
     async fn disconnect_late(&mut self) -> Result<()> {
         let mut phone = self.phone.take().context("the phone is not there")?;
         let mut pc = self.pc.take().context("the PC is not there")?;
@@ -113,13 +116,15 @@ impl Play {
                 event["event"] == "closed" && event["session"] == session.id
             })
             .await?;
-        // The record is read from the store itself, so no node's memory can hide a mistake.
+        // The record is read from the store itself, so that a mistake in the memory of a node
+        // cannot hide.
         self.check_owner(&pc).await?;
         pc.check_served().await?;
         self.pc = Some(pc);
         Ok(())
     }
 
+    /// Scene 4: many devices log in at once, and one of them keeps its session.
     async fn log_in_crowd(&mut self) -> Result<()> {
         let mut before = self.pc.take().context("the PC is not there")?;
         let mut crowd = self.connect_crowd().await?;
@@ -178,6 +183,7 @@ impl Play {
         join_all(connecting).await.into_iter().collect()
     }
 
+    /// Scene 5: a message from the other node reaches the account.
     async fn deliver_message(&mut self) -> Result<()> {
         let mut survivor = self.survivor.take().context("nobody survived")?;
         let other = if survivor.node == self.node1.name {
@@ -215,10 +221,11 @@ impl Play {
         Ok(())
     }
 
+    /// Scene 6: the node of the session is killed, and the account logs in on the other one.
     async fn kill_node(&mut self) -> Result<()> {
         let mut survivor = self.survivor.take().context("nobody survived")?;
         if survivor.node != self.node2.name {
-            // The account must be on the node that dies.
+            // The account must have its session on the node that is killed.
             let tablet = self.log_in("tablet", NodeChoice::Two).await?;
             super::client::within_limit("the survivor is told", survivor.follow_to_end()).await??;
             survivor = tablet;
@@ -249,7 +256,7 @@ impl Play {
         Ok(())
     }
 
-    /// Logs the account in, and checks that its generation rises.
+    /// Logs the account in from a device, and checks that the generation rises.
     async fn log_in(&mut self, device: &str, on: NodeChoice) -> Result<Client> {
         let node = match on {
             NodeChoice::One => &self.node1,
@@ -268,7 +275,7 @@ impl Play {
         Ok(client)
     }
 
-    /// Checks in the store that exactly this session owns the account.
+    /// Checks in the store that the session of this client is the only one of the account.
     async fn check_owner(&self, client: &Client) -> Result<()> {
         let session = client.session.as_ref().context("never logged in")?;
         let key = RecordKey::new(format!("sess/{}", self.uid))?;
@@ -301,6 +308,7 @@ impl Play {
         Ok(())
     }
 
+    /// A login token for an account.
     fn token(&self, uid: &Uid) -> Result<String> {
         Ok(mint(&self.key, uid, Duration::from_secs(3600))?)
     }
@@ -312,6 +320,7 @@ enum NodeChoice {
     Two,
 }
 
+/// The columns of the timeline for a client.
 fn entry_of(client: &Client) -> Entry<'_> {
     Entry {
         node: &client.node,
@@ -338,7 +347,7 @@ async fn wait_for_all_but_one(crowd: &mut [Client]) -> Result<Vec<Option<Ending>
             }
         }
     }
-    // The followers borrow the devices, and end here.
+    // The followers borrow the devices, so they are dropped here.
     drop(playing);
     Ok(endings)
 }

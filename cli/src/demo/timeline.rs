@@ -1,4 +1,4 @@
-//! The demo's log: printed as things happen, and kept so that scenes can wait for an event.
+//! The timeline of the demo. Events are printed at once, and kept so that a scene can wait for one.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -24,12 +24,13 @@ pub(super) struct Timeline {
 #[derive(Debug, Default)]
 struct Printed {
     scene: usize,
-    /// In this scene single events would scroll everything else away; the JSON form has them all.
+    /// Whether this is a crowded scene: its single events would scroll everything else away, so
+    /// only the JSON form has them.
     crowd: bool,
     events: Vec<Value>,
 }
 
-/// One line of the timeline; a column that does not apply is absent.
+/// The columns of a line of the timeline. A column that does not apply is empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry<'a> {
     pub(super) node: &'a str,
@@ -38,6 +39,7 @@ pub(super) struct Entry<'a> {
 }
 
 impl Timeline {
+    /// Starts the time of the timeline.
     pub(super) fn new(json: bool) -> Self {
         Self {
             start: SystemClock.now(),
@@ -66,7 +68,7 @@ impl Timeline {
         }
     }
 
-    /// Prints something that no node reports.
+    /// Prints a line that does not come from a node.
     pub(super) fn print_remark(&self, what: &str) {
         if self.json {
             self.print_json(&json!({"event": "note", "what": what}));
@@ -76,7 +78,7 @@ impl Timeline {
         }
     }
 
-    /// Starts a scene.
+    /// Begins a scene, and prints its title.
     pub(super) fn begin_scene(&self, number: usize, title: &str, crowd: bool) {
         {
             let mut state = self.state();
@@ -90,7 +92,7 @@ impl Timeline {
         }
     }
 
-    /// Prints an event of a client; in a crowded scene only as JSON.
+    /// Prints an event of a client. In a crowded scene only the JSON form has it.
     pub(super) fn print_client_event(&self, device: &str, at: Entry<'_>, what: &str) {
         let crowd = self.state().crowd;
         if self.json {
@@ -107,7 +109,7 @@ impl Timeline {
         }
     }
 
-    /// Prints an entry even in a crowded scene.
+    /// Prints a line even in a crowded scene.
     pub(super) fn print_note(&self, at: Entry<'_>, what: &str) {
         if self.json {
             self.print_json(&json!({
@@ -122,7 +124,7 @@ impl Timeline {
         }
     }
 
-    /// Records a transition that a node printed.
+    /// Keeps a transition that a node printed, and prints it.
     pub(super) fn record_node_event(&self, event: Value) {
         let crowd = self.state().crowd;
         if self.json {
@@ -145,7 +147,7 @@ impl Timeline {
         self.changed.notify_waiters();
     }
 
-    /// Waits until a node has reported a transition like this.
+    /// Waits until a node has reported a transition that matches.
     pub(super) async fn wait_for(
         &self,
         what: &str,
@@ -171,7 +173,7 @@ impl Timeline {
         }
     }
 
-    /// The verdict on a scene.
+    /// Prints the verdict on a scene.
     pub(super) fn print_verdict(&self, title: &str, failure: Option<&str>) {
         if self.json {
             self.print_json(&json!({
@@ -188,7 +190,7 @@ impl Timeline {
         }
     }
 
-    /// The verdict on the whole.
+    /// Prints the result of the whole demo.
     pub(super) fn print_result(&self, passed: usize, of: usize) {
         self.state().scene = 0;
         if self.json {
@@ -200,6 +202,7 @@ impl Timeline {
         }
     }
 
+    /// Prints a line with its columns.
     fn print_line(&self, at: Entry<'_>, what: &str) {
         let number = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
         print(&format!(
@@ -211,6 +214,7 @@ impl Timeline {
         ));
     }
 
+    /// Prints an event as JSON, with its time and its scene.
     fn print_json(&self, line: &Value) {
         let mut line = line.clone();
         line["at_ms"] = output::whole_millis(SystemClock.now().since(self.start)).into();
@@ -226,16 +230,18 @@ impl Timeline {
     }
 }
 
+/// The text, or `None` if it is empty.
 fn non_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A reader that went away does not end the demo: its processes and files must still be tidied up.
+/// Prints a line. If the reader has gone, the demo goes on, so that its processes and files are
+/// still removed.
 fn print(text: &str) {
     let _ = output::print_line(text);
 }
 
-/// The transitions that interest people, in plain words.
+/// Describes a transition in plain words; `None` for one that people need not see.
 fn describe_transition(event: &Value) -> Option<String> {
     let text = |field: &str| event[field].as_str().unwrap_or("?").to_owned();
     let device = text("device");

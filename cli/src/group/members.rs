@@ -1,27 +1,27 @@
-//! The processes of a group, as far as the system shows them.
+//! Reads the processes of a group, as far as the system shows them.
 
 use std::fs;
 
-/// The part of a process's state that every user may read.
+/// The part of the state of a process that every user may read.
 #[derive(Debug)]
 struct ProcessStat {
     id: i32,
-    /// A zombie: the process has ended and its parent has not waited for it.
+    /// Whether the process is a zombie: it has ended, and its parent has not waited for it.
     is_dead: bool,
     parent: i32,
     group: i32,
     session: i32,
 }
 
-/// Whether an existing group has a member that is no zombie. Where the system does not tell, every
-/// member counts.
+/// Whether an existing group has a member that is no zombie. Where the system shows no processes,
+/// the answer is yes.
 pub(super) fn has_living_member(group: i32) -> bool {
     read_processes().is_none_or(|all| all.iter().any(|it| it.group == group && !it.is_dead))
 }
 
-/// Whether a process exists that can continue a stopped group: a parent of a member, in the same
-/// session and in another group, such as a shell. The kernel uses the same rule. `None` where the
-/// system does not tell.
+/// Whether a process outside the group can continue the group when it is stopped: a parent of a
+/// member, in the same session and in another group, such as a shell. The kernel uses the same
+/// rule. `None` where the system shows no processes.
 pub(super) fn has_outside_parent(group: i32) -> Option<bool> {
     let all = read_processes()?;
     let has_outside_parent = all.iter().filter(|it| it.group == group).any(|member| {
@@ -32,14 +32,14 @@ pub(super) fn has_outside_parent(group: i32) -> Option<bool> {
     Some(has_outside_parent)
 }
 
-/// Zombies that only this parent can reap.
+/// The zombies that only this parent can reap.
 pub(super) fn dead_children(parent: i32) -> Vec<i32> {
     let all = read_processes().unwrap_or_default();
     let dead = all.iter().filter(|it| it.parent == parent && it.is_dead);
     dead.map(|it| it.id).collect()
 }
 
-/// The group whose first process has all of these variables in its environment.
+/// The group whose leader has all of these variables in its environment.
 pub(super) fn find_group_with(variables: &[String]) -> Option<i32> {
     let has_all = |process: &ProcessStat| {
         let environment = fs::read(format!("/proc/{}/environ", process.id)).unwrap_or_default();
@@ -51,6 +51,7 @@ pub(super) fn find_group_with(variables: &[String]) -> Option<i32> {
     first.find(|process| has_all(process)).map(|it| it.group)
 }
 
+/// All processes of the system; `None` where it shows none.
 fn read_processes() -> Option<Vec<ProcessStat>> {
     let all: Vec<_> = fs::read_dir("/proc")
         .ok()?
@@ -62,8 +63,8 @@ fn read_processes() -> Option<Vec<ProcessStat>> {
     (!all.is_empty()).then_some(all)
 }
 
-/// `pid (any text) state ppid pgrp session ..`: the text may hold anything, a closing parenthesis
-/// included.
+/// Parses `pid (name) state ppid pgrp session ..`. The name may contain any text, a closing
+/// parenthesis included.
 fn parse_stat(stat: &str) -> Option<ProcessStat> {
     let (start, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');

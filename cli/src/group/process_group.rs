@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 
 use super::members;
 
-/// Pause between two looks at the rest of a group whose leader has ended. The system reports
+/// The pause between two checks whether a group whose leader has ended is empty. The system reports
 /// nothing about processes that are not our children.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
 
@@ -47,7 +47,7 @@ impl ProcessGroup {
         Ok(Self { leader, id })
     }
 
-    /// The group's id.
+    /// The id of the group.
     pub(crate) const fn id(&self) -> Pid {
         self.id
     }
@@ -59,14 +59,15 @@ impl ProcessGroup {
         }
     }
 
-    /// Waits for the command itself.
+    /// Waits for the end of the command itself, the leader of the group.
     ///
     /// Cancel safe.
     pub(crate) async fn wait_for_leader(&mut self) -> io::Result<ExitStatus> {
         self.leader.wait().await
     }
 
-    /// The signal that has just stopped the command itself, if one has. Each stop is reported once.
+    /// The signal that has just stopped the command itself, if there is one. Each stop is answered
+    /// once.
     pub(crate) fn take_stop_of_leader(&self) -> Option<Signal> {
         // The options ask for stops only, so the exit status stays for `wait_for_leader`.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -74,9 +75,10 @@ impl ProcessGroup {
         status.stopping_signal().and_then(Signal::from_named_raw)
     }
 
-    /// Reaps adopted children. A process whose parent died comes to the first process of a
-    /// container, which may be this one; a shell that ran this tool by `exec` leaves its children
-    /// too. Nobody else can reap them, and until then each keeps its process id.
+    /// Reaps the zombies that this process has adopted. A process whose parent died becomes a child
+    /// of the first process of a container, which may be this one. A shell that ran this tool by
+    /// `exec` leaves its children to it, too. Only this process can reap them, and each keeps its
+    /// process id until then.
     pub(crate) fn reap_adopted(&self) {
         let leader = self.id.as_raw_nonzero().get();
         members::dead_children(getpid().as_raw_nonzero().get())
@@ -112,8 +114,8 @@ pub(crate) fn is_group_alive(group: Pid) -> bool {
         && members::has_living_member(group.as_raw_nonzero().get())
 }
 
-/// Whether a test by signal 0 shows that the group has members. A group whose members all belong to
-/// another user, as after `sudo`, refuses our signals.
+/// Whether the result of sending signal 0 shows that the group has members. A group whose members
+/// all belong to another user, as after `sudo`, refuses our signals.
 fn has_members(tested: rustix::io::Result<()>) -> bool {
     tested != Err(Errno::SRCH)
 }

@@ -1,4 +1,4 @@
-//! Signals that are sent to this process and meant for its command.
+//! Catches signals that are sent to this process and meant for its command.
 
 use std::{fs, io, ops::RangeInclusive, pin::Pin, task::Poll};
 
@@ -7,8 +7,8 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use super::terminal::stop_this_process;
 
-/// The signals that are passed on: each would end this process and leave the command running
-/// without a lock.
+/// The signals that are forwarded to the command. Without a handler, each of them would end this
+/// process and leave the command running without a lock.
 const FORWARDED: [Signal; 13] = [
     Signal::TERM,
     Signal::INT,
@@ -25,8 +25,8 @@ const FORWARDED: [Signal; 13] = [
     Signal::STKFLT,
 ];
 
-/// Real-time signals that the C library leaves to programs. They have no names, so the command gets
-/// TERM instead.
+/// Real-time signals that the C library leaves to programs. They have no names here, so the command
+/// gets TERM instead.
 const REAL_TIME: RangeInclusive<i32> = 32..=64;
 
 /// A signal that arrived.
@@ -34,24 +34,24 @@ const REAL_TIME: RangeInclusive<i32> = 32..=64;
 pub(crate) enum Arrived {
     /// A signal for the command.
     ForCommand(Signal),
-    /// Ctrl-Z, or another request to pause.
+    /// The user or another program asks to pause, for example with Ctrl-Z.
     Pause,
-    /// A request to continue, for example by the shell's `fg`.
+    /// This process was continued, for example by `fg` of the shell.
     Continued,
     /// A child changed its state.
     Child,
 }
 
-/// Catches signals from its creation on.
+/// A stream of the signals that arrive after its creation.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Arrived, Stream)>,
 }
 
 impl Signals {
-    /// Starts catching. A signal that was ignored at the start of this process stays ignored, here
-    /// and in the command: `nohup` ignores HUP on purpose, and a shell ignores INT and QUIT for
-    /// commands that a script starts in the background.
+    /// Starts to catch signals. A signal that was ignored when this process started stays ignored,
+    /// here and in the command: `nohup` ignores HUP on purpose, and a shell ignores INT and QUIT
+    /// for commands that a script starts in the background.
     pub(crate) fn catch() -> io::Result<Self> {
         let catch = |arrived, kind: SignalKind| Ok((arrived, signal(kind)?));
         let ignored = IgnoredSignals::read();
@@ -65,14 +65,14 @@ impl Signals {
                 )
             })
             .collect::<io::Result<Vec<_>>>()?;
-        // The system kills a process that goes on after this signal: its share of processor time is
-        // used up.
+        // XCPU says that the processor time is used up. The system kills a process that goes on for
+        // too long after it.
         if !ignored.contains(Signal::XCPU) {
             let used_up = SignalKind::from_raw(Signal::XCPU.as_raw());
             streams.push(catch(Arrived::ForCommand(Signal::TERM), used_up)?);
         }
         for number in REAL_TIME.filter(|number| !ignored.contains_number(*number)) {
-            // The C library reserves the first ones and refuses them.
+            // The C library reserves the first of these numbers and refuses them.
             if let Ok(stream) = signal(SignalKind::from_raw(number)) {
                 streams.push((Arrived::ForCommand(Signal::TERM), stream));
             }
@@ -89,7 +89,7 @@ impl Signals {
 
     /// Waits for the next signal.
     ///
-    /// Cancel safe: a signal that nobody received is kept.
+    /// Cancel safe: a signal that was not received is kept.
     pub(crate) async fn next(&mut self) -> Arrived {
         std::future::poll_fn(|context| {
             for (arrived, stream) in &mut self.streams {
@@ -102,7 +102,8 @@ impl Signals {
         .await
     }
 
-    /// Waits for the next signal that would have ended this process.
+    /// Waits for the next signal that is meant for the command and would have ended this process.
+    /// Handles pauses meanwhile.
     ///
     /// Cancel safe.
     pub(crate) async fn next_ending(&mut self) -> Signal {
@@ -116,30 +117,32 @@ impl Signals {
     }
 }
 
-/// Makes a full file a write error instead of the end of this process.
+/// Makes the limit of the file size a write error instead of the end of this process.
 ///
-/// The signal is caught rather than ignored: programs that this process starts would inherit that
-/// it is ignored, and their own limits would not end them.
+/// The signal is caught and not ignored: programs that this process starts would inherit that it is
+/// ignored, and would not be ended by their own limits.
 pub(crate) fn survive_full_files() -> io::Result<()> {
     if !IgnoredSignals::read().contains(Signal::XFSZ) {
-        // The handler outlives the stream.
+        // The handler stays after the stream is dropped.
         drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
     }
     Ok(())
 }
 
-/// The signals that this process ignores; the bit of signal n is n - 1.
+/// The set of signals that this process ignores. Bit n - 1 stands for signal n.
 #[derive(Clone, Copy, Debug)]
 struct IgnoredSignals(u64);
 
 impl IgnoredSignals {
-    /// Reads the mask from the system; where the system shows none, no signal counts as ignored.
+    /// Reads the set from the system. Where the system shows none, no signal counts as ignored.
     fn read() -> Self {
         let status = fs::read("/proc/self/status").unwrap_or_default();
-        // The file also holds our name, perhaps cut off in the middle of a character.
+        // The file also contains the name of this process, perhaps cut off in the middle of a
+        // character.
         Self::parse(&String::from_utf8_lossy(&status))
     }
 
+    /// Parses the text of `/proc/self/status`.
     fn parse(status: &str) -> Self {
         let mask = status
             .lines()
@@ -148,10 +151,12 @@ impl IgnoredSignals {
         Self(mask.unwrap_or(0))
     }
 
+    /// Whether this signal is ignored.
     fn contains(self, signal: Signal) -> bool {
         self.contains_number(signal.as_raw())
     }
 
+    /// Whether the signal of this number is ignored.
     fn contains_number(self, signal: i32) -> bool {
         u32::try_from(signal - 1)
             .ok()
@@ -166,7 +171,7 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_read_from_the_process_status() {
-        // HUP (1), INT (2) and PIPE (13).
+        // The mask below stands for HUP (1), INT (2) and PIPE (13).
         let ignored = IgnoredSignals::parse("Name:\tx\nSigBlk:\tffff\nSigIgn:\t0000000000001003\n");
         let is_ignored = |signal| ignored.contains(signal);
         assert!(is_ignored(Signal::HUP) && is_ignored(Signal::INT) && is_ignored(Signal::PIPE));

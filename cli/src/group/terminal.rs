@@ -1,4 +1,4 @@
-//! Sharing the terminal with a command that has a process group of its own.
+//! Shares the terminal with a command that has a process group of its own.
 //!
 //! A terminal lets only its foreground group read the keyboard; the system stops a member of
 //! another group that tries. So the command gets the foreground when it first asks for it (the
@@ -28,8 +28,8 @@ use rustix::{
 
 use super::{ProcessGroup, members};
 
-/// The controlling terminal, whatever the standard streams are: a pager reads its keys there while
-/// its input is a pipe.
+/// The controlling terminal. The standard streams may be something else: a pager reads keys from
+/// the terminal while its input is a pipe.
 const CONTROLLING_TERMINAL: &str = "/dev/tty";
 
 /// The terminal that the command can ask for, if there is one.
@@ -39,34 +39,38 @@ pub(crate) struct Terminal {
     /// is used then.
     controlling: Option<File>,
     input: io::Stdin,
-    /// Our group. `None` when it belongs to an outer process namespace: the terminal is never ours
-    /// to give then.
+    /// The process group of this process. `None` when it belongs to an outer process namespace:
+    /// then the terminal is never given to the command.
     ours: Option<Pid>,
     given: bool,
-    /// Whether the command is stopped until we are in the foreground and can give it the terminal.
+    /// Whether the command is stopped until this process is in the foreground and can give it the
+    /// terminal.
     wanted: bool,
 }
 
 impl Terminal {
+    /// Opens the controlling terminal, if there is one.
     pub(crate) fn new() -> Self {
         Self {
-            // Opened for both: some systems ask for write access when the foreground changes.
+            // The file is opened for reading and writing: some systems ask for write access when
+            // the foreground changes.
             controlling: File::options()
                 .read(true)
                 .write(true)
                 .open(CONTROLLING_TERMINAL)
                 .ok(),
             input: io::stdin(),
-            // The other call for this number refuses 0, which the first process of a namespace may
-            // have.
+            // `nix` is used here because the call of `rustix` for the group refuses 0, which the
+            // first process of a namespace may have.
             ours: Pid::from_raw(getpgrp().as_raw()),
             given: false,
             wanted: false,
         }
     }
 
-    /// Answers a stop of the command: gives it the terminal if that is why it stopped, or pauses
-    /// with it if the user asked for a pause. Returns whether this process was paused too.
+    /// Handles a stop of the command. If the command stopped because it needs the terminal, gives
+    /// it the terminal. If the user asked for a pause, pauses this process too. Answers whether
+    /// this process was paused.
     pub(crate) fn handle_stop_of_command(&mut self, by: Signal, group: &ProcessGroup) -> bool {
         if by == Signal::TTIN || by == Signal::TTOU {
             self.wanted = true;
@@ -74,16 +78,18 @@ impl Terminal {
             return false;
         }
         if !self.given {
-            // Somebody stopped the command alone; we go on holding its lock.
+            // Another program stopped the command alone. This process goes on and holds the lock.
             return false;
         }
         self.take_back();
-        // A shell watches our whole group, which includes the other members of a pipeline.
+        // The whole group is stopped, because a shell watches all members, such as the other parts
+        // of a pipeline.
         let _ = kill_current_process_group(stop_signal());
         true
     }
 
-    /// Gives the terminal to a command that is stopped for want of it, if the terminal is ours now.
+    /// Gives the terminal to a command that is stopped because it needs the terminal, if this
+    /// process has it now.
     pub(crate) fn give_if_wanted(&mut self, group: &ProcessGroup) {
         if self.wanted && (self.given || self.is_in_foreground()) {
             self.wanted = false;
@@ -92,16 +98,16 @@ impl Terminal {
         }
     }
 
-    /// After a pause: gives the terminal back to the command if it had it and we are in the
-    /// foreground again.
+    /// Gives the terminal back to the command after a pause, if the command had it before and this
+    /// process is in the foreground again.
     pub(crate) fn give_back_after_pause(&mut self, had_it: bool, group: &ProcessGroup) {
         if had_it && self.is_in_foreground() {
             self.give_to(group.id());
         }
     }
 
-    /// Whether the command is stopped until it gets the terminal. The system reports nothing when
-    /// it can: a shell's `fg` sends no signal to a job that it believes to be running.
+    /// Whether the command is stopped until it gets the terminal. The caller must ask again and
+    /// again: `fg` of a shell sends no signal to a job that the shell believes to be running.
     pub(crate) const fn is_wanted(&self) -> bool {
         self.wanted
     }
@@ -120,15 +126,18 @@ impl Terminal {
         }
     }
 
+    /// Whether the group of this process is in the foreground of the terminal.
     fn is_in_foreground(&self) -> bool {
         self.ours.is_some() && tcgetpgrp(self.descriptor()).ok() == self.ours
     }
 
+    /// Puts the group of the command into the foreground.
     fn give_to(&mut self, group: Pid) {
         self.set_foreground(group);
         self.given = true;
     }
 
+    /// The terminal, as the system calls need it.
     fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.controlling {
             Some(terminal) => terminal.as_fd(),
@@ -136,8 +145,9 @@ impl Terminal {
         }
     }
 
-    /// Sets the foreground group. The system stops the whole group of a background process that
-    /// does this, unless the calling thread blocks SIGTTOU; so a short-lived thread does it.
+    /// Sets the foreground group. The system would stop the whole group of a background process
+    /// that does this, unless the calling thread blocks SIGTTOU. So a thread that lives only for
+    /// this call blocks the signal.
     fn set_foreground(&self, group: Pid) {
         let change = || {
             let mut blocked = SigSet::empty();
@@ -157,18 +167,19 @@ impl Terminal {
     }
 }
 
-/// Stops this process as an uncaught Ctrl-Z would. Returns when it is continued, or at once where
-/// nobody could continue it.
+/// Stops this process as Ctrl-Z would if it were not caught. Returns when the process is continued,
+/// or at once where no other process could continue it.
 pub(crate) fn stop_this_process() {
-    // The signal goes to this thread alone, which stops before the call ends.
+    // The signal is sent to this thread, which stops before the call returns.
     let _ = NixSignal::try_from(stop_signal().as_raw()).map(raise);
 }
 
-/// The signal that stops us. SIGSTOP cannot be misread or ignored, so it is used where a shell will
-/// continue us. In a group that no shell looks after (a session of its own, as under `setsid` or a
-/// service manager, or a shell that has gone) nobody would continue us, and the lock would expire.
-/// There the system ignores SIGTTOU, as it ignores SIGTSTP, which is caught here. Elsewhere SIGTTOU
-/// would ask for the terminal, and some shells give it at once.
+/// The signal with which this process stops itself. SIGSTOP cannot be caught or ignored, so it is
+/// used where a shell will continue this process. Without such a shell (in a session of its own, as
+/// under `setsid` or a service manager, or after the shell has ended) the process would stay
+/// stopped, and the lock would expire. There SIGTTOU is used, which the system ignores in such a
+/// group, as it would ignore an uncaught SIGTSTP. With a shell SIGTTOU would ask for the terminal,
+/// and some shells give it at once.
 fn stop_signal() -> Signal {
     match members::has_outside_parent(getpgrp().as_raw()) {
         Some(true) => Signal::STOP,

@@ -1,5 +1,5 @@
 //! A process that ends the command when its supervisor cannot, because the supervisor was killed or
-//! has been stopped for longer than the lease.
+//! is stopped for longer than the lease.
 
 use std::{io, process::Stdio, thread, time::Duration};
 
@@ -19,36 +19,38 @@ use tokio::{
 use super::{is_group_alive, members::find_group_with};
 use crate::exit::{Failure, Outcome, code};
 
-/// The first argument of the process; only this tool passes it.
+/// The first argument of the process. Only this tool passes it.
 pub(crate) const NAME: &str = "watchdog";
 
-/// This program, as the system names it.
+/// The file of this program, as the system names it.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The messages to the watchdog: the lock's token and name, the group, each deadline as a number,
-/// and the end of its work.
+/// The messages to the watchdog are lines: `lock` with the token and the name of the lock, `group`
+/// with the process group, each deadline as a number, and `done` at the end of its work.
 const LOCK: &str = "lock ";
 const GROUP: &str = "group ";
 const DONE: &str = "done";
 
-/// Checks of the deadline per lease. Renewals come at a third of it.
+/// How often the deadline is checked during one lease. Renewals come at a third of the lease.
 const CHECKS_PER_LEASE: u32 = 20;
-/// The longest time for the watchdog to end after its dismissal.
+/// The longest time for the watchdog to end after its dismissal, and for finding a group.
 const DISMISSAL_LIMIT: Duration = Duration::from_secs(1);
-/// The longest time between two looks at the clock, which also counts while the machine sleeps.
+/// The longest time between two checks of the clock. The clock goes on while the machine sleeps,
+/// but a wait does not.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// Pause between two looks at the rest of a group.
+/// The pause between two checks whether a group still lives.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
 
-/// A watchdog that has no group yet. It starts before the command does. If the supervisor dies
-/// before it has named the group, the watchdog finds the group by the lock in its environment.
+/// A watchdog that does not know its group yet. It starts before the command does. If the
+/// supervisor dies before it has sent the group, the watchdog finds the group by the variables of
+/// the lock in its environment.
 #[derive(Debug)]
 pub(crate) struct StartedWatchdog {
     process: Child,
     stdin: ChildStdin,
 }
 
-/// The watchdog of one group, as its supervisor sees it.
+/// The watchdog of one group, as seen by its supervisor.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     process: Child,
@@ -59,10 +61,10 @@ pub(crate) struct Watchdog {
 impl StartedWatchdog {
     /// Starts a watchdog for the command of this lock.
     pub(crate) async fn start(guard: &Guard) -> io::Result<Self> {
-        // This very program, even if its file was replaced meanwhile.
+        // This runs the same program even if its file was replaced meanwhile.
         let mut command = Command::new(OWN_PROGRAM);
         for (variable, _) in std::env::vars_os() {
-            // The watchdog needs none of our variables.
+            // The watchdog needs none of the variables of this tool.
             if variable.to_string_lossy().starts_with("DISTLOCK_") {
                 command.env_remove(variable);
             }
@@ -73,7 +75,8 @@ impl StartedWatchdog {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Signals that the terminal sends to our group must not reach it.
+            // A group of its own keeps the watchdog away from signals that the terminal sends to
+            // our group.
             .process_group(0)
             .spawn()?;
         let stdin = process.stdin.take();
@@ -88,8 +91,9 @@ impl StartedWatchdog {
         Ok(Self { process, stdin })
     }
 
-    /// Watches a group: the watchdog ends it at the lock's deadline unless a later deadline arrives
-    /// in time, and starts to end it when this process is gone.
+    /// Makes the watchdog watch `group`. The watchdog kills the group at the deadline of the lock,
+    /// unless a later deadline arrives in time. When this process is gone, the watchdog asks the
+    /// group to end at once.
     pub(crate) async fn watch_group(mut self, group: Pid, lock: LockWatch) -> io::Result<Watchdog> {
         let line = format!("{GROUP}{}\n", group.as_raw_nonzero());
         self.stdin.write_all(line.as_bytes()).await?;
@@ -114,7 +118,7 @@ impl Watchdog {
     }
 }
 
-/// Sends the watchdog each new deadline, and its dismissal.
+/// Sends each new deadline to the watchdog, and its dismissal at the end.
 async fn send_deadlines(
     mut watchdog: ChildStdin,
     lock: LockWatch,
@@ -124,7 +128,7 @@ async fn send_deadlines(
     loop {
         let deadline = lock.deadline();
         if told != Some(deadline) {
-            // A dead watchdog cannot be reached.
+            // The watchdog has ended, so there is nothing more to send.
             if watchdog
                 .write_all(format!("{}\n", boot_micros(deadline)).as_bytes())
                 .await
@@ -138,7 +142,8 @@ async fn send_deadlines(
         let look = (left / CHECKS_PER_LEASE).max(POLL_PAUSE);
         tokio::select! {
             biased;
-            // This also resolves when the supervisor gave up: it prints that itself.
+            // The other end is also dropped when the supervisor gave up. Then nothing is sent, and
+            // the supervisor prints the reason.
             said = &mut is_done => {
                 if said.is_ok() {
                     let _ = watchdog.write_all(format!("{DONE}\n").as_bytes()).await;
@@ -150,13 +155,13 @@ async fn send_deadlines(
     }
 }
 
-/// Runs the watchdog's process.
+/// Runs the process of the watchdog.
 pub(crate) fn execute() -> Outcome {
     let mut input = Input::default();
     let no_number =
         |_| Failure::usage("a watchdog is started by distlock run, and told in numbers");
     let (mut lock, mut group): (Option<String>, Option<Pid>) = (None, None);
-    // None until the first deadline arrives.
+    // This is `None` until the first deadline arrives.
     let mut deadline: Option<Moment> = None;
     loop {
         let left = deadline.map_or(MAX_PAUSE, |deadline| deadline.since(SystemClock.now()));
@@ -185,21 +190,22 @@ pub(crate) fn execute() -> Outcome {
             }
         }
     }
-    // The supervisor may have been stopped before it named the group.
+    // The supervisor may have been stopped before it sent the group.
     if let Some(group) = group.or_else(|| find_group(lock.as_deref())) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     Ok(code::OK)
 }
 
-/// Standard input, line by line, with a time limit. It needs no thread: the system may have none
-/// left, and the command needs a watchdog most of all then.
+/// Reads standard input line by line, with a time limit. It needs no thread: the system may refuse
+/// one, and just then the command needs a watchdog.
 #[derive(Debug, Default)]
 struct Input {
-    /// Bytes of an unfinished line.
+    /// The bytes of a line whose end has not arrived.
     rest: Vec<u8>,
 }
 
+/// The result of a wait for input: a line, nothing in time, or the end of the input.
 #[derive(Debug)]
 enum InputEvent {
     Line(String),
@@ -208,6 +214,7 @@ enum InputEvent {
 }
 
 impl Input {
+    /// Waits at most this long for a line.
     fn wait_for_event(&mut self, at_most: Duration) -> InputEvent {
         if let Some(line) = self.take_line() {
             return InputEvent::Line(line);
@@ -221,7 +228,8 @@ impl Input {
             Err(_) => return InputEvent::End,
         }
         let mut read = [0; 4096];
-        // This bypasses the buffer of the standard library, of which `poll` knows nothing.
+        // This read bypasses the buffer of the standard library, because `poll` does not see bytes
+        // in that buffer.
         match rustix::io::read(&stdin, &mut read) {
             Ok(length @ 1..) => self.rest.extend_from_slice(&read[..length]),
             Err(Errno::INTR | Errno::AGAIN) => return InputEvent::Nothing,
@@ -231,15 +239,17 @@ impl Input {
             .map_or(InputEvent::Nothing, InputEvent::Line)
     }
 
+    /// Removes the first whole line from the bytes that were read.
     fn take_line(&mut self) -> Option<String> {
         let end = self.rest.iter().position(|byte| *byte == b'\n')?;
         let line = self.rest.drain(..=end).take(end).collect();
-        // Names and numbers are text; `distlock run` sends nothing else.
+        // All lines are UTF-8: `distlock run` sends only lock names and numbers.
         Some(String::from_utf8(line).unwrap_or_default())
     }
 }
 
-/// The group of the command that was started for a lock and whose supervisor is gone.
+/// The group of the command that was started for a lock. Waits a moment for it, because the command
+/// may have been started just now.
 #[expect(
     clippy::disallowed_methods,
     reason = "a process of its own that waits for others"
@@ -261,11 +271,13 @@ fn find_group(lock: Option<&str>) -> Option<Pid> {
     }
 }
 
+/// A moment in microseconds since boot, as the messages have it.
 fn boot_micros(moment: Moment) -> u128 {
     moment.since_boot().as_micros()
 }
 
-/// Ends the group within the rest of the lease: nobody renews the lock any more.
+/// Asks the group to end, and waits for that until the deadline. No renewal will come any more,
+/// because the supervisor is gone.
 #[expect(
     clippy::disallowed_methods,
     reason = "a process of its own that waits for others"

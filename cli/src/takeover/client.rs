@@ -1,4 +1,4 @@
-//! The smallest possible device: one connection, one login.
+//! A minimal device: one connection and one login.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -14,17 +14,17 @@ use tokio_tungstenite::{
     tungstenite::{Message, protocol::WebSocketConfig},
 };
 
-/// The deadline of every step; a longer one is an error.
+/// The longest time for each step. A step that takes longer is an error.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(30);
 
 /// A connected device. Dropping it resets the connection, so that thousands of devices leave no
-/// port waiting.
+/// port in the state `TIME_WAIT`.
 #[derive(Debug)]
 pub(super) struct Client {
     socket: WebSocketStream<TcpStream>,
 }
 
-/// A node's frame; fields that no caller reads are left out.
+/// A frame of a node. Fields that are not needed here are left out.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame {
     #[serde(rename = "type")]
@@ -67,6 +67,7 @@ impl Client {
         self.send(&frame.to_string()).await
     }
 
+    /// Sends a frame.
     pub(super) async fn send(&mut self, frame: &str) -> Result<()> {
         let sending = self.socket.send(Message::text(frame));
         Ok(within_limit("send a frame", sending).await??)
@@ -89,7 +90,7 @@ impl Client {
         }
     }
 
-    /// The answer to a login.
+    /// Waits for the answer to a login or to a ping.
     pub(super) async fn wait_for_answer(&mut self) -> Result<Frame> {
         match within_limit("wait for the answer to a login", self.next_frame()).await?? {
             Some(frame) => Ok(frame),
@@ -106,7 +107,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for the notice that ends the session; returns the moment.
+    /// Waits for the notice that ends the session, and answers the moment of its arrival.
     pub(super) async fn wait_for_notice(&mut self) -> Result<Moment> {
         while let Some(frame) = within_limit("wait for the notice", self.next_frame()).await?? {
             match frame.kind.as_str() {
@@ -118,12 +119,11 @@ impl Client {
         bail!("a session was disconnected without a word")
     }
 
-    /// Sends `bye` and closes, as the protocol asks; returns the moment when both sides have
+    /// Sends `bye` and closes, as the protocol asks. Answers the moment when both sides have
     /// closed.
     pub(super) async fn leave(&mut self) -> Result<Moment> {
         let leaving = async {
-            // The node may end the connection as soon as it has the `bye`, so an error here is
-            // none.
+            // The node may end the connection as soon as it has the `bye`, so an error is ignored.
             let _ = self.socket.feed(Message::text(r#"{"type":"bye"}"#)).await;
             let _ = self.socket.close(None).await;
             while let Ok(Some(_)) = self.next_frame().await {}

@@ -1,4 +1,5 @@
-//! Strangers: connections that never log in must cost the store nothing, and other users little.
+//! Measures strangers: connections that never log in must cost the store nothing, and must slow
+//! other users little.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,21 +16,22 @@ use super::{
 };
 use crate::progress::Progress;
 
-/// Connections that are being opened at the same time.
+/// The most connections that are being opened at the same time.
 const MAX_OPENING: usize = 512;
-/// Pause between two tries to connect after the strangers.
+/// The pause between two attempts to connect after the strangers.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The options of one flood.
 #[derive(Clone, Debug)]
 pub(crate) struct Flood {
-    /// Number of strangers' connections.
+    /// The number of connections of strangers.
     pub(crate) connects: u32,
-    /// Accounts that log in at the same time.
+    /// The number of accounts that log in at the same time.
     pub(crate) callers: u32,
-    /// Their logins per second in all.
+    /// The logins per second of all accounts together.
     pub(crate) rate: f64,
-    /// The time for which logins are measured with strangers, and the time without.
+    /// The time in which logins are measured with strangers. Logins without strangers are measured
+    /// for the same time.
     pub(crate) time: Duration,
 }
 
@@ -39,9 +41,9 @@ pub(crate) struct FloodReport {
     workload: &'static str,
     backend: &'static str,
     connects: u32,
-    /// Calls to the store while strangers came and went and no account logged in.
+    /// Calls to the store while strangers connected and no account logged in.
     pub(crate) store_calls: u64,
-    /// The time until all strangers were gone.
+    /// The time until the node had dropped all strangers.
     flood_seconds: f64,
     /// Logins without strangers, half of them before the flood and half after.
     without: Option<Quantiles>,
@@ -52,12 +54,12 @@ pub(crate) struct FloodReport {
     first_failure: Option<String>,
 }
 
-/// Floods one node. Cancelling it ends the node.
+/// Floods one node with connections of strangers. Dropping the future ends the node.
 pub(crate) async fn measure_flood(
     shared_store: &SharedStore,
     flood: &Flood,
 ) -> Result<FloodReport> {
-    // These intervals keep the node's own calls out of the count.
+    // With these intervals the node itself makes no call to the store meanwhile.
     let settings = [("node_lease", "1h"), ("sweep", "1h")];
     let group = Group::start(shared_store, "f", 1, false, &settings).await?;
     let address = group.addresses()[0];
@@ -114,8 +116,8 @@ pub(crate) async fn measure_flood(
     })
 }
 
-/// Opens this number of connections. Each is dropped at once: without a byte, in the middle of a
-/// request, or right after a whole one.
+/// Opens this number of connections, and drops each at once: before the first byte, in the middle
+/// of a request, or right after a whole request.
 async fn open_and_drop_connections(to: SocketAddr, connects: u32) -> Result<()> {
     let places = Arc::new(Semaphore::new(MAX_OPENING));
     let mut coming = JoinSet::new();
@@ -136,7 +138,7 @@ async fn open_and_drop_connections(to: SocketAddr, connects: u32) -> Result<()> 
                      Sec-WebSocket-Key: c3RyYW5nZXJzIGFyZSBoZQ==\r\n\r\n"
                 ),
             };
-            // The node may have refused the connection by now.
+            // The node may have refused the connection already, so an error is ignored.
             let _ = stream.write_all(request.as_bytes()).await;
             let _ = stream.set_zero_linger();
             anyhow::Ok(())
@@ -151,7 +153,7 @@ async fn open_and_drop_connections(to: SocketAddr, connects: u32) -> Result<()> 
     Ok(())
 }
 
-/// Waits until the node has accepted every earlier connection, and accepts one more.
+/// Waits until the node has accepted all earlier connections and accepts one more.
 async fn wait_for_room(to: SocketAddr) -> Result<()> {
     let start = SystemClock.now();
     while SystemClock.now().since(start) < STEP_LIMIT {

@@ -1,4 +1,5 @@
-//! A group of gateway nodes over one store: tasks of this process, or processes of their own.
+//! A group of gateway nodes on one store. The nodes are tasks of this process, or processes of
+//! their own.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,17 +11,18 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{commands::conformance, processes};
 
-/// The lifetime of the clients' tokens: longer than any run.
+/// The lifetime of the tokens of all clients: longer than any run.
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// The longest time in which an interrupted run removes its records.
+/// The longest time for an interrupted run to remove its records.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(5);
 
-/// The store that the nodes share, and names that no other run uses.
+/// The store that the nodes share, with names that no other run uses.
 #[derive(Debug)]
 pub(crate) struct SharedStore {
     target: Target,
-    /// The one client of a private store: opening such a store again would give another, empty one.
+    /// The client of a store that lives in one process. A second `open` would give another, empty
+    /// store.
     shared: Option<Store>,
     backend: &'static str,
     run: String,
@@ -28,7 +30,7 @@ pub(crate) struct SharedStore {
 }
 
 impl SharedStore {
-    /// `store` is `target`, opened.
+    /// Prepares a run on `target`. `store` is an open client of it.
     pub(crate) fn new(target: Target, store: &Store) -> Self {
         let lock = store.lock();
         let process = lock.capabilities().reach == Reach::Process;
@@ -41,6 +43,7 @@ impl SharedStore {
         }
     }
 
+    /// The name of the backend.
     pub(crate) const fn backend(&self) -> &'static str {
         self.backend
     }
@@ -50,12 +53,12 @@ impl SharedStore {
         self.shared.is_none()
     }
 
-    /// Another client, as another process would have it.
+    /// Opens another client, as another process would.
     pub(super) async fn open_client(&self) -> distlock::Result<Store> {
         conformance::open_client(self.target.clone(), self.shared.clone()).await
     }
 
-    /// An account of this run, with a token for it.
+    /// Makes an account of this run, with a login token for it.
     pub(super) fn new_account(&self, name: &str) -> Result<(Uid, String)> {
         let uid = Uid::new(format!("{}-{name}", self.run))?;
         let key = TokenKey::new(self.key.as_bytes())?;
@@ -63,13 +66,13 @@ impl SharedStore {
         Ok((uid, token))
     }
 
-    /// Removes records as [`tidy`](Self::tidy) does, within a short time, while nodes may still be
-    /// ending.
+    /// Removes records as [`remove_records`](Self::remove_records) does, within a short time. Nodes
+    /// may still be ending meanwhile.
     pub(crate) async fn remove_records_within_limit(&self) {
         drop(tokio::time::timeout(REMOVAL_LIMIT, self.remove_records()).await);
     }
 
-    /// Removes the accounts' records, which would otherwise stay for ever.
+    /// Removes the records of all accounts of this run, which would otherwise stay for ever.
     pub(super) async fn remove_records(&self) -> distlock::Result<()> {
         let store = self.open_client().await?;
         let records = store.records();
@@ -114,8 +117,7 @@ enum GroupNode {
 }
 
 impl Group {
-    /// Starts `nodes` nodes, whose names begin with `name`, with some settings that differ from the
-    /// defaults.
+    /// Starts `nodes` nodes, whose names begin with `name`. `settings` override the defaults.
     pub(super) async fn start(
         shared_store: &SharedStore,
         name: &str,
@@ -129,7 +131,8 @@ impl Group {
         };
         for number in 1..=nodes {
             let name = format!("{}-{name}{number}", shared_store.run);
-            // The accounts of a measurement log in far more often than people do.
+            // The accounts of a measurement log in far more often than people do, so the rate
+            // limits are off.
             let mut all = vec![("login_rate", "0"), ("send_rate", "0"), ("pair_rate", "0")];
             all.extend_from_slice(settings);
             let node = if processes {
@@ -144,6 +147,7 @@ impl Group {
         Ok(group)
     }
 
+    /// Starts a node as a task of this process, with a store whose calls are counted.
     async fn start_task(
         &mut self,
         shared_store: &SharedStore,
@@ -187,6 +191,7 @@ impl Group {
         })
     }
 
+    /// Starts a node as a process of its own.
     async fn start_process(
         &mut self,
         shared_store: &SharedStore,
@@ -215,7 +220,7 @@ impl Group {
             .collect()
     }
 
-    /// The process of the first node, where nodes are processes.
+    /// The process id of the first node; `None` where nodes are tasks.
     pub(super) fn process_id(&self) -> Option<u32> {
         match self.nodes.first()? {
             GroupNode::Task { .. } => None,
@@ -223,7 +228,7 @@ impl Group {
         }
     }
 
-    /// Calls to the store so far, without scans; `None` where nodes are processes.
+    /// The number of calls to the store so far, without scans; `None` where nodes are processes.
     pub(super) fn calls(&self) -> Option<u64> {
         (!self.counting.is_empty()).then(|| self.counting.iter().map(CountingStore::calls).sum())
     }

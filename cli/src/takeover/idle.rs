@@ -1,4 +1,5 @@
-//! The cost of idle sessions: the memory of a node, a process of its own, with many of them.
+//! Measures what idle sessions cost: the memory of a node with many of them. The node is a process
+//! of its own.
 
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use super::{
 };
 use crate::{limits, progress::Progress};
 
-/// Logins at a time.
+/// The most logins at the same time.
 const MAX_LOGINS: u32 = 64;
-/// The number of sessions that must answer a ping at the end.
+/// About this number of sessions must answer a ping at the end.
 const PINGED_SESSIONS: u32 = 100;
-/// Time for the node to finish the work of the last login.
+/// The time for the node to finish the work of the last login.
 const SETTLING_TIME: Duration = Duration::from_secs(2);
-/// File descriptors that are not clients.
+/// Open files of this process that are not clients.
 const SPARE_FILES: u64 = 200;
 
 /// The figures of one run.
@@ -37,7 +38,8 @@ pub(crate) struct IdleReport {
     logins_per_second: f64,
 }
 
-/// Logs this number of accounts in to one node, and reads its memory. Cancelling it ends the node.
+/// Logs this number of accounts in to one node, and reads the memory of the node. Dropping the
+/// future ends the node.
 pub(crate) async fn measure_idle(
     shared_store: &SharedStore,
     sessions: u32,
@@ -48,7 +50,7 @@ pub(crate) async fn measure_idle(
         bail!("{sessions} sessions need as many open files, and {files} are allowed (ulimit -n)");
     }
     let most = (sessions + MAX_LOGINS).to_string();
-    // The sessions are idle on purpose, so these limits must not end them.
+    // The sessions are idle on purpose, so no limit may end them.
     let settings = [
         ("max_connections", most.as_str()),
         ("max_pending", most.as_str()),
@@ -59,7 +61,7 @@ pub(crate) async fn measure_idle(
     let memory =
         || limits::memory_kib(node, "VmRSS:").context("the memory of a process cannot be told");
     let resident_kib_before = memory()?;
-    progress.add_expected(usize::try_from(sessions)?);
+    progress.set_expected(usize::try_from(sessions)?);
     progress.begin_part(&format!("logging {sessions} accounts in"));
     let start = SystemClock.now();
     let address = group.addresses()[0];
@@ -133,6 +135,7 @@ impl std::fmt::Display for IdleReport {
     }
 }
 
+/// KiB as MiB.
 fn mib(kib: u64) -> f64 {
     crate::figures::as_f64(kib) / 1024.0
 }

@@ -1,4 +1,5 @@
-//! Takeovers and messages: each player is an account whose devices take over from each other.
+//! Measures takeovers and messages. Each player is an account whose devices take over from each
+//! other.
 
 use std::{
     net::SocketAddr,
@@ -19,33 +20,36 @@ use super::{
     group::{Group, SharedStore},
 };
 
-/// A pause after an error, so that a failing store can recover.
+/// The pause after an error, in which a failing store can recover.
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
 
-/// One account: its device that is logged in, and the number of takeovers so far.
+/// One account, with its device that is logged in.
 #[derive(Debug)]
 pub(super) struct Player {
     uid: Uid,
     token: String,
-    /// Counts the node of the present device on; each node is used twice.
+    /// The number of takeovers so far. It selects the node of the next device: each node is used
+    /// twice.
     step: usize,
     client: Option<Client>,
 }
 
-/// The times at which takeovers are due.
+/// How long takeovers run, and at which rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) time: Duration,
-    /// Logins per second of all players together; with `None` each follows the one before at once.
+    /// Logins per second of all players together. With `None` each login follows the one before at
+    /// once.
     pub(super) rate: Option<f64>,
 }
 
-/// The figures of all players of a round, in one place because a histogram takes a quarter of a
-/// megabyte.
+/// The sample of a round, which all players share: a histogram takes a quarter of a megabyte, so
+/// each player cannot have its own.
 #[derive(Debug, Default)]
 struct SharedSample(Mutex<TakeoverSample>);
 
 impl SharedSample {
+    /// Locks the shared sample.
     fn lock(&self) -> MutexGuard<'_, TakeoverSample> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,7 +63,7 @@ pub(super) struct Players {
 }
 
 impl Players {
-    /// Players whose accounts are not logged in.
+    /// Creates players, whose accounts are not logged in.
     pub(super) fn new(
         shared_store: &SharedStore,
         group: &Group,
@@ -82,7 +86,7 @@ impl Players {
     }
 
     /// Runs takeovers for a while. Each player uses each node twice in a row, so that every other
-    /// takeover is within a node.
+    /// takeover is within one node.
     pub(super) async fn take_over(&mut self, pace: Pace) -> TakeoverSample {
         let mut running = JoinSet::new();
         let players = u32::try_from(self.players.len()).unwrap_or(u32::MAX);
@@ -107,7 +111,7 @@ impl Players {
         let start = SystemClock.now();
         for (number, mut player) in (0_u32..).zip(ready) {
             let nodes = Arc::clone(&nodes);
-            // Each player has its share of the rate, and its own point within the period.
+            // Each player has its share of the rate, and begins at its own point within the period.
             let turns = pace.rate.map(|rate| {
                 let period = Duration::from_secs_f64(f64::from(players) / rate);
                 (
@@ -129,7 +133,7 @@ impl Players {
         all
     }
 
-    /// Sends messages from each player's device to the next player's, one at a time.
+    /// Lets each player send messages to the next player, one at a time.
     pub(super) async fn exchange_messages(&mut self, time: Duration) -> TakeoverSample {
         let start = SystemClock.now();
         let uids: Vec<Uid> = self
@@ -153,7 +157,7 @@ impl Players {
         all
     }
 
-    /// Waits for all players; returns the moment when the last one was done.
+    /// Waits for all players and takes them back. Answers the moment when the last one was done.
     async fn take_back(&mut self, running: JoinSet<(Player, Moment)>) -> Moment {
         let mut last = SystemClock.now();
         for (at, (player, ended)) in running.join_all().await.into_iter().enumerate() {
@@ -175,12 +179,12 @@ impl Players {
 }
 
 impl Player {
-    /// The node of the present step: each is used twice in a row.
+    /// The node of the current step. Each node is used twice in a row.
     fn current_node(&self, nodes: &[SocketAddr]) -> SocketAddr {
         nodes[(self.step / 2) % nodes.len()]
     }
 
-    /// Logs a device in, if none is.
+    /// Logs a device in, unless one is logged in.
     async fn log_in_if_absent(&mut self, nodes: &[SocketAddr]) -> Result<()> {
         if self.client.is_none() {
             let mut client = Client::connect(self.current_node(nodes)).await?;
@@ -191,6 +195,7 @@ impl Player {
         Ok(())
     }
 
+    /// Runs takeovers until the end. `turns` are the moment of the first one and the period.
     async fn keep_taking_over(
         &mut self,
         nodes: &[SocketAddr],
@@ -211,7 +216,8 @@ impl Player {
         }
     }
 
-    /// One takeover. A takeover that the one before delayed counts from the time when it was due.
+    /// Runs one takeover. If the takeover before it took too long, the time still counts from the
+    /// moment when this one was due.
     async fn take_over(
         &mut self,
         nodes: &[SocketAddr],
@@ -239,7 +245,8 @@ impl Player {
             let told = old.wait_for_notice().await?;
             Ok::<_, anyhow::Error>((told, old.leave().await?))
         });
-        // A refused login takes over from nobody, so its answer comes first then.
+        // A refused login ends no session, so its answer is awaited at the same time as the notice:
+        // otherwise the wait for a notice would hide the refusal.
         let (confirmed, (told, gone)) = match select(answering, ending).await {
             Either::Left((confirmed, ending)) => (confirmed?, ending.await?),
             Either::Right((ended, answering)) => (answering.await?, ended?),
@@ -258,6 +265,7 @@ impl Player {
         Ok(())
     }
 
+    /// Sends messages until the end, or until one fails.
     async fn keep_sending(&mut self, to: &Uid, until: Moment, seen: &SharedSample) {
         let Some(client) = &mut self.client else {
             return;
@@ -305,6 +313,7 @@ async fn send_and_wait(client: &mut Client, to: &Uid, id: &str) -> Result<()> {
     }
 }
 
+/// A duration in whole nanoseconds.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -10,27 +10,28 @@ use super::{
     load::{Pace, Players},
 };
 
-/// Not measured: nodes connect to each other and buffers grow in this time.
+/// The time before each round that is not measured: nodes connect to each other and buffers grow in
+/// it.
 const WARMUP: Duration = Duration::from_millis(300);
 
 /// The share of each round that is spent on messages.
 const MESSAGE_SHARE: f64 = 0.25;
 
-/// The ways in which nodes route; the first one is the base of the comparison.
+/// The ways in which nodes route messages. The first one is the base of the comparison.
 pub(crate) const ROUTES: [&str; 2] = ["fenced", "locked"];
 
 /// The options of one measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
-    /// Accounts that are taken over at the same time.
+    /// The number of accounts whose sessions are taken over at the same time.
     pub(crate) callers: u32,
-    /// Nodes of a group.
+    /// The number of nodes in a group.
     pub(crate) nodes: u32,
     /// Whether each node is a process.
     pub(crate) processes: bool,
     /// The ways of routing, each with a group of nodes of its own.
     pub(crate) routes: &'static [&'static str],
-    /// Logins per second; with `None` as many as possible.
+    /// Logins per second; `None` = as many as possible.
     pub(crate) rate: Option<f64>,
     /// The time for each way of routing, over all rounds.
     pub(crate) time: Duration,
@@ -44,7 +45,7 @@ struct Arm {
     players: Players,
 }
 
-/// Measures ways of routing, in interleaved rounds. Cancelling it ends the nodes.
+/// Measures ways of routing, in interleaved rounds. Dropping the future ends the nodes.
 pub(crate) async fn measure(shared_store: &SharedStore, load: &Load) -> Result<TakeoverReport> {
     let mut arms = Vec::new();
     for route in load.routes {
@@ -60,7 +61,8 @@ pub(crate) async fn measure(shared_store: &SharedStore, load: &Load) -> Result<T
     }
     let mut samples = Vec::new();
     for round in 0..load.rounds {
-        // Every other round runs backwards, so that no arm always follows the same neighbour.
+        // Every other round runs in reverse order, so that no arm always runs after the same
+        // neighbour.
         let mut order: Vec<usize> = (0..arms.len()).collect();
         if round % 2 == 1 {
             order.reverse();
@@ -84,6 +86,7 @@ pub(crate) async fn measure(shared_store: &SharedStore, load: &Load) -> Result<T
 }
 
 impl Arm {
+    /// Runs one round: a warm-up, takeovers, and then messages.
     async fn run_round(&mut self, round: u32, load: &Load) -> TakeoverSample {
         let time = load.time / load.rounds;
         let pace = |time| Pace {

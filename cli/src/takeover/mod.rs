@@ -1,5 +1,5 @@
-//! Takeovers among real gateway nodes, with real WebSocket clients: how many, how fast, and whether
-//! they go right.
+//! Measures takeovers among real gateway nodes with real WebSocket clients, and checks that they
+//! are right.
 //!
 //! | file | content |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | `client.rs` | a device |
 //! | `load.rs` | takeovers and messages, at a rate or as fast as it goes |
 //! | `measure.rs` | the rounds of a measurement |
-//! | `soak.rs` | contended logins, judged while they run |
+//! | `soak.rs` | contended logins, checked while they run |
 //! | `idle.rs` | the memory of idle sessions |
-//! | `flood.rs` | strangers, and what they cost others |
+//! | `flood.rs` | connections of strangers, and their cost for others |
 
 mod client;
 mod flood;

@@ -1,5 +1,5 @@
-//! Contended logins, for as long as is asked: a few accounts, many devices of each at once, on all
-//! nodes, judged while they run.
+//! Runs contended logins for as long as asked: a few accounts log in from many devices at once, on
+//! all nodes. The results are checked while the logins run.
 
 use std::{
     net::SocketAddr,
@@ -24,26 +24,26 @@ use super::{
 };
 use crate::progress::Progress;
 
-/// Devices of one account that log in at once, if there are as many.
+/// The number of devices of one account that log in at once, if the run has that many.
 const CROWD: u32 = 8;
 
-/// The time in which nodes that reach each other settle a contest: the kick budget, and slack.
+/// The time in which nodes that can reach each other settle a contest: the kick budget, and slack.
 /// Slower contests are counted.
 const PROMPT_LIMIT: Duration = Duration::from_millis(1250);
-/// The time in which nodes that cannot reach each other settle it: a node lease, and slack. A
-/// slower contest is a violation.
+/// The time in which nodes that cannot reach each other settle a contest: a node lease, and slack.
+/// A slower contest is a violation.
 const LEASE: Duration = Duration::from_secs(9);
 const SLACK: Duration = Duration::from_millis(250);
 
 const TICK: Duration = Duration::from_millis(20);
-/// Progress is printed this many times where there is no terminal.
+/// The number of progress messages where there is no terminal.
 const PARTS: u64 = 10;
 
 /// The options of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Soak {
     pub(crate) logins: u64,
-    /// Devices that are logging in at the same time, over all accounts.
+    /// The number of devices that log in at the same time, over all accounts.
     pub(crate) devices: u32,
     pub(crate) nodes: u32,
     pub(crate) processes: bool,
@@ -67,18 +67,18 @@ pub(crate) struct SoakReport {
     contests: u64,
     seconds: f64,
     logins_per_second: f64,
-    /// Contests that took longer than nodes need that reach each other.
+    /// Contests that took longer than nodes need that can reach each other.
     late: u64,
     longest_settling_ms: u64,
     /// Contests with more than one winner.
     duplicates: usize,
     /// Contests without a winner.
     zero_winners: usize,
-    /// These two, and all other violations.
+    /// The violations of these two kinds, and of all others.
     pub(crate) violations: Vec<String>,
 }
 
-/// The state that all accounts share.
+/// The state of one run, which all accounts share.
 #[derive(Debug)]
 struct SoakRun {
     nodes: Vec<SocketAddr>,
@@ -86,7 +86,7 @@ struct SoakRun {
     judge: Mutex<Judge>,
     tally: Mutex<Tally>,
     progress: Progress,
-    /// Logins that have not begun.
+    /// The number of logins that have not begun.
     left: AtomicU64,
     clients: AtomicU64,
     running_us: AtomicU64,
@@ -106,7 +106,7 @@ struct Tally {
     longest_us: u64,
 }
 
-/// Logs in until the number is reached or a violation is found. Cancelling it ends the nodes.
+/// Logs in until the number is reached or a violation is found. Dropping the future ends the nodes.
 pub(crate) async fn run_soak(shared_store: &SharedStore, soak: &Soak) -> Result<SoakReport> {
     let group = Group::start(shared_store, "s", soak.nodes, soak.processes, &[]).await?;
     let store = shared_store.open_client().await?;
@@ -114,7 +114,8 @@ pub(crate) async fn run_soak(shared_store: &SharedStore, soak: &Soak) -> Result<
     let accounts = (soak.devices / crowd).max(1);
     let mut rules = Rules::default();
     rules.node_lease = LEASE;
-    // Contests that take longer than the kick budget are counted separately.
+    // These rules do not forbid contests that take longer than the kick budget: such contests are
+    // counted here.
     rules.reachable = false;
     rules.slack = SLACK;
     let run = Arc::new(SoakRun {
@@ -129,7 +130,7 @@ pub(crate) async fn run_soak(shared_store: &SharedStore, soak: &Soak) -> Result<
         crowd,
     });
     run.progress
-        .add_expected(usize::try_from(soak.logins).unwrap_or(usize::MAX));
+        .set_expected(usize::try_from(soak.logins).unwrap_or(usize::MAX));
     run.progress
         .begin_part(&format!("0 of {} contended logins", soak.logins));
     let mut background = JoinSet::new();
@@ -154,8 +155,8 @@ pub(crate) async fn run_soak(shared_store: &SharedStore, soak: &Soak) -> Result<
 }
 
 impl SoakRun {
-    /// Contests of one account, one after the other. Each one takes over from the winner of the one
-    /// before.
+    /// Runs contests of one account, one after the other. The devices of each contest take over
+    /// from the winner of the one before.
     async fn play_account(self: Arc<Self>, uid: Uid, token: String) -> Result<()> {
         let mut devices = JoinSet::new();
         let mut round = 0_usize;
@@ -194,13 +195,13 @@ impl SoakRun {
                     .spawn(async move { run.play_device(client, &token, &stamp, &answered).await });
             }
             self.settle_and_judge(&uid, crowd, &answered).await?;
-            // Tasks that have ended are removed.
+            // Tasks of devices that have ended are removed.
             while devices.try_join_next().is_some() {}
         }
         Ok(())
     }
 
-    /// Takes the logins of the next contest from those that are left, and returns their number.
+    /// Takes the logins of the next contest from those that are left, and answers their number.
     fn take_logins(&self) -> u64 {
         let crowd = u64::from(self.crowd);
         let take = |left: u64| Some(left.saturating_sub(crowd));
@@ -211,7 +212,7 @@ impl SoakRun {
         before.min(crowd)
     }
 
-    /// One device: logs in, and leaves when its notice comes.
+    /// Plays one device: it logs in, and leaves when its notice comes.
     async fn play_device(
         &self,
         mut client: Client,
@@ -258,7 +259,7 @@ impl SoakRun {
         }
     }
 
-    /// Records an answer to a login; returns whether the client is logged in.
+    /// Records the answer to a login, and answers whether the client is logged in.
     fn record_answer(&self, stamp: &Seen, frame: &Frame) -> bool {
         match (frame.kind.as_str(), frame.session, frame.r#gen) {
             ("login_ok", Some(session), Some(r#gen)) => {
@@ -283,7 +284,8 @@ impl SoakRun {
         }
     }
 
-    /// Waits until every device has its answer and one is left, or until the deadline; then judges.
+    /// Waits until every device has its answer and only one is logged in, or until the deadline.
+    /// Then the account is checked.
     async fn settle_and_judge(
         &self,
         uid: &Uid,
@@ -321,6 +323,7 @@ impl SoakRun {
         Ok(())
     }
 
+    /// Gives an event of a device to the judge.
     fn observe(&self, stamp: &Seen, what: What) {
         let seen = Seen {
             at_us: self.now_us(),
@@ -330,24 +333,29 @@ impl SoakRun {
         self.lock_judge().observe(&seen);
     }
 
+    /// Counts a failed login, and keeps the first error.
     fn record_failure(&self, error: &impl ToString) {
         let mut tally = self.lock_tally();
         tally.failed += 1;
         tally.first_failure.get_or_insert_with(|| error.to_string());
     }
 
+    /// The running time so far, in microseconds.
     fn now_us(&self) -> u64 {
         self.running_us.load(Ordering::Relaxed)
     }
 
+    /// Locks the judge, which checks the invariants.
     fn lock_judge(&self) -> MutexGuard<'_, Judge> {
         self.judge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the counters.
     fn lock_tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The report of the run.
     fn report(
         &self,
         shared_store: &SharedStore,
@@ -384,7 +392,8 @@ impl SoakRun {
     }
 }
 
-/// The running time of this process: a pause of the whole machine must not look like a late node.
+/// Counts the running time of this process, so that a pause of the whole machine does not look like
+/// a slow node.
 async fn count_running_time(run: Arc<SoakRun>) {
     let mut last = SystemClock.now();
     loop {
@@ -397,6 +406,7 @@ async fn count_running_time(run: Arc<SoakRun>) {
     }
 }
 
+/// Prints progress from time to time.
 async fn print_progress(run: Arc<SoakRun>, all: u64) {
     let mut told = 0;
     loop {
@@ -412,6 +422,7 @@ async fn print_progress(run: Arc<SoakRun>, all: u64) {
     }
 }
 
+/// A duration in whole microseconds.
 fn as_micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -21,12 +21,12 @@ use crate::{
     output,
 };
 
-/// How long a value is fresh.
+/// The time for which a value is fresh.
 const TTL: Duration = Duration::from_millis(200);
-/// How long a load takes.
+/// The time that a load takes.
 const LOAD: Duration = Duration::from_millis(20);
 
-/// One way to get the value. A cycle is one read.
+/// One way to get the value. A cycle reads the value once.
 struct Way {
     key: String,
     reader: CacheReader,
@@ -35,7 +35,7 @@ struct Way {
 
 enum CacheReader {
     Guarded(CacheGuard),
-    /// Cache-aside: each caller that finds nothing loads the value.
+    /// Cache-aside: each caller that finds no fresh value loads it.
     Naive(Arc<dyn Cache>),
 }
 
@@ -78,7 +78,7 @@ impl Subject for Way {
     }
 }
 
-/// No lock is taken, so all loads have the same token.
+/// A loaded value, for callers that take no lock. All loads have the same token.
 fn loaded_without_lock(value: Option<Vec<u8>>) -> distlock::Result<Loaded> {
     Ok(Loaded {
         value: value.map(Arc::from),
@@ -90,6 +90,7 @@ fn loaded_without_lock(value: Option<Vec<u8>>) -> distlock::Result<Loaded> {
     })
 }
 
+/// Opens the store and measures both ways.
 pub(super) async fn measure_store(context: &Context, options: &Options) -> Outcome<Report> {
     let target = context.target(Sharing::Optional)?;
     let store = drivers::open(target.clone()).await?;
@@ -128,11 +129,12 @@ pub(crate) async fn measure_ways(
     Ok(measure(&arms, Workload::Cache, options).await?)
 }
 
-/// The cache that belongs to the store.
+/// Opens the cache that belongs to the store: Redis itself, the records of the store, or the memory
+/// of this process.
 fn open_cache(target: &Target, store: &Store) -> Outcome<Arc<dyn Cache>> {
     let url = target.reveal_url();
     Ok(match target.scheme().as_deref() {
-        // The URL's options are those of the lock store.
+        // The options of the URL are cut off, because they belong to the lock store.
         Some("redis") => Arc::new(RedisCache::new(url.split('?').next().unwrap_or_default())?),
         _ if store.records().tells_ages() => Arc::new(RecordsCache::new(store)?),
         _ => Arc::new(MemoryCache::new(100)),

@@ -1,5 +1,5 @@
-//! `distlock bench --workload counters`: unread counters in each way that the store knows, side by
-//! side.
+//! `distlock bench --workload counters`: measures unread counters in each way that the store
+//! supports, side by side.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use crate::{
     output,
 };
 
-/// The user whose counters all callers change, unless --name gives another. It is the same in every
-/// run, so that only a few small records remain.
+/// The user whose counters all callers change, unless `--name` gives another. The same user is used
+/// in each run, so that only a few small records remain in the store.
 const USER: &str = "bench:counters";
 const CONVERSATIONS: usize = 8;
-/// Increments between two reads of a conversation.
+/// The average number of increments between two clears of a conversation.
 const INCREMENTS: u64 = 4;
 
-/// A way of counting. A cycle is an increment; every fourth cycle also clears.
+/// A way of counting. A cycle is an increment, and one cycle in four also clears the conversation.
 struct Way {
     name: &'static str,
     counters: Arc<dyn UnreadCounters>,
-    /// `None` for a way that bypasses the counted store.
+    /// The store that counts calls; `None` for a way that does not use it.
     calls: Option<Arc<CountingStore>>,
     user: String,
 }
@@ -60,7 +60,7 @@ impl Subject for Way {
 }
 
 impl Way {
-    /// Whether the total is the sum of the conversations.
+    /// Whether the total of the user is the sum of the conversations.
     async fn total_is_right(&self) -> Outcome<bool> {
         let (mut sum, mut totals) = (0, Vec::new());
         for at in 0..CONVERSATIONS {
@@ -79,6 +79,7 @@ impl Way {
     }
 }
 
+/// Opens the store and measures all ways.
 pub(super) async fn measure_store(context: &Context, options: &Options) -> Outcome<Report> {
     let target = context.target(Sharing::Optional)?;
     let store = drivers::open(target.clone()).await?;
@@ -91,7 +92,7 @@ pub(super) async fn measure_store(context: &Context, options: &Options) -> Outco
     report
 }
 
-/// Measures every way that the store knows. Fails if a total is wrong at the end.
+/// Measures each way that the store supports. Fails if a total is wrong at the end.
 pub(crate) async fn measure_ways(
     target: &Target,
     store: &Store,
@@ -121,6 +122,7 @@ pub(crate) async fn measure_ways(
     Ok(report)
 }
 
+/// Opens each way of counting that the store supports.
 async fn open_ways(target: &Target, store: &Store, user: &str) -> Outcome<Vec<Way>> {
     let counted = [(); 2].map(|()| Arc::new(CountingStore::new(store)));
     let [locked, optimistic] = &counted;
@@ -143,7 +145,7 @@ async fn open_ways(target: &Target, store: &Store, user: &str) -> Outcome<Vec<Wa
         ),
     ];
     let url = target.reveal_url();
-    // The URL's options are those of the lock store.
+    // The options of the URL are cut off, because they belong to the lock store.
     let url = url.split('?').next().unwrap_or_default();
     match target.scheme().as_deref() {
         Some("redis") => {

@@ -16,10 +16,10 @@ use crate::{
     takeover::{self, Flood, Load, ROUTES, SharedStore, Soak},
 };
 
-/// Accounts at the same time, by default.
+/// The number of accounts at the same time, by default.
 const CALLERS: u32 = 64;
 
-/// Logins per second beside strangers, by default.
+/// The logins per second while strangers connect, by default.
 const LOGINS_PER_SECOND: f64 = 50.0;
 
 /// The options that this workload shares with the others.
@@ -74,7 +74,7 @@ pub(super) struct Takeover {
 }
 
 impl Takeover {
-    /// The first flag that belongs to this workload only.
+    /// The first flag that was given and belongs to this workload only.
     pub(super) fn first_given_flag(&self) -> Option<&'static str> {
         [
             (self.rate.is_some(), "--rate"),
@@ -113,7 +113,7 @@ impl Takeover {
             )));
         }
         let mut signals = Signals::catch()?;
-        // The nodes and their processes go away with the future, so a signal must drop it.
+        // Dropping the future ends the nodes and their processes, so a signal drops it.
         let outcome = tokio::select! {
             outcome = Box::pin(self.measure(callers, common, &shared_store, context)) => outcome,
             signal = signals.next_ending() => {
@@ -126,6 +126,7 @@ impl Takeover {
         outcome
     }
 
+    /// Runs the measurement that the flags ask for.
     async fn measure(
         self,
         callers: u32,
@@ -187,8 +188,8 @@ impl Takeover {
     }
 }
 
-/// Runs the soak and prints its report. Fails on a violation, and on a login without an answer that
-/// counts.
+/// Runs contended logins and prints the report. Fails on a violation, and on a login that got no
+/// valid answer.
 async fn run_soak(shared_store: &SharedStore, soak: &Soak, context: &Context) -> Outcome {
     let report = takeover::run_soak(shared_store, soak)
         .await
@@ -209,6 +210,8 @@ async fn run_soak(shared_store: &SharedStore, soak: &Soak, context: &Context) ->
     Ok(code::OK)
 }
 
+/// Measures strangers and prints the report. Fails if they caused a call to the store, or if a
+/// login failed.
 async fn run_flood(shared_store: &SharedStore, flood: &Flood, context: &Context) -> Outcome {
     let report = takeover::measure_flood(shared_store, flood)
         .await
@@ -229,6 +232,7 @@ async fn run_flood(shared_store: &SharedStore, flood: &Flood, context: &Context)
     Ok(code::OK)
 }
 
+/// Prints a report as JSON or as text.
 fn print_report(report: &(impl Serialize + Display), context: &Context) -> Outcome<()> {
     let printed = if context.wants_json() {
         output::print_json(report)
@@ -238,11 +242,13 @@ fn print_report(report: &(impl Serialize + Display), context: &Context) -> Outco
     printed.or_else(Failure::ignore_closed_pipe)
 }
 
+/// The failure for a measurement that could not be run.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unavailable(error: anyhow::Error) -> Failure {
     Failure::new(code::UNAVAILABLE, format!("{error:#}"))
 }
 
+/// Parses a rate of logins, for clap.
 fn parse_rate(text: &str) -> Result<f64, String> {
     text.parse::<f64>()
         .ok()

@@ -1,5 +1,5 @@
-//! `distlock gateway kick|lookup|ban|drain|nodes`: an administrator's orders to a running node,
-//! over its admin HTTP.
+//! `distlock gateway kick|lookup|ban|drain|nodes`: sends orders of an administrator to a running
+//! node over its admin HTTP.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -195,6 +195,7 @@ impl Kick {
     }
 }
 
+/// Prints the sessions that ended, or that would end.
 fn print_kicked(answer: &Value, context: &Context) -> Outcome<()> {
     if context.wants_json() {
         return output::print_json(answer);
@@ -221,7 +222,7 @@ fn print_kicked(answer: &Value, context: &Context) -> Outcome<()> {
 impl Lookup {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         if self.uid.is_empty() {
-            // An empty account would make the path of another resource.
+            // An empty account would give the path of another resource.
             return Err(Failure::usage("uid is empty"));
         }
         let admin = AdminHttp::new(context, &self.admin)?;
@@ -358,6 +359,7 @@ impl Nodes {
     }
 }
 
+/// Describes a session in one line.
 fn describe_session(session: &Value) -> String {
     let uid = session["uid"]
         .as_str()
@@ -371,10 +373,12 @@ fn describe_session(session: &Value) -> String {
     )
 }
 
+/// An array in the answer; empty if the answer has none.
 fn array_of<'a>(answer: &'a Value, member: &str) -> &'a [Value] {
     answer[member].as_array().map_or(&[], Vec::as_slice)
 }
 
+/// A text in the answer, escaped for a terminal; `?` if the answer has none.
 fn escaped_text(value: &Value) -> String {
     value
         .as_str()

@@ -1,4 +1,4 @@
-//! The client of a gateway node's admin HTTP: one request, one JSON answer.
+//! The client for the admin HTTP of a gateway node: it sends a request and reads a JSON answer.
 
 use std::{io, time::Duration};
 
@@ -15,14 +15,14 @@ use crate::{
     exit::{Failure, Outcome, code},
 };
 
-/// Ending all sessions of a large directory takes a while.
+/// The longest wait for an answer: ending all sessions of a large directory takes a while.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
-/// Longer than any answer.
+/// The largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 const HTTP: &str = "http";
 const HTTPS: &str = "https";
 
-/// The variable that names the node.
+/// The environment variable with the address of the node.
 const ADDRESS_VARIABLE: &str = "DISTLOCK_GATEWAY_ADMIN";
 
 /// The address of the node's admin HTTP.
@@ -46,7 +46,8 @@ pub(super) struct AdminHttp {
 }
 
 impl AdminHttp {
-    /// Reads the address from flag, variable or configuration. The token never comes from a flag.
+    /// Reads the address from the flag, the variable or the configuration. The token never comes
+    /// from a flag.
     pub(super) fn new(context: &Context, address: &AdminAddress) -> Outcome<Self> {
         if context.has_backend_flag() {
             return Err(Failure::usage(
@@ -55,14 +56,14 @@ impl AdminHttp {
             ));
         }
         let config = Settings::read(context)?.config;
-        // An empty variable counts as unset; an empty flag is a mistake.
+        // An empty variable counts as unset, but an empty flag is a mistake.
         let unset = std::env::var_os(ADDRESS_VARIABLE).is_some_and(|value| value.is_empty());
         let given = address.admin.as_ref();
         let (scheme, authority) = match given.filter(|url| !(url.is_empty() && unset)) {
             None if config.tls_cert.is_some() => (HTTPS, config.admin_listen.clone()),
             None => (HTTP, config.admin_listen.clone()),
             Some(url) => {
-                // The message does not quote the URL: a password may stand anywhere in it.
+                // The message does not quote the URL, because a password may stand anywhere in it.
                 let refused = |why: &str| {
                     Failure::usage(format!(
                         "--admin (or DISTLOCK_GATEWAY_ADMIN) {why}: write http://HOST:PORT or \
@@ -92,7 +93,7 @@ impl AdminHttp {
         })
     }
 
-    /// Sends one request and returns the answer of one that succeeded.
+    /// Sends an order, and answers the JSON of a node that has carried it out.
     pub(super) async fn send_order(
         &self,
         method: &str,
@@ -138,6 +139,7 @@ impl AdminHttp {
         ))
     }
 
+    /// Sends a request, and reads the status and the body of the answer.
     async fn exchange(
         &self,
         method: &str,
@@ -169,7 +171,7 @@ impl AdminHttp {
     }
 }
 
-/// A text, escaped for a path or a query.
+/// Escapes a text for a path or a query.
 pub(super) fn percent_encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! `distlock gateway run`: one gateway node until a signal ends it.
+//! `distlock gateway run`: runs a gateway node until a signal ends it.
 
 use std::{io::Read as _, time::Duration};
 
@@ -63,7 +63,8 @@ impl RunNode {
         let config = settings.config.clone();
         allow_connections(config.max_connections);
         let has_certificates = config.tls_cert.is_some() || config.peer_tls_ca.is_some();
-        // Without certificates HUP ends the node, as it ends other programs.
+        // Without certificates there is nothing to read again, and HUP ends the node as it ends
+        // other programs.
         let hangups = has_certificates
             .then(|| signal(SignalKind::hangup()))
             .transpose()?;
@@ -86,7 +87,7 @@ impl RunNode {
         let (store, gateway) = tokio::select! {
             biased;
             started = starting => started?,
-            // The start may be waiting for the end of a predecessor's lease.
+            // The start may wait until the lease of an earlier run of this node ends.
             () = &mut shutdown => return Ok(code::OK),
         };
         if let Some(token) = gateway.made_admin_token() {
@@ -94,7 +95,7 @@ impl RunNode {
         }
         let events = gateway.events();
         if let Err(failure) = output::print_json(gateway.ready()) {
-            // Without its addresses nobody could use the node.
+            // Nobody could use the node without its addresses.
             let ended = gateway.run(std::future::ready(())).await;
             store.close().await;
             ended?;
@@ -116,13 +117,13 @@ impl RunNode {
         served?;
         store.close().await;
         if let Some(printed) = printer {
-            // Bounded, because the reader of a full pipe may never come back.
+            // The wait is bounded, because the reader of a full pipe may never come back.
             drop(tokio::time::timeout(LAST_EVENTS_LIMIT, printed).await);
         }
         Ok(code::OK)
     }
 
-    /// Resolves at TERM, at INT, and at the parent's death if `--exit-with-stdin` asks for that.
+    /// Resolves at TERM, at INT, and if `--exit-with-stdin` is given at the end of standard input.
     fn shutdown_signal(&self) -> Outcome<impl Future<Output = ()> + use<>> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -143,7 +144,8 @@ impl RunNode {
     }
 }
 
-/// Raises the limit of open files: every connection is one.
+/// Raises the limit of open files for this number of connections, and warns if it stays too low.
+/// Each connection is an open file.
 fn allow_connections(max_connections: usize) {
     let files = limits::raise_open_files();
     if usize::try_from(files).is_ok_and(|files| files < max_connections) {
@@ -155,8 +157,8 @@ fn allow_connections(max_connections: usize) {
     }
 }
 
-/// Prints the admin token that was made for this run, as development servers do. A token of the
-/// configuration is never printed.
+/// Prints the admin token that was generated for this run. A token of the configuration is never
+/// printed.
 fn print_admin_token(token: &str, page: &str) {
     output::print_message(format_args!(
         "no admin_token is set; for this run it is {token}\n\
@@ -175,11 +177,11 @@ async fn reload_at_hangups(certificates: Certificates, mut hangups: Signal) {
     }
 }
 
-/// Time for the last events to be printed after the node has ended.
+/// The longest wait until the last events are printed after the node has ended.
 const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Prints events until the node is gone, then ends the returned receiver. It uses a thread of its
-/// own: a pipe that nobody reads must block the printing only.
+/// Prints events until the node has ended. The answered receiver ends after the last one. A thread
+/// of its own prints, so that a pipe that nobody reads blocks only the printing.
 fn print_events(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Receiver<()>> {
     let (printing, printed) = oneshot::channel();
     std::thread::Builder::new()
@@ -188,7 +190,7 @@ fn print_events(mut events: broadcast::Receiver<Event>) -> distlock::Result<ones
             let _printing: oneshot::Sender<()> = printing;
             loop {
                 match events.blocking_recv() {
-                    // The reader of our output may go away; the node goes on.
+                    // The reader of the output may go away. The node goes on.
                     Ok(event) => drop(output::print_json(&event)),
                     Err(RecvError::Lagged(missed)) => {
                         tracing::warn!(missed, "events were not printed: the output is too slow");
@@ -201,8 +203,8 @@ fn print_events(mut events: broadcast::Receiver<Event>) -> distlock::Result<ones
     Ok(printed)
 }
 
-/// Resolves when standard input ends. It uses a thread of its own: a blocked read cannot be
-/// cancelled.
+/// Answers a receiver that resolves when standard input ends. A thread of its own reads, because a
+/// blocked read cannot be cancelled.
 fn watch_end_of_stdin() -> distlock::Result<oneshot::Receiver<()>> {
     let (tell, ended) = oneshot::channel();
     std::thread::Builder::new()

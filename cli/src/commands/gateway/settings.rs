@@ -10,16 +10,16 @@ use crate::{
     output,
 };
 
-/// The settings so far, and the place where each was given.
+/// The settings, and the place where each was given.
 pub(super) struct Settings<'a> {
     pub(super) config: GatewayConfig,
     file: &'a Config,
-    /// Keys that a flag or a variable replaced, with its name.
+    /// Keys that a flag or a variable has overridden, with the name of the flag or variable.
     overridden: Vec<(&'static str, String)>,
 }
 
 impl<'a> Settings<'a> {
-    /// Reads the `[gateway]` table and the secrets of the environment.
+    /// Reads the `[gateway]` table, and the secrets from variables.
     pub(super) fn read(context: &'a Context) -> Outcome<Self> {
         let file = context.config()?;
         let mut settings = Self {
@@ -40,7 +40,7 @@ impl<'a> Settings<'a> {
         Ok(settings)
     }
 
-    /// Replaces settings by those of flags and variables, and checks the whole.
+    /// Overrides settings by those of flags and variables, and validates all of them.
     pub(super) fn apply_flags(&mut self, flags: &Flags) -> Outcome<()> {
         for (key, value, place) in &flags.given {
             if SECRET_ADDRESSES.contains(key) && place.starts_with("--") {
@@ -58,13 +58,14 @@ impl<'a> Settings<'a> {
         Ok(())
     }
 
+    /// Sets one key, and remembers the place where its value was given.
     fn set(&mut self, key: &'static str, value: &str, place: &str) -> Outcome<()> {
         self.overridden.push((key, place.to_owned()));
         let done = self.config.set(key, value);
         Ok(done.map_err(|error| self.with_origin(error))?)
     }
 
-    /// The error, with the place where its key was given.
+    /// Adds to an error the place where its key was given.
     pub(super) fn with_origin(&self, error: Error) -> Error {
         let Some(key) = GatewayConfig::key_of(&error) else {
             return error;
@@ -89,7 +90,7 @@ pub(super) fn admin_token(context: &Context) -> Outcome<Option<String>> {
     Ok(token.map(str::to_owned))
 }
 
-/// Warns of a misspelled variable: its setting would silently stay at the default.
+/// Warns of a misspelled variable, whose setting would otherwise silently stay at its default.
 pub(super) fn warn_about_unknown_variables() {
     let known: Vec<_> = GatewayConfig::KEYS
         .iter()
@@ -111,7 +112,7 @@ pub(super) fn warn_about_unknown_variables() {
     }
 }
 
-/// Keys without a flag: everybody on the host can read the arguments of a process.
+/// Keys without a flag, because every user of the host can read the arguments of a process.
 const SECRETS: [&str; 6] = [
     "token_key",
     "token_key_also",
@@ -121,14 +122,15 @@ const SECRETS: [&str; 6] = [
     "may_send_token",
 ];
 
-/// Addresses that may hold a key. Their flags are deprecated and go with the next version.
+/// Addresses that may contain a key. Their flags are deprecated, and the next version removes them.
 const SECRET_ADDRESSES: [&str; 2] = ["profile_url", "may_send_url"];
 
+/// The environment variable for a key.
 fn variable_of(key: &str) -> String {
     format!("DISTLOCK_GATEWAY_{}", key.to_uppercase())
 }
 
-/// One flag and one variable per key of the `[gateway]` table, as the gateway itself lists them.
+/// A flag and a variable for each key of the `[gateway]` table. The gateway itself lists the keys.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
     /// Key, value, and the flag or variable.

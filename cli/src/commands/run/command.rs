@@ -1,4 +1,4 @@
-//! Starts and supervises a command under a lock. A watchdog ends the command if its supervisor
+//! Starts and supervises a command under a lock. A watchdog ends the command if the supervisor
 //! dies.
 
 use std::{
@@ -21,7 +21,7 @@ use crate::{
     output, stderr,
 };
 
-/// `ENOEXEC`: the file may be executed and is no program.
+/// `ENOEXEC`: the file may be executed, but it is no program.
 const NO_EXECUTABLE_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
 
 /// The command that runs under a lock.
@@ -29,7 +29,8 @@ const NO_EXECUTABLE_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
 pub(in crate::commands) struct Supervised<'a> {
     pub(in crate::commands) command: &'a [OsString],
     pub(in crate::commands) holder: &'a HolderLabel,
-    /// Time between TERM and KILL when the lock is lost; the longest that fits the TTL by default.
+    /// The time between TERM and KILL when the lock is lost. `None` = 5 s, but at most a quarter of
+    /// the lease.
     pub(in crate::commands) kill_after: Option<Duration>,
 }
 
@@ -42,9 +43,10 @@ impl Supervised<'_> {
         clock: &dyn Clock,
     ) -> Outcome<End> {
         let kill_after = self.kill_after_under(guard);
-        // The command's output must come after our own.
+        // Earlier messages are written first, because the command writes to the same terminal.
         stderr::catch_up();
-        // This process may have been stopped since the lock was granted.
+        // This process may have been stopped since the lock was granted, and the lease may have
+        // expired.
         if let Err(error) = guard.check() {
             let lost = Failure::from(error);
             return Err(lost.map_message(|why| format!("the command was not started: {why}")));
@@ -70,10 +72,11 @@ impl Supervised<'_> {
         end
     }
 
+    /// Starts the command in a group of its own.
     fn spawn(&self, guard: &Guard) -> Outcome<ProcessGroup> {
         let mut command = command_with_lock(self.command, guard.name(), guard.token(), self.holder);
         let spawned = match ProcessGroup::spawn(&mut command) {
-            // A shell, too, runs a script without an interpreter line by itself.
+            // Like a shell, this runs a script without an interpreter line by `sh`.
             Err(error) if error.raw_os_error() == Some(NO_EXECUTABLE_FORMAT) => {
                 let script = find_on_path(&self.command[0]);
                 let words = [OsString::from("/bin/sh"), script];
@@ -90,8 +93,8 @@ impl Supervised<'_> {
         spawned.map_err(|error| start_failure(&self.command[0], &error))
     }
 
-    /// The time between TERM and KILL under the granted lease, which can be shorter than the TTL
-    /// that was asked for: a lease that hangs on a session is one example.
+    /// The time between TERM and KILL under the granted lease. The lease can be shorter than the
+    /// TTL that was asked for, for example when it depends on a session.
     fn kill_after_under(&self, guard: &Guard) -> Duration {
         let lease = guard.ttl().duration();
         match self.kill_after {
@@ -109,8 +112,8 @@ impl Supervised<'_> {
     }
 }
 
-/// Builds the command with the lock's name, token and holder in its environment, and without our
-/// own variables: the backend's URL may hold a password.
+/// Builds the command with the name, token and holder of the lock in its environment. Variables of
+/// this tool are removed, because the URL of the backend may hold a password.
 pub(in crate::commands) fn command_with_lock(
     words: &[OsString],
     name: &LockName,
@@ -131,7 +134,7 @@ pub(in crate::commands) fn command_with_lock(
     command
 }
 
-/// The file of a command's name: the first one on PATH that may be executed.
+/// The file of a program: the first one on `PATH` that may be executed.
 fn find_on_path(program: &OsString) -> OsString {
     if Path::new(program).components().count() > 1 {
         return program.clone();
@@ -143,8 +146,9 @@ fn find_on_path(program: &OsString) -> OsString {
         .map_or_else(|| program.clone(), PathBuf::into_os_string)
 }
 
-/// Checks that TERM, KILL and the rest of the lease fit. A renewal happens at a third of the TTL,
-/// so just over half of the TTL is left right before it.
+/// Checks that the time between TERM and KILL is at most half of the TTL. A renewal comes at a
+/// third of the TTL, when just over half of the lease is left. With a longer time, TERM would be
+/// due before each renewal.
 pub(in crate::commands) fn check_kill_after(
     kill_after: Option<Duration>,
     ttl: Duration,
@@ -158,11 +162,12 @@ pub(in crate::commands) fn check_kill_after(
     }
 }
 
+/// The failure when a program cannot be started, with the code of a shell.
 pub(in crate::commands) fn start_failure(program: &OsString, error: &io::Error) -> Failure {
     let program = excerpt(&program.to_string_lossy());
     let code = match error.kind() {
         io::ErrorKind::NotFound => code::NOT_FOUND,
-        // The system has no process for any command.
+        // The system refuses any further process.
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
             let says = format!(
                 "cannot start a process for {program}: raise the limit of processes (ulimit -u, \
@@ -175,6 +180,7 @@ pub(in crate::commands) fn start_failure(program: &OsString, error: &io::Error) 
     Failure::new(code, format!("cannot run {program}: {error}"))
 }
 
+/// The exit code for the end of a command.
 pub(in crate::commands) fn code_of_status(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(code::FAILED),

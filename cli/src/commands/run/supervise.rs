@@ -11,11 +11,13 @@ use crate::{
     output::{self, format_seconds},
 };
 
-/// The longest time for a killed group to vanish. Killed processes run no code; only one that is
-/// stuck in the kernel takes this long, or one of another user that we may not kill.
+/// The longest wait until a killed group has ended. A killed process runs no code. Only a process
+/// that is stuck in the kernel, or one of another user that must not be killed, makes the wait that
+/// long.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Time between two looks at the terminal while the command is stopped because it has none.
+/// The pause between two checks of the terminal while the command is stopped because it needs the
+/// terminal.
 const TERMINAL_POLL_PAUSE: Duration = Duration::from_millis(100);
 
 /// The end of a supervised command.
@@ -24,33 +26,34 @@ pub(in crate::commands) enum End {
     /// The command ended while the lock was held.
     ByItself {
         status: ExitStatus,
-        /// The deadline of the lock at the command's end.
+        /// The deadline of the lock, as it was at the end of the command.
         held_until: Moment,
-        /// The signal that asked us to end; it was passed on to the command.
+        /// The signal that asked this process to end and was forwarded, if there was one.
         asked_to_end: Option<Signal>,
     },
     /// The lock was lost, or was about to be, and the command was ended because of it.
     LockLost {
-        /// The signal that asked us to end, if one did.
+        /// The signal that asked this process to end, if there was one.
         asked_to_end: Option<Signal>,
     },
 }
 
-/// One command under one lock.
+/// The supervision of one command under one lock.
 #[derive(Debug)]
 pub(super) struct Supervision<'a> {
     guard: &'a Guard,
     clock: &'a dyn Clock,
     kill_after: Duration,
     terminal: Terminal,
-    /// The signal that asked us to end; it was passed on.
+    /// The signal that asked this process to end and was forwarded, if there was one.
     asked_to_end: Option<Signal>,
-    /// Whether the group got TERM because the lease is about to end.
+    /// Whether the group got TERM because the lease was about to end.
     warned: bool,
     killed: bool,
 }
 
 impl<'a> Supervision<'a> {
+    /// Prepares the supervision.
     pub(super) fn new(guard: &'a Guard, clock: &'a dyn Clock, kill_after: Duration) -> Self {
         Self {
             guard,
@@ -63,7 +66,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Watches until the group is empty.
+    /// Watches the command and its group until the group is empty.
     pub(super) async fn watch(
         mut self,
         group: &mut ProcessGroup,
@@ -72,8 +75,8 @@ impl<'a> Supervision<'a> {
         let status = self.watch_leader(group, signals).await;
         self.terminal.take_back();
         self.end_leftovers(group, signals).await;
-        // A command that ended by itself at the moment of the loss is no success: part of it may
-        // have run without the lock.
+        // A command that ended by itself at the moment of the loss did not succeed: a part of it
+        // may have run without the lock.
         if self.warned || self.killed {
             return Ok(End::LockLost {
                 asked_to_end: self.asked_to_end,
@@ -94,7 +97,7 @@ impl<'a> Supervision<'a> {
         })
     }
 
-    /// Watches the command's own process.
+    /// Watches the leader of the group until it ends.
     async fn watch_leader(
         &mut self,
         group: &mut ProcessGroup,
@@ -151,6 +154,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
+    /// Handles a signal that arrived.
     async fn handle_signal(&mut self, arrived: Arrived, group: &ProcessGroup) {
         match arrived {
             Arrived::ForCommand(signal) => self.forward_signal(signal, group),
@@ -164,7 +168,8 @@ impl<'a> Supervision<'a> {
                 }
             }
             Arrived::Pause => {
-                // Nobody renews the lock while we are stopped, so the command must stop too.
+                // This process cannot renew the lock while it is stopped, so the command is stopped
+                // too.
                 let had_it = self.terminal.is_given();
                 group.signal(Signal::STOP);
                 self.terminal.take_back();
@@ -174,7 +179,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Lets the command go on after a stop, if the lock is still held.
+    /// Continues the command after a pause, if the lock is still held.
     async fn resume(&mut self, had_terminal: bool, group: &ProcessGroup) {
         self.check_lease(group).await;
         if !self.killed {
@@ -183,7 +188,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Time until the lease needs attention.
+    /// The time until the lease needs attention.
     fn next_alarm(&self) -> Duration {
         let left = self.guard.remaining();
         if self.killed {
@@ -195,6 +200,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
+    /// Waits until the lock is lost, or for the given time.
     async fn wait_for_alarm(&self, after: Duration) {
         tokio::select! {
             _ = self.guard.lost(), if !self.killed => {}
@@ -202,6 +208,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
+    /// Kills the group if the lease has ended, or asks it to end if the lease is about to end.
     async fn check_lease(&mut self, group: &ProcessGroup) {
         if self.killed {
             return;
@@ -213,7 +220,7 @@ impl<'a> Supervision<'a> {
                 .await;
         } else if !self.warned && self.guard.remaining() <= self.kill_after {
             group.signal(Signal::TERM);
-            // A stopped process gets no other signal before it continues.
+            // A stopped process handles no other signal before it is continued.
             group.signal(Signal::CONT);
             self.warned = true;
             output::print_message(format_args!(
@@ -224,9 +231,9 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Passes a signal on. A stopped process gets no signal before it continues, so one that means
-    /// "end" wakes it as well: otherwise nothing but KILL would end a command that is stopped, and
-    /// its lock would be renewed for ever.
+    /// Forwards a signal to the command. A stopped process handles no signal before it is
+    /// continued, so a signal that asks to end is followed by CONT. Otherwise only KILL could end a
+    /// stopped command, and its lock would be renewed for ever.
     fn forward_signal(&mut self, signal: Signal, group: &ProcessGroup) {
         group.signal(signal);
         if asks_to_end(signal) {
@@ -235,6 +242,7 @@ impl<'a> Supervision<'a> {
         }
     }
 
+    /// Prints that the lock was lost, and the reason.
     async fn print_loss(&self, when: &str) {
         output::print_message(format_args!(
             "{:?} was lost {when}: {}",
@@ -244,6 +252,7 @@ impl<'a> Supervision<'a> {
     }
 }
 
+/// Whether this signal asks a process to end.
 fn asks_to_end(signal: Signal) -> bool {
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal)
 }
