@@ -12,7 +12,7 @@ use crate::config::Secret;
 
 /// Delay of the answer to a wrong token. `ConnectionBounds` limits the connections of one address,
 /// so the delay limits how many guesses an address has per second. It delays no right token.
-const WRONG: Duration = Duration::from_secs(1);
+const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 
 /// A token of the configuration, and the treatment of a wrong one.
 #[derive(Clone)]
@@ -21,7 +21,7 @@ pub(crate) struct BearerToken {
     /// The name of the token in the log.
     name: &'static str,
     /// The counter of wrong tokens.
-    refused: &'static str,
+    refused_counter: &'static str,
     clock: Arc<dyn Clock>,
 }
 
@@ -31,7 +31,7 @@ impl BearerToken {
         Self {
             token: Arc::new(token),
             name: "admin",
-            refused: "distlock_admin_refused_total",
+            refused_counter: "distlock_admin_refused_total",
             clock,
         }
     }
@@ -40,35 +40,35 @@ impl BearerToken {
     pub(crate) fn for_senders(token: Secret, clock: Arc<dyn Clock>) -> Self {
         Self {
             name: "send",
-            refused: "distlock_send_refused_total",
+            refused_counter: "distlock_send_refused_total",
             ..Self::for_admin(token, clock)
         }
     }
 
     /// Whether a request shows the token.
-    pub(crate) async fn admits(&self, headers: &HeaderMap, from: IpAddr) -> bool {
+    pub(crate) async fn verify_request(&self, headers: &HeaderMap, from: IpAddr) -> bool {
         let shown = headers.get(header::AUTHORIZATION);
         let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         match shown {
-            Some(given) => self.is_right(given, from).await,
+            Some(given) => self.verify(given, from).await,
             None => false,
         }
     }
 
     /// Whether a token is the right one. A wrong one is counted and logged, and the answer is
     /// delayed.
-    pub(crate) async fn is_right(&self, given: &str, from: IpAddr) -> bool {
+    pub(crate) async fn verify(&self, given: &str, from: IpAddr) -> bool {
         if self.token.matches(given) {
             return true;
         }
-        metrics::counter!(self.refused).increment(1);
+        metrics::counter!(self.refused_counter).increment(1);
         tracing::warn!(
             target: "distlock::audit",
             %from,
             "a wrong {} token was shown",
             self.name
         );
-        self.clock.sleep(WRONG).await;
+        self.clock.sleep(WRONG_TOKEN_DELAY).await;
         false
     }
 }

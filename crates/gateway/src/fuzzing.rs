@@ -12,7 +12,7 @@ use crate::{
         FrameReader as _, Incoming, TcpReader,
         frames::{FrameError, Inbound, Outbound},
     },
-    listen::proxied_source,
+    listen::read_source,
     peer::wire_fuzzing,
 };
 
@@ -44,7 +44,7 @@ pub fn client_frame(text: &str, id: Option<u16>) -> Result<ClientFrame, Option<S
                 seq: None,
             };
             let written = sent.to_frame().json;
-            let body = carried(&written).unwrap_or_default();
+            let body = body_of_message(&written).unwrap_or_default();
             frame.body = Some((send.body.get().to_owned(), body));
         }
         Ok(Inbound::Ack(_) | Inbound::Ping | Inbound::Bye | Inbound::Logout) => {}
@@ -55,7 +55,7 @@ pub fn client_frame(text: &str, id: Option<u16>) -> Result<ClientFrame, Option<S
 }
 
 /// The body in a frame that a client receives.
-fn carried(frame: &str) -> Option<String> {
+fn body_of_message(frame: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Carried {
         body: Box<RawValue>,
@@ -95,7 +95,7 @@ pub fn tcp_frames(
 #[must_use]
 pub fn proxy_header(bytes: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
     let mut rest = bytes;
-    let source = proxied_source(&mut rest).now_or_never()?;
+    let source = read_source(&mut rest).now_or_never()?;
     source.ok().map(|source| (source, rest))
 }
 

@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 128 * 1024;
 /// All messages as they are stored. A text of quotes and backslashes takes twice its length there,
 /// and must not make the record too large for the store.
 const MAX_STORED: usize = 192 * 1024;
-const ROUNDS: u32 = 16;
+const MAX_ATTEMPTS: u32 = 16;
 
 /// Keeps messages until their account logs in.
 #[async_trait]
@@ -93,7 +93,7 @@ const fn is_zero(number: &usize) -> bool {
 
 impl Inbox {
     /// Drops one message.
-    fn drop_one(&mut self) {
+    fn drop_from_busiest_sender(&mut self) {
         let mut each: HashMap<&Uid, usize> = HashMap::new();
         for message in &self.messages {
             *each.entry(&message.from).or_default() += 1;
@@ -145,7 +145,7 @@ impl RecordsInbox {
         mut change: impl FnMut(&mut Inbox, bool) -> Change<T> + Send,
     ) -> Result<T> {
         let mut unknown = false;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let (key, version, mut inbox) = self.read(uid).await?;
             let done = match change(&mut inbox, unknown) {
                 Change::Write(done) => done,
@@ -165,7 +165,7 @@ impl RecordsInbox {
         }
         Err(Error::new(
             ErrorKind::Unavailable,
-            format!("inbox of account {uid:?} changed {ROUNDS} times in between"),
+            format!("inbox of account {uid:?} changed {MAX_ATTEMPTS} times in between"),
         ))
     }
 }
@@ -181,7 +181,7 @@ impl OfflineStore for RecordsInbox {
             }
             inbox.messages.push(message.clone());
             while inbox.messages.len() > MAX_MESSAGES {
-                inbox.drop_one();
+                inbox.drop_from_busiest_sender();
             }
             let (mut bytes, mut stored) = (0, 0);
             let fit = inbox
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lost_answer_is_looked_up() {
+    async fn after_a_lost_answer_the_inbox_reads_what_happened() {
         let records = Lossy {
             records: Memory::default().records(),
             loses: Arc::default(),

@@ -23,7 +23,7 @@ pub(crate) struct SendApi {
 /// The reason why a server may not send.
 pub(crate) enum SendDenied {
     /// The configuration has no token for it.
-    Off,
+    Disabled,
     /// The request does not show the token.
     NotShown,
 }
@@ -31,7 +31,7 @@ pub(crate) enum SendDenied {
 impl SendDenied {
     pub(crate) const fn reason(&self) -> &'static str {
         match self {
-            Self::Off => "nobody may send: send_token is not set",
+            Self::Disabled => "nobody may send: send_token is not set",
             Self::NotShown => "the bearer token of send_token is needed",
         }
     }
@@ -44,8 +44,8 @@ impl SendApi {
         headers: &HeaderMap,
         from: IpAddr,
     ) -> std::result::Result<(), SendDenied> {
-        let bearer = self.bearer.as_ref().ok_or(SendDenied::Off)?;
-        if bearer.admits(headers, from).await {
+        let bearer = self.bearer.as_ref().ok_or(SendDenied::Disabled)?;
+        if bearer.verify_request(headers, from).await {
             Ok(())
         } else {
             Err(SendDenied::NotShown)

@@ -44,33 +44,36 @@ impl AdminAccess {
     }
 
     /// Whether a request may give orders: it shows the token, or both halves of a pass.
-    pub(crate) async fn allows_orders(&self, headers: &HeaderMap, from: IpAddr) -> bool {
-        self.passes.allow_orders(headers) || self.bearer.admits(headers, from).await
+    pub(crate) async fn may_give_orders(&self, headers: &HeaderMap, from: IpAddr) -> bool {
+        self.passes.may_give_orders(headers) || self.bearer.verify_request(headers, from).await
     }
 
     /// Whether a request may see the page: it shows the token, or the cookie of a pass.
-    pub(crate) async fn allows_page(&self, headers: &HeaderMap, from: IpAddr) -> bool {
-        self.passes.allow_page(headers) || self.bearer.admits(headers, from).await
+    pub(crate) async fn may_see_page(&self, headers: &HeaderMap, from: IpAddr) -> bool {
+        self.passes.may_see_page(headers) || self.bearer.verify_request(headers, from).await
     }
 
     /// Makes a pass for a browser that shows the token. Returns the cookie, and the half for the
     /// page's script.
     pub(crate) async fn sign_in(&self, token: &str, from: IpAddr) -> Option<(HeaderValue, Secret)> {
-        if !self.bearer.is_right(token, from).await {
+        if !self.bearer.verify(token, from).await {
             return None;
         }
-        let (cookie, orders) = self.passes.make();
-        Some((self.cookie(cookie.expose(), PASS_LIFETIME)?, orders))
+        let (cookie, script_half) = self.passes.make();
+        Some((
+            self.cookie_header(cookie.expose(), PASS_LIFETIME)?,
+            script_half,
+        ))
     }
 
     /// Ends the pass that a request shows. Returns a header that makes the browser forget the
     /// cookie.
     pub(crate) fn sign_out(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         self.passes.end(headers);
-        self.cookie("", Duration::ZERO)
+        self.cookie_header("", Duration::ZERO)
     }
 
-    fn cookie(&self, pass: &str, age: Duration) -> Option<HeaderValue> {
+    fn cookie_header(&self, pass: &str, age: Duration) -> Option<HeaderValue> {
         let age = age.as_secs();
         let secure = if self.secure { "; Secure" } else { "" };
         let cookie =

@@ -15,19 +15,19 @@ use super::{
 };
 use crate::listen::ConnectionHandle;
 
-const ACTOR: &str = "x-distlock-actor";
+const ACTOR_HEADER: &str = "x-distlock-actor";
 
 impl<S: Send + Sync> FromRequestParts<S> for Actor {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, HttpError> {
-        let name = match parts.headers.get(ACTOR).map(|value| value.to_str()) {
+        let name = match parts.headers.get(ACTOR_HEADER).map(|value| value.to_str()) {
             None | Some(Ok("")) => None,
             Some(Ok(name)) if name.len() <= 128 => Some(name.to_owned()),
             Some(_) => {
                 return Err(HttpError::from(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!("header {ACTOR} is longer than 128 bytes or not plain text"),
+                    format!("header {ACTOR_HEADER} is longer than 128 bytes or not plain text"),
                 )));
             }
         };
@@ -47,7 +47,7 @@ pub(super) struct AuditAnswer {
     unreadable: Vec<String>,
 }
 
-pub(super) async fn audit(
+pub(super) async fn list_audit(
     State(admin): State<AdminContext>,
     QueryParams(query): QueryParams<LimitQuery>,
 ) -> Result<Json<AuditAnswer>, HttpError> {

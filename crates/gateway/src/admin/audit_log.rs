@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const MAX_ENTRIES: usize = 200;
 /// Longest text of an entry's members, in characters.
 const MAX_TEXT: usize = 512;
-const ROUNDS: u32 = 16;
+const MAX_ATTEMPTS: u32 = 16;
 
 /// One order of an administrator, with its result.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -105,7 +105,13 @@ impl AuditLog {
     /// Writes an order to the log. Keeps it in the store, too, unless it is known to have changed
     /// nothing: such orders must not push out the others. A store that does not take the entry is
     /// reported in the log, with the entry, because the order itself cannot be taken back.
-    pub(super) async fn record(&self, actor: &Actor, order: Order<'_>, done: Effect, result: &str) {
+    pub(super) async fn record(
+        &self,
+        actor: &Actor,
+        order: Order<'_>,
+        effect: Effect,
+        result: &str,
+    ) {
         let Order {
             action,
             target,
@@ -130,10 +136,10 @@ impl AuditLog {
             from = entry.from,
             result = entry.result,
         );
-        if done == Effect::Unchanged {
+        if effect == Effect::Unchanged {
             return;
         }
-        if let Err(error) = self.add(&entry).await {
+        if let Err(error) = self.append(&entry).await {
             tracing::error!(
                 target: "distlock::audit",
                 %error,
@@ -143,22 +149,22 @@ impl AuditLog {
         }
     }
 
-    async fn add(&self, entry: &Entry) -> Result<()> {
+    async fn append(&self, entry: &Entry) -> Result<()> {
         let key = RecordKey::new(format!("audit/{}", self.node))?;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ATTEMPTS {
             let stored = self.records.get(&key).await?;
             let expect = stored
                 .as_ref()
                 .map_or(Expect::Absent, |stored| Expect::Version(stored.version));
             let mut entries = match &stored {
-                Some(stored) => read(&key, &stored.value)?,
+                Some(stored) => parse_entries(&key, &stored.value)?,
                 None => Vec::new(),
             };
             let mut value;
             loop {
                 // The new entry is kept in any case.
                 let kept = entries.len() + 1;
-                value = written(entries.iter().chain([entry]))?;
+                value = serialise_entries(entries.iter().chain([entry]))?;
                 if kept <= MAX_ENTRIES && value.len() <= MAX_VALUE_BYTES || entries.is_empty() {
                     break;
                 }
@@ -181,7 +187,7 @@ impl AuditLog {
         }
         Err(Error::new(
             ErrorKind::Unavailable,
-            format!("audit log changed {ROUNDS} times in between"),
+            format!("audit log changed {MAX_ATTEMPTS} times in between"),
         ))
     }
 
@@ -196,7 +202,7 @@ impl AuditLog {
             };
             after = Some(last.clone());
             for (key, entry) in page {
-                match read(&key, &entry.value) {
+                match parse_entries(&key, &entry.value) {
                     Ok(read) => entries.extend(read),
                     Err(error) => {
                         tracing::error!(target: "distlock::audit", %error);
@@ -230,14 +236,14 @@ fn entry_to_drop(entries: &[Entry]) -> usize {
     most_often.unwrap_or_default()
 }
 
-fn read(key: &RecordKey, value: &[u8]) -> Result<Vec<Entry>> {
+fn parse_entries(key: &RecordKey, value: &[u8]) -> Result<Vec<Entry>> {
     serde_json::from_slice(value).map_err(|error| {
         let problem = format!("audit log in record {key:?} cannot be read; it is left as it is");
         Error::new(ErrorKind::Corrupt, problem).caused_by(error)
     })
 }
 
-fn written<'a>(entries: impl Iterator<Item = &'a Entry>) -> Result<Vec<u8>> {
+fn serialise_entries<'a>(entries: impl Iterator<Item = &'a Entry>) -> Result<Vec<u8>> {
     serde_json::to_vec(&entries.collect::<Vec<_>>()).map_err(|error| {
         Error::new(ErrorKind::Internal, "audit log cannot be written").caused_by(error)
     })

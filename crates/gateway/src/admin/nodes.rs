@@ -19,7 +19,7 @@ pub(super) struct NodesAnswer {
     nodes: Vec<NodeInfo>,
 }
 
-pub(super) async fn nodes(
+pub(super) async fn list_nodes(
     State(admin): State<AdminContext>,
 ) -> Result<Json<NodesAnswer>, HttpError> {
     Ok(Json(NodesAnswer {
@@ -42,7 +42,7 @@ pub(super) async fn drain(
     let before = admin.kick.state();
     let outcome = admin.kick.drain(body.rate).await;
     let rate = json!(body.rate);
-    answer_drain(&admin, &actor, "drain", before, outcome, rate).await
+    record_and_answer(&admin, &actor, "drain", before, outcome, rate).await
 }
 
 pub(super) async fn undrain(
@@ -51,10 +51,10 @@ pub(super) async fn undrain(
 ) -> Result<Json<Value>, HttpError> {
     let before = admin.kick.state();
     let outcome = admin.kick.undrain().await;
-    answer_drain(&admin, &actor, "undrain", before, outcome, Value::Null).await
+    record_and_answer(&admin, &actor, "undrain", before, outcome, Value::Null).await
 }
 
-async fn answer_drain(
+async fn record_and_answer(
     admin: &AdminContext,
     actor: &Actor,
     action: &str,
@@ -68,8 +68,8 @@ async fn answer_drain(
         Err(error) => error.to_string(),
     };
     let order = Order::new(action, node.as_str());
-    let done = Effect::unchanged_if(outcome.is_ok() && admin.kick.state() == before);
-    admin.audit.record(actor, order, done, &result).await;
+    let effect = Effect::unchanged_if(outcome.is_ok() && admin.kick.state() == before);
+    admin.audit.record(actor, order, effect, &result).await;
     outcome?;
     let sessions = admin.kick.sessions();
     Ok(Json(
@@ -103,11 +103,11 @@ pub(super) async fn force_release(
         Err(error) => (error.to_string(), None),
     };
     let order = Order::new("force_release", &body.name);
-    let done = Effect::unchanged_if(matches!(
+    let effect = Effect::unchanged_if(matches!(
         outcome,
         Ok(Forced::NotHeld | Forced::OtherToken(_))
     ));
-    admin.audit.record(&actor, order, done, &result).await;
+    admin.audit.record(&actor, order, effect, &result).await;
     outcome?;
     Ok(Json(
         json!({"name": body.name, "result": result, "held_with": held_with}),

@@ -21,15 +21,15 @@ use crate::config::Secret;
 pub(super) const PASS_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 pub(super) const COOKIE: &str = "distlock_admin";
 /// The header with the half that the script keeps.
-const ORDERS: &str = "x-distlock-pass";
+const PASS_HEADER: &str = "x-distlock-pass";
 /// Passes that are kept; the oldest one is dropped first. Only holders of the admin token can make
 /// new ones.
-const MOST: usize = 1024;
+const MAX_PASSES: usize = 1024;
 
 struct Pass {
     cookie: Secret,
-    orders: Secret,
-    until: Moment,
+    script_half: Secret,
+    valid_until: Moment,
 }
 
 #[derive(Clone)]
@@ -48,44 +48,46 @@ impl Passes {
 
     /// Makes a pass. Returns its cookie, and the half that the script keeps.
     pub(super) fn make(&self) -> (Secret, Secret) {
-        let (cookie, orders) = (Secret::random(), Secret::random());
+        let (cookie, script_half) = (Secret::random(), Secret::random());
         let pass = Pass {
             cookie: cookie.clone(),
-            orders: orders.clone(),
-            until: self.clock.now() + PASS_LIFETIME,
+            script_half: script_half.clone(),
+            valid_until: self.clock.now() + PASS_LIFETIME,
         };
         self.with_valid(|passes| {
-            if passes.len() == MOST {
+            if passes.len() == MAX_PASSES {
                 passes.pop_front();
             }
             passes.push_back(pass);
         });
-        (cookie, orders)
+        (cookie, script_half)
     }
 
     /// Whether a request shows the cookie of a valid pass.
-    pub(super) fn allow_page(&self, headers: &HeaderMap) -> bool {
-        let Some(cookie) = cookie(headers) else {
+    pub(super) fn may_see_page(&self, headers: &HeaderMap) -> bool {
+        let Some(cookie) = read_cookie(headers) else {
             return false;
         };
         self.with_valid(|passes| passes.iter().any(|it| it.cookie.matches(cookie)))
     }
 
     /// Whether a request shows both halves of a valid pass.
-    pub(super) fn allow_orders(&self, headers: &HeaderMap) -> bool {
-        let orders = headers.get(ORDERS).and_then(|value| value.to_str().ok());
-        let Some((cookie, orders)) = cookie(headers).zip(orders) else {
+    pub(super) fn may_give_orders(&self, headers: &HeaderMap) -> bool {
+        let script_half = headers
+            .get(PASS_HEADER)
+            .and_then(|value| value.to_str().ok());
+        let Some((cookie, script_half)) = read_cookie(headers).zip(script_half) else {
             return false;
         };
         self.with_valid(|passes| {
-            let both = |it: &Pass| it.cookie.matches(cookie) && it.orders.matches(orders);
+            let both = |it: &Pass| it.cookie.matches(cookie) && it.script_half.matches(script_half);
             passes.iter().any(both)
         })
     }
 
     /// Ends the pass that a request shows.
     pub(super) fn end(&self, headers: &HeaderMap) {
-        if let Some(cookie) = cookie(headers) {
+        if let Some(cookie) = read_cookie(headers) {
             self.with_valid(|passes| passes.retain(|it| !it.cookie.matches(cookie)));
         }
     }
@@ -94,12 +96,12 @@ impl Passes {
     fn with_valid<T>(&self, work: impl FnOnce(&mut VecDeque<Pass>) -> T) -> T {
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
-        passes.retain(|it| now < it.until);
+        passes.retain(|it| now < it.valid_until);
         work(&mut passes)
     }
 }
 
-fn cookie(headers: &HeaderMap) -> Option<&str> {
+fn read_cookie(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get(header::COOKIE)?.to_str().ok()?;
     let mut cookies = cookies.split("; ");
     cookies.find_map(|pair| pair.strip_prefix(COOKIE)?.strip_prefix('='))
@@ -112,13 +114,13 @@ mod tests {
 
     use super::*;
 
-    fn shown(cookie: &Secret, orders: Option<&Secret>) -> HeaderMap {
+    fn headers_with(cookie: &Secret, orders: Option<&Secret>) -> HeaderMap {
         let cookie = format!("a=b; {COOKIE}={}", cookie.expose());
         let mut headers = HeaderMap::new();
         headers.insert(header::COOKIE, HeaderValue::try_from(cookie).unwrap());
         if let Some(orders) = orders {
             let orders = HeaderValue::try_from(orders.expose()).unwrap();
-            headers.insert(HeaderName::from_static(ORDERS), orders);
+            headers.insert(HeaderName::from_static(PASS_HEADER), orders);
         }
         headers
     }
@@ -127,42 +129,45 @@ mod tests {
     fn orders_need_both_halves_of_one_pass() {
         let passes = Passes::new(Arc::new(ManualClock::new()));
         let (one, other) = (passes.make(), passes.make());
-        assert!(passes.allow_page(&shown(&one.0, None)));
-        assert!(!passes.allow_page(&shown(&one.1, None)));
-        assert!(passes.allow_orders(&shown(&one.0, Some(&one.1))));
+        assert!(passes.may_see_page(&headers_with(&one.0, None)));
+        assert!(!passes.may_see_page(&headers_with(&one.1, None)));
+        assert!(passes.may_give_orders(&headers_with(&one.0, Some(&one.1))));
         for headers in [
-            shown(&one.0, None),
-            shown(&one.0, Some(&other.1)),
-            shown(&one.0, Some(&one.0)),
-            shown(&one.1, Some(&one.1)),
+            headers_with(&one.0, None),
+            headers_with(&one.0, Some(&other.1)),
+            headers_with(&one.0, Some(&one.0)),
+            headers_with(&one.1, Some(&one.1)),
         ] {
-            assert!(!passes.allow_orders(&headers));
+            assert!(!passes.may_give_orders(&headers));
         }
     }
 
     #[test]
-    fn a_pass_ends_by_itself_and_a_copy_of_it_when_its_owner_signs_out() {
+    fn a_pass_ends_at_its_expiry_and_at_sign_out() {
         let clock = ManualClock::new();
         let passes = Passes::new(Arc::new(clock.clone()));
         let (one, other) = (passes.make(), passes.make());
-        let (one, other) = (shown(&one.0, Some(&one.1)), shown(&other.0, Some(&other.1)));
+        let (one, other) = (
+            headers_with(&one.0, Some(&one.1)),
+            headers_with(&other.0, Some(&other.1)),
+        );
         passes.end(&one);
-        assert!(!passes.allow_page(&one) && !passes.allow_orders(&one));
+        assert!(!passes.may_see_page(&one) && !passes.may_give_orders(&one));
         clock.advance(PASS_LIFETIME - Duration::from_secs(1));
-        assert!(passes.allow_page(&other) && passes.allow_orders(&other));
+        assert!(passes.may_see_page(&other) && passes.may_give_orders(&other));
         clock.advance(Duration::from_secs(1));
-        assert!(!passes.allow_page(&other) && !passes.allow_orders(&other));
+        assert!(!passes.may_see_page(&other) && !passes.may_give_orders(&other));
     }
 
     #[test]
-    fn the_oldest_of_too_many_passes_goes() {
+    fn the_oldest_pass_is_dropped_beyond_the_limit() {
         let passes = Passes::new(Arc::new(ManualClock::new()));
         let first = passes.make();
-        for _ in 1..MOST {
+        for _ in 1..MAX_PASSES {
             passes.make();
         }
-        assert!(passes.allow_page(&shown(&first.0, None)));
+        assert!(passes.may_see_page(&headers_with(&first.0, None)));
         passes.make();
-        assert!(!passes.allow_page(&shown(&first.0, None)));
+        assert!(!passes.may_see_page(&headers_with(&first.0, None)));
     }
 }

@@ -23,7 +23,7 @@ use crate::{
 
 pub(super) fn routes(sender: SendApi) -> Router {
     Router::new()
-        .route("/v1/send", post(accept))
+        .route("/v1/send", post(send_message))
         .route_layer(middleware::from_fn_with_state(sender.clone(), authorise))
         .with_state(sender)
 }
@@ -49,10 +49,10 @@ struct SendAnswer {
 
 /// The check comes before anything of the body is read.
 async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) -> Response {
-    let right = sender.authorise(request.headers(), client_ip(&request));
-    if let Err(denied) = right.await {
+    let allowed = sender.authorise(request.headers(), client_ip(&request));
+    if let Err(denied) = allowed.await {
         let code = match denied {
-            SendDenied::Off => StatusCode::FORBIDDEN,
+            SendDenied::Disabled => StatusCode::FORBIDDEN,
             SendDenied::NotShown => StatusCode::UNAUTHORIZED,
         };
         return http_error(code, denied.reason()).into_response();
@@ -61,7 +61,7 @@ async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) 
     next.run(request).await
 }
 
-async fn accept(
+async fn send_message(
     State(sender): State<SendApi>,
     JsonBody(sent): JsonBody<SendBody>,
 ) -> Result<Json<SendAnswer>, HttpError> {
@@ -71,10 +71,10 @@ async fn accept(
         to_class: sent.to_class,
         ..Message::new(sent.from, sent.body.get())
     };
-    let fate = sender.send(&sent.to, &message).await?;
+    let result = sender.send(&sent.to, &message).await?;
     Ok(Json(SendAnswer {
         id: message.id,
-        outcome: fate.outcome,
-        devices: fate.devices,
+        outcome: result.outcome,
+        devices: result.devices,
     }))
 }

@@ -37,16 +37,16 @@ pub(crate) async fn serve_admin(
 ) {
     let orders = TaskTracker::new();
     let guarded = Router::new()
-        .route("/metrics", get(metrics))
-        .route("/v1/users/{uid}", get(sessions::user))
-        .route("/v1/sessions", get(sessions::online))
+        .route("/metrics", get(show_metrics))
+        .route("/v1/users/{uid}", get(sessions::show_user))
+        .route("/v1/sessions", get(sessions::list_sessions))
         .route("/v1/kick", post(sessions::kick))
         .route("/v1/ban", post(sessions::ban).delete(sessions::unban))
-        .route("/v1/revocations", get(sessions::revocations))
-        .route("/v1/nodes", get(nodes::nodes))
+        .route("/v1/revocations", get(sessions::list_revocations))
+        .route("/v1/nodes", get(nodes::list_nodes))
         .route("/v1/drain", post(nodes::drain).delete(nodes::undrain))
         .route("/v1/force-release", post(nodes::force_release))
-        .route("/v1/audit", get(audit::audit))
+        .route("/v1/audit", get(audit::list_audit))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .route_layer(middleware::from_fn_with_state(
             orders.clone(),
@@ -94,7 +94,7 @@ async fn run_to_completion(
 async fn authorise(State(admin): State<AdminContext>, request: Request, next: Next) -> Response {
     if !admin
         .access
-        .allows_orders(request.headers(), client_ip(&request))
+        .may_give_orders(request.headers(), client_ip(&request))
         .await
     {
         let why = "a bearer token is needed";
@@ -104,7 +104,7 @@ async fn authorise(State(admin): State<AdminContext>, request: Request, next: Ne
     next.run(request).await
 }
 
-async fn metrics(State(admin): State<AdminContext>) -> Response {
+async fn show_metrics(State(admin): State<AdminContext>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, admin.metrics.render()).into_response()
 }
@@ -139,7 +139,7 @@ mod tests {
 
     /// Sends a request and keeps the connection. Returns the first characters of the answer; they
     /// are empty if the connection ended.
-    async fn asks(stream: &mut TcpStream, path: &str, token: &str) -> String {
+    async fn ask(stream: &mut TcpStream, path: &str, token: &str) -> String {
         let request =
             format!("GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer {token}\r\n\r\n");
         let mut buffer = vec![0; 64 * 1024];
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_keep_no_connection() {
+    async fn a_stranger_cannot_keep_its_connection() {
         let memory = Memory::default();
         let store = Store::new(memory.lock(), memory.records());
         let node = NodeId::new("n1").unwrap();
@@ -162,7 +162,7 @@ mod tests {
         let (access, _) = AdminAccess::new(Some(Secret::new("open sesame")), clock, false);
         let stop = CancellationToken::new();
         let sender = SendApi {
-            front: fixtures::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
+            front: fixtures::front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
             bearer: None,
         };
         let page = PageContext {
@@ -199,13 +199,13 @@ mod tests {
         tokio::spawn(serve_admin(admin, sender, page, listener, stop.clone()));
 
         let mut friend = TcpStream::connect(address).await.unwrap();
-        let answer = asks(&mut friend, "/v1/nodes", "open sesame").await;
+        let answer = ask(&mut friend, "/v1/nodes", "open sesame").await;
         assert_eq!(answer, "HTTP/1.1 200");
         let mut stranger = TcpStream::connect(address).await.unwrap();
-        assert_eq!(asks(&mut stranger, "/", "guess").await, "HTTP/1.1 401");
+        assert_eq!(ask(&mut stranger, "/", "guess").await, "HTTP/1.1 401");
         // The connect may already see the end.
         if let Ok(mut refused) = TcpStream::connect(address).await {
-            assert_eq!(asks(&mut refused, "/healthz", "").await, "");
+            assert_eq!(ask(&mut refused, "/healthz", "").await, "");
         }
         clock.advance(limit);
         let mut rest = Vec::new();
@@ -213,7 +213,7 @@ mod tests {
         let _ = timeout(LONG, stranger.read_to_end(&mut rest))
             .await
             .unwrap();
-        let answer = asks(&mut friend, "/v1/nodes", "open sesame").await;
+        let answer = ask(&mut friend, "/v1/nodes", "open sesame").await;
         assert_eq!(answer, "HTTP/1.1 200");
         stop.cancel();
     }

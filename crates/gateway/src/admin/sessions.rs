@@ -20,9 +20,9 @@ use super::{
 };
 
 /// Entries of a list, unless the request names another limit.
-const SHOWN: usize = 1000;
+const DEFAULT_LIMIT: usize = 1000;
 
-pub(super) async fn user(
+pub(super) async fn show_user(
     State(admin): State<AdminContext>,
     Path(uid): Path<String>,
 ) -> Result<Json<UserView>, HttpError> {
@@ -90,13 +90,13 @@ pub(super) async fn kick(
     }
     let outcome = admin.kick.kick(&target, reason).await;
     let result = match &outcome {
-        Ok(kicked) => summary(kicked),
+        Ok(kicked) => summarise(kicked),
         Err(error) => error.to_string(),
     };
     let whom = json!(target).to_string();
     let order = Order::new("kick", &whom).with_reason(reason);
-    let done = Effect::unchanged_if(matches!(&outcome, Ok(kicked) if kicked.is_empty()));
-    admin.audit.record(&actor, order, done, &result).await;
+    let effect = Effect::unchanged_if(matches!(&outcome, Ok(kicked) if kicked.is_empty()));
+    admin.audit.record(&actor, order, effect, &result).await;
     Ok(Json(KickAnswer {
         dry_run: false,
         kicked: Some(outcome?),
@@ -125,15 +125,15 @@ pub(super) async fn ban(
     JsonBody(body): JsonBody<BanBody>,
 ) -> Result<Json<BanAnswer>, HttpError> {
     let reason = check_reason(body.reason.as_deref())?;
-    let ttl = body.ttl.as_deref().map(duration).transpose()?;
+    let ttl = body.ttl.as_deref().map(parse_ttl).transpose()?;
     let outcome = admin.kick.ban(&body.uid, ttl, reason).await;
     let result = match &outcome {
-        Ok((_, kicked)) => format!("banned, {}", summary(kicked)),
+        Ok((_, kicked)) => format!("banned, {}", summarise(kicked)),
         Err(error) => error.to_string(),
     };
     let order = Order::new("ban", body.uid.as_str()).with_reason(reason);
-    let done = Effect::Changed;
-    admin.audit.record(&actor, order, done, &result).await;
+    let effect = Effect::Changed;
+    admin.audit.record(&actor, order, effect, &result).await;
     let (ban, kicked) = outcome?;
     Ok(Json(BanAnswer {
         uid: body.uid,
@@ -160,8 +160,8 @@ pub(super) async fn unban(
         Err(error) => error.to_string(),
     };
     let order = Order::new("unban", account.uid.as_str());
-    let done = Effect::unchanged_if(matches!(outcome, Ok(false)));
-    admin.audit.record(&actor, order, done, &result).await;
+    let effect = Effect::unchanged_if(matches!(outcome, Ok(false)));
+    admin.audit.record(&actor, order, effect, &result).await;
     let lifted = outcome?;
     Ok(Json(json!({"uid": account.uid, "lifted": lifted})))
 }
@@ -171,11 +171,11 @@ pub(super) struct RevocationsAnswer {
     revocations: Vec<Pending>,
 }
 
-pub(super) async fn revocations(
+pub(super) async fn list_revocations(
     State(admin): State<AdminContext>,
     QueryParams(query): QueryParams<LimitQuery>,
 ) -> Result<Json<RevocationsAnswer>, HttpError> {
-    let most = query.limit.unwrap_or(SHOWN).min(100_000);
+    let most = query.limit.unwrap_or(DEFAULT_LIMIT).min(100_000);
     let revocations = admin.kick.revocations(most).await?;
     Ok(Json(RevocationsAnswer { revocations }))
 }
@@ -196,17 +196,17 @@ pub(super) struct OnlineAnswer {
 }
 
 /// The sessions of all nodes, account by account.
-pub(super) async fn online(
+pub(super) async fn list_sessions(
     State(admin): State<AdminContext>,
     QueryParams(page): QueryParams<OnlineQuery>,
 ) -> Result<Json<OnlineAnswer>, HttpError> {
-    let most = page.limit.unwrap_or(SHOWN).clamp(1, 10_000);
+    let most = page.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, 10_000);
     let (sessions, next) = admin.kick.online(page.after.as_ref(), most).await?;
     Ok(Json(OnlineAnswer { sessions, next }))
 }
 
 /// The results of a kick in words, each session counted once.
-fn summary(kicked: &[Kicked]) -> String {
+fn summarise(kicked: &[Kicked]) -> String {
     let failed = kicked.iter().filter(|it| it.error.is_some()).count();
     let ended = kicked.iter().filter(|it| it.gone).count();
     let pending = kicked.len() - ended - failed;
@@ -217,7 +217,7 @@ fn summary(kicked: &[Kicked]) -> String {
     format!("{ended} ended, {pending} not confirmed yet{failed}")
 }
 
-fn duration(text: &str) -> Result<Duration, Error> {
+fn parse_ttl(text: &str) -> Result<Duration, Error> {
     parse_duration(text).map_err(|error| {
         Error::new(
             ErrorKind::InvalidArgument,

@@ -8,11 +8,11 @@ use std::{net::SocketAddr, time::Duration};
 use distlock_core::{Error, Result, excerpt};
 use distlock_kickout::NodeId;
 
-use super::{GatewayConfig, Secret, error::PREFIX, invalid};
+use super::{GatewayConfig, Secret, config_error, error::PREFIX};
 use crate::services::MAX_MAY_SEND;
 
 /// A token, checked to fit into the header of a request.
-fn bearer<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
+fn token_for_header<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
     let Some(token) = token.map(Secret::expose) else {
         return Ok(None);
     };
@@ -22,7 +22,7 @@ fn bearer<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
     if is_plain && token.trim() == token {
         return Ok(Some(token));
     }
-    Err(invalid(
+    Err(config_error(
         key,
         "cannot be sent in a header: one line of visible ASCII characters is needed, \
          with nothing around it",
@@ -49,13 +49,13 @@ impl GatewayConfig {
 
     fn check_node(&self) -> Result<()> {
         if self.node.is_empty() {
-            return Err(invalid(
+            return Err(config_error(
                 "node",
                 "is not set: every node needs a name of its own",
             ));
         }
         NodeId::new(&self.node).map_err(|error| {
-            invalid(
+            config_error(
                 "node",
                 &format!("is no name for a node: {}", error.message()),
             )
@@ -64,15 +64,15 @@ impl GatewayConfig {
     }
 
     fn check_addresses(&self) -> Result<()> {
-        address("listen", &self.listen)?;
-        address("peer_listen", &self.peer_listen)?;
-        address("admin_listen", &self.admin_listen)?;
+        check_host_port("listen", &self.listen)?;
+        check_host_port("peer_listen", &self.peer_listen)?;
+        check_host_port("admin_listen", &self.admin_listen)?;
         for (key, value) in [
             ("tcp_listen", &self.tcp_listen),
             ("peer_advertise", &self.peer_advertise),
         ] {
             if let Some(value) = value {
-                address(key, value)?;
+                check_host_port(key, value)?;
             }
         }
         self.tls_files()?;
@@ -84,20 +84,20 @@ impl GatewayConfig {
             ("admin_listen", Some(&self.admin_listen)),
         ] {
             if let Some(address) = address.and_then(|it| it.parse().ok()) {
-                self.check_listen(key, address)?;
+                self.check_listen_address(key, address)?;
             }
         }
         if let Ok(address) = self.admin_listen.parse() {
-            self.check_admin(address)?;
+            self.check_admin_address(address)?;
         }
         if let Ok(address) = self.peer_listen.parse() {
-            self.check_peer(address)?;
+            self.check_peer_address(address)?;
         }
         if let Some(advertised) = &self.peer_advertise
             && let Ok(address) = advertised.parse::<SocketAddr>()
             && address.ip().is_unspecified()
         {
-            return Err(invalid(
+            return Err(config_error(
                 "peer_advertise",
                 &format!("is {address}, which other nodes cannot reach"),
             ));
@@ -110,11 +110,11 @@ impl GatewayConfig {
             ("admin_token", &self.admin_token),
             ("send_token", &self.send_token),
         ] {
-            if let Some(token) = bearer(key, token.as_ref())?
+            if let Some(token) = token_for_header(key, token.as_ref())?
                 && token.len() < 16
             {
                 let problem = format!("is {} bytes long: at least 16 are needed", token.len());
-                return Err(invalid(key, &problem));
+                return Err(config_error(key, &problem));
             }
         }
         Ok(())
@@ -141,7 +141,7 @@ impl GatewayConfig {
             ),
         ] {
             if value < least || value > most {
-                return Err(invalid(
+                return Err(config_error(
                     key,
                     &format!("is {value:?}: {least:?} to {most:?} are allowed"),
                 ));
@@ -171,7 +171,7 @@ impl GatewayConfig {
             ("pair_burst", self.pair_burst, 1, 1_000_000),
         ] {
             if value < least || value > most {
-                return Err(invalid(
+                return Err(config_error(
                     key,
                     &format!("is {value}: {least} to {most} are allowed"),
                 ));
@@ -186,27 +186,27 @@ impl GatewayConfig {
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when no request could
     /// carry it.
     pub fn admin_bearer(&self) -> Result<Option<&str>> {
-        bearer("admin_token", self.admin_token.as_ref())
+        token_for_header("admin_token", self.admin_token.as_ref())
     }
 
     /// A token that the node makes is enough on loopback, where the reader of the node's output is
     /// its user.
-    pub(crate) fn check_admin(&self, listen: SocketAddr) -> Result<()> {
+    pub(crate) fn check_admin_address(&self, listen: SocketAddr) -> Result<()> {
         if listen.ip().is_loopback() || self.admin_token.is_some() {
             return Ok(());
         }
-        Err(invalid(
+        Err(config_error(
             "admin_token",
             &format!("is not set, and admin_listen {listen} is not a loopback address"),
         ))
     }
 
     /// Checks that other nodes get an address of this one.
-    pub(crate) fn check_peer(&self, listen: SocketAddr) -> Result<()> {
+    pub(crate) fn check_peer_address(&self, listen: SocketAddr) -> Result<()> {
         if !listen.ip().is_unspecified() || self.peer_advertise.is_some() {
             return Ok(());
         }
-        Err(invalid(
+        Err(config_error(
             "peer_advertise",
             &format!("is not set, and other nodes cannot reach peer_listen {listen}"),
         ))
@@ -224,10 +224,10 @@ impl GatewayConfig {
     }
 }
 
-fn address(key: &str, value: &str) -> Result<()> {
+fn check_host_port(key: &str, value: &str) -> Result<()> {
     match value.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
-        _ => Err(invalid(
+        _ => Err(config_error(
             key,
             &format!(
                 "is \"{}\": host:port is needed, such as 127.0.0.1:0",

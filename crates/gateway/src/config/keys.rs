@@ -7,7 +7,7 @@ use std::{fmt, time::Duration};
 use distlock_core::{Error, Result, excerpt, parse_duration};
 use serde::Deserialize;
 
-use super::{GatewayConfig, Secret, invalid};
+use super::{GatewayConfig, Secret, config_error};
 
 impl GatewayConfig {
     /// The keys of the table, in the order of their documentation, each with one line of help.
@@ -167,38 +167,39 @@ impl GatewayConfig {
             "peer_tls_ca" => self.peer_tls_ca = Some(text()),
             "peer_tls_cert" => self.peer_tls_cert = Some(text()),
             "peer_tls_key" => self.peer_tls_key = Some(text()),
-            "peer_tls_auth" => self.peer_tls_auth = choice(key, value)?,
+            "peer_tls_auth" => self.peer_tls_auth = parse_choice(key, value)?,
             "peer_tls_name" => self.peer_tls_name = Some(text()),
-            "insecure_listen" => self.insecure_listen = yes_or_no(key, value)?,
-            "client_address" => self.client_address = choice(key, value)?,
+            "insecure_listen" => self.insecure_listen = parse_bool(key, value)?,
+            "client_address" => self.client_address = parse_choice(key, value)?,
             "admin_token" => self.admin_token = Some(Secret::new(value)),
             "send_token" => self.send_token = Some(Secret::new(value)),
             "policy" => {
                 self.policy = value.parse().map_err(|error: Error| {
-                    invalid(key, &format!("is not valid: {}", error.message()))
+                    config_error(key, &format!("is not valid: {}", error.message()))
                 })?;
             }
-            "on_exceed" => self.on_exceed = choice(key, value)?,
+            "on_exceed" => self.on_exceed = parse_choice(key, value)?,
             "classes" => self.classes = text(),
-            "confirm" => self.confirm = choice(key, value)?,
-            "route" => self.route = choice(key, value)?,
+            "confirm" => self.confirm = parse_choice(key, value)?,
+            "route" => self.route = parse_choice(key, value)?,
             "token_key" => self.token_key = Some(Secret::new(value)),
             "token_key_also" => self.token_key_also = Some(Secret::new(value)),
             "profile_url" => self.profile_url = Some(Secret::new(value)),
             "profile_token" => self.profile_token = Some(Secret::new(value)),
             "may_send_url" => self.may_send_url = Some(Secret::new(value)),
             "may_send_token" => self.may_send_token = Some(Secret::new(value)),
-            _ if self.number_slot(key).is_some() => {
-                let value = number(key, value)?;
-                if let Some(slot) = self.number_slot(key) {
-                    *slot = value;
+            _ if self.number_mut(key).is_some() => {
+                let value = parse_number(key, value)?;
+                if let Some(setting) = self.number_mut(key) {
+                    *setting = value;
                 }
             }
             _ => {
-                let slot = self
-                    .duration_slot(key)
-                    .ok_or_else(|| invalid(key, "is not a key of [gateway]"))?;
-                *slot = parse_duration(value).map_err(|error| invalid(key, error.message()))?;
+                let setting = self
+                    .duration_mut(key)
+                    .ok_or_else(|| config_error(key, "is not a key of [gateway]"))?;
+                *setting =
+                    parse_duration(value).map_err(|error| config_error(key, error.message()))?;
             }
         }
         Ok(())
@@ -208,10 +209,10 @@ impl GatewayConfig {
     #[must_use]
     pub fn default_of(key: &str) -> Option<String> {
         let mut config = Self::default();
-        if let Some(time) = config.duration_slot(key) {
+        if let Some(time) = config.duration_mut(key) {
             return Some(format!("{time:?}"));
         }
-        if let Some(number) = config.number_slot(key) {
+        if let Some(number) = config.number_mut(key) {
             return Some(number.to_string());
         }
         match key {
@@ -223,13 +224,13 @@ impl GatewayConfig {
             "policy" => Some(config.policy.to_string()),
             "on_exceed" => Some("evict_oldest".into()),
             "classes" => Some(config.classes),
-            "confirm" => Some(lower_case(config.confirm)),
-            "route" => Some(lower_case(config.route)),
+            "confirm" => Some(choice_as_text(config.confirm)),
+            "route" => Some(choice_as_text(config.route)),
             _ => None,
         }
     }
 
-    fn number_slot(&mut self, key: &str) -> Option<&mut usize> {
+    fn number_mut(&mut self, key: &str) -> Option<&mut usize> {
         Some(match key {
             "max_frame" => &mut self.max_frame,
             "max_connections" => &mut self.max_connections,
@@ -247,7 +248,7 @@ impl GatewayConfig {
         })
     }
 
-    fn duration_slot(&mut self, key: &str) -> Option<&mut Duration> {
+    fn duration_mut(&mut self, key: &str) -> Option<&mut Duration> {
         Some(match key {
             "lock_ttl" => &mut self.lock_ttl,
             "lock_wait" => &mut self.lock_wait,
@@ -264,14 +265,15 @@ impl GatewayConfig {
     }
 }
 
-fn choice<T: for<'de> Deserialize<'de>>(key: &str, value: &str) -> Result<T> {
+fn parse_choice<T: for<'de> Deserialize<'de>>(key: &str, value: &str) -> Result<T> {
     let deserializer = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(value);
-    T::deserialize(deserializer).map_err(|error| invalid(key, &format!("is not valid: {error}")))
+    T::deserialize(deserializer)
+        .map_err(|error| config_error(key, &format!("is not valid: {error}")))
 }
 
-fn yes_or_no(key: &str, value: &str) -> Result<bool> {
+fn parse_bool(key: &str, value: &str) -> Result<bool> {
     value.parse().map_err(|_| {
-        invalid(
+        config_error(
             key,
             &format!("is \"{}\": true or false is needed", excerpt(value)),
         )
@@ -279,13 +281,13 @@ fn yes_or_no(key: &str, value: &str) -> Result<bool> {
 }
 
 /// A choice as the configuration spells it.
-fn lower_case(choice: impl fmt::Debug) -> String {
+fn choice_as_text(choice: impl fmt::Debug) -> String {
     format!("{choice:?}").to_lowercase()
 }
 
-fn number(key: &str, value: &str) -> Result<usize> {
+fn parse_number(key: &str, value: &str) -> Result<usize> {
     value.parse().map_err(|_| {
-        invalid(
+        config_error(
             key,
             &format!("is \"{}\": a whole number is needed", excerpt(value)),
         )

@@ -9,7 +9,7 @@ mod service;
 mod table;
 mod tls;
 
-pub(crate) use error::invalid;
+pub(crate) use error::config_error;
 pub(crate) use listen_options::TlsFiles;
 pub use listen_options::{ClientAddress, PeerAuth};
 pub use secret::Secret;

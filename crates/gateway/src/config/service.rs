@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::{HeaderValue, Uri};
 use distlock_core::Result;
 
-use super::{Secret, invalid};
+use super::{Secret, config_error};
 
 /// The settings, each with the key that sets it.
 pub(crate) struct ServiceSettings<'a> {
@@ -26,17 +26,19 @@ impl ServiceSettings<'_> {
     /// token that cannot be used.
     pub(crate) fn parse(&self) -> Result<Option<(Uri, Option<HeaderValue>)>> {
         let (key, token) = self.token;
-        let bearer = token.map(|token| bearer(key, token.expose())).transpose()?;
+        let bearer = token
+            .map(|token| bearer_header(key, token.expose()))
+            .transpose()?;
         let (key, url) = self.url;
-        let url = url.map(|url| address(key, url.expose())).transpose()?;
+        let url = url.map(|url| parse_url(key, url.expose())).transpose()?;
         Ok(url.map(|url| (url, bearer)))
     }
 }
 
-fn address(key: &str, url: &str) -> Result<Uri> {
+fn parse_url(key: &str, url: &str) -> Result<Uri> {
     if url.contains('@') {
         // The address may hold a password, so it is not shown.
-        return Err(invalid(
+        return Err(config_error(
             key,
             "has a user or password in it: give the service's secret as its bearer token",
         ));
@@ -48,18 +50,18 @@ fn address(key: &str, url: &str) -> Result<Uri> {
         (Some(scheme), Some(at)) => format!("begins with \"{scheme}://{at}\""),
         _ => "has no host".into(),
     };
-    Err(invalid(
+    Err(config_error(
         key,
         &format!("{problem}: http(s)://HOST:PORT/PATH is needed"),
     ))
 }
 
-fn bearer(key: &str, token: &str) -> Result<HeaderValue> {
+fn bearer_header(key: &str, token: &str) -> Result<HeaderValue> {
     let header = (!token.is_empty())
         .then(|| HeaderValue::try_from(format!("Bearer {token}")).ok())
         .flatten();
     let mut header = header.ok_or_else(|| {
-        invalid(
+        config_error(
             key,
             "cannot be sent in a header: one line of visible characters is needed",
         )

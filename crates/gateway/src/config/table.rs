@@ -6,7 +6,7 @@ use distlock_core::{Result, parse_duration};
 use distlock_kickout::{Admission, Class, Confirm, OnExceed, PolicyName, RouteMode, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use super::{ClientAddress, PeerAuth, Secret, ServiceSettings, invalid};
+use super::{ClientAddress, PeerAuth, Secret, ServiceSettings, config_error};
 use crate::token::TokenKey;
 
 /// All settings of a gateway node. Every key has a default except `node` and `token_key`.
@@ -73,28 +73,28 @@ pub struct GatewayConfig {
     /// other; none unless set.
     pub token_key_also: Option<Secret>,
     /// TTL of the account's lock.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub lock_ttl: Duration,
     /// Longest wait for the account's lock.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub lock_wait: Duration,
     /// Time for ending the older sessions before a login is answered.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub kick_budget: Duration,
     /// TTL of this node's own lease.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub node_lease: Duration,
     /// Time a client has to leave before its connection is reset.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub grace: Duration,
     /// Period of the sweeper.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub sweep: Duration,
     /// Longest silence of a client.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub heartbeat: Duration,
     /// Time a client has to send its login.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub login_timeout: Duration,
     /// Longest frame in bytes.
     pub max_frame: usize,
@@ -127,7 +127,7 @@ pub struct GatewayConfig {
     /// The bearer token for that service.
     pub profile_token: Option<Secret>,
     /// Longest wait for that service's answer.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub profile_timeout: Duration,
     /// The web service that checks each message of a client before it goes anywhere; none unless
     /// set. It is never shown, because it may hold a key.
@@ -135,7 +135,7 @@ pub struct GatewayConfig {
     /// The bearer token for that service.
     pub may_send_token: Option<Secret>,
     /// Longest wait for that service's answer.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialise_duration")]
     pub may_send_timeout: Duration,
 }
 
@@ -205,7 +205,7 @@ impl GatewayConfig {
     /// when a key is shorter than 32 bytes, and when both keys are the same.
     pub fn key(&self) -> Result<TokenKey> {
         let secret = self.token_key.as_ref().ok_or_else(|| {
-            invalid(
+            config_error(
                 "token_key",
                 "is not set: give it in the configuration file or in DISTLOCK_GATEWAY_TOKEN_KEY",
             )
@@ -217,7 +217,7 @@ impl GatewayConfig {
         // Two equal keys are a mistake: the operator believes that two keys are accepted, but the
         // other one is missing.
         if also.matches(secret.expose()) {
-            return Err(invalid(
+            return Err(config_error(
                 "token_key_also",
                 "is the same as token_key: give the other key, or none",
             ));
@@ -233,7 +233,7 @@ impl GatewayConfig {
         let classes = self.classes.split(',').map(str::trim);
         let classes = classes.filter(|class| !class.is_empty()).map(|class| {
             Class::new(class).map_err(|error| {
-                invalid(
+                config_error(
                     "classes",
                     &format!("has one that is none: {}", error.message()),
                 )
@@ -285,7 +285,7 @@ impl GatewayConfig {
     }
 }
 
-fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+fn deserialise_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_duration(&text).map_err(|error| D::Error::custom(error.message()))
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use distlock_core::Result;
 
-use super::{GatewayConfig, PeerAuth, TlsFiles, invalid};
+use super::{GatewayConfig, PeerAuth, TlsFiles, config_error};
 
 impl GatewayConfig {
     /// The files of the certificates and keys.
@@ -18,7 +18,7 @@ impl GatewayConfig {
         let pair = |cert_key, cert: &Option<String>, key_key, key: &Option<String>| {
             let lacks = |set, other| {
                 let problem = format!("is set without {other}: a certificate needs its key");
-                Err(invalid(set, &problem))
+                Err(config_error(set, &problem))
             };
             match (cert, key) {
                 (Some(cert), Some(key)) => Ok(Some((cert.clone(), key.clone()))),
@@ -42,7 +42,7 @@ impl GatewayConfig {
             ] {
                 if set {
                     let problem = "is set without peer_tls_ca, which turns on TLS between nodes";
-                    return Err(invalid(key, problem));
+                    return Err(config_error(key, problem));
                 }
             }
         }
@@ -57,7 +57,7 @@ impl GatewayConfig {
 
     /// Refuses an address beyond loopback without TLS: on a network others could read and change
     /// the bytes.
-    pub(crate) fn check_listen(&self, key: &str, address: SocketAddr) -> Result<()> {
+    pub(crate) fn check_listen_address(&self, key: &str, address: SocketAddr) -> Result<()> {
         let (secured, by) = if key == "peer_listen" {
             (self.peer_tls_ca.is_some(), "peer_tls_ca")
         } else {
@@ -66,7 +66,7 @@ impl GatewayConfig {
         if address.ip().is_loopback() || secured || self.insecure_listen {
             return Ok(());
         }
-        Err(invalid(
+        Err(config_error(
             key,
             &format!(
                 "is {address}, which is beyond loopback, without TLS: set {by}, or where the \

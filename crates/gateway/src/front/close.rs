@@ -14,7 +14,7 @@ use super::{
     close_code::{NORMAL, close_code},
     frames::{ErrorCode, Inbound, Outbound},
     outbox::{Outbox, Urgent},
-    session_connection::{EndReason, SessionConnection, next},
+    session_connection::{EndReason, SessionConnection, next_incoming},
 };
 
 /// Time for the last frame of a connection to reach the wire before the reset.
@@ -44,7 +44,7 @@ impl<R: FrameReader> SessionConnection<R> {
         let (code, reason) = match &ending {
             EndReason::Gone => return true,
             EndReason::Unwritable => return false,
-            EndReason::Closing => return self.after_closing().await,
+            EndReason::Closing => return self.wait_for_tcp_end().await,
             EndReason::Bye => (NORMAL, "goodbye"),
             EndReason::Broken(code, reason) => {
                 let frame = Outbound::Error {
@@ -53,11 +53,11 @@ impl<R: FrameReader> SessionConnection<R> {
                     id: None,
                     retry_after_ms: None,
                 };
-                outbox.urgent(Urgent::LastFrame(frame.to_frame()));
+                outbox.queue_urgent(Urgent::LastFrame(frame.to_frame()));
                 (close_code(*code), *reason)
             }
             EndReason::Notified(notice) => {
-                outbox.urgent(Urgent::LastFrame(Outbound::Offline(notice).to_frame()));
+                outbox.queue_urgent(Urgent::LastFrame(Outbound::Offline(notice).to_frame()));
                 (notice.code.websocket(), notice.code.text())
             }
         };
@@ -69,10 +69,10 @@ impl<R: FrameReader> SessionConnection<R> {
             if left.is_zero() {
                 break;
             }
-            let next = next(&mut self.early, &mut self.reader, false);
+            let next = next_incoming(&mut self.early, &mut self.reader, false);
             match self.front.within(left, next).await {
                 Some(Incoming::Gone) => return true,
-                Some(Incoming::Closing) => return self.after_closing().await,
+                Some(Incoming::Closing) => return self.wait_for_tcp_end().await,
                 Some(Incoming::Frame(text, id)) => {
                     let sent = match Inbound::parse(&text, id) {
                         Ok(Inbound::Send(frame)) => Some(frame.id),
@@ -85,7 +85,7 @@ impl<R: FrameReader> SessionConnection<R> {
                         id: sent.as_deref(),
                         retry_after_ms: None,
                     };
-                    outbox.urgent(Urgent::Frame(frame.to_frame()));
+                    outbox.queue_urgent(Urgent::Frame(frame.to_frame()));
                 }
                 Some(Incoming::Bad(..)) | None => patient = false,
                 Some(Incoming::Alive) => {}
@@ -104,12 +104,12 @@ impl<R: FrameReader> SessionConnection<R> {
         code: u16,
         reason: &'static str,
     ) -> bool {
-        outbox.urgent(Urgent::Close(code, reason));
+        outbox.queue_urgent(Urgent::Close(code, reason));
         let front = self.front.clone();
         let reader = &mut self.reader;
         let written = async {
             let left = until.since(front.clock.now());
-            front.within(left, outbox.closed()).await;
+            front.within(left, outbox.until_closed()).await;
             front.clock.sleep(LAST_FRAME_TIME).await;
         };
         // Reading goes on meanwhile, because some clients read only after they have sent
@@ -122,7 +122,7 @@ impl<R: FrameReader> SessionConnection<R> {
                     _ => {}
                 }
             };
-            outbox.closed().await;
+            outbox.until_closed().await;
             closed
         };
         let closed = tokio::select! {
@@ -137,7 +137,7 @@ impl<R: FrameReader> SessionConnection<R> {
 
     /// Handles the time after both closing frames; the library answers a closing frame by itself.
     /// Only the TCP connection is left, and the client may end it first if it does so at once.
-    async fn after_closing(&mut self) -> bool {
+    async fn wait_for_tcp_end(&mut self) -> bool {
         let front = self.front.clone();
         front
             .within(LAST_FRAME_TIME, async {
@@ -160,7 +160,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::{
-        super::fixtures::{LONG, ReadingClient, admitted, front, kick},
+        super::fixtures::{LONG, ReadingClient, front_context, log_in_device, start_kickout},
         super::frames::Frame,
         *,
     };
@@ -197,16 +197,16 @@ mod tests {
     #[tokio::test]
     async fn the_last_frame_is_written_even_to_a_slow_client() {
         let memory = Memory::default();
-        let kick = kick(&memory).await;
+        let kick = start_kickout(&memory).await;
         let bad = || Incoming::Bad(ErrorCode::BadFrame, "no frame");
         for (code, wanted) in [(None, "error"), (Some(Code::Superseded), "offline")] {
             let anna = Uid::new("anna").unwrap();
-            let session = Arc::new(admitted(&kick, &anna).await);
+            let session = Arc::new(log_in_device(&kick, &anna).await);
             let mut session_connection = SessionConnection {
                 early: VecDeque::new(),
                 session: Arc::clone(&session),
                 version: 1,
-                front: front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
+                front: front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
                 reader: SendingClient([bad()].into()),
             };
             if let Some(code) = code {

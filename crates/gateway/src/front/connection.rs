@@ -30,11 +30,11 @@ pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
     tokio::select! {
         biased;
         () = aborted => {}
-        () = Box::pin(converse(front, reader, writer, connection.clone())) => {}
+        () = Box::pin(log_in_and_serve(front, reader, writer, connection.clone())) => {}
     }
 }
 
-async fn converse<R: FrameReader, W: FrameWriter>(
+async fn log_in_and_serve<R: FrameReader, W: FrameWriter>(
     front: FrontContext,
     mut reader: R,
     mut writer: W,
@@ -47,7 +47,7 @@ async fn converse<R: FrameReader, W: FrameWriter>(
         Err(failure) => {
             connection.abort_on_drop();
             if let Some(failure) = failure {
-                let words = async {
+                let last_frame = async {
                     if writer.send(&failure.frame).await.is_ok()
                         && writer.close(failure.code, failure.reason).await.is_ok()
                     {
@@ -62,7 +62,7 @@ async fn converse<R: FrameReader, W: FrameWriter>(
                 } else {
                     LAST_FRAME_TIME
                 };
-                front.within(patience, words).await;
+                front.within(patience, last_frame).await;
             }
             return;
         }

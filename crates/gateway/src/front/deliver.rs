@@ -16,7 +16,7 @@ use crate::metering;
 
 /// More bytes than a `message` frame has beside its body, even if each character of sender and id
 /// must be escaped.
-const ENVELOPE: usize = 2048;
+const MAX_ENVELOPE: usize = 2048;
 const MAX_ID: usize = 128;
 /// How long a message is withdrawn and delivered again while its receiver logs in. This is longer
 /// than a login takes to end older sessions.
@@ -80,7 +80,7 @@ pub(crate) fn check_message(
 /// Whether the message is too long for its receiver's frame. It is measured as it will be written,
 /// but only where the exact length can matter.
 fn is_too_long(message: &Message, max_frame: usize) -> bool {
-    message.body.len() + ENVELOPE > max_frame
+    message.body.len() + MAX_ENVELOPE > max_frame
         && message_frame(message, Some(u64::MAX)).json.len() > max_frame
 }
 
@@ -208,14 +208,16 @@ mod tests {
     };
 
     use super::{
-        super::fixtures::{LONG, admitted, front, kick, make_known, message},
+        super::fixtures::{
+            LONG, front_context, log_in_device, make_known, numbered_message, start_kickout,
+        },
         *,
     };
     use crate::inbox::{OfflineStore, RecordsInbox};
 
     #[test]
     fn a_message_is_measured_as_it_will_be_written() {
-        let mut message = message(1);
+        let mut message = numbered_message(1);
         message.from = Uid::new("\"".repeat(128)).unwrap();
         message.id = "\u{1}".repeat(MAX_ID);
         for length in (64_000..65_535).step_by(100) {
@@ -255,7 +257,7 @@ mod tests {
             }
             self.inbox.keep(uid, message).await?;
             if receiver.is_empty() {
-                receiver.push(Arc::new(admitted(&self.kick, uid).await));
+                receiver.push(Arc::new(log_in_device(&self.kick, uid).await));
             }
             Ok(())
         }
@@ -276,7 +278,7 @@ mod tests {
     #[tokio::test]
     async fn a_receiver_that_logs_in_late_gets_the_message() {
         let memory = Memory::default();
-        let kick = kick(&memory).await;
+        let kick = start_kickout(&memory).await;
         let anna = Uid::new("anna").unwrap();
         make_known(&kick, &anna).await;
         let (received, mut receives) = mpsc::unbounded_channel();
@@ -286,8 +288,8 @@ mod tests {
             receiver: Mutex::default(),
             received,
         });
-        let front = front(&kick, Arc::clone(&late) as Arc<dyn OfflineStore>);
-        let message = message(1);
+        let front = front_context(&kick, Arc::clone(&late) as Arc<dyn OfflineStore>);
+        let message = numbered_message(1);
         let outcome = timeout(LONG, deliver(&front, &anna, &message)).await;
         assert_eq!(outcome.unwrap().unwrap().outcome, Outcome::Written);
         assert_eq!(receives.try_recv().unwrap(), "m1");

@@ -73,7 +73,9 @@ mod tests {
 
     use super::{
         super::{
-            fixtures::{LONG, ReadingClient, admitted, front, kick, message},
+            fixtures::{
+                LONG, ReadingClient, front_context, log_in_device, numbered_message, start_kickout,
+            },
             outbox::Outbox,
         },
         *,
@@ -83,21 +85,21 @@ mod tests {
     #[tokio::test]
     async fn messages_that_were_not_written_stay_stored() {
         let memory = Memory::default();
-        let kick = kick(&memory).await;
+        let kick = start_kickout(&memory).await;
         let anna = Uid::new("anna").unwrap();
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
         // These are more messages than the outbox queues, so that some are queued and others are
         // not.
-        let messages: Vec<_> = (0..40).map(message).collect();
+        let messages: Vec<_> = (0..40).map(numbered_message).collect();
         for message in &messages {
             inbox.keep(&anna, message).await.unwrap();
         }
-        let session = Arc::new(admitted(&kick, &anna).await);
+        let session = Arc::new(log_in_device(&kick, &anna).await);
         let (client, mut read) = ReadingClient::up_to(3);
         let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
         let writing = tokio::spawn(writing);
         let handing_out = tokio::spawn(deliver_kept(
-            front(&kick, Arc::clone(&inbox)),
+            front_context(&kick, Arc::clone(&inbox)),
             Arc::clone(&session),
             outbox.replies(),
         ));
@@ -112,20 +114,20 @@ mod tests {
     #[tokio::test]
     async fn queued_messages_stay_stored_when_the_session_ends() {
         let memory = Memory::default();
-        let kick = kick(&memory).await;
+        let kick = start_kickout(&memory).await;
         let anna = Uid::new("anna").unwrap();
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
-        let messages: Vec<_> = (0..10).map(message).collect();
+        let messages: Vec<_> = (0..10).map(numbered_message).collect();
         for message in &messages {
             inbox.keep(&anna, message).await.unwrap();
         }
-        let session = Arc::new(admitted(&kick, &anna).await);
+        let session = Arc::new(log_in_device(&kick, &anna).await);
         let (client, read) = ReadingClient::up_to(99);
         let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
         let replies = outbox.replies();
         let free = replies.capacity();
         let handing_out = tokio::spawn(deliver_kept(
-            front(&kick, Arc::clone(&inbox)),
+            front_context(&kick, Arc::clone(&inbox)),
             Arc::clone(&session),
             outbox.replies(),
         ));

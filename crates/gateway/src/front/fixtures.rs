@@ -48,13 +48,13 @@ impl FrameWriter for ReadingClient {
 }
 
 /// The flow of the only node.
-pub(super) async fn kick(memory: &Memory) -> KickOut {
+pub(super) async fn start_kickout(memory: &Memory) -> KickOut {
     let store = Store::new(memory.lock(), memory.records());
     let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
     kick.start().await.unwrap()
 }
 
-pub(crate) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> FrontContext {
+pub(crate) fn front_context(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> FrontContext {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     FrontContext {
         kick: kick.clone(),
@@ -74,7 +74,7 @@ pub(crate) fn front(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> FrontContex
     }
 }
 
-pub(crate) async fn admitted(kick: &KickOut, uid: &Uid) -> Session {
+pub(crate) async fn log_in_device(kick: &KickOut, uid: &Uid) -> Session {
     let device = Device::new("d1").unwrap();
     let login = Login::new(uid.clone(), device, Class::none());
     let LoginOutcome::Admitted(session) = kick.login(login).await.unwrap() else {
@@ -83,7 +83,7 @@ pub(crate) async fn admitted(kick: &KickOut, uid: &Uid) -> Session {
     session
 }
 
-pub(super) fn message(number: usize) -> Message {
+pub(super) fn numbered_message(number: usize) -> Message {
     let mut message = Message::new(Uid::new("otto").unwrap(), "hello");
     message.id = format!("m{number}");
     message
@@ -91,5 +91,5 @@ pub(super) fn message(number: usize) -> Message {
 
 /// Logs the account in and out, so that messages for it are kept from now on.
 pub(super) async fn make_known(kick: &KickOut, uid: &Uid) {
-    admitted(kick, uid).await.logout().await;
+    log_in_device(kick, uid).await.logout().await;
 }

@@ -24,7 +24,7 @@ pub(crate) enum Inbound {
 
 /// The message ids of the raw TCP front, by the names of the frames. They are part of the protocol:
 /// see proto/README.md.
-const IDS: &[(&str, u16)] = &[
+const FRAME_IDS: &[(&str, u16)] = &[
     ("login", 1),
     ("send", 2),
     ("ping", 3),
@@ -56,12 +56,12 @@ impl Frame {
 }
 
 /// The version of this protocol for a client that names none.
-const FIRST: u64 = 1;
+const FIRST_VERSION: u64 = 1;
 /// From this version on a sender gets an outcome for each device, and `written` for a client that
 /// does not acknowledge.
-const PER_DEVICE: u64 = 2;
+const PER_DEVICE_VERSION: u64 = 2;
 /// The highest version that this node speaks.
-const NEWEST: u64 = PER_DEVICE;
+const NEWEST_VERSION: u64 = PER_DEVICE_VERSION;
 
 #[derive(Deserialize)]
 pub(crate) struct LoginFrame {
@@ -88,14 +88,14 @@ impl LoginFrame {
     /// Names a version that this node does not speak.
     pub(crate) fn version(&self) -> Result<u64, String> {
         match self.v {
-            None if self.acks => Ok(PER_DEVICE),
-            None => Ok(FIRST),
-            Some(FIRST) if self.acks => Err(format!(
-                "v is {FIRST}, and acks are there from version {PER_DEVICE} on"
+            None if self.acks => Ok(PER_DEVICE_VERSION),
+            None => Ok(FIRST_VERSION),
+            Some(FIRST_VERSION) if self.acks => Err(format!(
+                "v is {FIRST_VERSION}, and acks are there from version {PER_DEVICE_VERSION} on"
             )),
-            Some(version @ FIRST..=NEWEST) => Ok(version),
+            Some(version @ FIRST_VERSION..=NEWEST_VERSION) => Ok(version),
             Some(other) => Err(format!(
-                "v is {other}; this node speaks versions {FIRST} to {NEWEST}"
+                "v is {other}; this node speaks versions {FIRST_VERSION} to {NEWEST_VERSION}"
             )),
         }
     }
@@ -184,7 +184,7 @@ pub(crate) fn sent_frame(
     devices: &[DeviceOutcome],
     version: u64,
 ) -> Frame {
-    let first = version < PER_DEVICE;
+    let first = version < PER_DEVICE_VERSION;
     let outcome = match outcome {
         Outcome::Written if first => Outcome::Delivered,
         outcome => outcome,
@@ -200,7 +200,7 @@ pub(crate) fn sent_frame(
 
 /// The protocol members of a `login_ok`, for a client of this version.
 pub(crate) const fn announced_version(version: u64, acks: bool) -> (Option<u64>, Option<bool>) {
-    if version < PER_DEVICE {
+    if version < PER_DEVICE_VERSION {
         (None, None)
     } else {
         (Some(version), Some(acks))
@@ -298,7 +298,8 @@ impl Outbound<'_> {
 }
 
 fn frame_id(name: &str) -> Option<u16> {
-    IDS.iter()
+    FRAME_IDS
+        .iter()
         .find_map(|(known, id)| (*known == name).then_some(*id))
 }
 

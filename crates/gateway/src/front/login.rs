@@ -44,7 +44,7 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
         // return with expired tokens.
         metrics::counter!("distlock_login_refused_total").increment(1);
         tracing::info!(%error, "a login was refused");
-        token_refused(error.message())
+        token_failure(error.message())
     })?;
     match class {
         Some(class) => login.class = class,
@@ -52,10 +52,10 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
     }
     let version = login
         .version()
-        .map_err(|why| protocol_error(ErrorCode::BadValue, &why, POLICY_VIOLATION))?;
+        .map_err(|why| protocol_failure(ErrorCode::BadValue, &why, POLICY_VIOLATION))?;
     let admitted = Box::pin(admit(front, reader, writer, early, uid, login)).await;
     let confirmed = match admitted {
-        Ok(session) => confirm(front, writer, session, version).await,
+        Ok(session) => confirm_login(front, writer, session, version).await,
         Err(failure) => Err(failure),
     };
     confirmed
@@ -80,7 +80,11 @@ fn check_class(front: &FrontContext, class: &Class) -> Result<(), Option<LoginFa
     }
     let known: Vec<_> = classes.iter().map(|class| format!("\"{class}\"")).collect();
     let why = format!("class is \"{class}\": {} are allowed", known.join(", "));
-    Err(protocol_error(ErrorCode::BadValue, &why, POLICY_VIOLATION))
+    Err(protocol_failure(
+        ErrorCode::BadValue,
+        &why,
+        POLICY_VIOLATION,
+    ))
 }
 
 async fn read_login<R: FrameReader, W: FrameWriter>(
@@ -91,7 +95,7 @@ async fn read_login<R: FrameReader, W: FrameWriter>(
     let until = front.clock.now() + front.login_timeout;
     loop {
         let too_slow = || {
-            protocol_error(
+            protocol_failure(
                 ErrorCode::TooSlow,
                 "no login within the time",
                 POLICY_VIOLATION,
@@ -116,7 +120,7 @@ async fn read_login<R: FrameReader, W: FrameWriter>(
                 }
             }
             Some(_) => {
-                return Err(protocol_error(
+                return Err(protocol_failure(
                     ErrorCode::NotLoggedIn,
                     "the first frame must be a login",
                     POLICY_VIOLATION,
@@ -183,23 +187,25 @@ async fn admit<R: FrameReader, W: FrameWriter>(
         }
         Ok(LoginOutcome::Denied(refusal)) => {
             let by = refusal.by_device.as_ref();
-            Err(denied(refusal.code, &refusal.reason, by))
+            Err(denied_failure(refusal.code, &refusal.reason, by))
         }
-        Ok(LoginOutcome::Superseded(by)) => Err(superseded(by.by_device.as_ref(), by.r#gen)),
-        Err(error) if error.kind() == ErrorKind::InvalidArgument => Err(protocol_error(
+        Ok(LoginOutcome::Superseded(by)) => {
+            Err(superseded_failure(by.by_device.as_ref(), by.r#gen))
+        }
+        Err(error) if error.kind() == ErrorKind::InvalidArgument => Err(protocol_failure(
             ErrorCode::BadValue,
             error.message(),
             POLICY_VIOLATION,
         )),
         Err(error) => {
             tracing::warn!(%error, "a login failed");
-            Err(protocol_error(
+            Err(protocol_failure(
                 ErrorCode::Unavailable,
                 "the login could not be completed",
                 Code::Busy.websocket(),
             ))
         }
-        Ok(_) => Err(protocol_error(
+        Ok(_) => Err(protocol_failure(
             ErrorCode::Unavailable,
             "the login could not be completed",
             Code::Busy.websocket(),
@@ -208,7 +214,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
 }
 
 /// Confirms the login to the client, unless the session has ended again meanwhile.
-async fn confirm<W: FrameWriter>(
+async fn confirm_login<W: FrameWriter>(
     front: &FrontContext,
     writer: &mut W,
     session: Session,
@@ -230,8 +236,8 @@ async fn confirm<W: FrameWriter>(
     if let Err(notice) = session.check() {
         let by = notice.by_device.as_ref();
         return Err(match notice.code {
-            Code::Superseded | Code::Replaced => superseded(by, notice.r#gen),
-            code => denied(code, &notice.reason, by),
+            Code::Superseded | Code::Replaced => superseded_failure(by, notice.r#gen),
+            code => denied_failure(code, &notice.reason, by),
         });
     }
     match front.within(front.grace, writer.send(&welcome)).await {
@@ -245,17 +251,19 @@ fn parse_incoming(incoming: Incoming) -> Result<Option<Inbound>, Option<LoginFai
     match incoming {
         Incoming::Alive => Ok(None),
         Incoming::Closing | Incoming::Gone => Err(None),
-        Incoming::Bad(code, reason) => Err(protocol_error(code, reason, close_code(code))),
+        Incoming::Bad(code, reason) => Err(protocol_failure(code, reason, close_code(code))),
         Incoming::Frame(text, id) => match Inbound::parse(&text, id) {
             Ok(frame) => Ok(Some(frame)),
-            Err(FrameError::Garbage) => Err(protocol_error(
+            Err(FrameError::Garbage) => Err(protocol_failure(
                 ErrorCode::BadFrame,
                 "not a frame of this protocol",
                 POLICY_VIOLATION,
             )),
-            Err(FrameError::Value { why, .. }) => {
-                Err(protocol_error(ErrorCode::BadValue, &why, POLICY_VIOLATION))
-            }
+            Err(FrameError::Value { why, .. }) => Err(protocol_failure(
+                ErrorCode::BadValue,
+                &why,
+                POLICY_VIOLATION,
+            )),
         },
     }
 }
@@ -269,7 +277,7 @@ fn login_failure(frame: Frame, code: u16, reason: &'static str) -> Option<LoginF
     })
 }
 
-fn protocol_error(code: ErrorCode, reason: &str, close: u16) -> Option<LoginFailure> {
+fn protocol_failure(code: ErrorCode, reason: &str, close: u16) -> Option<LoginFailure> {
     let id = None;
     let frame = Outbound::Error {
         code,
@@ -282,7 +290,7 @@ fn protocol_error(code: ErrorCode, reason: &str, close: u16) -> Option<LoginFail
 }
 
 /// The client gets the code of a ban, because a retry with the same token is of no use either.
-fn token_refused(reason: &str) -> Option<LoginFailure> {
+fn token_failure(reason: &str) -> Option<LoginFailure> {
     let code = Code::Banned;
     let frame = Outbound::Denied {
         code,
@@ -292,7 +300,7 @@ fn token_refused(reason: &str) -> Option<LoginFailure> {
     login_failure(frame.to_frame(), code.websocket(), "the token was refused")
 }
 
-fn denied(code: Code, reason: &str, by_device: Option<&Device>) -> Option<LoginFailure> {
+fn denied_failure(code: Code, reason: &str, by_device: Option<&Device>) -> Option<LoginFailure> {
     let frame = Outbound::Denied {
         code,
         reason,
@@ -302,7 +310,10 @@ fn denied(code: Code, reason: &str, by_device: Option<&Device>) -> Option<LoginF
 }
 
 /// A newer login came before this one was confirmed.
-fn superseded(by_device: Option<&Device>, r#gen: Option<Generation>) -> Option<LoginFailure> {
+fn superseded_failure(
+    by_device: Option<&Device>,
+    r#gen: Option<Generation>,
+) -> Option<LoginFailure> {
     let frame = Outbound::Superseded { by_device, r#gen };
     let code = Code::Superseded;
     login_failure(frame.to_frame(), code.websocket(), code.text())
@@ -315,7 +326,7 @@ mod tests {
     use distlock_memory::Memory;
 
     use super::{
-        super::fixtures::{ReadingClient, admitted, front, kick},
+        super::fixtures::{ReadingClient, front_context, log_in_device, start_kickout},
         *,
     };
     use crate::inbox::RecordsInbox;
@@ -323,9 +334,9 @@ mod tests {
     #[tokio::test]
     async fn a_superseded_login_is_not_confirmed() {
         let memory = Memory::default();
-        let kick = kick(&memory).await;
+        let kick = start_kickout(&memory).await;
         let inbox = Arc::new(RecordsInbox::new(memory.records()));
-        let front = front(&kick, inbox);
+        let front = front_context(&kick, inbox);
         let anna = Uid::new("anna").unwrap();
         for (code, wanted) in [
             (None, "login_ok"),
@@ -333,12 +344,12 @@ mod tests {
             (Some(Code::Replaced), "superseded"),
             (Some(Code::Draining), "denied"),
         ] {
-            let session = admitted(&kick, &anna).await;
+            let session = log_in_device(&kick, &anna).await;
             if let Some(code) = code {
                 session.end(code);
             }
             let (mut client, read) = ReadingClient::up_to(1);
-            let said = match confirm(&front, &mut client, session, 1).await {
+            let said = match confirm_login(&front, &mut client, session, 1).await {
                 Ok(_) => read.borrow()[0].clone(),
                 Err(failure) => {
                     assert!(read.borrow().is_empty(), "{code:?}");

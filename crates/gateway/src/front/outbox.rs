@@ -12,13 +12,13 @@ use super::{FrameWriter, frames::Frame, frames::message_frame};
 use crate::inbox::OfflineStore;
 
 /// Replies that may wait. While the queue is full, the client is not read either.
-const REPLIES: usize = 16;
+const MAX_REPLIES: usize = 16;
 /// Room for the last frame, the refusals after it, and the close.
-const URGENT: usize = 8;
+const MAX_URGENT: usize = 8;
 
 /// Messages that may wait for their acknowledgement. While so many wait, no further one is taken
 /// from the session's queue.
-const WINDOW: usize = 64;
+const MAX_UNACKNOWLEDGED: usize = 64;
 
 /// A frame that is written in its turn.
 #[derive(Debug)]
@@ -77,8 +77,8 @@ impl Outbox {
         session: Arc<Session>,
         inbox: Arc<dyn OfflineStore>,
     ) -> (Self, impl Future<Output = ()> + Send) {
-        let (replies, replies_out) = mpsc::channel(REPLIES);
-        let (urgent, urgent_out) = mpsc::channel(URGENT);
+        let (replies, replies_out) = mpsc::channel(MAX_REPLIES);
+        let (urgent, urgent_out) = mpsc::channel(MAX_URGENT);
         let (acked, acked_out) = watch::channel(0);
         let (living, alive) = watch::channel(());
         let outbox = Self {
@@ -95,7 +95,7 @@ impl Outbox {
         };
         let writing = async move {
             let _living = living;
-            write(writer, session, unacked, acked_out, replies_out, urgent_out).await;
+            write_frames(writer, session, unacked, acked_out, replies_out, urgent_out).await;
         };
         (outbox, writing)
     }
@@ -105,7 +105,7 @@ impl Outbox {
     }
 
     /// Notes that the client has every message up to this one.
-    pub(super) fn acknowledged(&self, seq: u64) {
+    pub(super) fn note_acknowledged(&self, seq: u64) {
         self.acked.send_if_modified(|last| {
             let more = seq > *last;
             *last = seq.max(*last);
@@ -115,7 +115,7 @@ impl Outbox {
 
     /// Queues a frame that overtakes the rest. The last frame and the close always find room;
     /// refusals beyond the room are dropped.
-    pub(super) fn urgent(&self, urgent: Urgent) {
+    pub(super) fn queue_urgent(&self, urgent: Urgent) {
         if matches!(urgent, Urgent::Frame(_)) && self.urgent.capacity() <= 1 {
             return;
         }
@@ -123,7 +123,7 @@ impl Outbox {
     }
 
     /// Waits until nothing more will be written: this side has closed, or a write has failed.
-    pub(super) async fn closed(&self) {
+    pub(super) async fn until_closed(&self) {
         let mut alive = self.alive.clone();
         // Nothing is ever sent here; the channel only shows that the writer has ended.
         while alive.changed().await.is_ok() {}
@@ -146,32 +146,32 @@ enum OnArrival {
 
 impl Unacknowledged {
     /// The number of the next message; none for a client that does not acknowledge.
-    fn next(&self) -> Option<u64> {
+    fn next_number(&self) -> Option<u64> {
         self.session.acknowledges().then_some(self.last + 1)
     }
 
     fn is_full(&self) -> bool {
-        self.waiting.len() >= WINDOW
+        self.waiting.len() >= MAX_UNACKNOWLEDGED
     }
 
     /// Notes that a message was written under this number.
-    fn written(&mut self, seq: Option<u64>, on_arrival: OnArrival) {
+    fn note_written(&mut self, seq: Option<u64>, on_arrival: OnArrival) {
         match seq {
             Some(seq) => {
                 self.last = seq;
                 self.waiting.push_back((seq, on_arrival));
             }
-            None => self.arrived(on_arrival),
+            None => self.report_arrival(on_arrival),
         }
     }
 
-    fn acknowledged(&mut self, up_to: u64) {
+    fn note_acknowledged(&mut self, up_to: u64) {
         while let Some((_, on_arrival)) = self.waiting.pop_front_if(|(seq, _)| *seq <= up_to) {
-            self.arrived(on_arrival);
+            self.report_arrival(on_arrival);
         }
     }
 
-    fn arrived(&self, on_arrival: OnArrival) {
+    fn report_arrival(&self, on_arrival: OnArrival) {
         let message = match on_arrival {
             OnArrival::Live(outgoing) => outgoing.delivered(),
             OnArrival::Kept(receipt) => {
@@ -194,7 +194,7 @@ impl Unacknowledged {
     }
 }
 
-async fn write<W: FrameWriter>(
+async fn write_frames<W: FrameWriter>(
     mut writer: W,
     session: Arc<Session>,
     mut unacked: Unacknowledged,
@@ -223,7 +223,7 @@ async fn write<W: FrameWriter>(
             },
             Ok(()) = acked.changed() => {
                 let up_to = *acked.borrow_and_update();
-                unacked.acknowledged(up_to);
+                unacked.note_acknowledged(up_to);
                 Ok(())
             }
             Some(reply) = replies.recv() => match reply {
@@ -234,19 +234,19 @@ async fn write<W: FrameWriter>(
                 // session.
                 Reply::Kept(..) if !session.is_active() => continue,
                 Reply::Kept(message, receipt) => {
-                    let seq = unacked.next();
+                    let seq = unacked.next_number();
                     let written = writer.send(&message_frame(&message, seq)).await;
                     if written.is_ok() {
-                        unacked.written(seq, OnArrival::Kept(receipt));
+                        unacked.note_written(seq, OnArrival::Kept(receipt));
                     }
                     written
                 }
             },
             message = session.next_message(), if !unacked.is_full() => {
-                let seq = unacked.next();
+                let seq = unacked.next_number();
                 let written = writer.send(&message_frame(message.message(), seq)).await;
                 if written.is_ok() {
-                    unacked.written(seq, OnArrival::Live(message));
+                    unacked.note_written(seq, OnArrival::Live(message));
                 }
                 written
             }
@@ -282,7 +282,7 @@ mod tests {
 
     use super::{
         super::{
-            fixtures::{LONG, ReadingClient, admitted, kick},
+            fixtures::{LONG, ReadingClient, log_in_device, start_kickout},
             frames::Outbound,
         },
         *,
@@ -290,13 +290,13 @@ mod tests {
     use crate::inbox::RecordsInbox;
 
     #[tokio::test]
-    async fn queued_answers_are_void_when_the_session_ends_unless_its_client_left() {
+    async fn queued_answers_are_dropped_at_a_forced_end_and_written_at_a_logout() {
         let memory = Memory::default();
-        let kick = kick(&memory).await;
+        let kick = start_kickout(&memory).await;
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
         let anna = Uid::new("anna").unwrap();
         for code in [None, Some(Code::Superseded)] {
-            let session = Arc::new(admitted(&kick, &anna).await);
+            let session = Arc::new(log_in_device(&kick, &anna).await);
             let (client, read) = ReadingClient::up_to(9);
             let (outbox, writing) = Outbox::open(client, Arc::clone(&session), Arc::clone(&inbox));
             let (pong, written) = (Outbound::Pong.to_frame(), outbox.replies());
@@ -308,7 +308,7 @@ mod tests {
             // The last frame is not queued yet.
             drop(written);
             let emptied = async {
-                while outbox.replies.capacity() < REPLIES {
+                while outbox.replies.capacity() < MAX_REPLIES {
                     tokio::task::yield_now().await;
                 }
             };

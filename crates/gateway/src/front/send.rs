@@ -17,7 +17,7 @@ use crate::services::{MAX_MAY_SEND, Permission};
 
 /// Delivers a client's message and answers with the outcome, in the client's `version` of the
 /// protocol.
-pub(super) async fn send(
+pub(super) async fn answer_send(
     front: FrontContext,
     session: Arc<Session>,
     version: u64,
@@ -30,7 +30,7 @@ pub(super) async fn send(
         to_class: frame.to_class,
         ..Message::new(session.uid().clone(), frame.body.get())
     };
-    let reply = match check_send(&front, &session, &frame.to, &message).await {
+    let reply = match send_refusal(&front, &session, &frame.to, &message).await {
         Some(refusal) => Outbound::Error {
             code: refusal.code,
             reason: &refusal.reason,
@@ -69,7 +69,7 @@ impl SendRefusal {
 }
 
 /// Checks whether a client's message must be refused. The most expensive check comes last.
-async fn check_send(
+async fn send_refusal(
     front: &FrontContext,
     session: &Session,
     to: &Uid,
@@ -124,7 +124,9 @@ mod tests {
 
     use super::{
         super::{
-            fixtures::{LONG, ReadingClient, admitted, front, kick, make_known},
+            fixtures::{
+                LONG, ReadingClient, front_context, log_in_device, make_known, start_kickout,
+            },
             outbox::Outbox,
         },
         *,
@@ -147,7 +149,7 @@ mod tests {
             self.inbox.keep(uid, message).await?;
             let mut receiver = self.receiver.lock().await;
             if receiver.is_none() {
-                *receiver = Some(admitted(&self.kick, uid).await);
+                *receiver = Some(log_in_device(&self.kick, uid).await);
             }
             Ok(())
         }
@@ -171,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn a_withdrawn_message_is_not_lost_with_its_sender() {
         let memory = Memory::default();
-        let kick = kick(&memory).await;
+        let kick = start_kickout(&memory).await;
         let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());
         make_known(&kick, &anna).await;
         let slow = Arc::new(SlowInbox {
@@ -181,9 +183,9 @@ mod tests {
             taken: Notify::new(),
             go_on: CancellationToken::new(),
         });
-        let front = front(&kick, Arc::clone(&slow) as Arc<dyn OfflineStore>);
+        let front = front_context(&kick, Arc::clone(&slow) as Arc<dyn OfflineStore>);
         let connections = front.connections.clone();
-        let sender = Arc::new(admitted(&kick, &otto).await);
+        let sender = Arc::new(log_in_device(&kick, &otto).await);
         let (client, _) = ReadingClient::up_to(0);
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
         let (outbox, _writing) = Outbox::open(client, Arc::clone(&sender), inbox);
@@ -194,7 +196,7 @@ mod tests {
             body: serde_json::value::to_raw_value("hello").unwrap(),
             id: "m1".into(),
         };
-        let sending = tokio::spawn(send(front, sender, 1, frame, outbox.replies()));
+        let sending = tokio::spawn(answer_send(front, sender, 1, frame, outbox.replies()));
         timeout(LONG, slow.taken.notified()).await.unwrap();
         sending.abort();
         slow.go_on.cancel();

@@ -52,7 +52,7 @@ pub(super) enum EndReason {
 /// Returns the next frame of the client. Early frames come first, unless only new ones are wanted.
 ///
 /// Cancel safety: as the reader's own.
-pub(super) async fn next<R: FrameReader>(
+pub(super) async fn next_incoming<R: FrameReader>(
     early: &mut VecDeque<Incoming>,
     reader: &mut R,
     only_new: bool,
@@ -94,21 +94,21 @@ impl<R: FrameReader> SessionConnection<R> {
             tokio::select! {
                 biased;
                 notice = session.superseded() => return EndReason::Notified(notice),
-                () = outbox.closed() => return EndReason::Unwritable,
-                () = completed(&mut work) => {
+                () = outbox.until_closed() => return EndReason::Unwritable,
+                () = wait_for_work(&mut work) => {
                     work = None;
                     last_heard = self.front.clock.now();
                 }
-                incoming = next(&mut self.early, &mut self.reader, busy), if may_read => {
+                incoming = next_incoming(&mut self.early, &mut self.reader, busy), if may_read => {
                     last_heard = self.front.clock.now();
                     if busy {
-                        match acknowledged(&incoming) {
-                            Some(seq) => outbox.acknowledged(seq),
+                        match acknowledged_number(&incoming) {
+                            Some(seq) => outbox.note_acknowledged(seq),
                             None => self.early.push_back(incoming),
                         }
                         continue;
                     }
-                    match self.answer(incoming, outbox) {
+                    match self.start_request(incoming, outbox) {
                         Ok(next) => work = next,
                         Err(ending) => return ending,
                     }
@@ -126,7 +126,7 @@ impl<R: FrameReader> SessionConnection<R> {
         (last_heard + self.front.heartbeat).since(self.front.clock.now())
     }
 
-    fn answer(
+    fn start_request(
         &self,
         incoming: Incoming,
         outbox: &Outbox,
@@ -167,11 +167,11 @@ impl<R: FrameReader> SessionConnection<R> {
             Ok(Inbound::Login(_)) => error(ErrorCode::LoggedIn, "there was a login already", None),
             Ok(Inbound::Ping) => reply(Outbound::Pong.to_frame()),
             Ok(Inbound::Ack(ack)) => {
-                outbox.acknowledged(ack.seq);
+                outbox.note_acknowledged(ack.seq);
                 None
             }
             Ok(Inbound::Bye | Inbound::Logout) => return Err(EndReason::Bye),
-            Ok(Inbound::Send(frame)) => Some(Box::pin(send::send(
+            Ok(Inbound::Send(frame)) => Some(Box::pin(send::answer_send(
                 self.front.clone(),
                 Arc::clone(&self.session),
                 self.version,
@@ -183,7 +183,7 @@ impl<R: FrameReader> SessionConnection<R> {
 }
 
 /// The number of the message that a client acknowledges, if the frame does so.
-fn acknowledged(incoming: &Incoming) -> Option<u64> {
+fn acknowledged_number(incoming: &Incoming) -> Option<u64> {
     let Incoming::Frame(text, id) = incoming else {
         return None;
     };
@@ -194,7 +194,7 @@ fn acknowledged(incoming: &Incoming) -> Option<u64> {
 }
 
 /// Waits for the request in progress; without one it waits for ever.
-async fn completed(work: &mut Option<BoxFuture<'static, ()>>) {
+async fn wait_for_work(work: &mut Option<BoxFuture<'static, ()>>) {
     match work {
         Some(work) => work.await,
         None => std::future::pending().await,

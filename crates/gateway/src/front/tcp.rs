@@ -15,8 +15,8 @@ use super::{
 };
 use crate::listen::{Connection, ConnectionListener};
 
-const HEADER: usize = 4;
-const CHUNK: usize = 4096;
+const HEADER_BYTES: usize = 4;
+const CHUNK_BYTES: usize = 4096;
 
 /// Serves raw TCP clients until `stop`. Open sessions go on after that; the tracker in `front`
 /// knows them.
@@ -67,7 +67,7 @@ impl<H> TcpReader<H> {
     }
 
     /// Takes the frame at the start of the buffer, if all of it is there.
-    fn take(&mut self) -> Option<Incoming> {
+    fn take_frame(&mut self) -> Option<Incoming> {
         let [id_high, id_low, length_high, length_low, ..] = *self.buffer.as_slice() else {
             return None;
         };
@@ -79,9 +79,9 @@ impl<H> TcpReader<H> {
                 "the frame is over the limit",
             ));
         }
-        let body = self.buffer.get(HEADER..HEADER + length)?;
+        let body = self.buffer.get(HEADER_BYTES..HEADER_BYTES + length)?;
         let text = String::from_utf8(body.to_vec());
-        self.buffer.drain(..HEADER + length);
+        self.buffer.drain(..HEADER_BYTES + length);
         Some(match text {
             Ok(text) => Incoming::Frame(text, Some(u16::from_be_bytes([id_high, id_low]))),
             Err(_) => Incoming::Bad(ErrorCode::BadFrame, "the body is not UTF-8"),
@@ -98,10 +98,10 @@ impl<H: AsyncRead + Unpin + Send + 'static> FrameReader for TcpReader<H> {
             }
             if self.lost {
                 self.buffer.clear();
-            } else if let Some(incoming) = self.take() {
+            } else if let Some(incoming) = self.take_frame() {
                 return incoming;
             }
-            let mut chunk = [0; CHUNK];
+            let mut chunk = [0; CHUNK_BYTES];
             match self.half.read(&mut chunk).await {
                 Ok(0) | Err(_) => self.gone = true,
                 Ok(read) => self.buffer.extend_from_slice(&chunk[..read]),
@@ -116,7 +116,7 @@ impl FrameWriter for TcpWriter {
         let body = frame.json.as_bytes();
         let length = u16::try_from(body.len())
             .map_err(|_| io::Error::other("the frame is too long for this front"))?;
-        let mut bytes = Vec::with_capacity(HEADER + body.len());
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.extend_from_slice(&frame.id.to_be_bytes());
         bytes.extend_from_slice(&length.to_be_bytes());
         bytes.extend_from_slice(body);

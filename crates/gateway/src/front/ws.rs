@@ -76,7 +76,7 @@ async fn upgrade(
         .max_frame_size(front.max_frame)
         .read_buffer_size(READ_BUFFER)
         .max_write_buffer_size(WRITE_BUFFER)
-        .on_upgrade(move |socket| connections.track_future(converse(front, socket, connection)))
+        .on_upgrade(move |socket| connections.track_future(serve_socket(front, socket, connection)))
 }
 
 /// The address in the last entry, which the proxy before this node wrote itself. The entries in
@@ -87,7 +87,7 @@ fn forwarded_for(headers: &HeaderMap) -> Option<IpAddr> {
     last.trim_matches(['[', ']']).parse().ok()
 }
 
-async fn converse(front: FrontContext, socket: WebSocket, connection: ConnectionHandle) {
+async fn serve_socket(front: FrontContext, socket: WebSocket, connection: ConnectionHandle) {
     tracing::debug!(peer = %connection.peer(), "a client connected by WebSocket");
     let (writer, reader) = socket.split();
     let reader = WsReader {

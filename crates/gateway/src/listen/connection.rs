@@ -81,12 +81,12 @@ impl Connection {
             Transport::Opening(_) => Poll::Pending,
             Transport::Broken(why) => Poll::Ready(Err(io::Error::new(why.kind(), why.to_string()))),
         };
-        self.unless_login_expired(context, outcome)
+        self.fail_if_login_expired(context, outcome)
     }
 
     /// Passes an outcome on. A pending one becomes a time-out error once the login deadline has
     /// passed.
-    fn unless_login_expired<T>(
+    fn fail_if_login_expired<T>(
         &mut self,
         context: &mut Context<'_>,
         outcome: Poll<io::Result<T>>,

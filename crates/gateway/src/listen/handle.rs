@@ -35,15 +35,15 @@ pub(super) struct ConnectionState {
     pending: Mutex<Option<OwnedSemaphorePermit>>,
     /// The permits of its address. The first one lasts as long as the connection, the second one
     /// until the login.
-    of_address: Mutex<(Option<AddressPermit>, Option<AddressPermit>)>,
+    address_permits: Mutex<(Option<AddressPermit>, Option<AddressPermit>)>,
     pub(super) abort: AtomicBool,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl ConnectionState {
     /// Returns `None` when no permit is left.
     pub(super) fn new(accepted: SocketAddr, quota: ConnectionQuota) -> Option<Self> {
-        let (place, pending) = quota.acquire()?;
+        let (permit, pending) = quota.acquire()?;
         Some(Self {
             accepted,
             source: OnceLock::new(),
@@ -51,21 +51,21 @@ impl ConnectionState {
             logged_in: AtomicBool::default(),
             quota,
             pending: Mutex::new(Some(pending)),
-            of_address: Mutex::default(),
+            address_permits: Mutex::default(),
             abort: AtomicBool::default(),
-            _place: place,
+            _permit: permit,
         })
     }
 
     pub(super) fn acquire_address(&self, address: SocketAddr) -> bool {
-        let Some((place, pending)) = self.quota.acquire_for_address(address.ip()) else {
+        let Some((permit, pending)) = self.quota.acquire_for_address(address.ip()) else {
             return false;
         };
         let mut quota = self
-            .of_address
+            .address_permits
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        *quota = (Some(place), Some(pending));
+        *quota = (Some(permit), Some(pending));
         true
     }
 
@@ -108,7 +108,7 @@ impl ConnectionHandle {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         drop(pending.take());
-        let quota = self.state.of_address.lock();
+        let quota = self.state.address_permits.lock();
         drop(quota.unwrap_or_else(PoisonError::into_inner).1.take());
     }
 

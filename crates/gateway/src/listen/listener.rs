@@ -91,7 +91,7 @@ impl ConnectionListener {
             // Frames are small, and each one is wanted at once.
             let _ = stream.set_nodelay(true);
             return Connection {
-                transport: self.transport(stream, &state),
+                transport: self.start_transport(stream, &state),
                 state,
                 deadline: LoginDeadline::ToOpen(self.clock.sleep(self.login_timeout)),
                 clock: Arc::clone(&self.clock),
@@ -106,8 +106,11 @@ impl ConnectionListener {
         (self.proxied || state.acquire_address(peer)).then(|| Arc::new(state))
     }
 
-    fn transport(&self, stream: TcpStream, state: &Arc<ConnectionState>) -> Transport {
-        let tls = self.tls.as_ref().and_then(|(tls, kind)| tls.server(*kind));
+    fn start_transport(&self, stream: TcpStream, state: &Arc<ConnectionState>) -> Transport {
+        let tls = self
+            .tls
+            .as_ref()
+            .and_then(|(tls, kind)| tls.server_config(*kind));
         if tls.is_none() && !self.proxied {
             return Transport::Open(OpenStream::Plain(stream));
         }

@@ -21,7 +21,7 @@ const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] when the connection begins without a valid header.
-pub(crate) async fn source(
+pub(crate) async fn read_source(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> io::Result<Option<SocketAddr>> {
     let no_header = || {
@@ -72,7 +72,7 @@ mod tests {
 
     async fn read(bytes: &[u8]) -> (io::Result<Option<SocketAddr>>, usize) {
         let mut stream = bytes;
-        let source = source(&mut stream).await;
+        let source = read_source(&mut stream).await;
         (source, stream.len())
     }
 
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn anything_else_is_refused() {
+    async fn bytes_that_are_no_header_are_refused() {
         let mut long = SIGNATURE.to_vec();
         long.extend([0x21, 0x11, 0xff, 0xff]);
         long.extend([0; 70_000]);

@@ -68,15 +68,15 @@ impl ConnectionQuota {
 
     pub(super) fn acquire(&self) -> Option<Pair<OwnedSemaphorePermit>> {
         let pending = Arc::clone(&self.pending).try_acquire_owned().ok()?;
-        let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        Some((place, pending))
+        let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        Some((permit, pending))
     }
 
     /// Takes two permits for a connection from this address.
     pub(super) fn acquire_for_address(&self, address: IpAddr) -> Option<Pair<AddressPermit>> {
-        let network = network(address);
+        let network = counted_network(address);
         let bounds = &self.addresses.bounds;
-        let mut taken = self.addresses.taken();
+        let mut taken = self.addresses.lock_counts();
         let now = taken.entry(network).or_default();
         if now.all >= bounds.all_per_address || now.pending >= bounds.pending_per_address {
             return None;
@@ -84,24 +84,24 @@ impl ConnectionQuota {
         now.all += 1;
         now.pending += 1;
         drop(taken);
-        let place = |pending| AddressPermit {
+        let permit = |pending| AddressPermit {
             addresses: Arc::clone(&self.addresses),
             network,
             pending,
         };
-        Some((place(false), place(true)))
+        Some((permit(false), permit(true)))
     }
 }
 
 impl Addresses {
-    fn taken(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Count>> {
+    fn lock_counts(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Count>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for AddressPermit {
     fn drop(&mut self) {
-        let mut taken = self.addresses.taken();
+        let mut taken = self.addresses.lock_counts();
         let Some(now) = taken.get_mut(&self.network) else {
             return;
         };
@@ -118,7 +118,7 @@ impl Drop for AddressPermit {
 }
 
 /// The network that counts as one address. A single host can use a whole /64 network of IPv6.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn counted_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -140,21 +140,24 @@ mod tests {
             all_per_address: 3,
             pending_per_address: 2,
         });
-        let of = |address: &str| quota.acquire_for_address(address.parse().unwrap());
-        let (_first, first_pending) = of("10.0.0.1").unwrap();
-        let second = of("::ffff:10.0.0.1").unwrap();
-        assert!(of("10.0.0.1").is_none(), "two have not logged in");
+        let acquire = |address: &str| quota.acquire_for_address(address.parse().unwrap());
+        let (_first, first_pending) = acquire("10.0.0.1").unwrap();
+        let second = acquire("::ffff:10.0.0.1").unwrap();
+        assert!(acquire("10.0.0.1").is_none(), "two have not logged in");
         drop(first_pending);
-        let third = of("10.0.0.1").unwrap();
+        let third = acquire("10.0.0.1").unwrap();
         drop(third.1);
-        assert!(of("10.0.0.1").is_none(), "three are connected");
-        let _others = (of("10.0.0.2").unwrap(), of("10.0.0.2").unwrap());
+        assert!(acquire("10.0.0.1").is_none(), "three are connected");
+        let _others = (acquire("10.0.0.2").unwrap(), acquire("10.0.0.2").unwrap());
         drop(second);
-        of("10.0.0.1").unwrap();
-        let _six = (of("2001:db8::1").unwrap(), of("2001:db8::2:0:0:2").unwrap());
-        assert!(of("2001:db8::3").is_none(), "one network");
-        of("2001:db8:0:1::1").unwrap();
+        acquire("10.0.0.1").unwrap();
+        let _six = (
+            acquire("2001:db8::1").unwrap(),
+            acquire("2001:db8::2:0:0:2").unwrap(),
+        );
+        assert!(acquire("2001:db8::3").is_none(), "one network");
+        acquire("2001:db8:0:1::1").unwrap();
         drop((_first, third.0, _others, _six));
-        assert!(quota.addresses.taken().is_empty());
+        assert!(quota.addresses.lock_counts().is_empty());
     }
 }

@@ -17,12 +17,12 @@ use rustls::{
     server::WebPkiClientVerifier,
 };
 
-use crate::config::{PeerAuth, TlsFiles, invalid};
+use crate::config::{PeerAuth, TlsFiles, config_error};
 
 /// The current certificates of the node.
 pub(crate) struct Tls {
     files: TlsFiles,
-    now: RwLock<LoadedTls>,
+    current: RwLock<LoadedTls>,
 }
 
 /// The kind of listener, which decides the certificate.
@@ -49,8 +49,8 @@ impl Tls {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming key and file.
     pub(crate) fn read(files: TlsFiles) -> Result<Self> {
-        let now = RwLock::new(LoadedTls::read(&files)?);
-        Ok(Self { files, now })
+        let current = RwLock::new(LoadedTls::read(&files)?);
+        Ok(Self { files, current })
     }
 
     /// Reads the files again. Files that cannot be used change nothing.
@@ -58,25 +58,25 @@ impl Tls {
     /// # Errors
     /// As [`read`](Self::read).
     pub(crate) fn reload(&self) -> Result<()> {
-        let now = LoadedTls::read(&self.files)?;
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
+        let current = LoadedTls::read(&self.files)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         Ok(())
     }
 
     /// The TLS settings of a listener. `None` means that it speaks without TLS.
-    pub(crate) fn server(&self, kind: ListenerKind) -> Option<Arc<ServerConfig>> {
-        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn server_config(&self, kind: ListenerKind) -> Option<Arc<ServerConfig>> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         match kind {
-            ListenerKind::Clients => now.clients.clone(),
-            ListenerKind::Peers => now.peers.as_ref().map(|(server, _)| Arc::clone(server)),
+            ListenerKind::Clients => current.clients.clone(),
+            ListenerKind::Peers => current.peers.as_ref().map(|(server, _)| Arc::clone(server)),
         }
     }
 
     /// The TLS settings for calls to other nodes, and the name that their certificates must have.
     /// Without a name the host of their address applies. `None` means that calls go without TLS.
-    pub(crate) fn peers(&self) -> Option<(Arc<ClientConfig>, Option<&str>)> {
-        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
-        let (_, client) = now.peers.as_ref()?;
+    pub(crate) fn client_config(&self) -> Option<(Arc<ClientConfig>, Option<&str>)> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let (_, client) = current.peers.as_ref()?;
         Some((Arc::clone(client), self.files.peer_name.as_deref()))
     }
 }
@@ -97,7 +97,7 @@ impl LoadedTls {
             .as_ref()
             .map(|(cert, key)| [("tls_cert", &**cert), ("tls_key", key)]);
         let clients = own
-            .map(|own| server(&provider, own, None, &[]))
+            .map(|own| build_server_config(&provider, own, None, &[]))
             .transpose()?;
         let Some(ca) = &files.peer_ca else {
             return Ok(Self {
@@ -108,25 +108,25 @@ impl LoadedTls {
         let peer = files.peer.as_ref();
         let peer = peer.map(|(cert, key)| [("peer_tls_cert", &**cert), ("peer_tls_key", key)]);
         let shown = peer.or(own).ok_or_else(|| {
-            invalid(
+            config_error(
                 "peer_tls_ca",
                 "is set, and this node has no certificate: set peer_tls_cert and peer_tls_key, \
                  or tls_cert and tls_key",
             )
         })?;
-        let roots = Arc::new(roots(ca)?);
+        let roots = Arc::new(load_roots(ca)?);
         let mutual = files.peer_auth == PeerAuth::Mutual;
         let verifies = mutual.then(|| Arc::clone(&roots));
-        let server = server(&provider, shown, verifies, &[b"h2"])?;
+        let server = build_server_config(&provider, shown, verifies, &[b"h2"])?;
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| unusable("peer_tls_ca", ca, error))?
+            .map_err(|error| unusable_file("peer_tls_ca", ca, error))?
             .with_root_certificates(roots);
-        let (chain, key) = identity(shown)?;
+        let (chain, key) = load_identity(shown)?;
         let mut client = if mutual {
             client
                 .with_client_auth_cert(chain, key)
-                .map_err(|error| unusable(shown[0].0, shown[0].1, error))?
+                .map_err(|error| unusable_file(shown[0].0, shown[0].1, error))?
         } else {
             client.with_no_client_auth()
         };
@@ -138,47 +138,48 @@ impl LoadedTls {
     }
 }
 
-fn server(
+fn build_server_config(
     provider: &Arc<CryptoProvider>,
     files: Files<'_>,
     verifies: Option<Arc<RootCertStore>>,
     protocols: &[&[u8]],
 ) -> Result<Arc<ServerConfig>> {
     let [(cert_key, cert), _] = files;
-    let (chain, key) = identity(files)?;
+    let (chain, key) = load_identity(files)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| unusable(cert_key, cert, error))?;
+        .map_err(|error| unusable_file(cert_key, cert, error))?;
     let builder = match verifies {
         Some(roots) => {
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).build();
             builder.with_client_cert_verifier(
-                verifier.map_err(|error| invalid("peer_tls_ca", &format!("{error}")))?,
+                verifier.map_err(|error| config_error("peer_tls_ca", &format!("{error}")))?,
             )
         }
         None => builder.with_no_client_auth(),
     };
     let mut config = builder
         .with_single_cert(chain, key)
-        .map_err(|error| unusable(cert_key, cert, error))?;
+        .map_err(|error| unusable_file(cert_key, cert, error))?;
     config.alpn_protocols = protocols.iter().map(|it| it.to_vec()).collect();
     Ok(Arc::new(config))
 }
 
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn identity([(cert_key, cert), (key_key, key)]: Files<'_>) -> Result<Identity> {
-    let chain = certificates(cert_key, cert)?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key_key, key, error))?;
+fn load_identity([(cert_key, cert), (key_key, key)]: Files<'_>) -> Result<Identity> {
+    let chain = load_certificates(cert_key, cert)?;
+    let key =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| unusable_file(key_key, key, error))?;
     Ok((chain, key))
 }
 
-fn certificates(key: &str, file: &str) -> Result<Vec<CertificateDer<'static>>> {
+fn load_certificates(key: &str, file: &str) -> Result<Vec<CertificateDer<'static>>> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let read = read.map_err(|error| unusable(key, file, error))?;
+    let read = read.map_err(|error| unusable_file(key, file, error))?;
     if read.is_empty() {
-        return Err(invalid(
+        return Err(config_error(
             key,
             &format!("is \"{}\", which holds no certificate", file.escape_debug()),
         ));
@@ -186,17 +187,21 @@ fn certificates(key: &str, file: &str) -> Result<Vec<CertificateDer<'static>>> {
     Ok(read)
 }
 
-fn roots(file: &str) -> Result<RootCertStore> {
+fn load_roots(file: &str) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates("peer_tls_ca", file)? {
+    for certificate in load_certificates("peer_tls_ca", file)? {
         roots
             .add(certificate)
-            .map_err(|error| unusable("peer_tls_ca", file, error))?;
+            .map_err(|error| unusable_file("peer_tls_ca", file, error))?;
     }
     Ok(roots)
 }
 
-fn unusable(key: &str, file: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+fn unusable_file(
+    key: &str,
+    file: &str,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
     let problem = format!("is \"{}\", which cannot be used", file.escape_debug());
-    invalid(key, &problem).caused_by(error)
+    config_error(key, &problem).caused_by(error)
 }

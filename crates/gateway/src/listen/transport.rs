@@ -33,7 +33,7 @@ pub(super) async fn open(
     tls: Option<Arc<ServerConfig>>,
 ) -> io::Result<OpenStream> {
     if let Some(state) = proxied {
-        let source = proxy::source(&mut stream).await;
+        let source = proxy::read_source(&mut stream).await;
         let source = source.inspect_err(|error| {
             tracing::warn!(%error, proxy = %state.accepted, "a connection was refused");
         })?;

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     admin::{AdminAccess, AdminContext, AuditLog},
     bearer::BearerToken,
-    config::{ClientAddress, GatewayConfig, invalid},
+    config::{ClientAddress, GatewayConfig, config_error},
     front::{FrontContext, SendLimits},
     inbox::{OfflineStore, RecordsInbox},
     listen::{ListenerKind, Tls},
@@ -287,7 +287,7 @@ fn own_or_configured<T>(key: &str, own: Option<T>, web: Option<T>) -> Result<Opt
     match (own, web) {
         (Some(_), Some(_)) => {
             let says = "is set, and the program that embeds the node asks somebody itself";
-            Err(invalid(key, says))
+            Err(config_error(key, says))
         }
         (own, web) => Ok(own.or(web)),
     }

@@ -13,7 +13,7 @@ use distlock_core::{Clock, Result};
 use tokio::net::TcpListener;
 
 use crate::{
-    config::{ClientAddress, GatewayConfig, invalid},
+    config::{ClientAddress, GatewayConfig, config_error},
     listen::{ConnectionBounds, ConnectionListener, ConnectionQuota, ListenerKind, Tls},
 };
 
@@ -46,7 +46,7 @@ impl Sockets {
         };
         let peer = bind(config, "peer_listen", &config.peer_listen).await?;
         let admin = bind(config, "admin_listen", &config.admin_listen).await?;
-        config.check_admin(admin.1)?;
+        config.check_admin_address(admin.1)?;
         Ok(Self {
             websocket,
             tcp,
@@ -60,7 +60,7 @@ impl Sockets {
         if let Some(address) = &config.peer_advertise {
             return Ok(address.clone());
         }
-        config.check_peer(self.peer.1)?;
+        config.check_peer_address(self.peer.1)?;
         Ok(self.peer.1.to_string())
     }
 }
@@ -121,9 +121,9 @@ async fn bind(config: &GatewayConfig, key: &str, address: &str) -> Result<Bound>
         std::io::Result::Ok((listener, address))
     };
     let bound = bound.await.map_err(|error| {
-        invalid(key, &format!("is \"{address}\", which cannot be bound")).caused_by(error)
+        config_error(key, &format!("is \"{address}\", which cannot be bound")).caused_by(error)
     })?;
-    config.check_listen(key, bound.1)?;
+    config.check_listen_address(key, bound.1)?;
     Ok(bound)
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn routes(page: PageContext) -> Router {
 
 async fn authorise(State(page): State<PageContext>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    if !page.access.allows_page(headers, client_ip(&request)).await {
+    if !page.access.may_see_page(headers, client_ip(&request)).await {
         let body = (HTML, render::sign_in(page.kick.node()));
         return (StatusCode::UNAUTHORIZED, body).into_response();
     }

@@ -165,7 +165,7 @@ impl GrpcPeers {
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
         Ok(match &self.tls {
-            Some(tls) if tls.peers().is_some() => endpoint
+            Some(tls) if tls.client_config().is_some() => endpoint
                 .connect_with_connector_lazy(tls_connector(Arc::clone(tls), addr.to_owned())),
             _ => endpoint.connect_lazy(),
         })
@@ -248,7 +248,7 @@ fn tls_connector(
     service_fn(move |_| {
         let (tls, addr) = (Arc::clone(&tls), addr.clone());
         async move {
-            let Some((config, name)) = tls.peers() else {
+            let Some((config, name)) = tls.client_config() else {
                 return Err(io::Error::other("there is no certificate any more"));
             };
             let host = addr.rsplit_once(':').map_or(&*addr, |(host, _)| host);

@@ -80,7 +80,7 @@ async fn node_at(
         Duration::from_secs(10),
     );
     let sender = SendApi {
-        front: fixtures::front(&kick, Arc::new(RecordsInbox::new(memory.records()))),
+        front: fixtures::front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
         bearer: Some(BearerToken::for_senders(Secret::new(SEND_TOKEN), clock)),
     };
     let serving = serve_peers(
@@ -314,7 +314,7 @@ async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (kick, to, stop) = node(&key).await;
     let anna = Uid::new("anna").unwrap();
-    let session = fixtures::admitted(&kick, &anna).await;
+    let session = fixtures::log_in_device(&kick, &anna).await;
     let message = Message::new(Uid::new("otto").unwrap(), "1");
     let request = DeliverRequest::new(anna, session.key().clone(), message, PATIENCE);
     let body = wire::delivery_to_wire(request);
@@ -358,7 +358,7 @@ async fn servers_send_with_a_token_of_their_own() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (kick, to, stop) = node(&key).await;
     let anna = Uid::new("anna").unwrap();
-    let session = fixtures::admitted(&kick, &anna).await;
+    let session = fixtures::log_in_device(&kick, &anna).await;
     session.logout().await;
     let channel = Endpoint::try_from(format!("http://{}", to.addr));
     let channel = channel.unwrap().connect().await.unwrap();

@@ -14,7 +14,7 @@ use super::{
     calls::PeerKey,
     jwt::{self, Hs256, refused, seconds},
 };
-use crate::config::invalid;
+use crate::config::config_error;
 
 pub(super) const ISSUER: &str = "distlock";
 const CLIENTS: &str = "distlock-gateway";
@@ -191,7 +191,7 @@ fn check_length(name: &str, key: &[u8]) -> Result<()> {
         "is {} bytes long: at least {MIN_KEY_BYTES} are needed",
         key.len()
     );
-    Err(invalid(name, &problem))
+    Err(config_error(name, &problem))
 }
 
 #[cfg(test)]
