@@ -56,9 +56,9 @@ pub(super) struct NodeNemesis {
     pub(super) faults: BTreeMap<String, u64>,
 }
 
-/// Number of faults that are active at a time.
+/// Largest number of faults that are active at a time.
 const MAX_ACTIVE: usize = 2;
-/// Nodes retry after pauses of up to a second, and need time to connect.
+/// Time that nodes need to connect again: they retry after pauses of up to a second.
 const RECONNECT_US: Micros = 1_500_000;
 
 impl NodeNemesis {
@@ -78,7 +78,8 @@ impl NodeNemesis {
         }
     }
 
-    /// Injects one fault if it can, and waits a little.
+    /// Heals the faults that are due, injects another one if that is possible now, and waits for a
+    /// random time.
     pub(super) async fn step(
         &mut self,
         group: &mut NodeGroup,
@@ -94,6 +95,7 @@ impl NodeNemesis {
         Ok(())
     }
 
+    /// Draws the duration of a fault. One in four may last longer than the lease of a node.
     fn draw_duration(&mut self) -> Micros {
         let longest = self.lease.mul_f32(match self.rng.u32(..4) {
             0 => 2.0,
@@ -102,6 +104,7 @@ impl NodeNemesis {
         u64::try_from(longest.mul_f32(self.rng.f32()).as_micros()).unwrap_or_default()
     }
 
+    /// Injects one fault, if that is possible now.
     fn inject(
         &mut self,
         kind: NodeFaultKind,
@@ -110,19 +113,38 @@ impl NodeNemesis {
     ) -> Result<()> {
         let (at, pick) = (self.rng.usize(..group.nodes.len()), self.rng.usize(..64));
         let (from, mut lasts) = (now(), self.draw_duration());
-        let node_is_whole = group.nodes[at].is_up()
-            && !self
-                .active
-                .iter()
-                .any(|active_fault| match active_fault.remedy {
-                    NodeRemedy::ResumeNode(it)
-                    | NodeRemedy::StartNode(it)
-                    | NodeRemedy::RestorePeers(it)
-                    | NodeRemedy::RestoreStore(it)
-                    | NodeRemedy::RestoreBoth(it) => it == at,
-                    _ => false,
-                });
-        let store_is_whole = !self.active.iter().any(|it| {
+        let delay = Duration::from_micros((lasts / 8).min(300_000));
+        let remedy = match kind {
+            NodeFaultKind::StopServer | NodeFaultKind::KillServer | NodeFaultKind::LockFile => {
+                self.inject_into_store(kind, pick, running_store)?
+            }
+            _ => self.inject_into_node(kind, at, delay, group)?,
+        };
+        let Some(remedy) = remedy else {
+            return Ok(());
+        };
+        if kind == NodeFaultKind::Isolate {
+            // Some isolations last longer than the node may continue alone: its lease, and the
+            // check before the end of that lease.
+            lasts *= 2;
+        }
+        *self.faults.entry(kind.key()).or_default() += 1;
+        self.active.push(ActiveNodeFault {
+            from,
+            until: from + lasts,
+            remedy,
+        });
+        Ok(())
+    }
+
+    /// Breaks the store, unless a fault of the store is active.
+    fn inject_into_store(
+        &self,
+        kind: NodeFaultKind,
+        pick: usize,
+        running_store: &mut RunningStore,
+    ) -> Result<Option<NodeRemedy>> {
+        let is_broken = self.active.iter().any(|it| {
             matches!(
                 it.remedy,
                 NodeRemedy::ResumeServer(_)
@@ -130,20 +152,32 @@ impl NodeNemesis {
                     | NodeRemedy::UnlockFile(_)
             )
         });
-        let delay = Duration::from_micros((lasts / 8).min(300_000));
-        let node = &group.nodes[at];
-        let remedy = match kind {
-            NodeFaultKind::StopServer if store_is_whole => {
-                NodeRemedy::ResumeServer(running_store.pause(pick)?)
-            }
-            NodeFaultKind::KillServer if store_is_whole => {
-                NodeRemedy::RestartServer(running_store.kill(pick))
-            }
-            NodeFaultKind::LockFile if store_is_whole => {
+        if is_broken {
+            return Ok(None);
+        }
+        Ok(Some(match kind {
+            NodeFaultKind::StopServer => NodeRemedy::ResumeServer(running_store.pause(pick)?),
+            NodeFaultKind::KillServer => NodeRemedy::RestartServer(running_store.kill(pick)),
+            _ => {
                 let path = running_store.database_path().context("a file")?.to_owned();
                 NodeRemedy::UnlockFile(tokio::spawn(database_file::keep_locked(path)))
             }
-            _ if !node_is_whole => return Ok(()),
+        }))
+    }
+
+    /// Breaks a node or its connections, unless the node is not up or a fault of it is active.
+    fn inject_into_node(
+        &self,
+        kind: NodeFaultKind,
+        at: usize,
+        delay: Duration,
+        group: &mut NodeGroup,
+    ) -> Result<Option<NodeRemedy>> {
+        if !group.nodes[at].is_up() || self.is_node_faulty(at) {
+            return Ok(None);
+        }
+        let node = &group.nodes[at];
+        Ok(Some(match kind {
             NodeFaultKind::StopNode => {
                 node.signal(Signal::STOP)?;
                 NodeRemedy::ResumeNode(at)
@@ -179,20 +213,24 @@ impl NodeNemesis {
                 for proxy in &node.store {
                     proxy.black_hole();
                 }
-                // Some isolations last longer than the node may continue alone: its lease, and the
-                // check before the end of that lease.
-                lasts *= 2;
                 NodeRemedy::RestoreBoth(at)
             }
-            _ => return Ok(()),
-        };
-        *self.faults.entry(kind.key()).or_default() += 1;
-        self.active.push(ActiveNodeFault {
-            from,
-            until: from + lasts,
-            remedy,
-        });
-        Ok(())
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Tells whether a fault of this node or of its connections is active.
+    fn is_node_faulty(&self, at: usize) -> bool {
+        self.active
+            .iter()
+            .any(|active_fault| match active_fault.remedy {
+                NodeRemedy::ResumeNode(it)
+                | NodeRemedy::StartNode(it)
+                | NodeRemedy::RestorePeers(it)
+                | NodeRemedy::RestoreStore(it)
+                | NodeRemedy::RestoreBoth(it) => it == at,
+                _ => false,
+            })
     }
 
     /// Heals all faults whose end is not after `by`, and records a fact about each.

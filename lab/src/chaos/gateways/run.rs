@@ -30,6 +30,7 @@ use crate::chaos::{
     stores::{RunningStore, StoreKind},
 };
 
+/// Number of accounts.
 const ACCOUNTS: u32 = 6;
 /// Number of devices of each account.
 const DEVICES: u32 = 3;
@@ -62,6 +63,7 @@ pub(super) struct GatewayResult {
 }
 
 impl GatewayResult {
+    /// Tells whether the run had no violation and no other problem.
     pub(super) fn is_clean(&self) -> bool {
         self.report.is_clean() && self.problems.is_empty()
     }
@@ -96,6 +98,7 @@ fn node_times(slack: Duration) -> Rules {
     rules
 }
 
+/// Returns the settings that all nodes share.
 fn node_settings(rules: &Rules, bug: Option<NodeBug>) -> NodeSettings {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or_default();
     NodeSettings {
@@ -142,15 +145,7 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
         Arc::clone(&observations),
     );
     let (stop, stopped) = watch::channel(false);
-    let mut devices = JoinSet::new();
-    for (at, uid) in context.accounts.iter().enumerate() {
-        let stay_times = if at % 2 == 0 { SHORT_STAYS } else { LONG_STAYS };
-        for number in 0..DEVICES {
-            let mut test_device = test_device(&context, uid, &format!("device{number}"), &mut rng)?;
-            test_device.stay_times = stay_times;
-            devices.spawn(test_device.log_in_repeatedly(stopped.clone()));
-        }
-    }
+    let mut devices = start_devices(&context, &mut rng, &stopped)?;
     let until = SystemClock.now() + Duration::from_secs(plan.seconds);
     while SystemClock.now() < until {
         nemesis.step(&mut group, &mut running_store).await?;
@@ -201,6 +196,25 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
     })
 }
 
+/// Starts all devices of all accounts. Every second account has devices with long stays.
+fn start_devices(
+    context: &DeviceContext,
+    rng: &mut Rng,
+    stopped: &watch::Receiver<bool>,
+) -> Result<JoinSet<()>> {
+    let mut devices = JoinSet::new();
+    for (at, uid) in context.accounts.iter().enumerate() {
+        let stay_times = if at % 2 == 0 { SHORT_STAYS } else { LONG_STAYS };
+        for number in 0..DEVICES {
+            let mut test_device = test_device(context, uid, &format!("device{number}"), rng)?;
+            test_device.stay_times = stay_times;
+            devices.spawn(test_device.log_in_repeatedly(stopped.clone()));
+        }
+    }
+    Ok(devices)
+}
+
+/// Returns a device with its own generator, forked from `rng`.
 fn test_device(
     context: &DeviceContext,
     uid: &Uid,

@@ -8,7 +8,7 @@ use distlock_harness::{Direction, FaultProxy};
 use tokio::task::block_in_place;
 
 use super::{
-    active::{Remedy, failover_excuse},
+    active::{Injection, Remedy, failover_excuse},
     kinds::FaultKind,
 };
 use crate::chaos::{
@@ -16,7 +16,7 @@ use crate::chaos::{
     stores::RunningStore,
 };
 
-/// A request that arrives in small parts takes about this many pauses.
+/// Number of pauses that a request of usual length takes when it arrives in small parts.
 const TRICKLE_PAUSES: u32 = 40;
 
 /// Breaks the connections of one proxy. `pick` chooses the direction of a half-close.
@@ -47,7 +47,7 @@ pub(super) fn break_store(
     mut fault: InjectedFault,
     running_store: &mut RunningStore,
     pick: usize,
-) -> Result<(InjectedFault, Option<Remedy>)> {
+) -> Result<Injection> {
     let remedy = match kind {
         FaultKind::StopServer => {
             fault.excuse =

@@ -16,6 +16,10 @@ pub(super) struct ActiveFault {
     pub(super) remedy: Remedy,
 }
 
+/// A fault that was injected, and the step that ends it. A fault that is over at once needs no such
+/// step.
+pub(super) type Injection = (InjectedFault, Option<Remedy>);
+
 /// The step that ends a fault. `member` is the index of a worker, and `worker` its number.
 pub(super) enum Remedy {
     ResumeWorker {
@@ -46,9 +50,9 @@ pub(super) enum Remedy {
     },
 }
 
-/// If no server has replaced the leader by then, none will.
+/// Time-out for another server to replace a removed leader.
 pub(super) const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(40);
-/// Servers that do not agree by then never will.
+/// Time-out for healed servers to agree, in addition to the time-out for a replacement.
 pub(super) const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Fails if healed servers have not agreed for too long.
@@ -68,6 +72,7 @@ pub(super) fn failover_excuse(may_lose: bool) -> Option<Excuse> {
     may_lose.then_some(Excuse::FailedOver)
 }
 
+/// Converts a duration to microseconds.
 pub(super) fn as_micros(time: Duration) -> Micros {
     u64::try_from(time.as_micros()).unwrap_or(Micros::MAX)
 }

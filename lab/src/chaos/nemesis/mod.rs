@@ -2,6 +2,8 @@
 
 mod actions;
 mod active;
+mod heal;
+mod inject;
 mod injector;
 mod kinds;
 mod servers;

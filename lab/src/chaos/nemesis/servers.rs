@@ -1,4 +1,5 @@
-//! Faults of servers: a leader loses its place, or an administrator changes a server.
+//! Faults that need healthy servers: another server replaces the leader, or an administrator
+//! changes a server.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use distlock::{Clock as _, Locker, SystemClock};
 use tokio::task::block_in_place;
 
 use super::{
-    active::{ActiveFault, REPLACEMENT_TIMEOUT, Remedy, as_micros, failover_excuse},
+    active::{ActiveFault, Injection, REPLACEMENT_TIMEOUT, Remedy, as_micros, failover_excuse},
     injector::{AGREEMENT_PAUSE, Nemesis},
     kinds::FaultKind,
 };
@@ -18,7 +19,7 @@ use crate::chaos::{
 };
 
 impl Nemesis {
-    /// Injects the faults that need healthy servers, as the second part of [`Nemesis::inject`].
+    /// Injects a fault that no other part of [`Nemesis::inject`] handles.
     pub(super) async fn inject_into_servers(
         &mut self,
         kind: FaultKind,
@@ -26,7 +27,7 @@ impl Nemesis {
         worker_group: &WorkerGroup,
         running_store: &mut RunningStore,
         admin: Option<&Locker>,
-    ) -> Result<Option<(InjectedFault, Option<Remedy>)>> {
+    ) -> Result<Option<Injection>> {
         let pick = self.rng.usize(..64);
         let removal = match kind {
             FaultKind::FillMemory => {
@@ -43,8 +44,8 @@ impl Nemesis {
                 let Some(name) = random_held_name(self, worker_group, admin).await else {
                     return Ok(None);
                 };
-                // A server may be down even though the nemesis knows no fault of it, so the
-                // deletion may fail half done.
+                // A server may be down although no fault is active. Then the deletion fails, and may
+                // have deleted the lock on some servers.
                 let deleted = block_in_place(|| running_store.delete_lock(&name));
                 fault.target = format!("lock {name:?}");
                 if let Err(error) = deleted {
@@ -83,11 +84,11 @@ impl Nemesis {
         )))
     }
 
-    /// Waits, and meanwhile records the fault of each former leader that another server has
-    /// replaced.
+    /// Waits for `time`. Meanwhile it records the fault of each former leader that another server
+    /// has replaced.
     ///
-    /// For the verdict the fault ends when another server leads. No exception is documented for a
-    /// violation more than one lease later.
+    /// For the verdict, the fault ends when another server leads. The documentation allows no
+    /// violation that comes more than one lease later.
     pub(super) async fn wait_and_watch_leaders(
         &mut self,
         worker_group: &WorkerGroup,
@@ -113,9 +114,9 @@ impl Nemesis {
                 let lasts = fault.to.saturating_sub(fault.from);
                 fault.to = now();
                 worker_group.referee.record(0, Event::Fault(fault.clone()));
-                // The verdict has its copy, so the new end only puts off the readmission. A former
-                // leader that still answers stays cut off for some leases after its
-                // replacement.
+                // The history already has a copy of the fault, so this later end only delays the
+                // readmission. A former leader that still answers stays cut off for at least one
+                // more lease, so that clients can use it beside its replacement.
                 fault.to += lasts / 2;
                 if former.still_answers() {
                     fault.to += lease;
@@ -135,7 +136,8 @@ impl Nemesis {
         }
     }
 
-    /// Lets a former leader take part again, once another server leads and the fault is over.
+    /// Lets a former leader take part again, if another server leads or none has replaced it in
+    /// time. Otherwise the fault stays active.
     pub(super) fn readmit_leader(
         &mut self,
         former: FormerLeader,
@@ -153,7 +155,8 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Lets no other server fault begin until the servers agree again.
+    /// Keeps a fault active until the servers agree again, so that no other fault of servers begins
+    /// before that.
     pub(super) fn keep_active_until_agreement(
         &mut self,
         fault: InjectedFault,

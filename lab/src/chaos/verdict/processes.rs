@@ -11,6 +11,7 @@ use super::promise::{Promise, Violation};
 pub(super) struct Stalls(BTreeMap<u32, Vec<(Micros, Micros)>>);
 
 impl Stalls {
+    /// Collects the stalls of each process, in the order of their begin.
     pub(super) fn of_history(history: &[HistoryEntry]) -> Self {
         let mut all: BTreeMap<u32, Vec<_>> = BTreeMap::new();
         for HistoryEntry { worker, event } in history {
@@ -73,7 +74,7 @@ const MIN_MEASUREMENTS: usize = 9;
 /// Finds growth, crashes, and problems after the last fault.
 pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut looks: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut usage: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
         let (promise, at, detail) = match event {
             Event::Usage {
@@ -81,7 +82,7 @@ pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
                 descriptors,
                 ..
             } => {
-                looks
+                usage
                     .entry(*worker)
                     .or_default()
                     .push((*resident_kib, *descriptors));
@@ -115,17 +116,25 @@ pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
             excused_by: None,
         });
     }
-    for (worker, looks) in looks
+    found.extend(growth(&usage));
+    found
+}
+
+/// Finds processes whose memory or descriptors grew. `usage` has the measurements of each process,
+/// in KiB and in descriptors.
+fn growth(usage: &BTreeMap<u32, Vec<(u64, u64)>>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let enough = usage
         .iter()
-        .filter(|(_, looks)| looks.len() >= MIN_MEASUREMENTS)
-    {
-        let third = looks.len() / 3;
+        .filter(|(_, all)| all.len() >= MIN_MEASUREMENTS);
+    for (worker, all) in enough {
+        let third = all.len() / 3;
         let median = |part: &[(u64, u64)], of: fn(&(u64, u64)) -> u64| {
             let mut values: Vec<_> = part.iter().map(of).collect();
             values.sort_unstable();
             values[values.len() / 2]
         };
-        let (first, last) = (&looks[..third], &looks[looks.len() - third..]);
+        let (first, last) = (&all[..third], &all[all.len() - third..]);
         for (what, of, most) in [
             (
                 "KiB of memory",

@@ -17,6 +17,7 @@ const MIN_PERIOD_TENTHS: u64 = 9;
 /// The stores count time in milliseconds.
 const ROUNDING_US: Micros = 2_000;
 
+/// Finds the violations of all recipes.
 pub(super) fn check(
     history: &[HistoryEntry],
     faults: &[&InjectedFault],
@@ -51,6 +52,7 @@ pub(super) fn check(
 struct Eras(Vec<(Micros, Micros)>);
 
 impl Eras {
+    /// Collects the faults after which the store may lack data.
     fn of(faults: &[&InjectedFault]) -> Self {
         let forgets = faults
             .iter()
@@ -69,6 +71,7 @@ impl Eras {
     }
 }
 
+/// Returns the steps of recipes, each with the number of its process.
 fn recipe_steps(history: &[HistoryEntry]) -> impl Iterator<Item = (u32, &RecipeStep)> {
     history.iter().filter_map(|entry| match &entry.event {
         Event::Recipe(step) => Some((entry.worker, step)),
@@ -76,6 +79,7 @@ fn recipe_steps(history: &[HistoryEntry]) -> impl Iterator<Item = (u32, &RecipeS
     })
 }
 
+/// Returns a violation that is not excused.
 fn violation(promise: Promise, at: Micros, detail: String) -> Violation {
     Violation {
         promise,
@@ -94,19 +98,8 @@ struct LeaderTerm {
     to: Option<Micros>,
 }
 
-/// Finds elections in which a leader worked after the next leader had begun, or in which terms do
-/// not rise.
-///
-/// A process that was stopped within a lease of the end of its work is left out, because it may run
-/// for a moment when it continues.
-fn leader_violations(
-    history: &[HistoryEntry],
-    stalls: &Stalls,
-    eras: &Eras,
-    Limits {
-        ttl_us, notice_us, ..
-    }: Limits,
-) -> Vec<Violation> {
+/// Collects the work of all leaders by election, in the order of its begin.
+fn collect_terms(history: &[HistoryEntry]) -> BTreeMap<&str, Vec<LeaderTerm>> {
     let mut elections: BTreeMap<&str, Vec<LeaderTerm>> = BTreeMap::new();
     for (worker, step) in recipe_steps(history) {
         match step {
@@ -129,9 +122,27 @@ fn leader_violations(
             _ => {}
         }
     }
-    let mut found = Vec::new();
-    for (election, mut terms) in elections {
+    for terms in elections.values_mut() {
         terms.sort_by_key(|it| it.from);
+    }
+    elections
+}
+
+/// Finds elections in which a leader worked after the next leader had begun, or in which terms do
+/// not rise.
+///
+/// A process that was stopped within a lease of the end of its work is left out, because it may run
+/// for a moment when it continues.
+fn leader_violations(
+    history: &[HistoryEntry],
+    stalls: &Stalls,
+    eras: &Eras,
+    Limits {
+        ttl_us, notice_us, ..
+    }: Limits,
+) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (election, terms) in collect_terms(history) {
         for (at, next) in terms.iter().enumerate() {
             for before in &terms[..at] {
                 let Some(to) = before.to else { continue };

@@ -1,0 +1,183 @@
+//! Injects one fault into a worker, its connections, a lock or the store.
+//!
+//! The order of the random draws decides which faults a seed gives, so no draw may be added,
+//! removed or moved.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use distlock::Locker;
+use distlock_harness::Signal;
+
+use super::{
+    actions::{break_connections, break_store, force_release},
+    active::{Injection, Remedy},
+    injector::Nemesis,
+    kinds::FaultKind,
+};
+use crate::chaos::{
+    database_file,
+    history::{Excuse, InjectedFault, now},
+    stores::RunningStore,
+    worker_group::WorkerGroup,
+};
+
+impl Nemesis {
+    /// Injects one fault, if that is possible now.
+    pub(super) async fn inject(
+        &mut self,
+        kind: FaultKind,
+        worker_group: &mut WorkerGroup,
+        running_store: &mut RunningStore,
+        admin: Option<&Locker>,
+    ) -> Result<Option<Injection>> {
+        let (from, lasts) = (now(), self.draw_duration());
+        let fault = InjectedFault {
+            kind: kind.key(),
+            target: running_store.kind.key(),
+            from,
+            to: from + lasts,
+            excuse: None,
+        };
+        // Both draws are made for each fault, so that the faults of a seed stay the same.
+        let member = self.rng.usize(..worker_group.members.len());
+        let pick = self.rng.usize(..64);
+        match kind {
+            FaultKind::StopWorker | FaultKind::StopAtGrant | FaultKind::KillWorker => {
+                self.inject_into_worker(kind, fault, member, worker_group, running_store)
+                    .await
+            }
+            FaultKind::CutConnections
+            | FaultKind::ForsakeWorker
+            | FaultKind::SlowConnections
+            | FaultKind::StopRequests
+            | FaultKind::StopReplies
+            | FaultKind::BlackHole
+            | FaultKind::LoseAnswer
+            | FaultKind::Trickle
+            | FaultKind::HalfClose
+            | FaultKind::DuplicateConnect => {
+                Ok(self.inject_into_connections(kind, fault, member, pick, worker_group))
+            }
+            _ if !self.is_store_whole() => Ok(None),
+            FaultKind::ForceRelease => {
+                Ok(self.force_release_random(fault, worker_group, admin).await)
+            }
+            FaultKind::LockFile => {
+                let path = running_store.database_path().context("a file")?.to_owned();
+                let holding = tokio::spawn(database_file::keep_locked(path));
+                Ok(Some((fault, Some(Remedy::UnlockFile(holding)))))
+            }
+            FaultKind::StopServer
+            | FaultKind::KillServer
+            | FaultKind::WipeServer
+            | FaultKind::EndConnections
+            | FaultKind::ForgetScripts
+            | FaultKind::ForgetAll => break_store(kind, fault, running_store, pick).map(Some),
+            _ => {
+                self.inject_into_servers(kind, fault, worker_group, running_store, admin)
+                    .await
+            }
+        }
+    }
+
+    /// Tells whether a fault of this worker or of its connections is active.
+    fn is_worker_faulty(&self, member: usize) -> bool {
+        self.active
+            .iter()
+            .any(|active_fault| match active_fault.remedy {
+                Remedy::ResumeWorker { member: it, .. }
+                | Remedy::RestoreConnections { member: it, .. } => it == member,
+                _ => false,
+            })
+    }
+
+    /// Tells whether no fault of the store itself is active.
+    fn is_store_whole(&self) -> bool {
+        !self.active.iter().any(|active_fault| {
+            !matches!(
+                active_fault.remedy,
+                Remedy::ResumeWorker { .. } | Remedy::RestoreConnections { .. }
+            )
+        })
+    }
+
+    /// Stops or kills one worker, unless a fault of this worker is active.
+    async fn inject_into_worker(
+        &self,
+        kind: FaultKind,
+        mut fault: InjectedFault,
+        member: usize,
+        worker_group: &mut WorkerGroup,
+        running_store: &RunningStore,
+    ) -> Result<Option<Injection>> {
+        if self.is_worker_faulty(member) {
+            return Ok(None);
+        }
+        let worker = worker_group.members[member].worker;
+        fault.target = format!("worker {worker}");
+        let lasts = fault.to - fault.from;
+        let remedy = match kind {
+            FaultKind::StopWorker => {
+                worker_group.members[member].signal(Signal::STOP)?;
+                Some(Remedy::ResumeWorker { member, worker })
+            }
+            FaultKind::StopAtGrant => {
+                if !worker_group.stop_at_grant(worker, self.longest_ttl).await {
+                    return Ok(None);
+                }
+                // The wait for the grant is no part of the fault.
+                fault.from = now();
+                fault.to = fault.from + lasts;
+                Some(Remedy::ResumeWorker { member, worker })
+            }
+            _ => {
+                worker_group.kill_and_replace(member, running_store).await?;
+                // The store was a part of the killed process.
+                fault.excuse = running_store.is_in_process().then_some(Excuse::LostHistory);
+                fault.to = now();
+                None
+            }
+        };
+        Ok(Some((fault, remedy)))
+    }
+
+    /// Breaks all connections of one worker, unless a fault of this worker is active.
+    fn inject_into_connections(
+        &self,
+        kind: FaultKind,
+        mut fault: InjectedFault,
+        member: usize,
+        pick: usize,
+        worker_group: &WorkerGroup,
+    ) -> Option<Injection> {
+        if self.is_worker_faulty(member) {
+            return None;
+        }
+        let broken = &worker_group.members[member];
+        let worker = broken.worker;
+        fault.target = format!("worker {worker}");
+        let delay = Duration::from_micros((fault.to - fault.from) / 4);
+        for proxy in &broken.proxies {
+            break_connections(kind, proxy, delay, pick);
+        }
+        Some((fault, Some(Remedy::RestoreConnections { member, worker })))
+    }
+
+    /// Force-releases a random lock, if somebody holds it.
+    async fn force_release_random(
+        &mut self,
+        mut fault: InjectedFault,
+        worker_group: &WorkerGroup,
+        admin: Option<&Locker>,
+    ) -> Option<Injection> {
+        let name = worker_group.random_name(&mut self.rng)?;
+        if !force_release(admin, &name).await {
+            return None;
+        }
+        fault.target = format!("lock {name:?}");
+        fault.excuse = Some(Excuse::Removed { name });
+        fault.to = now();
+        Some((fault, None))
+    }
+}
