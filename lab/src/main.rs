@@ -23,6 +23,7 @@ enum LabCommand {
     Simulate(simulation::SimulateOptions),
 }
 
+/// Runs the command. Exit code 69 means that the run itself failed.
 fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
@@ -36,11 +37,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// Tells whether an error means that nobody reads the output any more.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let cause = error.downcast_ref::<io::Error>();
     cause.is_some_and(|it| it.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Runs a worker or a node, if the environment has its settings, or else the command.
 fn run() -> Result<ExitCode> {
     // A run starts this very program for its workers and nodes.
     if let Some(settings) = chaos::WorkerSettings::from_environment()? {

@@ -38,6 +38,7 @@ pub(crate) async fn run(chaos: ChaosOptions) -> Result<ExitCode> {
     }
 }
 
+/// Runs distlock on each chosen store, and prints and publishes the results.
 async fn run_stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
     let mut good = true;
     let mut runs = published::empty_run_set();
@@ -89,6 +90,7 @@ fn plan_runs(chaos: &ChaosOptions, store: StoreKind, seed: u64) -> Vec<RunPlan> 
     faults.map(one).collect()
 }
 
+/// Prints the figures of a run, its undecided records and its excused violations.
 fn print_result(plan: &RunPlan, result: &RunResult) -> Result<()> {
     let verdict = &result.verdict;
     let faults: u64 = verdict.faults.values().sum();

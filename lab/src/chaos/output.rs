@@ -10,6 +10,7 @@ use super::{
     run::{RunPlan, RunResult},
 };
 
+/// Prints the first broken promises and the command that repeats the run, and keeps the history.
 pub(super) fn print_broken(chaos: &ChaosOptions, plan: &RunPlan, result: &RunResult) -> Result<()> {
     for violation in result.verdict.broken().take(10) {
         print_line(&format!(
@@ -45,6 +46,7 @@ pub(super) fn save_history(
     print_line(&format!("  history: {}", path.display()))
 }
 
+/// Returns the exit code: 0 if no promise was broken, and 1 otherwise.
 pub(super) fn exit_code(good: bool) -> ExitCode {
     if good {
         ExitCode::SUCCESS

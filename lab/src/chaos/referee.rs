@@ -74,6 +74,7 @@ pub(crate) struct Referee {
     acceptor: JoinHandle<()>,
 }
 
+/// The state that the connections of all workers share.
 #[derive(Debug)]
 struct RefereeState {
     history: Mutex<Vec<HistoryEntry>>,
@@ -87,6 +88,7 @@ struct RefereeState {
 }
 
 impl Referee {
+    /// Starts to serve workers on a socket. `late_writes` plants a bug in the fenced registers.
     pub(crate) fn start(socket: &Path, late_writes: bool) -> Result<Self> {
         let listener = UnixListener::bind(socket).context("the referee's socket")?;
         let state = Arc::new(RefereeState {
@@ -116,6 +118,7 @@ impl Referee {
         self.state.record(worker, event);
     }
 
+    /// Starts a phase of the run. Workers that asked for the phases receive it.
     pub(crate) fn start_phase(&self, phase: RunPhase) {
         self.state.phase.send_replace(phase);
     }
@@ -160,10 +163,12 @@ impl Drop for Referee {
 }
 
 impl RefereeState {
+    /// Adds an event to the history.
     fn record(&self, worker: u32, event: Event) {
         locked(&self.history).push(HistoryEntry { worker, event });
     }
 
+    /// Answers the messages of one connection until the worker closes it.
     async fn serve(&self, stream: UnixStream) -> Result<()> {
         let (reader, mut writer) = stream.into_split();
         let mut lines = BufReader::new(reader).lines();
@@ -193,6 +198,7 @@ impl RefereeState {
         Ok(())
     }
 
+    /// Adds an event of a worker to the history, after the actions that the event causes.
     fn receive_event(&self, worker: u32, event: Event) {
         match &event {
             Event::Started { pid } => {
@@ -228,6 +234,7 @@ impl RefereeState {
         }
     }
 
+    /// Writes both registers, and records whether an update was lost.
     async fn write(
         &self,
         worker: u32,
@@ -278,6 +285,7 @@ impl RefereeState {
     }
 }
 
+/// Sends an answer as one line of JSON.
 async fn send_answer(writer: &mut OwnedWriteHalf, answer: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
@@ -285,6 +293,7 @@ async fn send_answer(writer: &mut OwnedWriteHalf, answer: &impl Serialize) -> Re
     Ok(())
 }
 
+/// Locks a mutex, even if a thread panicked while it held the mutex.
 fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -29,6 +29,7 @@ const NOTICE_BOUND: Duration = Duration::from_millis(250);
 const VERDICT_PAUSE: Duration = Duration::from_millis(500);
 /// Number of locks that all tasks compete for. Brief tasks use other locks.
 pub(super) const LOCKS: u32 = 4;
+/// Number of locks that brief tasks use, each for a moment.
 const QUIET_LOCKS: u32 = 40;
 
 /// The plan of one run: the store, the faults, the duration and the load.
@@ -92,6 +93,7 @@ impl RunPlan {
         )
     }
 
+    /// Returns the limits that the verdict allows in this run.
     fn limits(&self) -> Limits {
         Limits {
             ttl_us: self.ttl_ms.1 * 1000,
@@ -100,6 +102,7 @@ impl RunPlan {
         }
     }
 
+    /// Returns the longest TTL that a task asks for.
     fn longest_ttl(&self) -> Duration {
         Duration::from_millis(self.ttl_ms.1)
     }
@@ -236,6 +239,7 @@ async fn inject_faults(
     Ok(())
 }
 
+/// Judges the whole history of a run.
 fn judge_run(plan: &RunPlan, referee: &Referee, server: String) -> RunResult {
     let history = referee.history();
     let mut verdict = judge(&history, plan.limits());

@@ -24,6 +24,7 @@ pub(crate) struct WorkerProcess {
 }
 
 impl WorkerProcess {
+    /// Sends a signal to the process.
     pub(crate) fn signal(&self, which: Signal) -> Result<()> {
         self.process.signal(which)
     }
@@ -47,6 +48,7 @@ pub(crate) struct WorkerGroup {
 }
 
 impl WorkerGroup {
+    /// Starts all workers, and waits until each is ready.
     pub(crate) async fn start(
         group_settings: GroupSettings,
         referee: Arc<Referee>,
@@ -69,6 +71,7 @@ impl WorkerGroup {
         Ok(group)
     }
 
+    /// Starts one worker with its own proxies. The worker is ready later.
     async fn start_member(&mut self, running_store: &RunningStore) -> Result<WorkerProcess> {
         let worker = self.next;
         self.next += 1;
@@ -90,6 +93,7 @@ impl WorkerGroup {
         })
     }
 
+    /// Waits until a worker has reported that it is ready.
     async fn wait_until_started(&self, member: &WorkerProcess) -> Result<()> {
         eventually_async("a worker starts", START_TIMEOUT, async || {
             self.referee.has_started(member.worker).then_some(())
@@ -103,6 +107,7 @@ impl WorkerGroup {
         self.members.get(at).filter(|it| it.worker == worker)
     }
 
+    /// Returns the name of a random contended lock.
     pub(crate) fn random_name(&self, rng: &mut Rng) -> Option<String> {
         let names = &self.group_settings.settings.names;
         (!names.is_empty()).then(|| names[rng.usize(..names.len())].clone())
@@ -147,6 +152,7 @@ impl WorkerGroup {
         Ok(())
     }
 
+    /// Records that a worker has ended by itself, with the begin of its output.
     fn record_crash(&self, at: usize) {
         let member = &self.members[at];
         let said = member.process.output();

@@ -6,6 +6,8 @@ use distlock_report::render::Document;
 
 use super::data::{FoundBug, PlantedBugResult, PlantedBugs};
 
+/// Adds the chapter about planted bugs. `all` has the bugs by the part of distlock that they are
+/// in.
 pub(super) fn planted_chapter(all: &BTreeMap<String, PlantedBugs>, page: &mut Document) {
     if all.is_empty() {
         return;
@@ -49,6 +51,7 @@ pub(super) fn planted_chapter(all: &BTreeMap<String, PlantedBugs>, page: &mut Do
     }
 }
 
+/// Adds the chapter about bugs that the lab found in distlock.
 pub(super) fn found_chapter(all: &[FoundBug], page: &mut Document) {
     page.chapter("Bugs that were found in distlock");
     if all.is_empty() {

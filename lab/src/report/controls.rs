@@ -4,6 +4,7 @@ use distlock_report::render::Document;
 
 use super::data::{ControlReport, ControlRow};
 
+/// Adds the whole chapter.
 pub(super) fn controls_chapter(controls: &ControlReport, page: &mut Document) {
     page.chapter("Controls: locks that others write");
     page.text(
@@ -41,6 +42,7 @@ pub(super) fn controls_chapter(controls: &ControlReport, page: &mut Document) {
     }
 }
 
+/// Adds the table of each control beside its twin.
 fn control_table(rows: &[ControlRow], page: &mut Document) {
     let cells = |row: &ControlRow| {
         let (own, twin) = (&row.figures, &row.twin);

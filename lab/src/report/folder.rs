@@ -26,6 +26,7 @@ pub(crate) fn write_part(folder: &Path, name: &str, part: &impl Serialize) -> Re
     write(folder, name, &(serde_json::to_string_pretty(part)? + "\n"))
 }
 
+/// Writes a file, and creates its folder if needed.
 pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     let path = folder.join(name);
     let parent = path.parent().unwrap_or(folder);
@@ -34,6 +35,7 @@ pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
 }
 
 impl ReportData {
+    /// Reads all data of a page.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         Ok(Self {
             runs: read_parts(&folder.join("runs"))?.into_values().collect(),

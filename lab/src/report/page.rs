@@ -6,6 +6,7 @@ use distlock_report::render::Document;
 
 use super::{bugs, controls, data::GatewayFigures, folder::ReportData, runs};
 
+/// Makes the page from its data.
 pub(super) fn document(data: &ReportData) -> Document {
     let mut page = Document::new("What locks are worth while things break");
     runs::store_chapters(&data.runs, &mut page);
@@ -20,6 +21,7 @@ pub(super) fn document(data: &ReportData) -> Document {
     page
 }
 
+/// Adds the chapter about gateways, if there are runs with gateways.
 fn gateways_chapter(data: &ReportData, page: &mut Document) {
     if data.gateways.is_empty() {
         return;
@@ -71,6 +73,7 @@ fn gateways_chapter(data: &ReportData, page: &mut Document) {
     }
 }
 
+/// Adds the chapter about the simulation, if the simulation was run.
 fn simulation_chapter(data: &ReportData, page: &mut Document) {
     let Some(simulated) = &data.simulated else {
         return;
@@ -91,6 +94,7 @@ fn simulation_chapter(data: &ReportData, page: &mut Document) {
     page.command(&simulated.command);
 }
 
+/// Adds the chapter about servers, machine and commands.
 fn method_chapter(data: &ReportData, page: &mut Document) {
     page.chapter("How this was made");
     let runs = || data.runs.iter().flat_map(|it| &it.runs);

@@ -6,6 +6,7 @@ use distlock_report::render::{self, Document};
 
 use super::data::{RunFigures, RunSet, Times};
 
+/// Adds all chapters about stores.
 pub(super) fn store_chapters(commands: &[RunSet], page: &mut Document) {
     let all: Vec<&RunFigures> = commands.iter().flat_map(|it| &it.runs).collect();
     let mut by_store: BTreeMap<&str, Vec<&RunFigures>> = BTreeMap::new();
@@ -19,22 +20,27 @@ pub(super) fn store_chapters(commands: &[RunSet], page: &mut Document) {
     broken_chapter(&all, page);
 }
 
+/// Returns the number of faults of all kinds.
 fn fault_count(run: &RunFigures) -> u64 {
     run.faults.values().sum()
 }
 
+/// Returns the number of excused violations.
 fn excused_count(run: &RunFigures) -> u64 {
     run.excused.iter().map(|it| it.count).sum()
 }
 
+/// Adds a figure of all runs.
 fn sum(runs: &[&RunFigures], of: impl Fn(&RunFigures) -> u64) -> u64 {
     runs.iter().map(|run| of(run)).sum()
 }
 
+/// Adds a count of all runs.
 fn count(runs: &[&RunFigures], of: impl Fn(&RunFigures) -> usize) -> usize {
     runs.iter().map(|run| of(run)).sum()
 }
 
+/// Adds the totals, and an explanation of the figures.
 fn opening_paragraphs(all: &[&RunFigures], stores: usize, page: &mut Document) {
     let minutes = sum(all, |it| it.seconds) / 60;
     page.text(format!(
@@ -64,6 +70,7 @@ fn opening_paragraphs(all: &[&RunFigures], stores: usize, page: &mut Document) {
     );
 }
 
+/// Adds a table with a row for each store, and a chart of the times of recovery.
 fn by_store_chapter(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
     page.chapter("By store");
     let row = |(store, runs): (&&str, &Vec<&RunFigures>)| {
@@ -123,6 +130,7 @@ fn by_store_chapter(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Docu
     }
 }
 
+/// Adds a table for each store, with a row for each run.
 fn by_fault_chapter(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Document) {
     page.chapter("By store and fault");
     for (store, runs) in by_store {
@@ -165,6 +173,7 @@ fn by_fault_chapter(by_store: &BTreeMap<&str, Vec<&RunFigures>>, page: &mut Docu
     }
 }
 
+/// Adds the violations that the documentation allows.
 fn exceptions_chapter(all: &[&RunFigures], page: &mut Document) {
     let mut found: BTreeMap<[&str; 3], (u64, &str)> = BTreeMap::new();
     for run in all {
@@ -197,6 +206,7 @@ fn exceptions_chapter(all: &[&RunFigures], page: &mut Document) {
     );
 }
 
+/// Adds a list of the broken promises, if there are any.
 fn broken_chapter(all: &[&RunFigures], page: &mut Document) {
     let entry = |run: &&RunFigures| {
         let told = run.broken.iter().map(|it| {
@@ -214,14 +224,17 @@ fn broken_chapter(all: &[&RunFigures], page: &mut Document) {
     }
 }
 
+/// Converts microseconds to milliseconds, for a chart.
 fn as_ms(us: u64) -> f64 {
     f64::from(u32::try_from(us).unwrap_or(u32::MAX)) / 1000.0
 }
 
+/// Returns microseconds as a text in milliseconds.
 fn ms_text(us: u64) -> String {
     format!("{} ms", us / 1000)
 }
 
+/// Returns the median and the 99th percentile as a text.
 fn median_and_p99(times: &Times) -> String {
     if times.count == 0 {
         return "–".into();

@@ -92,6 +92,8 @@ struct Totals {
     hash: AtomicU64,
 }
 
+/// Runs all seeds without a bug, and prints and publishes the result. Returns whether every promise
+/// was kept.
 fn run_seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
     let begun = SystemClock.now();
     let range = first..first.saturating_add(simulate.seeds);
@@ -178,6 +180,7 @@ fn run_all(range: Range<u64>, trace: bool, sum: &Totals) -> Result<Option<Failed
     Ok(results.into_iter().flatten().min_by_key(|(seed, _)| *seed))
 }
 
+/// Prints the broken promise of a seed, its trace, and the command that repeats it.
 fn print_failure(seed: u64, outcome: &SeedResult) -> Result<()> {
     let Some(broken) = &outcome.broken else {
         return Ok(());
@@ -189,6 +192,7 @@ fn print_failure(seed: u64, outcome: &SeedResult) -> Result<()> {
     ))
 }
 
+/// Prints the lines of a trace that were kept.
 fn print_trace(outcome: &SeedResult) -> Result<()> {
     outcome.lines.iter().try_for_each(|line| print_line(line))
 }

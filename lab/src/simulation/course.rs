@@ -49,16 +49,19 @@ pub(super) async fn run_course(world: Arc<World>) {
     close_lockers(&world).await;
 }
 
+/// Adds a line about the course itself to the trace.
 fn add_trace_line(world: &World, what: &'static str) {
     world.add_trace_line(Owner::Course, what, None, None, None);
 }
 
+/// Returns the number of tasks in processes that are alive.
 fn living_tasks(world: &World) -> usize {
     let judge = world.judge();
     let alive = judge.processes.iter().filter(|it| it.alive).count();
     alive * world.setting.tasks
 }
 
+/// Waits until a condition holds. `false` means that it did not hold within `at_most`.
 async fn wait_until(world: &World, at_most: Duration, holds: impl Fn(&World) -> bool) -> bool {
     let end = world.now() + at_most;
     loop {
@@ -72,12 +75,14 @@ async fn wait_until(world: &World, at_most: Duration, holds: impl Fn(&World) -> 
     }
 }
 
+/// Records that some tasks do not end, with the calls that they are in.
 fn record_stuck_tasks(world: &World, when: &str) {
     let mut judge = world.judge();
     let busy = judge.busy_calls().join(", ");
     judge.record_breach(SimulationPromise::Recovery, format!("{when}: {busy}"));
 }
 
+/// Injects faults at random times, and heals all of them at the end of the phase.
 async fn run_fault_phase(world: &Arc<World>) {
     let end = world.now() + world.setting.fault_time;
     loop {
@@ -99,6 +104,7 @@ async fn run_fault_phase(world: &Arc<World>) {
     judge.processes.iter_mut().for_each(|it| it.resume(now));
 }
 
+/// A function that injects one kind of fault.
 type InjectFault = fn(&Arc<World>);
 
 /// Injects a random fault, if the setting has that kind.
@@ -140,6 +146,7 @@ fn end_later(world: &Arc<World>, most: u64, then: impl FnOnce(&Arc<World>) + Sen
     });
 }
 
+/// Pauses a random process for a while.
 fn pause_process(world: &Arc<World>) {
     let Some(process) = random_process(world) else {
         return;
@@ -175,6 +182,7 @@ fn kill_process(world: &Arc<World>) {
     }
 }
 
+/// Cuts a random process off from the store for a while.
 fn cut_process_off(world: &Arc<World>) {
     let Some(process) = random_process(world) else {
         return;
@@ -186,6 +194,7 @@ fn cut_process_off(world: &Arc<World>) {
     });
 }
 
+/// Cuts all processes off from the store for a while.
 fn start_outage(world: &Arc<World>) {
     add_trace_line(world, "the store is away");
     world.change_outages(|outages| outages.outage = true);
@@ -194,6 +203,7 @@ fn start_outage(world: &Arc<World>) {
     });
 }
 
+/// Force-releases a random lock.
 fn force_release_random_lock(world: &Arc<World>) {
     let lock = world.draw(|random| random.usize(0..world.setting.locks));
     world.force_release_lock(lock);
@@ -221,6 +231,7 @@ fn check_no_lock_is_wanted(world: &World) {
     }
 }
 
+/// Closes the locker of each living process, and checks the bound of `close`.
 async fn close_lockers(world: &Arc<World>) {
     let lockers = world.lockers().clone();
     for (process, locker) in lockers.into_iter().enumerate() {

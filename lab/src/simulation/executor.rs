@@ -22,12 +22,14 @@ pub(super) enum Owner {
     Course,
 }
 
+/// The future of a task.
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Adds tasks to the executor.
 #[derive(Clone, Default)]
 pub(super) struct Spawner(Arc<Mutex<ReadyQueue>>);
 
+/// The tasks that were just spawned, and the ids of the tasks that were woken.
 #[derive(Default)]
 struct ReadyQueue {
     last: u64,
@@ -35,6 +37,7 @@ struct ReadyQueue {
     ready: BTreeSet<u64>,
 }
 
+/// A task that has not ended.
 struct SpawnedTask {
     owner: Owner,
     what: &'static str,
@@ -43,6 +46,7 @@ struct SpawnedTask {
 }
 
 impl Spawner {
+    /// Adds a task, which is ready at once. `what` names the task in the trace.
     pub(super) fn spawn(
         &self,
         owner: Owner,
@@ -64,12 +68,14 @@ impl Spawner {
         queue.ready.insert(id);
     }
 
+    /// Locks the queue.
     fn queue(&self) -> MutexGuard<'_, ReadyQueue> {
         // No code panics while it holds this mutex.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// The waker of one task, by its id.
 struct TaskWaker(u64, Spawner);
 
 impl Wake for TaskWaker {
@@ -100,6 +106,7 @@ pub(super) struct Executor {
 }
 
 impl Executor {
+    /// Returns the handle that adds tasks.
     pub(super) const fn spawner(&self) -> &Spawner {
         &self.spawner
     }
@@ -129,6 +136,7 @@ impl Executor {
         })
     }
 
+    /// Draws one of the ready tasks whose owner runs. Other ready tasks stay ready.
     fn pick_ready_task(&mut self, random: &mut Rng, runs: impl Fn(Owner) -> bool) -> Option<u64> {
         let mut queue = self.spawner.queue();
         self.tasks.extend(queue.fresh.drain(..));

@@ -42,6 +42,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
+    /// Creates a judge that has observed nothing.
     pub(super) fn new(locks: usize, store_orders: bool) -> Self {
         let mut judge = Self {
             store_orders,
@@ -51,14 +52,17 @@ impl Judge {
         judge
     }
 
+    /// Records a broken promise. Only the first one of a run is kept.
     pub(super) fn record_breach(&mut self, promise: SimulationPromise, detail: String) {
         self.broken.get_or_insert(Breach { promise, detail });
     }
 
+    /// Returns the broken promise, if there is one.
     pub(super) const fn broken(&self) -> Option<&Breach> {
         self.broken.as_ref()
     }
 
+    /// Records that no fault is active from now on.
     pub(super) const fn start_calm(&mut self, now: Duration) {
         self.calm_since = Some(now);
     }

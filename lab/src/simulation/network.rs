@@ -54,6 +54,7 @@ enum SenderOutcome {
 }
 
 impl Delivery {
+    /// Draws the delivery of one request. `cut` means that the process cannot reach the store.
     fn draw(random: &mut Rng, chances: Chances, cut: bool) -> Self {
         let mut delay = |most| Duration::from_micros(random.u64(100..=most));
         let mut delivery = Self {
@@ -108,6 +109,7 @@ impl Delivery {
 }
 
 impl SimulatedConnection {
+    /// Connects a process to a handle on the store.
     pub(super) fn new(world: &Arc<World>, process: usize, store: Arc<dyn DistLock>) -> Self {
         let capabilities = world.setting.capabilities(store.capabilities());
         Self {
@@ -175,11 +177,13 @@ impl SimulatedConnection {
         grant
     }
 
+    /// Returns the answer to an attempt as its process receives it.
     fn received_attempt(&self, name: &LockName, attempt: Attempt<Grant>) -> Attempt<Grant> {
         attempt.map(|grant| self.received_grant(name, grant))
     }
 }
 
+/// Returns the error of a sender whose connection broke.
 fn unknown_outcome_error() -> Error {
     Error::new(ErrorKind::OutcomeUnknown, "the connection broke")
 }

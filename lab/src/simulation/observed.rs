@@ -19,6 +19,7 @@ pub(super) struct SimulatedProcess {
     pub(super) paused_time: Duration,
 }
 
+/// One lock, as the judge saw it at the store.
 #[derive(Default)]
 pub(super) struct ObservedLock {
     pub(super) row: Option<StoredHolder>,
@@ -39,6 +40,8 @@ pub(super) struct StoredHolder {
     pub(super) expires: Duration,
 }
 
+/// One call that asks for a lock. `ran` is the running time of its process at the begin, and
+/// `queues` tells whether the call waits in a queue.
 pub(super) struct ObservedCall {
     pub(super) process: usize,
     pub(super) lock: usize,
@@ -49,6 +52,7 @@ pub(super) struct ObservedCall {
     pub(super) state: CallState,
 }
 
+/// The state of a call. `Over` has the time of its end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallState {
     Asking,
@@ -56,6 +60,8 @@ pub(super) enum CallState {
     Over(Duration),
 }
 
+/// A guard that a task has. `leaving` means that its release has begun, and `forced` that its lock
+/// was force-released.
 pub(super) struct HeldGuard {
     pub(super) process: usize,
     pub(super) lock: usize,
@@ -71,6 +77,7 @@ pub(super) struct HeldGuard {
 }
 
 impl SimulatedProcess {
+    /// Creates a process that is alive and was never paused.
     pub(super) const fn new(clock: MachineClock) -> Self {
         Self {
             clock,
@@ -81,14 +88,17 @@ impl SimulatedProcess {
         }
     }
 
+    /// Tells whether the process is alive and not paused.
     pub(super) const fn runs(&self) -> bool {
         self.alive && self.paused_since.is_none()
     }
 
+    /// Records that the process is paused.
     pub(super) const fn pause(&mut self, now: Duration) {
         self.paused_since = Some(now);
     }
 
+    /// Records that the process runs again, if it was paused.
     pub(super) fn resume(&mut self, now: Duration) {
         if let Some(since) = self.paused_since.take() {
             self.paused_time += now.saturating_sub(since);
@@ -109,6 +119,7 @@ impl SimulatedProcess {
 }
 
 impl ObservedLock {
+    /// Returns the time since which nobody holds the lock. `None` means that it is held.
     pub(super) fn free_since(&self, now: Duration) -> Option<Duration> {
         match self.row {
             None => Some(self.freed),
@@ -119,6 +130,7 @@ impl ObservedLock {
 }
 
 impl HeldGuard {
+    /// Tells whether the deadline of the guard has not passed.
     pub(super) fn is_valid(&self) -> bool {
         !self.watch.remaining().is_zero()
     }

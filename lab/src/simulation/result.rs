@@ -14,6 +14,7 @@ pub(super) struct SeedResult {
 }
 
 impl SeedResult {
+    /// Combines the broken promise, if there is one, with the steps and lines of the trace.
     pub(super) fn with_trace(broken: Option<Breach>, trace: &Trace) -> Self {
         Self {
             broken,

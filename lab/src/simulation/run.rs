@@ -62,6 +62,7 @@ fn catch_panic(run: impl FnOnce() -> Result<SeedResult>) -> Result<SeedResult> {
     })
 }
 
+/// Runs one seed of the engine to its end, or until a promise is broken.
 fn run_engine(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
     let mut random = Rng::with_seed(seed);
     let mut executor = Executor::default();

@@ -56,6 +56,7 @@ pub(super) struct Chances {
 }
 
 impl Setting {
+    /// Draws all values of a run.
     pub(super) fn draw(random: &mut Rng) -> Self {
         // Many runs leave a kind of fault out, and in a few runs it is very frequent. Some bugs
         // show only without the other faults.

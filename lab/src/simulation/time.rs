@@ -17,6 +17,7 @@ use distlock::{Clock, Moment, Sleep};
 #[derive(Clone, Default)]
 pub(super) struct Timeline(Arc<Mutex<TimelineState>>);
 
+/// The present time, and the sleeping tasks by the end of their sleep.
 #[derive(Default)]
 struct TimelineState {
     now: Duration,
@@ -25,6 +26,7 @@ struct TimelineState {
 }
 
 impl Timeline {
+    /// Returns the true time since the begin of the run.
     pub(super) fn now(&self) -> Duration {
         self.state().now
     }
@@ -51,6 +53,7 @@ impl Timeline {
         woken.into_iter().for_each(Waker::wake);
     }
 
+    /// Sleeps for this true time.
     pub(super) fn sleep(&self, time: Duration) -> Sleep {
         let mut state = self.state();
         state.next += 1;
@@ -63,12 +66,14 @@ impl Timeline {
         })
     }
 
+    /// Locks the state.
     fn state(&self) -> MutexGuard<'_, TimelineState> {
         // No code panics while it holds this mutex.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// A sleep; dropping it cancels its timer.
 struct SimulatedSleep {
     time: Timeline,
     key: (Duration, u64),
@@ -125,6 +130,7 @@ impl MachineClock {
         scale(time, MILLION, self.rate())
     }
 
+    /// Returns how far the clock advances in a million units of true time.
     fn rate(&self) -> u128 {
         MILLION.saturating_add_signed(i128::from(self.error_ppm))
     }

@@ -50,6 +50,7 @@ impl Trace {
         }
     }
 
+    /// Counts a poll, and adds a line for it if the trace keeps every line.
     pub(super) fn add_poll(&mut self, at: Duration, step: PolledStep) {
         self.steps += 1;
         (at, step).hash(&mut self.hasher);
@@ -63,11 +64,13 @@ impl Trace {
         }
     }
 
+    /// Adds a line about an event.
     pub(super) fn add_trace_line(&mut self, line: TraceLine) {
         line.hash(&mut self.hasher);
         self.keep(line);
     }
 
+    /// Keeps a line. A trace of the last lines drops its oldest line.
     fn keep(&mut self, line: TraceLine) {
         if !self.all && self.lines.len() == KEPT_LINES {
             self.lines.pop_front();
@@ -85,6 +88,7 @@ impl Trace {
         self.hasher.finish()
     }
 
+    /// Returns the kept lines as text.
     pub(super) fn lines(&self) -> Vec<String> {
         self.lines.iter().map(ToString::to_string).collect()
     }

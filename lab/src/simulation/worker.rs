@@ -27,7 +27,7 @@ const TURNS: usize = 6;
 
 /// Starts a process: a locker, and the tasks that use it.
 pub(super) fn start_process(world: &Arc<World>) -> Result<()> {
-    let clock = world.draw_clock_of_process();
+    let clock = world.draw_clock();
     let process = world.judge().processes.len();
     world
         .judge()
@@ -69,6 +69,7 @@ pub(super) fn start_process(world: &Arc<World>) -> Result<()> {
     Ok(())
 }
 
+/// One task of a process.
 struct SimulatedWorker {
     world: Arc<World>,
     process: usize,
@@ -87,6 +88,7 @@ struct Turn {
     end: TurnEnd,
 }
 
+/// The way in which a task asks for a lock.
 #[derive(Clone, Copy, Debug)]
 enum AskMode {
     Once,
@@ -98,6 +100,7 @@ enum AskMode {
     Time(Duration),
 }
 
+/// The way in which a task gives a lock up.
 #[derive(Clone, Copy, Debug)]
 enum TurnEnd {
     Release,
@@ -107,6 +110,7 @@ enum TurnEnd {
 }
 
 impl Turn {
+    /// Draws a turn. `with_faults` allows short leases.
     fn draw(random: &mut Rng, locks: usize, with_faults: bool) -> Self {
         let ms = Duration::from_millis;
         // Without faults all leases are long, so that an abandoned lease does not expire before the
@@ -158,6 +162,8 @@ impl Turn {
 }
 
 impl SimulatedWorker {
+    /// Takes locks during the faults, answers the roll call, and takes locks a few times without
+    /// faults.
     async fn work(self) {
         while self.world.is_fault_phase() {
             self.take_turn().await;
@@ -185,6 +191,7 @@ impl SimulatedWorker {
         self.world.counts().done += 1;
     }
 
+    /// Draws a turn, takes its lock, and pauses after it.
     async fn take_turn(&self) {
         let (locks, with_faults) = (self.world.setting.locks, self.world.is_fault_phase());
         let (turn, think) = self.world.draw(|random| {
@@ -196,12 +203,14 @@ impl SimulatedWorker {
         self.world.time.sleep(Duration::from_micros(think)).await;
     }
 
+    /// Adds a line about a call of this task to the trace.
     fn add_trace_line(&self, what: &'static str, turn: Turn, call: u64, grant: Option<u64>) {
         let owner = Owner::Process(self.process);
         self.world
             .add_trace_line(owner, what, Some(turn.lock), Some(call), grant);
     }
 
+    /// Takes and uses one lock as the turn says, and reports each step to the judge.
     async fn take_lock(&self, turn: Turn) {
         let world = &self.world;
         let (wait, queues) = match turn.ask {
@@ -246,6 +255,7 @@ impl SimulatedWorker {
         self.add_trace_line("is over", turn, call, grant);
     }
 
+    /// Asks for the lock. `None` means that the call failed, or that the task gave it up.
     async fn acquire(&self, turn: Turn, call: u64) -> Option<Guard> {
         let name = &self.world.names[turn.lock];
         let lock = self.locker.lock_named(name).ttl(turn.ttl).renew(turn.renew);
@@ -280,6 +290,7 @@ impl SimulatedWorker {
             .ok()
     }
 
+    /// Reports an error of a call to the judge.
     fn record_failure(&self, call: u64, error: &Error) {
         // A time-out is the only error that needs no fault.
         if error.kind() != ErrorKind::Timeout {
@@ -305,6 +316,7 @@ impl SimulatedWorker {
         });
     }
 
+    /// Holds a lock until the end of its turn, its loss, or the next phase of the run.
     async fn hold(&self, turn: Turn, guard: &Guard) {
         let time = &self.world.time;
         let mut phase = self.world.phase.subscribe();

@@ -61,6 +61,7 @@ pub(super) struct World {
     counts: Mutex<Counts>,
 }
 
+/// The numbers of tasks that have come to two points of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) present: usize,
@@ -75,6 +76,7 @@ pub(super) struct Outages {
 }
 
 impl World {
+    /// Draws the setting of a run and creates its store.
     pub(super) fn new(
         spawner: Spawner,
         mut random: Rng,
@@ -110,40 +112,48 @@ impl World {
         }))
     }
 
+    /// Draws from the generator of the run.
     pub(super) fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
         draw(&mut locked(&self.random))
     }
 
+    /// Returns the true time since the begin of the run.
     pub(super) fn now(&self) -> Duration {
         self.time.now()
     }
 
+    /// Locks the judge.
     pub(super) fn judge(&self) -> MutexGuard<'_, Judge> {
         locked(&self.judge)
     }
 
+    /// Locks the trace.
     pub(super) fn trace(&self) -> MutexGuard<'_, Trace> {
         locked(&self.trace)
     }
 
+    /// Locks the counts.
     pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
         locked(&self.counts)
     }
 
+    /// Locks the list of lockers.
     pub(super) fn lockers(&self) -> MutexGuard<'_, Vec<Locker>> {
         locked(&self.lockers)
     }
 
+    /// Tells whether this is the planted bug.
     pub(super) fn has_bug(&self, bug: EngineBug) -> bool {
         self.bug == Some(bug)
     }
 
+    /// Tells whether faults are active.
     pub(super) fn is_fault_phase(&self) -> bool {
         *self.phase.borrow() == SimulationPhase::Faults
     }
 
     /// Returns a clock with a random start and a random error.
-    pub(super) fn draw_clock_of_process(&self) -> MachineClock {
+    pub(super) fn draw_clock(&self) -> MachineClock {
         self.draw(|random| draw_clock(&self.time, random))
     }
 
@@ -162,10 +172,12 @@ impl World {
         (self.setting.chances, cut)
     }
 
+    /// Changes which processes can reach the store.
     pub(super) fn change_outages(&self, change: impl FnOnce(&mut Outages)) {
         change(&mut locked(&self.outages));
     }
 
+    /// Adds a line to the trace. `what` says what the owner did.
     pub(super) fn add_trace_line(
         &self,
         owner: Owner,
@@ -184,6 +196,7 @@ impl World {
         });
     }
 
+    /// Returns the number of a lock by its name.
     pub(super) fn lock_number(&self, name: &LockName) -> Option<usize> {
         self.names.iter().position(|it| it == name)
     }
@@ -269,6 +282,7 @@ impl World {
     }
 }
 
+/// Draws a clock with its own start and error.
 fn draw_clock(time: &Timeline, random: &mut Rng) -> MachineClock {
     let start = Duration::from_secs(random.u64(1_000..1_000_000));
     MachineClock::new(time.clone(), start, random.i32(-5_000..=5_000))
@@ -283,6 +297,7 @@ fn poll_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> 
     }
 }
 
+/// Locks a mutex, even if a thread panicked while it held the mutex.
 pub(super) fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }

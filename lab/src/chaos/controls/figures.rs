@@ -14,6 +14,8 @@ pub(super) const NOT_APPLICABLE: [Promise; 5] = [
     Promise::Linearizable,
 ];
 
+/// Returns the figures of a control. All its violations count, because an excuse holds for distlock
+/// only.
 pub(super) fn control_figures(verdict: &Verdict) -> ControlFigures {
     let all = &verdict.violations;
     let excusable = all.iter().filter(|it| it.excused_by.is_some());
@@ -26,6 +28,7 @@ pub(super) fn control_figures(verdict: &Verdict) -> ControlFigures {
     }
 }
 
+/// Returns the figures of a twin. Its excused violations are counted apart.
 pub(super) fn twin_figures(verdict: &Verdict) -> ControlFigures {
     let broken = verdict.broken().count();
     let fenced = verdict
@@ -41,6 +44,7 @@ pub(super) fn twin_figures(verdict: &Verdict) -> ControlFigures {
     }
 }
 
+/// Returns the figures that a control and its twin count in the same way.
 fn shared_figures(verdict: &Verdict) -> ControlFigures {
     ControlFigures {
         operations: verdict.operations,

@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 /// Redisson and go-redis wait 3 s for an answer by default; redis-py and ioredis wait for ever.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// The client, with its connection.
 pub(super) struct RedisLink {
     client: Client,
     connection: Mutex<Option<MultiplexedConnection>>,
@@ -25,6 +26,8 @@ impl RedisLink {
         })
     }
 
+    /// Sends a command. An error that breaks the connection makes the next command open another
+    /// one.
     pub(super) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
         let mut connection = self.shared_connection().await?;
         let answer = command.query_async(&mut connection).await;
@@ -48,6 +51,7 @@ impl RedisLink {
         self.query(&command).await
     }
 
+    /// Returns the open connection, or opens one.
     async fn shared_connection(&self) -> RedisResult<MultiplexedConnection> {
         let mut connection = self.connection.lock().await;
         if let Some(connection) = &*connection {

@@ -23,6 +23,7 @@ const SERVER_TIMEOUT: Duration = Duration::from_millis(50);
 /// Allowance for clock drift, in addition to a hundredth of the TTL.
 const DRIFT: Duration = Duration::from_millis(2);
 
+/// Redlock over these servers.
 pub(super) struct Redlock(Vec<Arc<RedisLink>>);
 
 impl Redlock {
@@ -69,6 +70,7 @@ impl ControlLock for Redlock {
     }
 }
 
+/// A lock that a majority of the servers has granted.
 struct Held {
     servers: Vec<Arc<RedisLink>>,
     key: String,

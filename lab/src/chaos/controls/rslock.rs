@@ -11,6 +11,7 @@ use distlock::{Clock as _, Moment, SystemClock};
 
 use super::lock::{ControlHold, ControlLock};
 
+/// The lock manager of the crate.
 pub(super) struct Rslock(LockManager);
 
 impl Rslock {
@@ -41,6 +42,7 @@ fn validity_end(lock: &Lock) -> Moment {
     SystemClock.now() + Duration::from_millis(left)
 }
 
+/// A granted lock, believed until `until`.
 struct Held {
     lock: Lock,
     until: Moment,

@@ -17,6 +17,7 @@ use super::lock::{ControlHold, ControlLock};
 /// Time-out of the pool for a new connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// `GET_LOCK` of MariaDB.
 pub(super) struct GetLock(Pool<MySql>);
 
 impl GetLock {
@@ -46,6 +47,7 @@ impl ControlLock for GetLock {
     }
 }
 
+/// A granted lock, with the connection that holds it.
 struct MySqlHeld {
     connection: PoolConnection<MySql>,
     name: String,
@@ -64,6 +66,7 @@ impl ControlHold for MySqlHeld {
     }
 }
 
+/// `pg_try_advisory_lock` of Postgres.
 pub(super) struct AdvisoryLock(Pool<Postgres>);
 
 impl AdvisoryLock {
@@ -92,6 +95,7 @@ impl ControlLock for AdvisoryLock {
     }
 }
 
+/// A granted lock, with the connection that holds it.
 struct PostgresHeld {
     connection: PoolConnection<Postgres>,
     name: String,

@@ -15,6 +15,7 @@ use super::{
     redis_link::{DELETE_OWN, RedisLink, random_value, set_nx_command},
 };
 
+/// The lock. `compares` means that a release compares the value before it deletes the key.
 pub(super) struct SetNx {
     server: Arc<RedisLink>,
     compares: bool,
@@ -49,6 +50,7 @@ impl ControlLock for SetNx {
     }
 }
 
+/// A granted lock, believed until `until`.
 struct Held {
     server: Arc<RedisLink>,
     key: String,

@@ -43,6 +43,7 @@ if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then return 0 end
 redis.call('DEL', KEYS[1])
 return 1";
 
+/// The lock on one server.
 pub(super) struct Watchdog(Arc<RedisLink>);
 
 impl Watchdog {
@@ -75,6 +76,7 @@ impl ControlLock for Watchdog {
     }
 }
 
+/// Renews the lock at each third of the lease, until another owner has the lock.
 async fn renew(server: Arc<RedisLink>, key: String, owner: String, ttl: Duration) {
     let lease = millis(ttl).to_string();
     loop {
@@ -88,6 +90,7 @@ async fn renew(server: Arc<RedisLink>, key: String, owner: String, ttl: Duration
     }
 }
 
+/// A granted lock, with the task that renews it.
 struct Held {
     server: Arc<RedisLink>,
     key: String,

@@ -15,6 +15,7 @@ use super::lock::{ControlHold, ControlLock};
 /// The session time-out of the twin; see `RunningStore::url`.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The recipe on one ensemble. The client connects when it is used.
 pub(super) struct ZooKeeperRecipe {
     /// `user:password`, if the ensemble requires one.
     account: Option<String>,
@@ -54,6 +55,7 @@ impl ZooKeeperRecipe {
         Some(client)
     }
 
+    /// Waits for the lock in a folder. `None` means that the client returned an error.
     async fn take_lock(&self, folder: &str, client: &Client) -> Option<OwnedLockClient> {
         let acls = match self.account {
             Some(_) => Acls::creator_all(),
@@ -86,6 +88,7 @@ impl ControlLock for ZooKeeperRecipe {
     }
 }
 
+/// A granted lock. Dropping the value releases the lock.
 struct Held(OwnedLockClient);
 
 #[async_trait]

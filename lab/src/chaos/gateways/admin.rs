@@ -38,6 +38,7 @@ pub(super) async fn look_up(node: SocketAddr, uid: &Uid) -> Result<Fact> {
     })
 }
 
+/// Sends a GET request with the administrator's token, and returns the JSON of a successful answer.
 async fn get_json(node: SocketAddr, path: &str) -> Result<Value> {
     let mut stream = TcpStream::connect(node).await?;
     let request = format!(

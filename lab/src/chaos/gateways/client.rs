@@ -31,6 +31,7 @@ pub(super) struct Observations {
 }
 
 impl Observations {
+    /// Records a step or frame of a client at the present time. `stamp` identifies the client.
     fn record_seen(&self, stamp: &Seen, what: What) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.push(Seen {
@@ -40,16 +41,19 @@ impl Observations {
         });
     }
 
+    /// Records a fact about a fault or a lookup.
     pub(super) fn record_fact(&self, fact: Fact) {
         let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
         facts.push(fact);
     }
 
+    /// Returns the steps and frames of all clients until now.
     pub(super) fn seen(&self) -> Vec<Seen> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.clone()
     }
 
+    /// Returns the facts until now.
     pub(super) fn facts(&self) -> Vec<Fact> {
         let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
         facts.clone()
@@ -66,6 +70,7 @@ pub(super) enum ClientState {
     LoggedOut,
 }
 
+/// A command of a device to the task that serves its connection.
 #[derive(Debug)]
 enum ClientCommand {
     Send { to: Uid, id: String },
@@ -116,6 +121,7 @@ impl Client {
         Ok(Self { state, commands })
     }
 
+    /// Returns the present state of the login.
     pub(super) fn state(&self) -> ClientState {
         self.state.borrow().clone()
     }
@@ -136,6 +142,7 @@ impl Client {
             .await;
     }
 
+    /// Sends a message to an account, if the connection is still open.
     pub(super) fn send(&self, to: &Uid, id: String) {
         let to = to.clone();
         let _ = self.commands.send(ClientCommand::Send { to, id });
@@ -148,6 +155,7 @@ impl Client {
     }
 }
 
+/// The connection of a client, as the task that serves it has it.
 struct ClientConnection {
     socket: Socket,
     stamp: Seen,
@@ -156,6 +164,7 @@ struct ClientConnection {
 }
 
 impl ClientConnection {
+    /// Carries out commands and records frames until the connection is over.
     async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<ClientCommand>) {
         loop {
             tokio::select! {
@@ -185,19 +194,23 @@ impl ClientConnection {
         self.state_sender.send_replace(ClientState::LoggedOut);
     }
 
+    /// Records a step or frame of this client.
     fn record_seen(&self, what: What) {
         self.observations.record_seen(&self.stamp, what);
     }
 
+    /// Sends one frame.
     async fn send_frame(&mut self, frame: &Value) {
         // If this send fails, the reader sees the end of the connection.
         let _ = self.socket.send(Message::text(frame.to_string())).await;
     }
 
+    /// Closes the connection, and waits a limited time for the node to close its side.
     async fn close(&mut self) {
         let _ = timeout(CONNECT_TIMEOUT, self.socket.close(None)).await;
     }
 
+    /// Records a message and sends it.
     async fn send(&mut self, to: Uid, id: String) {
         let frame = json!({"type": "send", "to": to, "body": id, "id": id});
         self.record_seen(What::Sent { id, to: Some(to) });

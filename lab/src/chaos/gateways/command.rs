@@ -77,6 +77,7 @@ pub(crate) async fn run(options: &GatewayOptions, run: &CommonOptions<'_>) -> Re
     })
 }
 
+/// Plans a run without a bug on one store.
 fn plan(options: &GatewayOptions, run: &CommonOptions<'_>, store: StoreKind) -> GatewayPlan {
     let all = NodeFaultKind::value_variants().iter().copied();
     let wanted =
@@ -93,6 +94,7 @@ fn plan(options: &GatewayOptions, run: &CommonOptions<'_>, store: StoreKind) -> 
     }
 }
 
+/// Runs nodes without a planted bug on each store. Returns whether every run was clean.
 async fn run_honest(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result<bool> {
     let mut good = true;
     for store in run.stores {
@@ -120,6 +122,7 @@ async fn run_honest(options: &GatewayOptions, run: &CommonOptions<'_>) -> Result
     Ok(good)
 }
 
+/// Converts a run into the data of the published report.
 fn published_figures(plan: &GatewayPlan, result: &GatewayResult) -> GatewayFigures {
     let looked_at = result.report.looked_at.iter();
     let violations = result.report.violations.iter().map(ToString::to_string);
@@ -138,6 +141,7 @@ fn published_figures(plan: &GatewayPlan, result: &GatewayResult) -> GatewayFigur
     }
 }
 
+/// Prints the figures of a run.
 fn print_result(plan: &GatewayPlan, result: &GatewayResult) -> Result<()> {
     let faults: u64 = result.faults.values().sum();
     print_line(&format!(
@@ -157,6 +161,7 @@ fn print_result(plan: &GatewayPlan, result: &GatewayResult) -> Result<()> {
     ))
 }
 
+/// Prints the first violations and the command that repeats the run, and keeps the history.
 fn print_broken(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<'_>) -> Result<()> {
     let violations = result.report.violations.iter().map(ToString::to_string);
     let all: Vec<_> = violations.chain(result.problems.iter().cloned()).collect();
@@ -170,6 +175,7 @@ fn print_broken(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<
     save_history(plan, result, run)
 }
 
+/// Writes the history into the folder of `--keep`, if there is one.
 fn save_history(plan: &GatewayPlan, result: &GatewayResult, run: &CommonOptions<'_>) -> Result<()> {
     let Some(folder) = run.keep else {
         return Ok(());

@@ -18,6 +18,7 @@ use crate::chaos::history::{Micros, now};
 /// Number of wake-ups in one measurement: about as many as one login needs in all processes, with
 /// its calls to a store and to another node.
 const WAKE_UPS: usize = 64;
+/// Pause between two measurements.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Measures until it is dropped.
@@ -28,6 +29,7 @@ pub(super) struct DelayMeter {
 }
 
 impl DelayMeter {
+    /// Starts two threads that wake each other up, and measures how long that takes.
     pub(super) fn start() -> Self {
         let meter = Self {
             worst: Arc::default(),

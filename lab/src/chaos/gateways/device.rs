@@ -79,6 +79,7 @@ impl DeviceContext {
         }
     }
 
+    /// Returns a number that no other client or message of the run has.
     fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -114,6 +115,7 @@ impl TestDevice {
             .ok()
     }
 
+    /// Waits for the answer to the login, uses the session for a while, and leaves.
     async fn use_session(&mut self, mut client: Client, stop: &mut watch::Receiver<bool>) {
         if self.rng.u32(..20) == 0 {
             // Some devices leave before the node has answered.
@@ -152,6 +154,7 @@ impl TestDevice {
         }
     }
 
+    /// Sends a message to a random account of the run.
     fn send_to_random_account(&mut self, client: &Client) {
         let accounts = Arc::clone(&self.context.accounts);
         let to = &accounts[self.rng.usize(..accounts.len())];
@@ -168,6 +171,7 @@ impl TestDevice {
         }
     }
 
+    /// Pauses for a random time of at most `most_ms` milliseconds.
     async fn pause(&mut self, most_ms: u64) {
         SystemClock
             .sleep(Duration::from_millis(self.rng.u64(..=most_ms)))

@@ -40,6 +40,7 @@ pub(crate) enum NodeFaultKind {
 }
 
 impl NodeFaultKind {
+    /// Returns the name of the kind on the command line.
     pub(crate) fn key(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |it| it.get_name().to_owned())

@@ -54,10 +54,12 @@ impl NodeSettings {
         }
     }
 
+    /// Returns the environment variable that carries these settings, as name and value.
     pub(super) fn environment_variable(&self) -> Result<(&'static str, String)> {
         Ok((SETTINGS, serde_json::to_string(self)?))
     }
 
+    /// Converts the settings to the configuration of the gateway.
     fn config(&self) -> GatewayConfig {
         let mut config = GatewayConfig::default();
         config.node.clone_from(&self.node);
@@ -90,6 +92,7 @@ pub(crate) fn serve(settings: NodeSettings) -> Result<()> {
     runtime.block_on(Box::pin(run_node(settings)))
 }
 
+/// Starts the gateway with as many attempts as needed, prints its events, and serves until SIGTERM.
 async fn run_node(settings: NodeSettings) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let store = open_store(&settings).await;
@@ -150,6 +153,7 @@ fn print_events(mut events: Receiver<Event>) {
     }
 }
 
+/// Prints a value as one line of JSON.
 fn print_json(it: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(it)?;
     line.push(b'\n');

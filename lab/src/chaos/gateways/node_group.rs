@@ -39,21 +39,25 @@ pub(super) struct NodeAddress {
 pub(super) struct NodeAddresses(Arc<Mutex<Vec<NodeAddress>>>);
 
 impl NodeAddresses {
+    /// Returns a random node. `None` means that no node is up.
     pub(super) fn random(&self, rng: &mut Rng) -> Option<NodeAddress> {
         let all = self.all();
         (!all.is_empty()).then(|| all[rng.usize(..all.len())].clone())
     }
 
+    /// Returns all nodes that are up.
     pub(super) fn all(&self) -> Vec<NodeAddress> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.clone()
     }
 
+    /// Removes a node that was killed.
     fn forget(&self, name: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|it| it.name != name);
     }
 
+    /// Adds a node, or replaces its earlier addresses.
     fn add(&self, address: NodeAddress) {
         self.forget(&address.name);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,10 +78,12 @@ pub(super) struct NodeProcess {
 }
 
 impl NodeProcess {
+    /// Returns the name of the node, as the gateway knows it.
     pub(super) fn id(&self) -> Result<NodeId> {
         Ok(NodeId::new(&self.settings.node)?)
     }
 
+    /// Tells whether the node has a process that has printed its addresses.
     pub(super) const fn is_up(&self) -> bool {
         self.is_up
     }

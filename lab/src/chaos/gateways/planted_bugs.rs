@@ -92,6 +92,7 @@ impl NodeBug {
 /// The records that a node remembers, by key.
 type RememberedRecords = Arc<Mutex<HashMap<RecordKey, Entry>>>;
 
+/// The records of the store; the records of accounts have the bug.
 #[derive(Clone, Debug)]
 struct BuggyAccountRecords {
     inner: Arc<dyn Records>,
@@ -114,6 +115,7 @@ impl BuggyAccountRecords {
         }
     }
 
+    /// Confirms a write at once, and starts a task that writes later.
     fn confirm_and_write_later(&self, key: &RecordKey, value: &[u8]) -> Written {
         let version = Version::new(u64::MAX);
         let entry = Entry::new(version, value.to_vec(), None);
@@ -177,6 +179,7 @@ impl RecordsLayer for BuggyAccountRecords {
     }
 }
 
+/// Locks a mutex, even if a thread panicked while it held the mutex.
 fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }

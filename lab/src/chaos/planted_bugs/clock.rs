@@ -60,6 +60,7 @@ const TICK: Duration = Duration::from_millis(2);
 const LONGEST_STEP: Duration = Duration::from_millis(20);
 
 impl StopsWithProcess {
+    /// Starts a thread that counts the running time of this process.
     pub(super) fn start() -> Self {
         let ran_us = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&ran_us);

@@ -121,6 +121,7 @@ async fn find_bug(
 struct Twins(HashMap<String, bool>);
 
 impl Twins {
+    /// Tells whether a run without the bug breaks no promise. A plan is run once only.
     async fn is_clean(&mut self, plan: &RunPlan) -> Result<bool> {
         let key = format!("{} {:?}", plan.command(), plan.ttl_ms);
         if let Some(clean) = self.0.get(&key) {

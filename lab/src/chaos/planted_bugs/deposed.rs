@@ -53,6 +53,7 @@ pub(super) async fn with_trusted_server(url: &str, worker: u32) -> Result<Store>
     ))
 }
 
+/// Wraps a store in a layer with this belief. `at` is the server that the store uses.
 fn wrap_store(store: &Store, at: SocketAddr, belief: BelievedLeader) -> Store {
     let lock = DeposedLock {
         capabilities: store.lock().capabilities().clone(),
@@ -70,12 +71,14 @@ struct DeposedLock {
     belief: BelievedLeader,
 }
 
+/// The wrong belief of a client about the leader.
 #[derive(Clone, Debug)]
 enum BelievedLeader {
     Primary(Arc<SentinelClient>),
     Leader(Arc<EnsembleServer>),
 }
 
+/// The sentinels, and the password and name of their primary.
 #[derive(Debug)]
 struct SentinelClient {
     hosts: Vec<SocketAddr>,
@@ -123,6 +126,7 @@ impl SentinelClient {
         anyhow::bail!("no sentinel names a primary")
     }
 
+    /// Opens the present primary directly, and returns its address.
     async fn open_primary(&self) -> Result<(SocketAddr, Store)> {
         let at = self.current_primary().await?;
         let url = format!("redis://:{}@{at}", self.password);
@@ -155,12 +159,15 @@ impl BelievedLeader {
 }
 
 impl EnsembleServer {
+    /// Stores the epoch of the leader that the server follows now.
     async fn remember_epoch(&self) {
         if let Some(epoch) = self.epoch().await {
             self.epoch.store(epoch, Ordering::SeqCst);
         }
     }
 
+    /// Renews a lease. While the server still follows the same leader, a missing answer or a lost
+    /// session counts as a success.
     async fn renew(
         &self,
         inner: &dyn DistLock,
@@ -194,6 +201,7 @@ impl EnsembleServer {
 }
 
 impl DeposedLock {
+    /// Returns the lock on the server that the client uses now.
     fn inner(&self) -> Arc<dyn DistLock> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&inner.1)
@@ -299,6 +307,7 @@ impl DistLock for DeposedLock {
     }
 }
 
+/// A contender whose grants have no feed of losses.
 struct DeposedContender {
     inner: Box<dyn Contender>,
     belief: BelievedLeader,

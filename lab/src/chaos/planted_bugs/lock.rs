@@ -29,6 +29,7 @@ pub(super) struct BuggyLock {
     state: Arc<BugState>,
 }
 
+/// The state that single bugs need: counted tokens, the newest grant, leaked memory and files.
 #[derive(Debug, Default)]
 struct BugState {
     counted: AtomicU64,
@@ -65,10 +66,12 @@ impl BuggyLock {
         }
     }
 
+    /// Tells whether this is the planted bug.
     fn has_bug(&self, bug: StoreBug) -> bool {
         self.bug == bug
     }
 
+    /// Returns a lock with the same bug and state around another handle.
     fn with_inner(&self, inner: Arc<dyn DistLock>) -> Self {
         Self {
             inner,
@@ -78,6 +81,7 @@ impl BuggyLock {
         }
     }
 
+    /// Returns the name that the store sees. `KeysByProcess` makes two names of one.
     fn stored_name(&self, name: &LockName) -> LockName {
         if !self.has_bug(StoreBug::KeysByProcess) {
             return name.clone();
@@ -85,6 +89,7 @@ impl BuggyLock {
         LockName::new(format!("{name}-{}", self.worker % 2)).unwrap_or_else(|_| name.clone())
     }
 
+    /// Returns the lease that the store knows. A token that the bug made up is left out.
     fn stored_lease(&self, lease: &Lease) -> Lease {
         let same_token = !matches!(
             self.bug,
@@ -101,6 +106,7 @@ impl BuggyLock {
         )
     }
 
+    /// Returns the TTL that is requested from the store.
     fn requested_ttl(&self, ttl: Ttl) -> Ttl {
         if self.has_bug(StoreBug::LeaseRoundedDown) {
             Ttl::new(ttl.duration() / 2).unwrap_or(ttl)
@@ -109,6 +115,7 @@ impl BuggyLock {
         }
     }
 
+    /// Returns the request that is sent to the store.
     fn changed_request(&self, request: &AcquireRequest) -> AcquireRequest {
         let mut request = request.clone();
         request.name = self.stored_name(&request.name);
@@ -116,6 +123,7 @@ impl BuggyLock {
         request
     }
 
+    /// Returns the token that the bug reports instead of the store's token.
     fn reported_token(&self, token: FencingToken) -> FencingToken {
         let made = match self.bug {
             StoreBug::TokensStandStill => 1,
@@ -140,6 +148,7 @@ impl BuggyLock {
         }
     }
 
+    /// Returns the grant that the bug reports for a request sent at `sent`.
     fn reported_grant(&self, mut grant: Grant, sent: Moment) -> Grant {
         grant.token = self.reported_token(grant.token);
         grant.valid_for = self.reported_validity(grant.valid_for, sent);
@@ -153,6 +162,7 @@ impl BuggyLock {
         }
     }
 
+    /// Frees a lock, whoever holds it. `false` means that nobody held it.
     async fn force_release_holder(&self, name: &LockName) -> Result<bool> {
         let held = self.inner.inspect(name).await?.held;
         match held.and_then(|held| held.token) {
@@ -238,6 +248,7 @@ impl BuggyLock {
     }
 }
 
+/// Returns the answer to a successful renewal, although the renewal failed.
 fn pretended_renewal(token: FencingToken, renewal: &Renewal) -> Renewed {
     Renewed::Extended {
         valid_for: renewal.ttl.duration(),
@@ -247,10 +258,12 @@ fn pretended_renewal(token: FencingToken, renewal: &Renewal) -> Renewed {
     }
 }
 
+/// Draws a time of at most `most` milliseconds.
 fn random_millis(most: u64) -> Duration {
     Duration::from_millis(fastrand::u64(..=most))
 }
 
+/// Locks a mutex, even if a thread panicked while it held the mutex.
 fn locked<T>(it: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -410,6 +423,7 @@ impl DistLock for BuggyLock {
     }
 }
 
+/// A contender of a lock with a bug.
 struct BuggyContender {
     inner: Box<dyn Contender>,
     lock: BuggyLock,

@@ -18,6 +18,7 @@ use super::kinds::StoreBug;
 /// Time for which the cache answers.
 const CACHE_TIME: Duration = Duration::from_millis(30);
 
+/// Honest records with one bug.
 #[derive(Clone, Debug)]
 pub(super) struct BuggyRecords {
     inner: Arc<dyn Records>,
@@ -25,9 +26,11 @@ pub(super) struct BuggyRecords {
     cache: Cache,
 }
 
+/// By key: the time of the last read, and its answer.
 type Cache = Arc<Mutex<HashMap<String, (Moment, Option<Entry>)>>>;
 
 impl BuggyRecords {
+    /// Wraps honest records in a layer with this bug.
     pub(super) fn wrap(inner: Arc<dyn Records>, bug: StoreBug) -> Arc<dyn Records> {
         let planted = Self {
             inner,
@@ -122,6 +125,7 @@ impl StoreBug {
 }
 
 impl BuggyRecords {
+    /// Locks the cache and applies a function to it.
     fn with_cache<T>(
         &self,
         with: impl FnOnce(&mut HashMap<String, (Moment, Option<Entry>)>) -> T,

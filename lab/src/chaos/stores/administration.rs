@@ -84,6 +84,7 @@ impl RunningStore {
     }
 }
 
+/// Returns the ZooKeeper node that contains the store queue of a lock.
 fn lock_container(name: &str) -> String {
     format!("{}/locks/{}", ROOT, encode(name))
 }

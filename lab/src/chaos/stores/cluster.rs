@@ -11,8 +11,10 @@ use distlock_harness::servers::redis::{RedisCluster, RedisServer};
 
 use super::leader::{FormerLeader, LeaderRemoval, RemovedBy};
 
+/// Number of shards.
 const SHARDS: usize = 3;
 
+/// The cluster, while it runs.
 #[derive(Debug)]
 pub(super) struct ClusterStore(RedisCluster);
 
@@ -33,10 +35,13 @@ impl ClusterStore {
         &mut self.0.nodes[at]
     }
 
+    /// Tells whether a server is a primary.
     pub(super) fn leads(&self, at: usize) -> bool {
         info_is(&self.0.nodes[at], "role", "master")
     }
 
+    /// Removes the primary of a random shard. `None` means that the shard has no replica or refuses
+    /// the failover.
     pub(super) fn remove_leader(
         &mut self,
         how: LeaderRemoval,
@@ -69,6 +74,7 @@ impl ClusterStore {
         Ok(Some(FormerLeader { at, next, how }))
     }
 
+    /// Returns the index of a primary's replica.
     fn replica_of(&self, primary: usize) -> Result<Option<usize>> {
         // The field reads `slave0:ip=127.0.0.1,port=40000,state=online,..`.
         let line = self.0.nodes[primary]
@@ -79,10 +85,12 @@ impl ClusterStore {
         Ok(self.0.nodes.iter().position(|it| it.port() == port))
     }
 
+    /// Tells whether the former primary's replica is a primary now.
     pub(super) fn is_replaced(&self, FormerLeader { next, .. }: FormerLeader) -> bool {
         self.leads(next)
     }
 
+    /// Restarts a killed server. A server that lost its shard by command rejoins by itself.
     pub(super) fn rejoin(&mut self, FormerLeader { at, how, .. }: FormerLeader) -> Result<()> {
         match how {
             RemovedBy::Killed => self.node_mut(at).restart(),
@@ -101,6 +109,8 @@ impl ClusterStore {
         primaries == SHARDS && nodes.iter().all(|it| self.sees_all(it))
     }
 
+    /// Tells whether a server sees all slots served and all servers present, and has its replica or
+    /// its primary.
     fn sees_all(&self, node: &RedisServer) -> bool {
         let says = |about: &str| node.command(&["CLUSTER", about]).unwrap_or_default();
         let info = says("INFO");
@@ -113,6 +123,7 @@ impl ClusterStore {
     }
 }
 
+/// Tells whether a field of `INFO` has this value.
 fn info_is(server: &RedisServer, field: &str, value: &str) -> bool {
     server.info(field).is_ok_and(|it| it == value)
 }

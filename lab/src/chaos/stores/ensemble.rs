@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 
 use super::leader::{FormerLeader, LeaderRemoval, RemovedBy};
 
+/// Number of servers.
 const SERVERS: usize = 3;
 /// Time-out for an election on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,6 +63,7 @@ impl EnsembleStore {
         Ok(ensemble)
     }
 
+    /// Cuts the leader off from its followers, or kills it.
     pub(super) fn remove_leader(&mut self, how: LeaderRemoval) -> Result<Option<FormerLeader>> {
         let at = self.servers.leader()?;
         let how = match how {
@@ -84,11 +86,13 @@ impl EnsembleStore {
         Ok(Some(FormerLeader { at, next, how }))
     }
 
+    /// Tells whether another server leads.
     pub(super) fn is_replaced(&self, FormerLeader { at, .. }: FormerLeader) -> bool {
         let mut others = (0..SERVERS).filter(|it| *it != at);
         others.any(|it| self.servers.mode(it).as_deref() == Some("leader"))
     }
 
+    /// Restarts a killed leader, or connects it with the other servers again.
     pub(super) fn rejoin(&mut self, FormerLeader { at, how, .. }: FormerLeader) -> Result<()> {
         match how {
             RemovedBy::Killed => self.servers.restart(at),

@@ -28,6 +28,7 @@ pub(crate) struct RunningStore {
     pub(super) servers: StoreServers,
 }
 
+/// The servers of a store, by kind.
 #[derive(Debug)]
 pub(super) enum StoreServers {
     /// The store is in the memory of the one process that uses it.
@@ -139,6 +140,7 @@ impl RunningStore {
         }
     }
 
+    /// Returns the URL by which a client opens the store without a proxy.
     pub(crate) fn url(&self) -> String {
         match &self.servers {
             StoreServers::InProcess => "memory:chaos".into(),
@@ -324,6 +326,7 @@ impl RunningStore {
         self.run_on_each_redis(&["SCRIPT", "FLUSH"])
     }
 
+    /// Runs one command on each Redis server that keeps data.
     fn run_on_each_redis(&self, command: &[&str]) -> Result<()> {
         for server in self.redis_servers() {
             server.command(command)?;

@@ -24,10 +24,12 @@ impl SentinelStore {
         self.0.url()
     }
 
+    /// Returns the number of all servers, sentinels included.
     pub(super) fn server_count(&self) -> usize {
         DATA_SERVERS + self.0.sentinels.len()
     }
 
+    /// Returns the servers that keep data.
     pub(super) fn data_servers(&self) -> [&RedisServer; DATA_SERVERS] {
         [&self.0.primary, &self.0.replica]
     }
@@ -56,10 +58,13 @@ impl SentinelStore {
         self.data_servers().iter().position(|it| it.port() == first)
     }
 
+    /// Tells whether all sentinels name this server as the primary.
     pub(super) fn leads(&self, at: usize) -> bool {
         at < DATA_SERVERS && self.primary() == Some(at)
     }
 
+    /// Cuts the primary off, orders a failover, or kills the primary. `None` means that no primary
+    /// is agreed, or that the sentinel refuses.
     pub(super) fn remove_leader(
         &mut self,
         how: LeaderRemoval,
@@ -99,6 +104,8 @@ impl SentinelStore {
         named.count() >= majority && info_is(self.server(next), "role", "master")
     }
 
+    /// Restarts a killed server, or connects it with the other servers again. A server that lost
+    /// its place by command rejoins by itself.
     pub(super) fn rejoin(&mut self, FormerLeader { at, next, how }: FormerLeader) -> Result<()> {
         match how {
             RemovedBy::Command => Ok(()),
@@ -121,10 +128,12 @@ impl SentinelStore {
     }
 }
 
+/// Tells whether a field of `INFO` has this value.
 fn info_is(server: &RedisServer, field: &str, value: &str) -> bool {
     server.info(field).is_ok_and(|it| it == value)
 }
 
+/// Tells whether a sentinel sees a healthy primary, one replica and two other sentinels.
 fn sees_all(sentinel: &RedisServer) -> bool {
     let says = |about: &str, wanted: &[(&str, &str)]| {
         let said = sentinel.command(&["SENTINEL", about, RedisSentinels::PRIMARY]);

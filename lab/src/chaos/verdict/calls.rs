@@ -19,6 +19,8 @@ struct PendingCall {
 /// Extra time that a busy machine may need for any call.
 const SLACK: Micros = 1_000_000;
 
+/// Finds the calls that took longer than their bound, or have not returned although their process
+/// ran.
 pub(super) fn check(history: &[HistoryEntry], stalls: &Stalls) -> Vec<Violation> {
     let mut open: BTreeMap<(u32, u64), PendingCall> = BTreeMap::new();
     let mut found = Vec::new();

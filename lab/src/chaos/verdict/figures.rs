@@ -43,6 +43,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
+    /// Computes the distribution.
     pub(super) fn of_times(mut times: Vec<Micros>) -> Self {
         times.sort_unstable();
         let at = |percent: usize| {

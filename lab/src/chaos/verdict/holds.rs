@@ -34,6 +34,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
+    /// Names the process and the token, for the text of a violation.
     fn label(&self) -> String {
         match self.token {
             NO_TOKEN => format!("process {}", self.worker),

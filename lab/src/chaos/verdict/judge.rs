@@ -59,6 +59,7 @@ pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
     verdict
 }
 
+/// Returns the times from the end of each fault to the next grant.
 fn recovery_times(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Spread {
     let mut grants: Vec<Micros> = history
         .iter()
@@ -75,6 +76,7 @@ fn recovery_times(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Spread
     Spread::of_times(faults.iter().filter_map(|fault| next(fault.to)).collect())
 }
 
+/// Returns the injected faults.
 fn faults_of(history: &[HistoryEntry]) -> impl Iterator<Item = &InjectedFault> {
     history.iter().filter_map(|entry| match &entry.event {
         Event::Fault(fault) => Some(fault),

@@ -111,6 +111,7 @@ fn find_version_problem(steps: &[&RecordStep]) -> Option<String> {
     None
 }
 
+/// The result of a search for an order of operations.
 enum SearchResult {
     Order,
     None,
@@ -126,11 +127,13 @@ struct TimedOperation {
     may_never_happen: bool,
 }
 
+/// The operations on one key, in the order of their requests.
 struct Search {
     operations: Vec<TimedOperation>,
 }
 
 impl Search {
+    /// Prepares the search. Operations that prove nothing are left out.
     fn of(steps: &[&RecordStep]) -> Self {
         let mut operations: Vec<_> = steps
             .iter()
@@ -217,6 +220,7 @@ fn value_after(step: &RecordOperation, value: Option<u64>) -> Option<Option<u64>
     }
 }
 
+/// Returns the value after a conditional write. `None` means that the outcome does not fit.
 #[expect(clippy::option_option, reason = "as above")]
 fn value_after_write(
     as_expected: bool,

@@ -52,6 +52,7 @@ pub(super) async fn work(
     Ok(())
 }
 
+/// One task that uses a control.
 struct ControlTask {
     settings: Arc<WorkerSettings>,
     referee: RefereeClient,
@@ -61,6 +62,7 @@ struct ControlTask {
 }
 
 impl ControlTask {
+    /// Uses one lock after another.
     async fn run(mut self) -> Result<()> {
         loop {
             self.use_one_lock().await?;
@@ -68,6 +70,7 @@ impl ControlTask {
         }
     }
 
+    /// Asks for a random lock, and uses it if it was granted.
     async fn use_one_lock(&mut self) -> Result<()> {
         let names = &self.settings.names;
         let name = names[self.rng.usize(..names.len())].clone();
@@ -88,6 +91,7 @@ impl ControlTask {
         self.hold_lock(hold, &name, held).await
     }
 
+    /// Asks for a lock again and again for a random time.
     async fn acquire(&mut self, name: &str, ttl: Duration) -> Option<Box<dyn ControlHold>> {
         let wait = Duration::from_millis(self.rng.u64(..=2 * self.settings.ttl_ms.1));
         let until = SystemClock.now() + wait;
@@ -199,11 +203,13 @@ impl ControlTask {
         believed
     }
 
+    /// Draws a TTL between the shortest and the longest TTL of the run.
     fn draw_ttl(&mut self) -> Duration {
         let (least, most) = self.settings.ttl_ms;
         Duration::from_millis(self.rng.u64(least..=most))
     }
 
+    /// Pauses for a random time of less than 8 ms.
     async fn pause(&mut self) {
         let pause = Duration::from_micros(self.rng.u64(..8_000));
         SystemClock.sleep(pause).await;

@@ -75,6 +75,7 @@ impl WorkerTask {
         }
     }
 
+    /// Gives the lock up in a random way: by a release, a dropped guard or a ticket.
     async fn give_up(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         let tickets = self.locker.capabilities().tickets;
         match self.rng.u32(..12) {

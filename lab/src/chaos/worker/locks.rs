@@ -16,6 +16,7 @@ use super::{
 use crate::chaos::history::{CallKind, CallResult, HoldEnd, now};
 
 impl WorkerTask {
+    /// Takes a random lock with random options, uses it, and gives it up.
     pub(super) async fn use_one_lock(&mut self) -> Result<()> {
         let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait() * 2);
         let renew = if self.rng.bool() {
@@ -74,6 +75,7 @@ impl WorkerTask {
         }
     }
 
+    /// Takes two random locks as one set, and releases the set after a while.
     pub(super) async fn use_two_locks(&mut self) -> Result<()> {
         let names = [self.draw_name(), self.draw_name()];
         let (ttl, wait) = (self.draw_ttl(), self.draw_wait() * 2);
@@ -127,6 +129,7 @@ impl WorkerTask {
         }
     }
 
+    /// Inspects a random lock, or lists all locks.
     pub(super) async fn inspect_or_list(&mut self) {
         if self.rng.bool() {
             let name = self.draw_name();

@@ -8,12 +8,14 @@ use std::{fs, sync::Arc, thread, time::Duration};
 use super::referee_client::HistoryWriter;
 use crate::chaos::history::{Event, Micros, now};
 
+/// Time between two wake-ups.
 const TICK: Duration = Duration::from_millis(20);
 /// A wake-up this much later than planned counts as a stall.
 const LATE_US: Micros = 40_000;
 /// Number of ticks between two measurements of memory and descriptors.
 const MEASURE_TICKS: u32 = 10;
 
+/// Starts the thread that measures until the process ends.
 pub(super) fn start(history: Arc<HistoryWriter>) -> std::io::Result<()> {
     let watching = move || {
         let tick_us = u64::try_from(TICK.as_micros()).unwrap_or_default();

@@ -35,6 +35,7 @@ pub(crate) fn run(settings: WorkerSettings) -> Result<()> {
     runtime.block_on(work(Arc::new(settings)))
 }
 
+/// Runs the tasks of a worker until the roll call is answered.
 async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
     let history = Arc::new(HistoryWriter::connect(&settings.socket, settings.worker)?);
     meter::start(Arc::clone(&history))?;

@@ -63,6 +63,7 @@ impl WorkerTask {
         SystemClock.sleep(std::time::Duration::from_millis(2)).await;
     }
 
+    /// Records an operation. `to` is `None` for a request that is about to be sent.
     fn record_step(
         &self,
         number: u64,
@@ -81,6 +82,7 @@ impl WorkerTask {
     }
 }
 
+/// Converts the answer to a conditional write; `Ok(true)` means that the write happened.
 fn write_outcome(answer: &Result<bool, Error>) -> WriteOutcome {
     match answer {
         Ok(true) => WriteOutcome::Done,

@@ -33,6 +33,7 @@ pub(super) struct HistoryWriter {
 }
 
 impl HistoryWriter {
+    /// Connects to the referee, and sends the number of the worker.
     pub(super) fn connect(socket: &Path, worker: u32) -> Result<Self> {
         let mut stream = UnixStream::connect(socket).context("the referee")?;
         stream.write_all(format!("{worker}\n").as_bytes())?;
@@ -47,6 +48,7 @@ impl HistoryWriter {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Sends an event to the history. The process exits if the referee is gone.
     pub(super) fn record(&self, event: Event) {
         let Ok(mut line) = serde_json::to_vec(&WorkerMessage::Note(event)) else {
             return;
@@ -99,10 +101,12 @@ pub(super) struct OpenCall<'a> {
 }
 
 impl OpenCall<'_> {
+    /// Records the end of the call with this answer.
     pub(super) fn finish(mut self, answer: CallResult) {
         self.answer = answer;
     }
 
+    /// Records the end of the call: an error counts as failed, and any other result as done.
     pub(super) fn finish_with<T, E>(self, result: &Result<T, E>) {
         self.finish(match result {
             Ok(_) => CallResult::Done,
@@ -129,6 +133,7 @@ pub(super) struct RefereeClient {
 }
 
 impl RefereeClient {
+    /// Connects to the referee, and sends the number of the worker.
     pub(super) async fn connect(socket: &Path, worker: u32) -> Result<Self> {
         let stream = tokio::net::UnixStream::connect(socket).await?;
         let (reader, mut writer) = stream.into_split();
@@ -139,10 +144,12 @@ impl RefereeClient {
         })
     }
 
+    /// Reads both registers of a lock.
     pub(super) async fn read(&mut self, name: String, token: u64) -> Result<RegisterVersions> {
         self.ask(&WorkerMessage::Read { name, token }).await
     }
 
+    /// Writes both registers of a lock. `seen` is the last read.
     pub(super) async fn write(
         &mut self,
         name: String,
@@ -161,6 +168,7 @@ impl RefereeClient {
         Ok(())
     }
 
+    /// Sends a message, and waits for the answer.
     async fn ask<T: DeserializeOwned>(&mut self, say: &WorkerMessage) -> Result<T> {
         let mut line = serde_json::to_vec(say)?;
         line.push(b'\n');
@@ -168,6 +176,7 @@ impl RefereeClient {
         self.receive_answer().await
     }
 
+    /// Waits for the next line of the referee.
     async fn receive_answer<T: DeserializeOwned>(&mut self) -> Result<T> {
         let line = self
             .lines
@@ -178,6 +187,7 @@ impl RefereeClient {
     }
 }
 
+/// Converts a duration to microseconds.
 fn as_micros(time: Duration) -> Micros {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -15,6 +15,7 @@ use crate::chaos::{
 const ROLL_CALL_TTL: Duration = Duration::from_secs(60);
 
 impl WorkerTask {
+    /// Runs the task to its end.
     pub(super) async fn run(mut self) -> Result<()> {
         let workloads = self.suitable_workloads();
         while !self.is_stopped() {
@@ -39,6 +40,7 @@ impl WorkerTask {
         if quick.is_empty() { all.clone() } else { quick }
     }
 
+    /// Makes one random use of the quiet locks, which few tasks compete for.
     async fn use_quiet_lock(&mut self) -> Result<()> {
         match self.rng.u32(..80) {
             0..2 => self.inspect_or_list().await,
@@ -49,6 +51,7 @@ impl WorkerTask {
         Ok(())
     }
 
+    /// Makes one random use of the contended locks, which all tasks compete for.
     async fn use_contended_lock(&mut self) -> Result<()> {
         match self.rng.u32(..80) {
             0..3 => self.inspect_or_list().await,

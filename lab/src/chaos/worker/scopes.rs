@@ -120,6 +120,7 @@ impl WorkerTask {
         self.record_end_and_release(hold, last).await
     }
 
+    /// Records the end of a hold, and releases its guard.
     async fn record_end_and_release(&self, hold: HoldNumber, guard: Guard) -> Result<()> {
         self.record_end(hold, &guard.watch(), HoldEnd::Released);
         let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
@@ -138,6 +139,7 @@ struct WorkUnderLock<'a> {
 }
 
 impl WorkUnderLock<'_> {
+    /// Calls `is_valid()`, and records a positive answer.
     fn check_validity(&self) -> bool {
         let (from, valid, to) = (now(), self.watch.is_valid(), now());
         let (hold, deadline) = (self.hold, micros_since_boot(self.watch.deadline()));

@@ -62,10 +62,12 @@ impl WorkerSettings {
         }
     }
 
+    /// Returns the environment variable that carries these settings, as name and value.
     pub(crate) fn environment_variable(&self) -> Result<(&'static str, String)> {
         Ok((SETTINGS, serde_json::to_string(self)?))
     }
 
+    /// Returns the longest TTL that a task asks for.
     pub(super) const fn longest_ttl(&self) -> Duration {
         Duration::from_millis(self.ttl_ms.1)
     }

@@ -35,10 +35,12 @@ pub(super) struct DrawnOptions {
 }
 
 impl WorkerTask {
+    /// Tells whether the faults are over.
     pub(super) fn is_stopped(&self) -> bool {
         *self.stop.borrow()
     }
 
+    /// Draws a TTL between the shortest and the longest TTL of the run.
     pub(super) fn draw_ttl(&mut self) -> Duration {
         let (least, most) = self.settings.ttl_ms;
         Duration::from_millis(self.rng.u64(least..=most))
@@ -102,6 +104,8 @@ impl WorkerTask {
             .await;
     }
 
+    /// Records a grant that was requested at `asked`, and returns the number of the hold. `resumed`
+    /// is the number of the resumed ticket.
     pub(super) fn record_grant(&self, guard: &Guard, asked: Micros, resumed: Option<u64>) -> u64 {
         let hold = self.history.next_number();
         self.history.record(Event::Granted {
@@ -131,6 +135,7 @@ impl WorkerTask {
         valid
     }
 
+    /// Records the end of a hold.
     pub(super) fn record_end(&self, hold: HoldNumber, watch: &LockWatch, how: HoldEnd) {
         self.history.record(Event::Ended {
             hold,

@@ -29,12 +29,14 @@ use crate::simulation::{
 /// After this number of turns of the runtime, nothing continues by itself.
 const TURNS: usize = 200;
 
+/// A caller that waits for the answer to its operation.
 struct BatchCaller {
     op: BatchOperation,
     asking: Pin<Box<dyn Future<Output = distlock::Result<u64>> + Send>>,
     woken: Arc<WokenFlag>,
 }
 
+/// Whether a caller was woken after its last poll.
 struct WokenFlag(AtomicBool);
 
 impl Wake for WokenFlag {
@@ -43,6 +45,7 @@ impl Wake for WokenFlag {
     }
 }
 
+/// The state of a run.
 struct BatcherRun {
     random: Rng,
     seen: Arc<Mutex<BatcherObservations>>,
@@ -117,10 +120,12 @@ pub(in crate::simulation) fn run_batcher(
 }
 
 impl BatcherRun {
+    /// Adds a line about a caller or batch to the trace.
     fn add_trace_line(&self, what: &'static str, number: u64) {
         locked(&self.seen).lines.push((what, number));
     }
 
+    /// Makes one random step of a caller, of the store or of the runtime.
     async fn step(&mut self) {
         locked(&self.seen).moment += 1;
         match self.random.u32(0..10) {
@@ -177,6 +182,7 @@ impl BatcherRun {
         }
     }
 
+    /// Polls a caller once, and checks the answer if there is one.
     fn poll(&mut self, number: u64) {
         self.add_trace_line("a caller is polled", number);
         let Some(caller) = self.callers.get_mut(&number) else {
@@ -316,6 +322,7 @@ impl BatcherRun {
 }
 
 impl BatchCaller {
+    /// Tells whether the caller was woken after its last poll.
     fn is_woken(&self) -> bool {
         self.woken.0.load(Ordering::Relaxed)
     }

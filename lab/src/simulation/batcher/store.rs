@@ -17,6 +17,7 @@ use crate::simulation::{
     world::locked,
 };
 
+/// The kinds of operations. A batch has operations of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum OperationKind {
     Renew,
@@ -24,6 +25,7 @@ pub(super) enum OperationKind {
     Acquire,
 }
 
+/// One operation of a caller, or the undo of one.
 #[derive(Clone, Debug)]
 pub(super) struct BatchOperation {
     pub(super) kind: OperationKind,
@@ -45,6 +47,7 @@ pub(super) enum BatchResult {
     Whole,
 }
 
+/// A batch in flight.
 pub(super) struct SentBatch {
     pub(super) ops: Vec<BatchOperation>,
     pub(super) result: oneshot::Sender<BatchResult>,
@@ -70,11 +73,14 @@ pub(super) struct BatcherObservations {
 }
 
 impl BatcherObservations {
+    /// Records a broken promise. Only the first one of a run is kept.
     pub(super) fn record_breach(&mut self, detail: String) {
         let promise = SimulationPromise::Batches;
         self.broken.get_or_insert(Breach { promise, detail });
     }
 
+    /// Performs an operation at the store, and checks that it happens once and after the undo of an
+    /// abandoned grant.
     fn apply(&mut self, op: &BatchOperation) {
         self.lines.push(("applied", op.number));
         if op.undo {
@@ -101,6 +107,8 @@ impl BatcherObservations {
         self.granted.insert(op.number);
     }
 
+    /// Checks a batch that is about to be sent: its limits, its order, and that no batch in flight
+    /// has one of its keys.
     fn check_sent_batch(&mut self, ops: &[BatchOperation], limits: Limits) {
         let one_kind = ops.iter().all(|op| op.kind == ops[0].kind);
         let sorted = ops.is_sorted_by(|one, other| one.visible_key < other.visible_key);
@@ -118,6 +126,7 @@ impl BatcherObservations {
     }
 }
 
+/// The store, as the batcher sees it.
 pub(super) struct BatchStore {
     pub(super) seen: Arc<Mutex<BatcherObservations>>,
     pub(super) limits: Limits,
@@ -125,6 +134,7 @@ pub(super) struct BatchStore {
 }
 
 impl BatchStore {
+    /// Tells whether this is the planted bug.
     fn has_bug(&self, bug: EngineBug) -> bool {
         self.bug == Some(bug)
     }

@@ -9,6 +9,7 @@ use distlock::{Clock, Moment, Sleep};
 
 use super::kinds::EngineBug;
 
+/// An honest clock with one bug. `begun` is the time at which the layer was put around the clock.
 #[derive(Debug)]
 pub(super) struct BuggyClock {
     pub(super) begun: Moment,

@@ -62,10 +62,12 @@ impl BuggyConnection {
         }
     }
 
+    /// Tells whether this is the planted bug.
     fn has_bug(&self, bug: EngineBug) -> bool {
         self.bug == bug
     }
 
+    /// Returns the validity that the bug reports for a request sent at `sent`.
     fn reported_validity(&self, valid_for: Duration, sent: Duration) -> Duration {
         if self.has_bug(EngineBug::ValidFromReceipt) {
             valid_for + (self.world.now() - sent)
@@ -74,11 +76,14 @@ impl BuggyConnection {
         }
     }
 
+    /// Returns the grant that the bug reports for a request sent at `sent`.
     fn changed_grant(&self, mut grant: Grant, sent: Duration) -> Grant {
         grant.valid_for = self.reported_validity(grant.valid_for, sent);
         grant
     }
 
+    /// Returns the answer that the bug gives to an attempt. `AnswersMixedUp` gives the newest grant
+    /// of the process to another caller as well.
     fn changed_attempt(
         &self,
         request: &AcquireRequest,
@@ -129,12 +134,14 @@ impl BuggyConnection {
     }
 }
 
+/// Returns the answer to a successful release.
 fn released_outcome() -> ReleaseOutcome {
     ReleaseOutcome::Released {
         others_waiting: None,
     }
 }
 
+/// Returns the answer to a successful renewal. `None` means that the lease has no token.
 fn pretended_renewal(lease: &Lease, renewal: &Renewal) -> Option<Renewed> {
     Some(Renewed::Extended {
         valid_for: renewal.ttl.duration(),
@@ -259,6 +266,7 @@ impl DistLock for BuggyConnection {
     }
 }
 
+/// A contender of a connection with a bug.
 struct BuggyConnectionContender {
     inner: Box<dyn Contender>,
     connection: BuggyConnection,

@@ -57,6 +57,7 @@ pub(in crate::simulation) enum Variant {
 }
 
 impl Variant {
+    /// Returns the bug, unless this variant runs without it.
     pub(in crate::simulation) const fn bug(self) -> Option<EngineBug> {
         match self {
             Self::Planted(bug) => Some(bug),

@@ -8,7 +8,9 @@ use crate::chaos::{
     worker::task::WorkerTask,
 };
 
+/// The user whose unread messages all tasks count.
 const USER: &str = "anna";
+/// Number of conversations of that user.
 const CONVERSATIONS: u32 = 3;
 
 impl WorkerTask {

@@ -21,6 +21,7 @@ impl WorkerTask {
         Ok(())
     }
 
+    /// Records a step of a recipe.
     pub(super) fn record_recipe_step(&self, step: RecipeStep) {
         self.history.record(Event::Recipe(step));
     }

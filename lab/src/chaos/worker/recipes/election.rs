@@ -74,6 +74,7 @@ struct LeaderWork<'a> {
 }
 
 impl<'a> LeaderWork<'a> {
+    /// Records that the work of a leader begins.
     fn begin(history: &'a HistoryWriter, election: &'a str, term: u64) -> Self {
         history.record(Event::Recipe(RecipeStep::Leads {
             election: election.to_owned(),

@@ -9,6 +9,7 @@ use crate::chaos::{
     worker::{settings::EXTRA_WAIT, task::WorkerTask},
 };
 
+/// The lock, and the resource behind the gate.
 const RESOURCE: &str = "gate";
 
 impl WorkerTask {
@@ -37,6 +38,7 @@ impl WorkerTask {
         Ok(())
     }
 
+    /// Shows a fence to the gate, and records that the gate accepted it.
     async fn show_fence(&self, gate: &RecordsFence, fence: &distlock::Fence) {
         let asked = now();
         if gate.admit(RESOURCE, fence).await.is_ok() {
