@@ -1,5 +1,5 @@
-//! The lower bound of a hand-over where each step must be on the disk: one UPDATE of one row on one
-//! connection, by one task after the other.
+//! The lower bound of a hand-over in a store where each grant must be on the disk: one UPDATE of
+//! one row on one connection, by one task after the other.
 
 use std::{
     future::Future,
@@ -18,7 +18,7 @@ const EMPTY: &str = "DELETE FROM floor";
 const FILL: &str = "INSERT INTO floor (id, steps) VALUES (1, 0)";
 const STEP: &str = "UPDATE floor SET steps = steps + 1 WHERE id = 1";
 
-/// A database that takes these statements.
+/// A connection that can run these statements.
 pub(crate) trait Database: Connection + Send + 'static {
     /// Runs a statement.
     fn run(
@@ -39,8 +39,8 @@ impl Database for PgConnection {
     }
 }
 
-/// Each task updates the row in its turn. It excludes only the tasks of this process, and frees
-/// nothing.
+/// The arm of the lower bound: an acquire updates the row, and a release sends nothing. A mutex
+/// lets one task of this process at a time do that; other processes are not excluded.
 #[derive(Debug)]
 pub(crate) struct Floor<C> {
     connection: Arc<Mutex<C>>,
@@ -48,10 +48,10 @@ pub(crate) struct Floor<C> {
 }
 
 impl<C: Database> Floor<C> {
-    /// Creates the row.
+    /// Connects and creates the row.
     pub(crate) async fn create(url: &str) -> Result<Self, sqlx::Error> {
         let mut connection = C::connect(url).await?;
-        prepare(&mut connection).await?;
+        create_row(&mut connection).await?;
         Ok(Self {
             connection: Arc::new(Mutex::new(connection)),
             statements: AtomicU64::new(0),
@@ -59,8 +59,8 @@ impl<C: Database> Floor<C> {
     }
 }
 
-/// Creates the row.
-pub(crate) async fn prepare(connection: &mut impl Database) -> Result<(), sqlx::Error> {
+/// Creates the table with its one row.
+pub(crate) async fn create_row(connection: &mut impl Database) -> Result<(), sqlx::Error> {
     for statement in [CREATE, EMPTY, FILL] {
         connection.run(statement).await?;
     }
@@ -68,7 +68,7 @@ pub(crate) async fn prepare(connection: &mut impl Database) -> Result<(), sqlx::
 }
 
 /// Updates the row, which is on the disk when this returns.
-pub(crate) async fn step(connection: &mut impl Database) -> Result<(), sqlx::Error> {
+pub(crate) async fn update_row(connection: &mut impl Database) -> Result<(), sqlx::Error> {
     connection.run(STEP).await
 }
 
@@ -79,7 +79,7 @@ impl<C: Database> Subject for Floor<C> {
     async fn acquire(&self, _: &str) -> Result<Self::Held, sqlx::Error> {
         let mut connection = Arc::clone(&self.connection).lock_owned().await;
         self.statements.fetch_add(1, Ordering::Relaxed);
-        step(&mut *connection).await?;
+        update_row(&mut *connection).await?;
         Ok(connection)
     }
 

@@ -1,10 +1,10 @@
-//! A longer way to the server. On the loopback interface a round trip takes less time than a thread
-//! needs to wake up, so a ratio to the round trip says more about the machine than about a lock. A
-//! known delay on the way removes that effect.
+//! A link to the server that delays all bytes. On the loopback interface a round trip takes less
+//! time than a thread needs to wake up. So a ratio to the round trip says more about the machine
+//! than about a lock. With a known delay, the time of a round trip is mostly that delay.
 //!
-//! The delay runs in a process of its own, with a thread for each direction of each connection, so
-//! that it uses no runtime that is measured. Bytes keep their order and do not wait for earlier
-//! ones: it adds a delay, and does not limit the bandwidth.
+//! The link runs in a process of its own, so that it uses no runtime that is measured. It has two
+//! threads for each direction of each connection. All bytes are delayed by the same time and keep
+//! their order, so the link does not limit the bandwidth.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read, Write},
@@ -55,20 +55,20 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // The end of its input would also end it, but this is immediate.
+        // The process would also end at the end of its input, but a kill is immediate.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The other process: prints its address, and serves until its input ends.
-pub(crate) fn run(server: SocketAddr, delay: Duration) -> anyhow::Result<()> {
+/// The main function of the link's process: prints its address, and serves until its input ends.
+pub(crate) fn run_process(server: SocketAddr, delay: Duration) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
     println!("{}", listener.local_addr()?);
     thread::spawn(move || {
         for client in listener.incoming() {
             // If the server cannot be reached, the client sees that its connection closes.
-            let _ = client.and_then(|client| relay(&client, server, delay));
+            let _ = client.and_then(|client| relay_both_ways(&client, server, delay));
         }
     });
     let read = io::stdin().read_to_end(&mut Vec::new())?;
@@ -76,8 +76,8 @@ pub(crate) fn run(server: SocketAddr, delay: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both directions of one connection.
-fn relay(client: &TcpStream, server: SocketAddr, delay: Duration) -> io::Result<()> {
+/// Connects to the server, and relays both directions of one connection.
+fn relay_both_ways(client: &TcpStream, server: SocketAddr, delay: Duration) -> io::Result<()> {
     let server = TcpStream::connect(server)?;
     for end in [client, &server] {
         end.set_nodelay(true)?;
@@ -87,21 +87,21 @@ fn relay(client: &TcpStream, server: SocketAddr, delay: Duration) -> io::Result<
     Ok(())
 }
 
-/// One direction. One thread notes the time at which bytes came, and another one passes them on in
-/// time. Both end with the connection.
+/// Relays one direction. One thread reads bytes and notes when they are due, and another thread
+/// writes them at that time. Both threads end with the connection.
 fn delay_one_way(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
-    let (comes, goes) = mpsc::channel::<(Moment, Vec<u8>)>();
+    let (incoming, outgoing) = mpsc::channel::<(Moment, Vec<u8>)>();
     thread::spawn(move || {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = from.read(&mut buffer) {
             let due = SystemClock.now() + delay;
-            if comes.send((due, buffer[..length].to_vec())).is_err() {
+            if incoming.send((due, buffer[..length].to_vec())).is_err() {
                 break;
             }
         }
     });
     thread::spawn(move || {
-        for (due, bytes) in goes {
+        for (due, bytes) in outgoing {
             wait_until(due);
             if to.write_all(&bytes).is_err() {
                 break;
@@ -134,7 +134,7 @@ mod tests {
         let (front, server) = (listen(), listen());
         let mut client = TcpStream::connect(front.local_addr().unwrap()).unwrap();
         let (accepted, _) = front.accept().unwrap();
-        relay(&accepted, server.local_addr().unwrap(), DELAY).unwrap();
+        relay_both_ways(&accepted, server.local_addr().unwrap(), DELAY).unwrap();
         drop(accepted);
         let (mut served, _) = server.accept().unwrap();
 

@@ -1,5 +1,6 @@
-//! The bench workloads on the plain way and on distlock, interleaved in one run, so that both ran
-//! on the same machine in the same minute.
+//! Compares distlock with the plain way of each store: a program's own statements without this
+//! library. Both run the same workloads and take turns in one run, so that both see the same
+//! machine in the same minute.
 //!
 //! ```sh
 //! alias peers='cargo run --release -p distlock-peers --'
@@ -17,8 +18,8 @@
 //! peers rows --rows 1000000
 //! ```
 //!
-//! The first arm is the plain one, and each ratio is distlock's figure over it. `--json` gives the
-//! samples as `distlock bench --json` does.
+//! The first arm is the plain one. Each ratio is the figure of another arm divided by the figure of
+//! the first arm. `--json` prints the samples as `distlock bench --json` does.
 #![expect(
     clippy::print_stdout,
     reason = "a command-line tool: its results go to stdout"
@@ -54,7 +55,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::target::Target;
 
-/// Passes the server's URL, so that its password does not appear in a process list.
+/// The variable for the server's URL. An argument would show its password in a process list.
 const SERVER: &str = "DISTLOCK_PEERS_SERVER";
 
 /// Runs the bench workloads on the plain way and on distlock, interleaved in one run.
@@ -102,6 +103,7 @@ enum Command {
     },
 }
 
+/// The workload, and how long it is measured.
 #[derive(Debug, Args)]
 struct Measure {
     /// uncontended, independent, contended or handoff.
@@ -111,14 +113,14 @@ struct Measure {
     #[arg(long)]
     concurrency: Option<u32>,
     /// Measured time of each arm, over all rounds together.
-    #[arg(long, default_value = "5", value_parser = seconds)]
+    #[arg(long, default_value = "5", value_parser = parse_seconds)]
     seconds: Duration,
     /// Number of rounds in which the arms take turns.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
     /// Time that each arm runs uncounted before each of its rounds. Many short rounds with a short
     /// one compare best on a machine whose disk is shared.
-    #[arg(long, default_value = "0.2", value_parser = seconds)]
+    #[arg(long, default_value = "0.2", value_parser = parse_seconds)]
     warmup: Duration,
     /// Threads of the runtime [default: 1 for uncontended, else one per core].
     #[arg(long)]
@@ -139,7 +141,7 @@ struct SqliteArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
     #[command(flatten)]
-    between: Between,
+    between: HandOverArgs,
 }
 
 #[derive(Debug, Args)]
@@ -153,9 +155,9 @@ struct MySqlArgs {
     #[arg(long, conflicts_with = "url")]
     mysql: bool,
     #[command(flatten)]
-    way: Way,
+    way: LinkArgs,
     #[command(flatten)]
-    between: Between,
+    between: HandOverArgs,
 }
 
 #[derive(Debug, Args)]
@@ -166,9 +168,9 @@ struct PostgresArgs {
     #[arg(long, env = SERVER, hide_env_values = true, conflicts_with = "link")]
     url: Option<String>,
     #[command(flatten)]
-    way: Way,
+    way: LinkArgs,
     #[command(flatten)]
-    between: Between,
+    between: HandOverArgs,
 }
 
 #[derive(Debug, Args)]
@@ -179,9 +181,9 @@ struct RedisArgs {
     #[arg(long, env = SERVER, hide_env_values = true, conflicts_with = "link")]
     url: Option<String>,
     #[command(flatten)]
-    way: Way,
+    way: LinkArgs,
     #[command(flatten)]
-    between: Between,
+    between: HandOverArgs,
 }
 
 #[derive(Debug, Args)]
@@ -197,13 +199,13 @@ struct ZooKeeperArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
     #[command(flatten)]
-    way: Way,
+    way: LinkArgs,
     #[command(flatten)]
-    between: Between,
+    between: HandOverArgs,
 }
 
 #[derive(Debug, Args)]
-struct Between {
+struct HandOverArgs {
     /// Instead of a workload, passes one lock on between this many processes. Prints the time of
     /// each hand-over beside one round trip, and the grants of each process.
     #[arg(
@@ -221,7 +223,7 @@ struct Between {
     )]
     tasks: u32,
     /// Time that each lock is held, in seconds: between processes, and by every workload.
-    #[arg(long, default_value = "0", value_parser = hold)]
+    #[arg(long, default_value = "0", value_parser = parse_hold)]
     hold: Duration,
     /// One of the processes holds the lock all the time: shows the cost of waiting while nothing
     /// changes.
@@ -230,10 +232,10 @@ struct Between {
 }
 
 #[derive(Debug, Args)]
-struct Way {
+struct LinkArgs {
     /// Delays everything on the way to the private server by this many seconds, each way: 0.00025
     /// adds half a millisecond to a round trip.
-    #[arg(long, value_parser = delay)]
+    #[arg(long, value_parser = parse_delay)]
     link: Option<Duration>,
 }
 
@@ -243,7 +245,7 @@ struct WaitingArgs {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     waiters: u32,
     /// Time that they wait.
-    #[arg(long, default_value = "5", value_parser = seconds)]
+    #[arg(long, default_value = "5", value_parser = parse_seconds)]
     seconds: Duration,
     /// Folder of the database [default: the system's folder for temporary files].
     #[arg(long)]
@@ -254,6 +256,7 @@ struct WaitingArgs {
 }
 
 impl Measure {
+    /// The options of the measurement; `hold` is the time that each lock is held.
     fn options(&self, hold: Duration) -> Options {
         let mut options = Options::default()
             .hold(hold)
@@ -264,6 +267,7 @@ impl Measure {
         options
     }
 
+    /// The runtime for the workload, with the number of threads that was asked for.
     fn runtime(&self) -> std::io::Result<Runtime> {
         let threads = match self.threads {
             Some(threads) => threads.get(),
@@ -276,22 +280,23 @@ impl Measure {
             .build()
     }
 
-    /// Runs the workload on a server, or passes one lock on between processes there.
-    fn on_server(
+    /// Runs the workload on a server and prints the report, or measures hand-overs between
+    /// processes if these were asked for.
+    fn run_on_server(
         &self,
-        between: &Between,
+        between: &HandOverArgs,
         target: &Target,
         run: impl AsyncFnOnce(Workload, Options, &str) -> anyhow::Result<Report>,
     ) -> anyhow::Result<()> {
         if let Some(contention) = between.contention() {
-            return self.pass_on(target.url(), contention);
+            return self.print_hand_overs(target.url(), contention);
         }
         let run = run(self.workload, self.options(between.hold), target.url());
         Ok(self.print(&self.runtime()?.block_on(run)?)?)
     }
 
-    /// Passes one lock on between processes, and prints how long that takes.
-    fn pass_on(&self, url: &str, contention: hand_over::Contention) -> anyhow::Result<()> {
+    /// Passes one lock on between processes, and prints the time of each hand-over.
+    fn print_hand_overs(&self, url: &str, contention: hand_over::Contention) -> anyhow::Result<()> {
         let run = hand_over::run(url, contention, self.seconds);
         let passing = self.runtime()?.block_on(run)?;
         if self.json {
@@ -312,7 +317,8 @@ impl Measure {
     }
 }
 
-impl Between {
+impl HandOverArgs {
+    /// The processes and tasks that want the lock, if `--processes` was given.
     fn contention(&self) -> Option<hand_over::Contention> {
         let tasks = self.tasks;
         self.processes.map(|processes| hand_over::Contention {
@@ -326,12 +332,12 @@ impl Between {
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Sqlite(args) => {
-            let dir = folder(args.dir.as_ref())?;
+            let dir = temporary_folder(args.dir.as_ref())?;
             let (measure, path) = (&args.measure, dir.path());
             let (workload, options) = (measure.workload, measure.options(args.between.hold));
             if let Some(contention) = args.between.contention() {
                 let url = format!("sqlite:{}", path.join("passed-on.db").display());
-                return measure.pass_on(&url, contention);
+                return measure.print_hand_overs(&url, contention);
             }
             let run = sqlite::run(workload, options, args.pool, path);
             measure.print(&measure.runtime()?.block_on(run)?)?;
@@ -347,36 +353,38 @@ fn main() -> anyhow::Result<()> {
                 Product::MariaDb
             };
             let target = match args.url {
-                Some(url) => Target::given(url),
-                None => mysql::private(product, args.way.link)?,
+                Some(url) => Target::existing_server(url),
+                None => mysql::start_private(product, args.way.link)?,
             };
-            args.measure.on_server(&args.between, &target, mysql::run)?;
+            args.measure
+                .run_on_server(&args.between, &target, mysql::run)?;
         }
         Command::Postgres(args) => {
             let target = match args.url {
-                Some(url) => Target::given(url),
-                None => postgres::private(args.way.link)?,
+                Some(url) => Target::existing_server(url),
+                None => postgres::start_private(args.way.link)?,
             };
             args.measure
-                .on_server(&args.between, &target, postgres::run)?;
+                .run_on_server(&args.between, &target, postgres::run)?;
         }
         Command::Redis(args) => {
             let target = match args.url {
-                Some(url) => Target::given(url),
-                None => redis::private(args.way.link)?,
+                Some(url) => Target::existing_server(url),
+                None => redis::start_private(args.way.link)?,
             };
-            args.measure.on_server(&args.between, &target, redis::run)?;
+            args.measure
+                .run_on_server(&args.between, &target, redis::run)?;
         }
         Command::ZooKeeper(args) => {
             let target = match args.servers {
-                Some(servers) => zookeeper::given(&servers),
-                None => zookeeper::private(args.dir, args.way.link)?,
+                Some(servers) => zookeeper::existing_server(&servers),
+                None => zookeeper::start_private(args.dir, args.way.link)?,
             };
             args.measure
-                .on_server(&args.between, &target, zookeeper::run)?;
+                .run_on_server(&args.between, &target, zookeeper::run)?;
         }
         Command::Waiting(args) => {
-            let dir = folder(args.dir.as_ref())?;
+            let dir = temporary_folder(args.dir.as_ref())?;
             let run = waiting::run(args.waiters, args.seconds, dir.path());
             let cost = Runtime::new()?.block_on(run)?;
             if args.json {
@@ -385,19 +393,20 @@ fn main() -> anyhow::Result<()> {
                 print!("{cost}");
             }
         }
-        Command::Link { server, delay } => link::run(server, Duration::from_micros(delay))?,
+        Command::Link { server, delay } => link::run_process(server, Duration::from_micros(delay))?,
         Command::PassOn => Runtime::new()?.block_on(hand_over::run_worker())?,
-        Command::Hold { file } => Runtime::new()?.block_on(waiting::hold(&file))?,
+        Command::Hold { file } => Runtime::new()?.block_on(waiting::run_holder(&file))?,
         Command::Rows { rows } => print!("{}", rows::run(rows)?),
     }
     Ok(())
 }
 
-fn folder(parent: Option<&PathBuf>) -> std::io::Result<TempDir> {
+/// Creates a folder that is removed after the run.
+fn temporary_folder(parent: Option<&PathBuf>) -> std::io::Result<TempDir> {
     parent.map_or_else(tempfile::tempdir, tempfile::tempdir_in)
 }
 
-fn delay(text: &str) -> Result<Duration, String> {
+fn parse_delay(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
@@ -405,14 +414,14 @@ fn delay(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "not a number of seconds from 0.00005 to 1".into())
 }
 
-fn hold(text: &str) -> Result<Duration, String> {
+fn parse_hold(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),
-        text => seconds(text),
+        text => parse_seconds(text),
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn parse_seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())

@@ -7,13 +7,14 @@ use distlock_core::{
 use distlock_memory::{Memory, Now, Table};
 use distlock_report::{Arm, LockerSubject, Options, Report, Subject, Workload, measure};
 
+/// Measures the arms in this process.
 pub(crate) async fn run(workload: Workload, options: Options) -> anyhow::Result<Report> {
     options.checked_callers(workload)?;
     let subject = LockerSubject::new(Memory::default().lock());
     let locker = subject.locker().clone();
     locker.ready().await?;
     let mut arms = vec![Arm::new("memory-locker", subject)];
-    // The table only answers. Waiting is a feature of the locker above it.
+    // In the table nobody can wait for a lock, so it cannot run workloads that share one name.
     if !workload.shares_one_name() {
         arms.insert(0, Arm::new("memory-table", RawTable::new()?));
     }
@@ -22,7 +23,7 @@ pub(crate) async fn run(workload: Workload, options: Options) -> anyhow::Result<
     Ok(report)
 }
 
-/// The state machine alone: no locker, no guard, no renewal.
+/// The arm with the memory backend's lock table alone: no locker, no guard, no renewal.
 #[derive(Debug)]
 pub(crate) struct RawTable {
     table: Table,
@@ -40,7 +41,7 @@ impl RawTable {
     }
 
     /// Takes a free lock, as a new owner.
-    pub(crate) fn take(&self, name: &str) -> Result<Lease> {
+    pub(crate) fn take_free_lock(&self, name: &str) -> Result<Lease> {
         let request = AcquireRequest::new(
             LockName::new(name)?,
             OwnerId::new(),
@@ -62,7 +63,7 @@ impl Subject for RawTable {
     type Error = Error;
 
     async fn acquire(&self, name: &str) -> Result<Lease> {
-        self.take(name)
+        self.take_free_lock(name)
     }
 
     async fn release(&self, lease: Lease) -> Result<()> {

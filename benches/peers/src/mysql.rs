@@ -10,28 +10,30 @@ use sqlx::MySqlConnection;
 
 use crate::{
     floor::Floor,
-    plain::{Named, Rows},
+    plain::{NamedLocks, RowLocks},
     target::Target,
 };
 
-/// Connections of the arm with named locks. Each caller needs one, within the limit of a server.
+/// The number of connections of the arm with named locks. Each caller needs one of them, and a
+/// server limits their number.
 const MANY: u32 = 64;
 
-/// A private server that syncs its disk. `delay` is added each way.
-pub(crate) fn private(product: Product, delay: Option<Duration>) -> anyhow::Result<Target> {
+/// Starts a private server that syncs its disk. `delay` is added each way.
+pub(crate) fn start_private(product: Product, delay: Option<Duration>) -> anyhow::Result<Target> {
     let server = MySqlServer::start(product)?;
     let (address, url) = (server.address(), server.url());
-    Target::private(server, address, &url, delay)
+    Target::private_server(server, address, &url, delay)
 }
 
+/// Measures the arms on the server at `url`.
 pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
     options.checked_callers(workload)?;
     let config = ServerConfig::from_url(url)?;
-    let plain = Rows::<sqlx::MySql>::create(url, config.pool_size).await?;
+    let plain = RowLocks::<sqlx::MySql>::create(url, config.pool_size).await?;
     let mut arms = vec![Arm::new("mysql-plain", plain)];
     arms.push(Arm::new(
         "mysql-get-lock",
-        Named::<sqlx::MySql>::connect(url, MANY).await?,
+        NamedLocks::<sqlx::MySql>::connect(url, MANY).await?,
     ));
     if workload.shares_one_name() {
         let floor = Floor::<MySqlConnection>::create(url).await?;

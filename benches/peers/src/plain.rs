@@ -1,6 +1,6 @@
-//! The plain ways on a database server. In one, a row is the lock: one INSERT takes it and one
-//! DELETE frees it. In the other, the server's own named locks write nothing and end with the
-//! connection.
+//! The two plain ways on a database server. In the first, a row is the lock: one INSERT takes the
+//! lock and one DELETE frees it. The second uses the server's own named locks, which write nothing
+//! and end with the connection.
 
 use std::{
     future::Future,
@@ -11,24 +11,30 @@ use std::{
 use distlock_report::{Counters, Subject};
 use sqlx::{Database, Pool, pool::PoolConnection};
 
-/// Pause of a waiting caller between two polls. The plain way has no notification.
+/// The pause of a waiting caller between two polls. The plain way has no notification.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A server for the plain ways. Each statement takes a name, and those about rows also a holder.
-pub(crate) trait Plain: Database {
+/// The statements of the plain ways in one dialect. Each has the lock's name as a parameter; `TAKE`
+/// and `FREE` also have a holder.
+pub(crate) trait PlainDatabase: Database {
     /// Creates the table.
     const CREATE: &'static str;
+    /// Inserts the row of a lock.
     const TAKE: &'static str;
+    /// Deletes the row of a lock.
     const FREE: &'static str;
-    /// Takes one of the server's own locks.
+    /// Takes one of the server's named locks.
     const LOCK: &'static str;
+    /// Frees one of the server's named locks.
     const UNLOCK: &'static str;
 
+    /// Opens a pool of at most this many connections.
     fn pool(
         url: &str,
         connections: u32,
     ) -> impl Future<Output = Result<Pool<Self>, sqlx::Error>> + Send;
 
+    /// Runs a statement without parameters.
     fn run(
         pool: &Pool<Self>,
         statement: &'static str,
@@ -42,34 +48,35 @@ pub(crate) trait Plain: Database {
         holder: i64,
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 
-    /// Takes or frees one of the server's own locks.
-    fn call(
+    /// Sends `LOCK` or `UNLOCK`.
+    fn call_named_lock(
         connection: &mut PoolConnection<Self>,
         statement: &'static str,
         name: &str,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Whether the server rolled the transaction back. That is no answer, and the statement is sent
-    /// again.
-    fn took_back(error: &sqlx::Error) -> bool;
+    /// Whether the error says that the server rolled the transaction back. The statement is then
+    /// sent again.
+    fn was_rolled_back(error: &sqlx::Error) -> bool;
 }
 
-/// Rows as locks, without lease, fencing token and loss notice.
+/// The arm with rows as locks, without lease, fencing token and report of a loss.
 #[derive(Debug)]
-pub(crate) struct Rows<D: Plain> {
+pub(crate) struct RowLocks<D: PlainDatabase> {
     pool: Pool<D>,
     next_holder: AtomicU64,
     statements: AtomicU64,
 }
 
-/// The server's own locks. Each one occupies a connection while it is held or waited for.
+/// The arm with the server's named locks. A caller occupies a connection while it holds a lock or
+/// waits for one.
 #[derive(Debug)]
-pub(crate) struct Named<D: Plain> {
+pub(crate) struct NamedLocks<D: PlainDatabase> {
     pool: Pool<D>,
     statements: AtomicU64,
 }
 
-impl<D: Plain> Rows<D> {
+impl<D: PlainDatabase> RowLocks<D> {
     /// Creates the table.
     pub(crate) async fn create(url: &str, connections: u32) -> Result<Self, sqlx::Error> {
         let pool = D::pool(url, connections).await?;
@@ -90,14 +97,14 @@ impl<D: Plain> Rows<D> {
         loop {
             self.statements.fetch_add(1, Ordering::Relaxed);
             match D::change(&self.pool, statement, name, holder).await {
-                Err(error) if D::took_back(&error) => {}
+                Err(error) if D::was_rolled_back(&error) => {}
                 done => return done,
             }
         }
     }
 }
 
-impl<D: Plain> Subject for Rows<D> {
+impl<D: PlainDatabase> Subject for RowLocks<D> {
     type Held = (String, i64);
     type Error = sqlx::Error;
 
@@ -109,7 +116,9 @@ impl<D: Plain> Subject for Rows<D> {
         loop {
             match self.change(D::TAKE, name, holder).await {
                 Ok(_) => return Ok((name.to_owned(), holder)),
-                Err(sqlx::Error::Database(error)) if error.is_unique_violation() => poll().await,
+                Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
+                    pause_before_poll().await
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -123,11 +132,11 @@ impl<D: Plain> Subject for Rows<D> {
     }
 
     fn counters(&self) -> Counters {
-        counted(&self.statements)
+        statement_counters(&self.statements)
     }
 }
 
-impl<D: Plain> Named<D> {
+impl<D: PlainDatabase> NamedLocks<D> {
     pub(crate) async fn connect(url: &str, connections: u32) -> Result<Self, sqlx::Error> {
         Ok(Self {
             pool: D::pool(url, connections).await?,
@@ -136,29 +145,29 @@ impl<D: Plain> Named<D> {
     }
 }
 
-impl<D: Plain> Subject for Named<D> {
+impl<D: PlainDatabase> Subject for NamedLocks<D> {
     type Held = (String, PoolConnection<D>);
     type Error = sqlx::Error;
 
     async fn acquire(&self, name: &str) -> Result<Self::Held, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
         self.statements.fetch_add(1, Ordering::Relaxed);
-        D::call(&mut connection, D::LOCK, name).await?;
+        D::call_named_lock(&mut connection, D::LOCK, name).await?;
         Ok((name.to_owned(), connection))
     }
 
     async fn release(&self, (name, mut connection): Self::Held) -> Result<(), sqlx::Error> {
         self.statements.fetch_add(1, Ordering::Relaxed);
-        D::call(&mut connection, D::UNLOCK, &name).await
+        D::call_named_lock(&mut connection, D::UNLOCK, &name).await
     }
 
     fn counters(&self) -> Counters {
-        counted(&self.statements)
+        statement_counters(&self.statements)
     }
 }
 
-/// Each operation of a plain way is one statement.
-pub(crate) fn counted(statements: &AtomicU64) -> Counters {
+/// The counters of a plain way, in which each operation is one statement.
+pub(crate) fn statement_counters(statements: &AtomicU64) -> Counters {
     let statements = Some(statements.load(Ordering::Relaxed));
     Counters {
         operations: statements,
@@ -171,6 +180,6 @@ pub(crate) fn counted(statements: &AtomicU64) -> Counters {
     clippy::disallowed_methods,
     reason = "the plain way polls in real time, and that is what is measured"
 )]
-pub(crate) async fn poll() {
+pub(crate) async fn pause_before_poll() {
     tokio::time::sleep(POLL).await;
 }

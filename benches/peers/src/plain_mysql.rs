@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use sqlx::{Executor as _, MySql, MySqlPool, mysql::MySqlPoolOptions, pool::PoolConnection};
 
-use crate::plain::Plain;
+use crate::plain::PlainDatabase;
 
 /// The server's code for a transaction that it rolled back.
 const DEADLOCK: &str = "40001";
 
-impl Plain for MySql {
+impl PlainDatabase for MySql {
     const CREATE: &'static str = "CREATE TABLE IF NOT EXISTS plain_lock \
          (lock_name VARBINARY(255) PRIMARY KEY, holder_id BIGINT NOT NULL)";
     const TAKE: &'static str = "INSERT INTO plain_lock (lock_name, holder_id) VALUES (?, ?)";
@@ -17,12 +17,13 @@ impl Plain for MySql {
     const LOCK: &'static str = "SELECT GET_LOCK(?, 60)";
     const UNLOCK: &'static str = "SELECT RELEASE_LOCK(?)";
 
-    /// A pool at READ COMMITTED. At the default level, callers of different names deadlock.
+    /// A pool at the level READ COMMITTED, because at the default level callers of different names
+    /// deadlock.
     async fn pool(url: &str, connections: u32) -> Result<MySqlPool, sqlx::Error> {
         MySqlPoolOptions::new()
             .max_connections(connections)
-            // distlock tests no connection before use either. The comparison counts statements, and
-            // not the driver's test before each.
+            // distlock does not test a connection before each use either, and the test would be one
+            // more request for each statement.
             .test_before_acquire(false)
             .acquire_timeout(Duration::from_secs(60))
             .after_connect(|connection, _| {
@@ -49,7 +50,7 @@ impl Plain for MySql {
         query.execute(pool).await.map(|done| done.rows_affected())
     }
 
-    async fn call(
+    async fn call_named_lock(
         connection: &mut PoolConnection<Self>,
         statement: &'static str,
         name: &str,
@@ -61,7 +62,7 @@ impl Plain for MySql {
         }
     }
 
-    fn took_back(error: &sqlx::Error) -> bool {
+    fn was_rolled_back(error: &sqlx::Error) -> bool {
         let error = error.as_database_error();
         error.is_some_and(|error| error.code().as_deref() == Some(DEADLOCK))
     }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sqlx::{PgPool, Postgres, pool::PoolConnection, postgres::PgPoolOptions};
 
-use crate::plain::Plain;
+use crate::plain::PlainDatabase;
 
-impl Plain for Postgres {
+impl PlainDatabase for Postgres {
     const CREATE: &'static str = "CREATE TABLE IF NOT EXISTS plain_lock \
          (lock_name TEXT PRIMARY KEY, holder_id BIGINT NOT NULL)";
     const TAKE: &'static str = "INSERT INTO plain_lock (lock_name, holder_id) VALUES ($1, $2)";
@@ -18,8 +18,8 @@ impl Plain for Postgres {
     async fn pool(url: &str, connections: u32) -> Result<PgPool, sqlx::Error> {
         PgPoolOptions::new()
             .max_connections(connections)
-            // distlock tests no connection before use either. The comparison counts statements, and
-            // not the driver's test before each.
+            // distlock does not test a connection before each use either, and the test would be one
+            // more request for each statement.
             .test_before_acquire(false)
             .acquire_timeout(Duration::from_secs(60))
             .connect(url)
@@ -40,7 +40,7 @@ impl Plain for Postgres {
         query.execute(pool).await.map(|done| done.rows_affected())
     }
 
-    async fn call(
+    async fn call_named_lock(
         connection: &mut PoolConnection<Self>,
         statement: &'static str,
         name: &str,
@@ -49,8 +49,8 @@ impl Plain for Postgres {
         query.execute(&mut **connection).await.map(drop)
     }
 
-    /// The server never rolls one of these statements back, because they do not deadlock.
-    fn took_back(_: &sqlx::Error) -> bool {
+    /// Always false: these statements do not deadlock, so the server does not roll them back.
+    fn was_rolled_back(_: &sqlx::Error) -> bool {
         false
     }
 }

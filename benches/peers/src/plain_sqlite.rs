@@ -1,4 +1,4 @@
-//! The plain way on SQLite: a row is the lock, one INSERT takes it, one DELETE frees it.
+//! The plain way on SQLite: a row is the lock. One INSERT takes the lock, and one DELETE frees it.
 
 use std::{
     path::Path,
@@ -16,7 +16,7 @@ use sqlx::{
 };
 use tokio::sync::Mutex;
 
-use crate::plain::{counted, poll};
+use crate::plain::{pause_before_poll, statement_counters};
 
 const CREATE: &str = "CREATE TABLE plain_lock (
     lock_name TEXT PRIMARY KEY,
@@ -25,7 +25,7 @@ const CREATE: &str = "CREATE TABLE plain_lock (
 const TAKE: &str = "INSERT INTO plain_lock (lock_name, holder_id) VALUES (?, ?)";
 const FREE: &str = "DELETE FROM plain_lock WHERE lock_name = ? AND holder_id = ?";
 
-/// The plain way, without lease, fencing token and loss notice.
+/// The plain way, without lease, fencing token and report of a loss.
 #[derive(Debug)]
 pub(crate) struct PlainSqlite {
     connections: Connections,
@@ -35,17 +35,17 @@ pub(crate) struct PlainSqlite {
 
 #[derive(Debug)]
 enum Connections {
-    /// One connection; callers queue for it.
+    /// One connection, which one caller at a time uses.
     One(Mutex<SqliteConnection>),
-    /// A pool; SQLite still lets one of them write at a time.
+    /// A pool. SQLite lets only one of its connections write at a time.
     Pool(SqlitePool),
 }
 
 impl PlainSqlite {
-    /// Creates the file and its table. With `connections` = 1 all callers share one connection,
-    /// else they use a pool.
+    /// Creates the file and its table. If `connections` is 1, all callers share one connection;
+    /// otherwise they use a pool of that many.
     pub(crate) async fn create(file: &Path, connections: u32) -> anyhow::Result<Self> {
-        // A lock store needs this durability: its grants must survive a power cut.
+        // The settings are as durable as distlock's, whose grants must survive a power cut.
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)
@@ -75,6 +75,7 @@ impl PlainSqlite {
         })
     }
 
+    /// Sends a statement, and counts it.
     async fn execute(
         &self,
         statement: &'static str,
@@ -101,7 +102,9 @@ impl Subject for PlainSqlite {
         loop {
             match self.execute(TAKE, name, holder).await {
                 Ok(_) => return Ok((name.to_owned(), holder)),
-                Err(sqlx::Error::Database(error)) if error.is_unique_violation() => poll().await,
+                Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
+                    pause_before_poll().await
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -115,6 +118,6 @@ impl Subject for PlainSqlite {
     }
 
     fn counters(&self) -> Counters {
-        counted(&self.statements)
+        statement_counters(&self.statements)
     }
 }

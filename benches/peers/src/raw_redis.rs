@@ -1,5 +1,5 @@
-//! The plain way on Redis: `SET name owner NX PX ttl` takes the lock, and `DEL name` frees it,
-//! whoever holds it.
+//! The plain way on Redis: `SET name owner NX PX ttl` takes the lock, and `DEL name` frees it
+//! without a check of its owner.
 
 use std::{
     sync::{
@@ -15,10 +15,10 @@ use ::redis::{
 };
 use distlock_report::{Counters, Subject};
 
-/// Pause of a waiting caller between two polls. The plain way has no notification.
+/// The pause of a waiting caller between two polls. The plain way has no notification.
 const POLL: Duration = Duration::from_millis(5);
 
-/// The plain way, without fencing token, owner check and loss notice, on one multiplexed
+/// The plain way, without fencing token, owner check and report of a loss, on one multiplexed
 /// connection.
 #[derive(Clone, Debug)]
 pub(crate) struct RawRedis {
@@ -45,12 +45,12 @@ impl RawRedis {
     }
 
     pub(crate) async fn ping(&self) -> RedisResult<()> {
-        let mut connection = self.connection();
+        let mut connection = self.connection_for_command();
         ::redis::cmd("PING").exec_async(&mut connection).await
     }
 
     /// Counts a command, and returns the connection for it.
-    pub(crate) fn connection(&self) -> MultiplexedConnection {
+    pub(crate) fn connection_for_command(&self) -> MultiplexedConnection {
         self.count();
         self.connection.clone()
     }
@@ -67,7 +67,7 @@ impl Subject for RawRedis {
     async fn acquire(&self, name: &str) -> RedisResult<String> {
         let owner = self.next_owner.fetch_add(1, Ordering::Relaxed);
         loop {
-            let mut connection = self.connection();
+            let mut connection = self.connection_for_command();
             let taken: Option<String> = ::redis::cmd("SET")
                 .arg(name)
                 .arg(format!("{owner:032}"))
@@ -79,12 +79,12 @@ impl Subject for RawRedis {
             if taken.is_some() {
                 return Ok(name.to_owned());
             }
-            poll().await;
+            pause_before_poll().await;
         }
     }
 
     async fn release(&self, name: String) -> RedisResult<()> {
-        let mut connection = self.connection();
+        let mut connection = self.connection_for_command();
         ::redis::cmd("DEL")
             .arg(&name)
             .exec_async(&mut connection)
@@ -105,6 +105,6 @@ impl Subject for RawRedis {
     clippy::disallowed_methods,
     reason = "the plain way polls in real time, and that is what is measured"
 )]
-async fn poll() {
+async fn pause_before_poll() {
     tokio::time::sleep(POLL).await;
 }

@@ -17,14 +17,15 @@ use crate::{
     target::Target,
 };
 
-/// A private server without persistence, which would cost every arm the same. `delay` is added each
-/// way.
-pub(crate) fn private(delay: Option<Duration>) -> anyhow::Result<Target> {
+/// Starts a private server without persistence, because persistence would cost every arm the same.
+/// `delay` is added each way.
+pub(crate) fn start_private(delay: Option<Duration>) -> anyhow::Result<Target> {
     let server = RedisServer::with(&["appendonly no"])?;
     let (address, url) = (server.address(), server.url());
-    Target::private(server, address, &url, delay)
+    Target::private_server(server, address, &url, delay)
 }
 
+/// Measures the arms on the server at `url`.
 pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
     options.checked_callers(workload)?;
     let raw = RawRedis::connect(url).await.context("raw")?;
@@ -51,13 +52,13 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
     Ok(report)
 }
 
-/// distlock's store, opened directly, because it counts the commands that it sends.
+/// Opens distlock's store. It is opened by its own type, which counts the commands that it sends.
 pub(crate) async fn open(url: &str) -> distlock_core::Result<Redis> {
     Redis::open(RedisConfig::from_url(url)?, Arc::new(SystemClock)).await
 }
 
-/// One round trip to the server for each turn. No hand-over by way of the server can be faster than
-/// this.
+/// The arm of the lower bound: an acquire is one round trip to the server, and a mutex lets one
+/// task at a time do that. No hand-over by way of the server can be faster.
 #[derive(Debug)]
 struct Ping {
     server: RawRedis,

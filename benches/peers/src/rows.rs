@@ -1,4 +1,4 @@
-//! The resident memory of held rows.
+//! The resident memory of many held locks in the lock table of the memory backend.
 
 use std::{fmt, fs};
 
@@ -7,7 +7,7 @@ use distlock_core::Lease;
 
 use crate::memory::RawTable;
 
-/// Resident memory before and after, in bytes.
+/// The resident memory before and after the locks were taken, in bytes.
 #[derive(Debug)]
 pub(crate) struct Footprint {
     rows: u32,
@@ -15,21 +15,21 @@ pub(crate) struct Footprint {
     after: u64,
 }
 
-/// Holds `rows` locks with names of 32 bytes in one table.
+/// Takes `rows` locks with names of 32 bytes in one table, and measures the memory.
 pub(crate) fn run(rows: u32) -> anyhow::Result<Footprint> {
     let table = RawTable::new()?;
-    let before = resident()?;
+    let before = resident_bytes()?;
     let mut last: Option<Lease> = None;
     for number in 0..rows {
         let name = format!("tenant-0042:account:{number:012}");
         ensure!(name.len() == 32, "the names are 32 bytes long");
-        last = Some(table.take(&name)?);
+        last = Some(table.take_free_lock(&name)?);
     }
-    let after = resident()?;
-    // All locks are still held, so a request for the last one is refused.
+    let after = resident_bytes()?;
+    // A request for the last lock is refused, so the locks were still held when memory was read.
     if let Some(lease) = last {
         ensure!(
-            table.take(lease.name.as_str()).is_err(),
+            table.take_free_lock(lease.name.as_str()).is_err(),
             "the rows are still held when memory is read"
         );
     }
@@ -55,7 +55,7 @@ impl fmt::Display for Footprint {
 }
 
 /// Resident memory of this process in bytes.
-fn resident() -> anyhow::Result<u64> {
+fn resident_bytes() -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status").context("resident memory: /proc")?;
     let kilobytes: u64 = status
         .lines()

@@ -1,4 +1,4 @@
-//! Another library: `rslock`, with one server and the connection that it makes itself.
+//! Another library, `rslock`, with one server. It opens its own connection.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) struct Rslock(LockManager);
 impl Rslock {
     pub(crate) fn connect(url: &str) -> ::redis::RedisResult<Self> {
         let mut manager = LockManager::from_clients(vec![::redis::Client::open(url)?]);
-        // `rslock` pauses for a random time below this one between two polls.
+        // Between two polls, `rslock` pauses for a random time below this limit.
         manager.set_retry(3, Duration::from_millis(5));
         Ok(Self(manager))
     }

@@ -1,6 +1,6 @@
-//! The least cost of fenced locks on Redis, where the server has to run a script. It sends
-//! distlock's scripts as plainly as the plain way sends its commands, without waiting, renewal or
-//! loss notice around them.
+//! The least cost of fenced locks on Redis, for which the server has to run a script. These arms
+//! send distlock's scripts in the same way as the plain way sends its commands, without distlock's
+//! waiting, renewal and report of a loss.
 
 use std::{
     sync::{
@@ -32,7 +32,7 @@ const HAND_OVER: &str = concat!(
 const TTL: Duration = Duration::from_secs(10);
 const COUNTER: &str = "bench:counter";
 
-/// The scripts, and the owner of the lock.
+/// The scripts, the connection to the server, and the source of new owners.
 #[derive(Debug)]
 struct Scripts {
     server: RawRedis,
@@ -53,22 +53,24 @@ impl Scripts {
         }
     }
 
-    fn owner(&self) -> String {
+    fn new_owner(&self) -> String {
         format!("{:032x}", self.next_owner.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Takes a free lock, and returns the beginning of its value.
-    async fn take(&self, name: &str) -> RedisResult<String> {
-        let owner = self.owner();
+    /// Takes a free lock. Returns the beginning of the lock's value: its owner and token.
+    async fn take_free_lock(&self, name: &str) -> RedisResult<String> {
+        let owner = self.new_owner();
         let mut call = self.acquire.key(name);
         call.key(COUNTER);
-        call.arg(&owner).arg(millis()).arg("bench");
-        let (token,): (String,) = call.invoke_async(&mut self.server.connection()).await?;
+        call.arg(&owner).arg(ttl_millis()).arg("bench");
+        let (token,): (String,) = call
+            .invoke_async(&mut self.server.connection_for_command())
+            .await?;
         Ok(format!("{owner} {token}"))
     }
 }
 
-/// Locks that are taken and freed.
+/// The arm in which each lock is taken by one script and freed by another.
 #[derive(Debug)]
 pub(crate) struct TakeAndFree(Scripts);
 
@@ -83,14 +85,16 @@ impl Subject for TakeAndFree {
     type Error = RedisError;
 
     async fn acquire(&self, name: &str) -> RedisResult<Self::Held> {
-        Ok((name.to_owned(), self.0.take(name).await?))
+        Ok((name.to_owned(), self.0.take_free_lock(name).await?))
     }
 
     async fn release(&self, (name, value): Self::Held) -> RedisResult<()> {
         let mut call = self.0.release.key(name);
         call.arg(value);
-        let (freed,): (i64,) = call.invoke_async(&mut self.0.server.connection()).await?;
-        ensure(freed == 1)
+        let (freed,): (i64,) = call
+            .invoke_async(&mut self.0.server.connection_for_command())
+            .await?;
+        check_freed(freed == 1)
     }
 
     fn counters(&self) -> Counters {
@@ -98,11 +102,12 @@ impl Subject for TakeAndFree {
     }
 }
 
-/// A lock that the server passes on from turn to turn, and that nobody frees.
+/// The arm in which one lock is handed over from each task to the next by one script, and is never
+/// freed.
 #[derive(Debug)]
 pub(crate) struct PassOn {
     scripts: Scripts,
-    /// The beginning of its value, once it was taken.
+    /// The beginning of the lock's value; `None` until the first task takes the lock.
     value: Arc<Mutex<Option<String>>>,
 }
 
@@ -122,15 +127,18 @@ impl Subject for PassOn {
     async fn acquire(&self, name: &str) -> RedisResult<Self::Held> {
         let mut value = Arc::clone(&self.value).lock_owned().await;
         let next = match value.take() {
-            None => self.scripts.take(name).await?,
+            None => self.scripts.take_free_lock(name).await?,
             Some(ours) => {
-                let heir = self.scripts.owner();
+                let next_owner = self.scripts.new_owner();
                 let mut call = self.scripts.hand_over.key(name);
                 call.key(COUNTER);
-                call.arg(ours).arg(&heir).arg(millis()).arg("bench");
-                let connection = &mut self.scripts.server.connection();
+                call.arg(ours)
+                    .arg(&next_owner)
+                    .arg(ttl_millis())
+                    .arg("bench");
+                let connection = &mut self.scripts.server.connection_for_command();
                 let (token,): (String,) = call.invoke_async(connection).await?;
-                format!("{heir} {token}")
+                format!("{next_owner} {token}")
             }
         };
         *value = Some(next);
@@ -147,11 +155,12 @@ impl Subject for PassOn {
     }
 }
 
-fn millis() -> u64 {
+fn ttl_millis() -> u64 {
     u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn ensure(freed: bool) -> RedisResult<()> {
+/// An error if the lock was not freed, because its value was another one.
+fn check_freed(freed: bool) -> RedisResult<()> {
     if freed {
         Ok(())
     } else {

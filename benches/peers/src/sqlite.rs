@@ -8,7 +8,8 @@ use distlock_sql::{Sqlite, SqliteConfig};
 
 use crate::plain_sqlite::PlainSqlite;
 
-/// Runs the arms, each with a file of its own in `folder`.
+/// Measures the arms, each with a file of its own in `folder`. `pool` is the number of connections
+/// of a further plain arm.
 pub(crate) async fn run(
     workload: Workload,
     options: Options,
@@ -32,7 +33,8 @@ pub(crate) async fn run(
     Ok(report)
 }
 
-/// distlock's store on a file, opened directly, because it counts the statements that it sends.
+/// Opens distlock's store on a file. It is opened by its own type, which counts the statements that
+/// it sends.
 pub(crate) async fn open(file: &Path) -> distlock_core::Result<Sqlite> {
     Sqlite::open(SqliteConfig::new(file), Arc::new(SystemClock)).await
 }

@@ -1,10 +1,10 @@
-//! The server of one run: a given one, or a private one that ends with the run.
+//! The server of one run: an existing server, or a private one that ends with the run.
 
 use std::{any::Any, fmt, net::SocketAddr, time::Duration};
 
 use crate::link::Link;
 
-/// A server, and the way there.
+/// A server, and the link to it if its answers are delayed.
 pub(crate) struct Target {
     url: String,
     _link: Option<Link>,
@@ -13,7 +13,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// A server that somebody else runs.
-    pub(crate) fn given(url: String) -> Self {
+    pub(crate) fn existing_server(url: String) -> Self {
         Self {
             url,
             _link: None,
@@ -21,8 +21,9 @@ impl Target {
         }
     }
 
-    /// A private server, whose URL holds its address. `delay` is added each way.
-    pub(crate) fn private(
+    /// A private server, which ends with this value. With a `delay`, clients reach the server
+    /// through a link that adds the delay each way: the address in `url` is replaced by the link's.
+    pub(crate) fn private_server(
         server: impl Any,
         address: SocketAddr,
         url: &str,
@@ -37,6 +38,7 @@ impl Target {
         })
     }
 
+    /// The URL at which every arm connects.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }

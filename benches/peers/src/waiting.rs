@@ -16,7 +16,7 @@ use crate::sqlite;
 
 const NAME: &str = "bench:waited-for";
 
-/// It is so long that no renewal of the holder falls into the counted time.
+/// The TTL of the holder: so long that the holder does not renew while statements are counted.
 const TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// The counts of one run.
@@ -27,7 +27,7 @@ pub(crate) struct WaitingCost {
     statements: u64,
 }
 
-/// Lets `waiters` tasks of this process wait for `time`.
+/// Lets `waiters` tasks of this process wait, and counts the statements during `time`.
 pub(crate) async fn run(
     waiters: u32,
     time: Duration,
@@ -39,7 +39,7 @@ pub(crate) async fn run(
     let locker = Locker::new(store.lock());
     locker.ready().await?;
 
-    // The first second is for joining the queue, which is not counted.
+    // In the first second the tasks enter the queue. The statements of that time are not counted.
     let joining = Duration::from_secs(1);
     let mut tasks = start_waiters(&locker, waiters, joining + time + joining).await;
     pause(joining).await;
@@ -56,7 +56,7 @@ pub(crate) async fn run(
         waiters - timed_out
     );
     locker.close().await;
-    // The end of its input tells the holder to stop.
+    // The holder releases the lock and ends at the end of its input.
     drop(holder.stdin.take());
     let status = holder.wait().await?;
     ensure!(status.success(), "the holder failed: {status}");
@@ -67,8 +67,8 @@ pub(crate) async fn run(
     })
 }
 
-/// The other process: holds the lock until its input ends.
-pub(crate) async fn hold(file: &Path) -> anyhow::Result<()> {
+/// The main function of the holder's process: holds the lock until its input ends.
+pub(crate) async fn run_holder(file: &Path) -> anyhow::Result<()> {
     let store = sqlite::open(file).await?;
     let locker = Locker::new(store.lock());
     let guard = locker.lock(NAME).ttl(TTL).acquire().await?;
@@ -83,6 +83,7 @@ pub(crate) async fn hold(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Starts the process that holds the lock, and waits until it does.
 async fn start_holder(file: &Path) -> anyhow::Result<Child> {
     let mut holder = Command::new(std::env::current_exe()?)
         .arg("hold")
@@ -129,7 +130,8 @@ impl fmt::Display for WaitingCost {
     }
 }
 
-/// Starts the waiters. Each one returns whether its wait timed out, as it must.
+/// Starts the waiters. Each task returns whether its wait timed out; it must, since the lock is
+/// held.
 async fn start_waiters(locker: &Locker, waiters: u32, wait: Duration) -> JoinSet<bool> {
     let started = Arc::new(Barrier::new(waiters as usize + 1));
     let mut tasks = JoinSet::new();

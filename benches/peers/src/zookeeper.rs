@@ -1,6 +1,6 @@
-//! ZooKeeper: the operations awaited one by one, and the client crate's own recipe, beside
-//! distlock, all through the same server of one ensemble. A lower bound shows the least cost of any
-//! recipe: one creation and one deletion.
+//! ZooKeeper: the plain operations one by one, and the lock recipe of the crate `zookeeper-client`,
+//! beside distlock. All arms use the same server of one ensemble. A lower bound shows the least
+//! cost of any recipe: one creation and one deletion.
 
 use std::{mem::ManuallyDrop, path::PathBuf, sync::Arc, time::Duration};
 
@@ -16,45 +16,48 @@ use crate::target::Target;
 /// The scheme in front of an ensemble's servers.
 const SCHEME: &str = "zookeeper";
 
-/// An ensemble that somebody else runs, `host:port,host:port`, with `user:password@` before it if
-/// it needs one. Every arm connects to its first server.
-pub(crate) fn given(servers: &str) -> Target {
+/// An ensemble that runs already: `host:port,host:port`, with `user:password@` in front if the
+/// ensemble needs a user. Every arm connects to its first server.
+pub(crate) fn existing_server(servers: &str) -> Target {
     let first = servers.split(',').next().unwrap_or(servers);
-    Target::given(format!("{SCHEME}://{first}"))
+    Target::existing_server(format!("{SCHEME}://{first}"))
 }
 
-/// Three private servers. Every arm connects to their leader, because a write takes less time at
-/// the server that leads. `delay` is added each way.
-pub(crate) fn private(folder: Option<PathBuf>, delay: Option<Duration>) -> anyhow::Result<Target> {
+/// Starts three private servers. Every arm connects to their leader, because a write takes less
+/// time there than at a follower. `delay` is added each way.
+pub(crate) fn start_private(
+    folder: Option<PathBuf>,
+    delay: Option<Duration>,
+) -> anyhow::Result<Target> {
     let ensemble = Ensemble::start_with(&Setup {
-        // The virtual machine optimises fully here; the servers of the tests trade speed for a
-        // faster start.
+        // The JVMs optimise fully, unlike those of tests, which must start fast.
         optimised: true,
         flushed: true,
-        // It is the default of an ensemble, and decides how often a session is confirmed.
+        // The default of an ensemble. The tick decides how often the backend proves its session.
         tick: Duration::from_secs(2),
         folder,
         ..Setup::default()
     })?;
     let leader = ensemble.address(ensemble.leader()?);
     let url = format!("{SCHEME}://{}", ensemble.reached_at(&[leader]));
-    Target::private(ensemble, leader, &url, delay)
+    Target::private_server(ensemble, leader, &url, delay)
 }
 
-/// The servers in a URL of an ensemble, with the user before them.
-pub(crate) fn servers(url: &str) -> Option<&str> {
+/// The servers in a URL of an ensemble, with the user before them; `None` for another URL.
+pub(crate) fn servers_in_url(url: &str) -> Option<&str> {
     url.strip_prefix(SCHEME)?.strip_prefix("://")
 }
 
+/// Measures the arms on the ensemble at `url`.
 pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyhow::Result<Report> {
     options.checked_callers(workload)?;
-    let server = servers(url).context("the URL of an ensemble")?;
+    let server = servers_in_url(url).context("the URL of an ensemble")?;
     let mut arms = Vec::new();
     if !workload.shares_one_name() {
         for listing in [true, false] {
             let plain = OneByOne {
-                client: client(server).await?,
-                rights: rights(server),
+                client: connect_client(server).await?,
+                acls: acls_for(server),
                 listing,
             };
             let name = if listing {
@@ -65,7 +68,7 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
             arms.push(Arm::new(name, plain));
         }
     }
-    let recipe = Recipe(client(server).await?, rights(server));
+    let recipe = Recipe(connect_client(server).await?, acls_for(server));
     arms.push(Arm::new("zookeeper-client", recipe));
     let store = open(server).await?;
     let subject = LockerSubject::new(store.lock());
@@ -77,13 +80,14 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
     Ok(report)
 }
 
-/// distlock's store.
+/// Opens distlock's store.
 pub(crate) async fn open(servers: &str) -> distlock_core::Result<ZooKeeper> {
     let config = ZooKeeperConfig::from_url_parts(&format!("//{servers}/distlock-bench"), &[])?;
     ZooKeeper::open(config, Arc::new(SystemClock)).await
 }
 
-pub(crate) async fn client(servers: &str) -> anyhow::Result<&'static Client> {
+/// Opens a client of the ensemble, which lives until the process ends.
+pub(crate) async fn connect_client(servers: &str) -> anyhow::Result<&'static Client> {
     let mut connector = Client::connector().with_session_timeout(Duration::from_secs(5));
     let hosts = match servers.rsplit_once('@') {
         Some((user, hosts)) => {
@@ -93,14 +97,14 @@ pub(crate) async fn client(servers: &str) -> anyhow::Result<&'static Client> {
         None => servers,
     };
     let client = connector.connect(hosts).await.context("connect")?;
-    // Held locks borrow their client, so it lives as long as the measurement.
+    // Locks of the recipe borrow their client, so the client must outlive all of them.
     Ok(Box::leak(Box::new(client)))
 }
 
 const ROOT: &str = "/peers";
 
-/// Gives all rights to the user of the password, or to everybody if there is no user.
-fn rights(servers: &str) -> Acls<'static> {
+/// An access list with all rights for the user in `servers`, or for everybody if there is no user.
+fn acls_for(servers: &str) -> Acls<'static> {
     if servers.contains('@') {
         Acls::creator_all()
     } else {
@@ -108,17 +112,18 @@ fn rights(servers: &str) -> Acls<'static> {
     }
 }
 
-fn container(name: &str) -> String {
+fn container_path(name: &str) -> String {
     format!("{ROOT}/{}", distlock_core::encode(name))
 }
 
-/// Creation, listing and deletion, each awaited before the next is sent. It has no queue, so it
-/// only works for names that nobody else wants.
+/// The plain arm: creation, listing and deletion, of which each is awaited before the next is sent.
+/// It cannot wait for a lock, so it only works for names that nobody else wants.
 #[derive(Debug)]
 struct OneByOne {
     client: &'static Client,
-    rights: Acls<'static>,
-    /// Without the listing this is no lock, but the least cost of a node for each cycle.
+    acls: Acls<'static>,
+    /// Whether the queue is listed. Without the listing the arm excludes nobody; it then shows the
+    /// least cost of creating and deleting a node.
     listing: bool,
 }
 
@@ -127,14 +132,14 @@ impl Subject for OneByOne {
     type Error = zk::Error;
 
     async fn acquire(&self, name: &str) -> Result<String, zk::Error> {
-        let container = container(name);
+        let container = container_path(name);
         let path = format!("{container}/n-");
-        let options = CreateMode::EphemeralSequential.with_acls(self.rights);
+        let options = CreateMode::EphemeralSequential.with_acls(self.acls);
         let sequence = loop {
             match self.client.create(&path, b"peer", &options).await {
                 Ok((_, sequence)) => break sequence,
                 Err(zk::Error::NoNode) => {
-                    let parents = CreateMode::Container.with_acls(self.rights);
+                    let parents = CreateMode::Container.with_acls(self.acls);
                     self.client.mkdir(&container, &parents).await?;
                 }
                 Err(error) => return Err(error),
@@ -152,17 +157,18 @@ impl Subject for OneByOne {
     }
 }
 
-/// The client crate's own recipe, with its deletion awaited.
+/// The arm with the lock recipe of `zookeeper-client`. A release awaits the deletion of the node.
 #[derive(Debug)]
 struct Recipe(&'static Client, Acls<'static>);
 
 impl Subject for Recipe {
-    // Its own drop would delete the node a second time, in the background.
+    // `ManuallyDrop`, because the recipe's drop would delete the node a second time in the
+    // background.
     type Held = ManuallyDrop<LockClient<'static>>;
     type Error = zk::Error;
 
     async fn acquire(&self, name: &str) -> Result<Self::Held, zk::Error> {
-        let container = container(name);
+        let container = container_path(name);
         let prefix = LockPrefix::new_curator(&container, "lock-")?;
         let options = LockOptions::new(self.1)
             .with_ancestor_options(CreateMode::Container.with_acls(self.1))?;

@@ -1,6 +1,7 @@
-//! Passes one lock on between processes. It measures the time from a release to the next grant,
-//! beside one round trip to the server. Where a grant is a durable change, it also measures one
-//! such change; except on Postgres, a release is one as well.
+//! Passes one lock on between processes. Measures the time from a release to the next grant, beside
+//! the time of one round trip to the server. On Postgres and MySQL it also measures one durable
+//! change of a row, because each grant is such a change there. On MySQL each release is one as
+//! well.
 
 mod raw;
 mod results;

@@ -1,4 +1,4 @@
-//! Connections for a run: distlock's backend, and the smallest request of the server beside it.
+//! Connections for a run: distlock's backend, and a connection for the server's smallest request.
 
 use std::{path::Path, sync::Arc};
 
@@ -13,8 +13,9 @@ use crate::{
     redis, sqlite, zookeeper,
 };
 
-pub(super) async fn open(url: &str) -> anyhow::Result<Arc<dyn DistLock>> {
-    if let Some(servers) = zookeeper::servers(url) {
+/// Opens distlock's backend for a URL.
+pub(super) async fn open_backend(url: &str) -> anyhow::Result<Arc<dyn DistLock>> {
+    if let Some(servers) = zookeeper::servers_in_url(url) {
         return Ok(zookeeper::open(servers).await?.lock());
     }
     let clock = Arc::new(SystemClock);
@@ -36,7 +37,7 @@ fn scheme(url: &str) -> &str {
     url.split(':').next().unwrap_or(url)
 }
 
-/// A connection for the smallest request.
+/// A connection on which the time of the smallest request is measured.
 pub(super) enum RawConnection {
     Sqlite(SqliteConnection),
     ZooKeeper(&'static Client),
@@ -47,8 +48,8 @@ pub(super) enum RawConnection {
 
 impl RawConnection {
     pub(super) async fn connect(url: &str) -> anyhow::Result<Self> {
-        if let Some(servers) = zookeeper::servers(url) {
-            return Ok(Self::ZooKeeper(zookeeper::client(servers).await?));
+        if let Some(servers) = zookeeper::servers_in_url(url) {
+            return Ok(Self::ZooKeeper(zookeeper::connect_client(servers).await?));
         }
         if url.starts_with("sqlite:") {
             return Ok(Self::Sqlite(SqliteConnection::connect(url).await?));
@@ -60,6 +61,7 @@ impl RawConnection {
         })
     }
 
+    /// Sends the server's smallest request and awaits its answer.
     pub(super) async fn ping(&mut self) -> anyhow::Result<()> {
         const SMALLEST: &str = "SELECT 1";
         match self {
@@ -74,21 +76,23 @@ impl RawConnection {
         Ok(())
     }
 
-    /// Creates the row. Returns whether the store keeps rows.
+    /// Creates a row for [`make_durable_change`](Self::make_durable_change). Returns false if
+    /// durable changes are not measured for this store.
     pub(super) async fn prepare_changes(&mut self) -> anyhow::Result<bool> {
         match self {
             Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => return Ok(false),
-            Self::MySql(mysql) => floor::prepare(mysql).await?,
-            Self::Postgres(postgres) => floor::prepare(postgres).await?,
+            Self::MySql(mysql) => floor::create_row(mysql).await?,
+            Self::Postgres(postgres) => floor::create_row(postgres).await?,
         }
         Ok(true)
     }
 
-    pub(super) async fn change(&mut self) -> anyhow::Result<()> {
+    /// Changes the row, and returns when the change is on the disk.
+    pub(super) async fn make_durable_change(&mut self) -> anyhow::Result<()> {
         match self {
             Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => {}
-            Self::MySql(mysql) => floor::step(mysql).await?,
-            Self::Postgres(postgres) => floor::step(postgres).await?,
+            Self::MySql(mysql) => floor::update_row(mysql).await?,
+            Self::Postgres(postgres) => floor::update_row(postgres).await?,
         }
         Ok(())
     }

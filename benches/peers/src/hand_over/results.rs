@@ -7,11 +7,11 @@ use distlock_report::Latencies;
 /// The results of one run.
 #[derive(Debug)]
 pub(crate) struct HandOverResults {
-    /// One round trip to the server.
+    /// Times of one round trip to the server.
     pub(super) trips: Latencies,
-    /// One changed row that is on the disk; empty where the store keeps no rows.
+    /// Times of one durable change of a row; empty for stores for which these are not measured.
     pub(super) changes: Latencies,
-    /// Time from the start of a release to the grant to another process.
+    /// Times from the start of a release to the grant to another process.
     pub(super) passed: Latencies,
     /// Grants of each process.
     pub(super) grants: Vec<u64>,
@@ -21,19 +21,23 @@ pub(crate) struct HandOverResults {
 }
 
 impl HandOverResults {
-    fn micros(latencies: &Latencies, share: f64) -> f64 {
+    /// A quantile of the times, in microseconds.
+    fn quantile_micros(latencies: &Latencies, share: f64) -> f64 {
         latencies.quantile(share).as_secs_f64() * 1e6
     }
 
-    fn ratio(&self) -> f64 {
-        Self::micros(&self.passed, 0.5) / Self::micros(&self.trips, 0.5)
+    /// The median hand-over, divided by the median round trip.
+    fn hand_over_per_trip(&self) -> f64 {
+        Self::quantile_micros(&self.passed, 0.5) / Self::quantile_micros(&self.trips, 0.5)
     }
 
-    fn over_changes(&self) -> Option<f64> {
-        let change = Self::micros(&self.changes, 0.5);
-        (self.changes.count() > 0).then(|| Self::micros(&self.passed, 0.5) / change)
+    /// The median hand-over, divided by the median durable change.
+    fn hand_over_per_change(&self) -> Option<f64> {
+        let change = Self::quantile_micros(&self.changes, 0.5);
+        (self.changes.count() > 0).then(|| Self::quantile_micros(&self.passed, 0.5) / change)
     }
 
+    /// The most grants of one process, divided by the fewest grants of one process.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn unfairness(&self) -> f64 {
         let most = self.grants.iter().max().copied().unwrap_or(0);
@@ -69,16 +73,17 @@ impl HandOverResults {
 
     /// The results as one JSON object.
     pub(crate) fn json(&self) -> serde_json::Value {
+        let per_change = self.hand_over_per_change();
         serde_json::json!({
             "processes": self.grants.len(),
             "seconds": self.seconds,
             "passed": self.passed.count(),
-            "trip_p50_us": Self::micros(&self.trips, 0.5),
-            "passed_p50_us": Self::micros(&self.passed, 0.5),
-            "passed_p99_us": Self::micros(&self.passed, 0.99),
-            "passed_over_trip": self.ratio(),
-            "change_p50_us": self.over_changes().map(|_| Self::micros(&self.changes, 0.5)),
-            "passed_over_change": self.over_changes(),
+            "trip_p50_us": Self::quantile_micros(&self.trips, 0.5),
+            "passed_p50_us": Self::quantile_micros(&self.passed, 0.5),
+            "passed_p99_us": Self::quantile_micros(&self.passed, 0.99),
+            "passed_over_trip": self.hand_over_per_trip(),
+            "change_p50_us": per_change.map(|_| Self::quantile_micros(&self.changes, 0.5)),
+            "passed_over_change": per_change,
             "requests": self.requests,
             "requests_a_pass": self.requests_per_hand_over(),
             "requests_a_grant": self.requests_per_grant(),
@@ -110,14 +115,14 @@ impl fmt::Display for HandOverResults {
             self.grants.len(),
             self.seconds,
             self.passed.count(),
-            Self::micros(&self.passed, 0.5),
-            Self::micros(&self.passed, 0.99),
+            Self::quantile_micros(&self.passed, 0.5),
+            Self::quantile_micros(&self.passed, 0.99),
         )?;
         writeln!(
             f,
             "one trip p50 {:.0} us: {:.2} times",
-            Self::micros(&self.trips, 0.5),
-            self.ratio(),
+            Self::quantile_micros(&self.trips, 0.5),
+            self.hand_over_per_trip(),
         )?;
         writeln!(
             f,
@@ -126,8 +131,8 @@ impl fmt::Display for HandOverResults {
             self.requests_per_hand_over(),
             self.requests_per_grant(),
         )?;
-        if let Some(ratio) = self.over_changes() {
-            let change = Self::micros(&self.changes, 0.5);
+        if let Some(ratio) = self.hand_over_per_change() {
+            let change = Self::quantile_micros(&self.changes, 0.5);
             writeln!(f, "one durable change p50 {change:.0} us: {ratio:.2} times")?;
         }
         writeln!(

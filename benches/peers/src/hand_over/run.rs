@@ -1,4 +1,4 @@
-//! A run: it starts the processes and puts their results together.
+//! A run: starts the processes and puts their results together.
 
 use std::{process::Stdio, time::Duration};
 
@@ -12,12 +12,13 @@ use tokio::{
 };
 
 use super::{
-    raw::{RawConnection, open},
+    raw::{RawConnection, open_backend},
     results::HandOverResults,
 };
 
-/// Time for measuring round trips, one after another, while nothing else uses the server.
-const TRIPS: Duration = Duration::from_secs(1);
+/// How long round trips are measured, and how long durable changes, one after another, while
+/// nothing else uses the server.
+const MEASURING_TIME: Duration = Duration::from_secs(1);
 
 /// The processes and tasks that want the lock.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,8 @@ pub(crate) struct Contention {
     pub(crate) hold: Duration,
 }
 
-/// One time that the lock was held, counted from boot.
+/// A time in which one process held the lock, from the grant to the start of the release. Both
+/// moments are counted from boot, so that they can be compared between processes.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     process: usize,
@@ -37,17 +39,17 @@ struct Hold {
     released: Duration,
 }
 
-/// Lets all processes want one lock all the time.
+/// Lets all processes take and release one lock for `time`, and measures the hand-overs.
 pub(crate) async fn run(
     url: &str,
     contention: Contention,
     time: Duration,
 ) -> anyhow::Result<HandOverResults> {
-    // The tables of the store must exist before many processes want to create them.
-    open(url).await?.close().await;
+    // This creates the tables of the store, so that the processes do not all try to create them.
+    open_backend(url).await?.close().await;
     let mut raw = RawConnection::connect(url).await.context("connect")?;
     let mut trips = Latencies::new();
-    let until = SystemClock.now() + TRIPS;
+    let until = SystemClock.now() + MEASURING_TIME;
     while SystemClock.now() < until {
         let start = SystemClock.now();
         raw.ping().await?;
@@ -55,10 +57,10 @@ pub(crate) async fn run(
     }
     let mut changes = Latencies::new();
     if raw.prepare_changes().await? {
-        let until = SystemClock.now() + TRIPS;
+        let until = SystemClock.now() + MEASURING_TIME;
         while SystemClock.now() < until {
             let start = SystemClock.now();
-            raw.change().await?;
+            raw.make_durable_change().await?;
             changes.record(SystemClock.now().since(start));
         }
     }
@@ -81,7 +83,7 @@ pub(crate) async fn run(
     let mut grants = Vec::new();
     let mut requests = 0;
     for (at, process) in workers.into_iter().enumerate() {
-        let (own, sent) = process.holds(at).await?;
+        let (own, sent) = process.read_holds(at).await?;
         requests += sent;
         grants.push(u64::try_from(own.len())?);
         holds.extend(own);
@@ -104,7 +106,7 @@ pub(crate) async fn run(
     })
 }
 
-/// A started process, seen from the process that started it.
+/// One of the processes that want the lock, as the process that started it sees it.
 struct Worker {
     process: Child,
     input: ChildStdin,
@@ -112,8 +114,8 @@ struct Worker {
 }
 
 impl Worker {
-    /// Starts a process. The URL goes over its input, so that the list of processes shows no
-    /// password.
+    /// Starts a process and waits until it is connected. The URL is passed over the process's
+    /// input, because a process list shows arguments to everybody.
     async fn start(url: &str) -> anyhow::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg("pass-on")
@@ -141,8 +143,9 @@ impl Worker {
         Ok(self.input.flush().await?)
     }
 
-    /// The times at which the process held the lock, and the number of requests that it sent.
-    async fn holds(mut self, process: usize) -> anyhow::Result<(Vec<Hold>, u64)> {
+    /// Waits until the process ends. Returns the times in which it held the lock, and the number of
+    /// requests that it sent.
+    async fn read_holds(mut self, process: usize) -> anyhow::Result<(Vec<Hold>, u64)> {
         let sent = self.output.next_line().await?;
         let sent = sent.context("a process ended early")?.parse()?;
         let mut holds = Vec::new();

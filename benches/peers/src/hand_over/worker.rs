@@ -10,24 +10,25 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::raw::open;
+use super::raw::open_backend;
 
 const NAME: &str = "bench:passed-on";
 
-/// Time that the processes run before anything is counted: until all of them wait.
+/// How long the processes run before anything is counted, so that all of them wait by then.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// Time that the processes go on after the count, because the end of a wait has a cost that does
-/// not belong to waiting.
-const AFTERWARDS: Duration = Duration::from_millis(300);
+/// How long the processes go on after the counted time, because the requests that end a wait must
+/// not be counted.
+const EXTRA_TIME: Duration = Duration::from_millis(300);
 
-/// One of the processes. It reads the server's URL from its input. Then it reads three numbers: the
-/// time in milliseconds, its tasks, and the microseconds of each hold. It prints the times at which
-/// it held the lock.
+/// The main function of one process. It reads the server's URL from its input, connects, and prints
+/// `ready`. Then it reads three numbers: the counted time in milliseconds, the number of its tasks,
+/// and how long a task holds the lock, in microseconds. It prints the number of its requests, and
+/// the times in which it held the lock.
 pub(crate) async fn run_worker() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
-    let url = next(&mut input).await?;
-    let backend = open(&url).await?;
+    let url = next_line(&mut input).await?;
+    let backend = open_backend(&url).await?;
     let locker = Locker::new(Arc::clone(&backend));
     locker.ready().await?;
     let sent = || {
@@ -35,7 +36,7 @@ pub(crate) async fn run_worker() -> anyhow::Result<()> {
         sent.context("the store does not count its requests")
     };
     println!("ready");
-    let order = next(&mut input).await?;
+    let order = next_line(&mut input).await?;
     let order: Vec<u64> = order
         .split(' ')
         .map(str::parse)
@@ -49,7 +50,7 @@ pub(crate) async fn run_worker() -> anyhow::Result<()> {
     let mut tasks_done = JoinSet::new();
     for _ in 0..tasks {
         let hold = Duration::from_micros(hold);
-        tasks_done.spawn(acquire_repeatedly(locker.clone(), until + AFTERWARDS, hold));
+        tasks_done.spawn(acquire_repeatedly(locker.clone(), until + EXTRA_TIME, hold));
     }
     SystemClock.sleep(SETTLING).await;
     let before = sent()?;
@@ -69,7 +70,7 @@ pub(crate) async fn run_worker() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the lock again and again. Returns the begin and the end of each hold.
+/// Takes and releases the lock until that moment. Returns the begin and the end of each hold.
 async fn acquire_repeatedly(
     locker: Locker,
     until: Moment,
@@ -85,7 +86,8 @@ async fn acquire_repeatedly(
         };
         let granted = SystemClock.now();
         hold_for(hold.min(until.since(granted))).await;
-        // The next holder may have the lock before the answer to the release arrives.
+        // The hold ends when the release is sent, because the next holder may get the lock before
+        // the answer arrives.
         let releasing = SystemClock.now();
         let released = guard.release().await;
         ensure!(matches!(released, Released::Clean), "{released:?}");
@@ -94,6 +96,7 @@ async fn acquire_repeatedly(
     Ok(holds)
 }
 
-async fn next(input: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
+/// Reads the next line of the input; it is an error if the input has ended.
+async fn next_line(input: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
     input.next_line().await?.context("the input ended early")
 }
