@@ -1,5 +1,5 @@
-//! The documented bound of every call while its store hangs, with every time-out option of the
-//! store at its maximum: a bound must not depend on options.
+//! Tests that every call ends within its documented bound while its store hangs. Every time-out
+//! option of the store has its maximum, because a bound must not depend on options.
 
 use std::{future::Future, time::Duration};
 
@@ -18,7 +18,7 @@ use sqlx::{Connection as _, SqliteConnection};
 
 /// Slack for a machine that is busy with other tests.
 const SLACK: Duration = Duration::from_millis(1500);
-/// The bound of closing, whatever the store does.
+/// The bound of `close`, whatever the store does.
 const CLOSING: Duration = Duration::from_secs(10);
 /// A TTL so long that no lease ends while the store hangs.
 const LONG: Duration = Duration::from_secs(600);
@@ -26,47 +26,48 @@ const LONG: Duration = Duration::from_secs(600);
 const CONNECTING: [&str; 2] = ["100ms", "60s"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn postgres() -> Result<()> {
+async fn calls_end_within_their_bound_on_postgres() -> Result<()> {
     let server = PostgresServer::start()?;
     let proxy = FaultProxy::start(server.address()).await?;
     let at = server.url_at(proxy.address());
-    hanging(&proxy, &at, "statement_timeout=60s").await
+    check_hanging_server(&proxy, &at, "statement_timeout=60s").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mariadb() -> Result<()> {
-    mysql_like(Product::MariaDb).await
+async fn calls_end_within_their_bound_on_mariadb() -> Result<()> {
+    check_mysql_product(Product::MariaDb).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mysql() -> Result<()> {
-    mysql_like(Product::MySql).await
+async fn calls_end_within_their_bound_on_mysql() -> Result<()> {
+    check_mysql_product(Product::MySql).await
 }
 
-async fn mysql_like(product: Product) -> Result<()> {
+/// Checks the calls on MySQL or MariaDB.
+async fn check_mysql_product(product: Product) -> Result<()> {
     let server = MySqlServer::start(product)?;
     let proxy = FaultProxy::start(server.address()).await?;
     let at = format!("mysql://{}/distlock", server.account_at(proxy.address()));
-    hanging(&proxy, &at, "ssl-mode=DISABLED&statement_timeout=60s").await
+    check_hanging_server(&proxy, &at, "ssl-mode=DISABLED&statement_timeout=60s").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis() -> Result<()> {
+async fn calls_end_within_their_bound_on_redis() -> Result<()> {
     let server = RedisServer::start()?;
     let proxy = FaultProxy::start(server.address()).await?;
     let at = server.url_at(proxy.address());
-    hanging(&proxy, &at, "request_timeout=60s").await
+    check_hanging_server(&proxy, &at, "request_timeout=60s").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn zookeeper() -> Result<()> {
+async fn calls_end_within_their_bound_on_zookeeper() -> Result<()> {
     let server = ZooKeeper::start()?;
     let proxy = FaultProxy::start(server.address(0)).await?;
     let at = format!(
         "zookeeper://{}/distlock",
         server.reached_at(&[proxy.address()])
     );
-    hanging(
+    check_hanging_server(
         &proxy,
         &at,
         "session_timeout=1h&reap_after=2h&request_timeout=5s",
@@ -76,47 +77,48 @@ async fn zookeeper() -> Result<()> {
 
 /// Another process has begun a write transaction and does not end it.
 #[tokio::test(flavor = "multi_thread")]
-async fn sqlite() -> Result<()> {
+async fn calls_end_within_their_bound_on_sqlite() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("locks.db");
     let url = format!("sqlite:{}?busy_timeout=1s", file.display());
-    let stores = [Stage::open(&url).await?, Stage::open(&url).await?];
+    let stores = [OpenStore::open(&url).await?, OpenStore::open(&url).await?];
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
-    let mut intruder = SqliteConnection::connect_with(&options).await?;
+    let mut other_writer = SqliteConnection::connect_with(&options).await?;
     sqlx::raw_sql("BEGIN EXCLUSIVE")
-        .execute(&mut intruder)
+        .execute(&mut other_writer)
         .await?;
-    Box::pin(calls_end(stores)).await
+    Box::pin(check_all_calls(stores)).await
 }
 
-/// A client of a server that accepts data and answers nothing any more.
-async fn hanging(proxy: &FaultProxy, at: &str, options: &str) -> Result<()> {
+/// Checks the calls of a client whose server accepts data and answers nothing any more.
+async fn check_hanging_server(proxy: &FaultProxy, at: &str, options: &str) -> Result<()> {
     let url = format!("{at}?{options}&connect_timeout=60s");
-    let stores = [Stage::open(&url).await?, Stage::open(&url).await?];
+    let stores = [OpenStore::open(&url).await?, OpenStore::open(&url).await?];
     proxy.stop(Direction::ToServer);
     proxy.stop(Direction::ToClient);
     let opening = CONNECTING.map(|limit| {
         let url = format!("{at}?{options}&connect_timeout={limit}");
         async move {
             let limit = if limit == "60s" { 60_000 } else { 100 };
-            let opened = ends("open", Duration::from_millis(limit), distlock::open(url)).await?;
+            let opened =
+                ends_within("open", Duration::from_millis(limit), distlock::open(url)).await?;
             ensure!(opened.is_err(), "it opened");
             Ok(())
         }
     });
     let [briefly, long] = opening;
-    tokio::try_join!(Box::pin(calls_end(stores)), briefly, long)?;
+    tokio::try_join!(Box::pin(check_all_calls(stores)), briefly, long)?;
     Ok(())
 }
 
-/// A store with calls of every kind in progress.
-struct Stage {
+/// An open store with a few held locks.
+struct OpenStore {
     store: Store,
     locker: Locker,
     guards: Vec<distlock::Guard>,
 }
 
-impl Stage {
+impl OpenStore {
     async fn open(url: &str) -> Result<Self> {
         let store = distlock::open(url).await?;
         store.ready().await?;
@@ -133,12 +135,13 @@ impl Stage {
         })
     }
 
-    fn guard(&mut self) -> Result<distlock::Guard> {
+    fn take_guard(&mut self) -> Result<distlock::Guard> {
         self.guards.pop().context("a guard is left")
     }
 }
 
-async fn calls_end(stores: [Stage; 2]) -> Result<()> {
+/// Checks every kind of call on one store, and `close` with calls in flight on the other.
+async fn check_all_calls(stores: [OpenStore; 2]) -> Result<()> {
     let [mut calling, mut closing] = stores;
     let locker = &calling.locker;
     let seconds = Duration::from_secs;
@@ -147,31 +150,32 @@ async fn calls_end(stores: [Stage; 2]) -> Result<()> {
     let (wait, token) = (seconds(1), extended.token());
     let calls = async {
         tokio::join!(
-            ends(
+            ends_within(
                 "acquire",
                 wait + seconds(5),
                 locker.lock("a").wait(wait).acquire()
             ),
-            ends(
+            ends_within(
                 "acquire at once",
                 seconds(5),
                 locker.lock("b").wait(Duration::ZERO).acquire()
             ),
-            ends("extend", seconds(20), extended.extend(LONG)),
-            ends("release", seconds(20), released.release()),
-            ends("inspect", seconds(10), locker.inspect("c")),
-            ends("list", seconds(10), locker.list("")),
-            ends(
+            ends_within("extend", seconds(20), extended.extend(LONG)),
+            ends_within("release", seconds(20), released.release()),
+            ends_within("inspect", seconds(10), locker.inspect("c")),
+            ends_within("list", seconds(10), locker.list("")),
+            ends_within(
                 "force_release",
                 seconds(10),
                 locker.force_release("d", token)
             ),
-            ends("health", seconds(10), locker.health()),
+            ends_within("health", seconds(10), locker.health()),
         )
     };
     let close = async {
-        // A dropped guard, a waiting caller, an abandoned one, and one that nobody polls.
-        drop(closing.guard()?);
+        // While it closes, the store has a dropped guard, a waiting caller, an abandoned one, and
+        // one whose future nobody polls.
+        drop(closing.take_guard()?);
         let locker = closing.locker.clone();
         let waits = tokio::spawn(locker.lock("e").wait_forever().acquire());
         let left = tokio::spawn(locker.lock("f").wait_forever().acquire());
@@ -179,17 +183,18 @@ async fn calls_end(stores: [Stage; 2]) -> Result<()> {
         left.abort();
         let mut idle = Box::pin(locker.lock("g").wait_forever().acquire());
         let _ = futures_util::poll!(&mut idle);
-        ends("close", CLOSING, closing.store.close()).await?;
-        ensure!(ends("a waiter", seconds(1), waits).await??.is_err());
-        // A repeated call must end within the same time.
-        ends("close again", CLOSING, closing.store.close()).await?;
+        ends_within("close", CLOSING, closing.store.close()).await?;
+        ensure!(ends_within("a waiter", seconds(1), waits).await??.is_err());
+        // A second `close` must end within the same time.
+        ends_within("close again", CLOSING, closing.store.close()).await?;
         Ok::<_, anyhow::Error>(())
     };
     let (calls, close) = tokio::join!(calls, close);
     close?;
     calls.0?.err().context("it was granted")?;
     calls.1?.err().context("it was granted")?;
-    // A ZooKeeper lease lives as long as the session, so no renewal is needed for a longer one.
+    // On ZooKeeper the lease lasts as long as the session, so a longer lease needs no request and
+    // succeeds.
     drop(calls.2?);
     ensure!(!calls.3?.is_clean(), "it was released");
     for ended in [
@@ -200,13 +205,13 @@ async fn calls_end(stores: [Stage; 2]) -> Result<()> {
     ] {
         ended?;
     }
-    // Guards are held, and calls were abandoned before.
-    drop(calling.guard()?);
-    ends("close after calls", CLOSING, calling.store.close()).await
+    // Now guards are held, and calls were abandoned before.
+    drop(calling.take_guard()?);
+    ends_within("close after calls", CLOSING, calling.store.close()).await
 }
 
-/// The result of a call, which must end within its documented bound.
-async fn ends<T>(what: &str, limit: Duration, call: impl Future<Output = T>) -> Result<T> {
+/// Runs a call and checks that it ends within its documented bound. Answers its result.
+async fn ends_within<T>(what: &str, limit: Duration, call: impl Future<Output = T>) -> Result<T> {
     let begun = SystemClock.now();
     let answer = tokio::time::timeout(limit + Duration::from_secs(60), call).await;
     let took = SystemClock.now().since(begun);

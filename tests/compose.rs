@@ -1,11 +1,11 @@
-//! The services of `docker/compose.yaml`. No container engine starts it here, so the test checks
-//! its text.
+//! Tests of the services in `docker/compose.yaml`. No container engine starts them here, so the
+//! tests check the text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 const COMPOSE: &str = include_str!("../docker/compose.yaml");
 
-/// Each service's lines, with those that it inherits from anchors.
+/// The lines of each service, with those that it inherits from anchors.
 fn services() -> BTreeMap<&'static str, Vec<&'static str>> {
     let whole: Vec<_> = COMPOSE.lines().collect();
     let top = blocks(&whole, "");
@@ -28,7 +28,7 @@ fn services() -> BTreeMap<&'static str, Vec<&'static str>> {
         .collect()
 }
 
-/// The lines below each line that is indented by this and no more.
+/// The lines below each line that has exactly this indentation.
 fn blocks<'a>(lines: &[&'a str], indent: &str) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut blocks = BTreeMap::<_, Vec<_>>::new();
     let mut head = None;
@@ -44,8 +44,8 @@ fn blocks<'a>(lines: &[&'a str], indent: &str) -> BTreeMap<&'a str, Vec<&'a str>
     blocks
 }
 
-/// The one line of a service about a topic.
-fn says<'a>(service: &[&'a str], about: &str) -> &'a str {
+/// The value of the only line of a service that starts with `about`.
+fn value_of<'a>(service: &[&'a str], about: &str) -> &'a str {
     let said: Vec<_> = service
         .iter()
         .filter_map(|line| line.trim().strip_prefix(about))
@@ -54,11 +54,11 @@ fn says<'a>(service: &[&'a str], about: &str) -> &'a str {
     said[0].trim_matches([' ', '"'])
 }
 
-/// The ports of a service on the host.
+/// The ports of a service that the host can reach.
 fn ports(service: &[&str]) -> Vec<u16> {
     let mut ports = Vec::new();
     for line in service {
-        // A service on a network of its own.
+        // These are the ports of a service on a network of its own.
         for published in line.split("127.0.0.1:").skip(1) {
             if let Some((port, inside)) = published.split_once(':')
                 && inside.starts_with(|c: char| c.is_ascii_digit())
@@ -66,7 +66,7 @@ fn ports(service: &[&str]) -> Vec<u16> {
                 ports.extend(port.parse::<u16>());
             }
         }
-        // A service on the host's network.
+        // This is the port of a service on the network of the host.
         if let Some(port) = line.trim().strip_prefix("PORT: ") {
             ports.extend(port.trim_matches('"').parse::<u16>());
         }
@@ -75,7 +75,7 @@ fn ports(service: &[&str]) -> Vec<u16> {
 }
 
 #[test]
-fn a_zookeeper_ensemble_of_three() {
+fn the_three_zookeeper_servers_know_each_other() {
     let services = services();
     let names: Vec<_> = services
         .keys()
@@ -85,19 +85,19 @@ fn a_zookeeper_ensemble_of_three() {
     let (mut ids, mut reached, mut data) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for name in &names {
         let service = &services[*name];
-        let own = says(service, "ZOO_MY_ID:");
+        let own = value_of(service, "ZOO_MY_ID:");
         ids.insert(own);
         reached.extend(ports(service));
         data.insert(service.iter().find(|line| line.ends_with(":/data")));
-        assert!(says(service, "image:").starts_with("zookeeper:"));
-        // The addresses that it looks for, its own among them.
+        assert!(value_of(service, "image:").starts_with("zookeeper:"));
+        // These are the addresses at which the service looks for the ensemble, its own among them.
         let at = service.iter().position(|line| line.contains("ZOO_SERVERS"));
         let list = service[at.expect("has a list") + 1..].iter();
         let listed = list.map_while(|line| line.trim().strip_prefix("server."));
         let listed: String = listed.map(|line| format!("server.{line} ")).collect();
         assert_eq!(listed.matches("server.").count(), 3, "{listed}");
         for other in &names {
-            let id = says(&services[*other], "ZOO_MY_ID:");
+            let id = value_of(&services[*other], "ZOO_MY_ID:");
             assert!(
                 listed.contains(&format!("server.{id}={other}:")),
                 "{name} does not know {other}: {listed}"
@@ -112,7 +112,7 @@ fn a_zookeeper_ensemble_of_three() {
 }
 
 #[test]
-fn a_server_of_every_other_kind() {
+fn there_is_a_server_of_every_other_kind() {
     let services = services();
     for (name, image) in [
         ("redis", "redis:"),
@@ -131,7 +131,7 @@ fn a_server_of_every_other_kind() {
     ] {
         let service = services.get(name);
         let service = service.unwrap_or_else(|| panic!("no {name} in {:?}", services.keys()));
-        // The service's own line, or else an inherited one.
+        // The own line of a service comes before the inherited ones.
         let said = service
             .iter()
             .find_map(|line| line.trim().strip_prefix("image: "))
@@ -140,9 +140,9 @@ fn a_server_of_every_other_kind() {
     }
 }
 
-/// The addresses that the head of the file advises.
+/// The comment at the head of the file advises addresses.
 #[test]
-fn the_addresses_are_those_of_the_services() {
+fn the_advised_addresses_are_those_of_the_services() {
     let mut reached = BTreeMap::new();
     for (name, service) in services() {
         for port in ports(&service) {

@@ -1,4 +1,5 @@
-//! The conformance suite over every embedded store, and over the lock that stands on their records.
+//! Runs the conformance suite on each embedded store, and on the lock that is built on their
+//! records.
 //!
 //! Each case is a test of its own: `cargo nextest run -p distlock-cli --test conformance
 //! sqlite::fencing`.
@@ -12,27 +13,28 @@ use libtest_mimic::Arguments;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments = Arguments::from_args();
-    // The folder lives until the last case has ended.
+    // The folder must exist until the last case has ended.
     let folder = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let subjects = runtime.block_on(subjects(folder.path()))?;
+    let subjects = runtime.block_on(connect_subjects(folder.path()))?;
     Ok(libtest_mimic::run(&arguments, trials(&subjects)).exit_code())
 }
 
-async fn subjects(folder: &Path) -> distlock::Result<Vec<Subject>> {
+/// Connects the suite to each store.
+async fn connect_subjects(folder: &Path) -> distlock::Result<Vec<Subject>> {
     let file = |name: &str| folder.join(name).display().to_string();
     Ok(vec![
-        memory().await?,
-        sqlite(&file("locks.db")).await?,
-        memory_records().await?,
-        sqlite_records(&file("records.db")).await?,
+        memory_subject().await?,
+        sqlite_subject(&file("locks.db")).await?,
+        memory_records_subject().await?,
+        sqlite_records_subject(&file("records.db")).await?,
     ])
 }
 
-/// All clients share one table, as the tasks of one process do.
-async fn memory() -> distlock::Result<Subject> {
+/// All clients share one lock table, as the tasks of one process do.
+async fn memory_subject() -> distlock::Result<Subject> {
     let memory = Memory::new(Arc::new(SystemClock));
     Subject::connect("memory", move || {
         let store = Store::new(memory.lock(), memory.records());
@@ -41,14 +43,16 @@ async fn memory() -> distlock::Result<Subject> {
     .await
 }
 
-async fn sqlite(path: &str) -> distlock::Result<Subject> {
+/// Clients of one SQLite file.
+async fn sqlite_subject(path: &str) -> distlock::Result<Subject> {
     let url = format!("sqlite:{path}");
     let workers = workers(&url);
     let subject = Subject::connect("sqlite", move || distlock::open(url.clone()));
     Ok(subject.await?.with_workers(workers))
 }
 
-async fn memory_records() -> distlock::Result<Subject> {
+/// Locks on the records of the memory store.
+async fn memory_records_subject() -> distlock::Result<Subject> {
     let memory = Memory::new(Arc::new(SystemClock));
     Subject::connect("memory_records", move || {
         let store = Store::new(memory.lock(), memory.records());
@@ -58,13 +62,15 @@ async fn memory_records() -> distlock::Result<Subject> {
     .await
 }
 
-async fn sqlite_records(path: &str) -> distlock::Result<Subject> {
+/// Locks on the records of a SQLite file.
+async fn sqlite_records_subject(path: &str) -> distlock::Result<Subject> {
     let url = format!("kv+sqlite:{path}");
     let workers = workers(&url);
     let subject = Subject::connect("sqlite_records", move || distlock::open(url.clone()));
     Ok(subject.await?.with_workers(workers))
 }
 
+/// How to start worker processes on a store.
 fn workers(url: &str) -> Workers {
     Workers::new(env!("CARGO_BIN_EXE_distlock"), ["conformance-worker"], url)
 }

@@ -1,5 +1,5 @@
-//! The backend outside of this workspace, examples/custom_backend: built and tested as its author
-//! would, in its own workspace.
+//! Tests of the backend outside of this workspace, examples/custom_backend. It is built and tested
+//! as its author would do it, in its own workspace.
 
 use std::{
     collections::BTreeSet,
@@ -8,12 +8,13 @@ use std::{
     process::Command,
 };
 
-fn package() -> PathBuf {
+/// The folder of the example.
+fn package_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/custom_backend")
 }
 
 /// The packages of a lock file that come from a registry, with their versions.
-fn locked(file: &Path) -> BTreeSet<(String, String)> {
+fn locked_packages(file: &Path) -> BTreeSet<(String, String)> {
     let text = fs::read_to_string(file).unwrap();
     let lock: toml::Table = toml::from_str(&text).unwrap();
     let packages = lock["package"].as_array().unwrap().iter();
@@ -26,11 +27,11 @@ fn locked(file: &Path) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// Other versions would be built a second time, and would not be those that are tested here.
+/// Other versions would be built a second time, and would not be the ones that are tested here.
 #[test]
-fn it_is_locked_to_the_versions_of_this_workspace() {
-    let own = locked(&package().join("Cargo.lock"));
-    let ours = locked(&Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock"));
+fn the_custom_backend_is_locked_to_the_versions_of_this_workspace() {
+    let own = locked_packages(&package_folder().join("Cargo.lock"));
+    let ours = locked_packages(&Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock"));
     let other: Vec<_> = own.difference(&ours).collect();
     assert!(
         other.is_empty(),
@@ -39,17 +40,17 @@ fn it_is_locked_to_the_versions_of_this_workspace() {
 }
 
 #[test]
-fn it_passes_the_suite_and_makes_a_tool() {
+fn the_custom_backend_passes_the_suite_and_makes_a_tool() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let mut cargo = Command::new(env::var_os("CARGO").expect("started by cargo"));
     for (name, _) in env::vars_os() {
-        // Settings of the package that runs this test.
+        // Settings of the package that runs this test must not apply to the other one.
         if name.to_string_lossy().starts_with("CARGO_PKG") {
             cargo.env_remove(name);
         }
     }
     let done = cargo
-        .current_dir(package())
+        .current_dir(package_folder())
         .args(["test", "--quiet", "--offline", "--locked"])
         .env("CARGO_TARGET_DIR", target)
         .output()

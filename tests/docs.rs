@@ -1,19 +1,20 @@
-//! The main items of the documentation have an example that a caller can copy, and the versions of
-//! drivers that they name are those in use.
+//! Tests of the documentation: the main items have an example that a caller can copy, and the
+//! versions of drivers that are named are those in use.
 
 use std::{fs, path::Path};
 
-/// The text of a file of this checkout.
-fn text(path: &str) -> String {
+/// Reads a file of this checkout.
+fn read_file(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn manifest(path: &str) -> toml::Table {
-    toml::from_str(&text(path)).unwrap()
+/// Reads a `Cargo.toml`.
+fn read_manifest(path: &str) -> toml::Table {
+    toml::from_str(&read_file(path)).unwrap()
 }
 
-/// The documentation of the item that starts with this line.
+/// The documentation comment of the item whose line starts with `item`.
 fn documentation(source: &str, item: &str) -> String {
     let lines: Vec<_> = source.lines().map(str::trim).collect();
     let found = lines.iter().position(|line| line.starts_with(item));
@@ -27,7 +28,7 @@ fn documentation(source: &str, item: &str) -> String {
     docs.join("\n")
 }
 
-/// The code of the first example that is built.
+/// The code of the first example that is compiled.
 fn example(docs: &str) -> Option<String> {
     let mut lines = docs.lines().map(str::trim);
     while let Some(fence) = lines.find(|line| line.starts_with("```")) {
@@ -40,7 +41,7 @@ fn example(docs: &str) -> Option<String> {
 }
 
 #[test]
-fn what_callers_meet_first_has_an_example_that_they_can_copy() {
+fn the_main_items_have_an_example_that_callers_can_copy() {
     for (file, item) in [
         ("crates/core/src/client/builder.rs", "pub async fn run<"),
         (
@@ -67,18 +68,18 @@ fn what_callers_meet_first_has_an_example_that_they_can_copy() {
             "pub use distlock_zookeeper::fence as zookeeper;",
         ),
     ] {
-        let example = example(&documentation(&text(file), item));
+        let example = example(&documentation(&read_file(file), item));
         let example = example.unwrap_or_else(|| panic!("{item}: no example"));
         assert!(example.contains("distlock::"), "{item}: {example}");
-        // The packages behind the library are not a caller's dependencies.
+        // The packages behind the library are no dependencies of a caller.
         assert!(!example.contains("distlock_"), "{item}: {example}");
     }
 }
 
 #[test]
-fn the_drivers_of_the_fence_helpers_are_named_as_they_are_used() {
-    let page = text("src/fence.rs");
-    let root = manifest("Cargo.toml");
+fn the_page_names_the_drivers_of_the_fence_helpers_with_their_versions() {
+    let page = read_file("src/fence.rs");
+    let root = read_manifest("Cargo.toml");
     let mut helpers = Vec::new();
     for row in page.lines().filter(|row| row.starts_with("//! | [`")) {
         let [_, helper, _, line, _] = row.split('`').collect::<Vec<_>>()[..] else {
@@ -94,9 +95,9 @@ fn the_drivers_of_the_fence_helpers_are_named_as_they_are_used() {
             used.get("default-features"),
             "{row}"
         );
-        // The feature of a backend brings the helper with all that the helper needs.
+        // The feature of a backend must bring all features that its helper needs.
         let folder = if driver == "sqlx" { "sql" } else { helper };
-        let backend = manifest(&format!("backends/{folder}/Cargo.toml"));
+        let backend = read_manifest(&format!("backends/{folder}/Cargo.toml"));
         let brought = backend["features"].get(helper);
         for feature in told["features"].as_array().unwrap() {
             let by_backend = format!("{driver}/{}", feature.as_str().unwrap());

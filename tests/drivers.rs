@@ -1,4 +1,4 @@
-//! The table of drivers and the documents that show it say the same.
+//! Tests that the table of drivers and the documents that show it agree.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -17,7 +17,7 @@ fn cells(line: &str) -> Option<Vec<&str>> {
     Some(row.split('|').map(str::trim).collect())
 }
 
-/// The words of a text that stand between back-quotes.
+/// The words of a text that are between backquotes.
 fn quoted(text: &str) -> BTreeSet<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
@@ -47,7 +47,7 @@ fn each_option_stands_in_the_documentation_of_its_backend_with_its_help_and_defa
             .filter(|cells| cells.len() == 3)
             .collect();
         for option in driver.options() {
-            // The option of every backend stands in a section of its own.
+            // The option that every backend has is documented in a section of its own.
             if option.name == "connect_timeout" {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Locks of real processes that are stopped, killed, blocked or in each other's way. They run over
+//! Tests of locks whose processes are stopped, killed, blocked or delayed by each other. They use
 //! SQLite, the store that processes of one host share.
 
 use std::{
@@ -20,16 +20,16 @@ use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
 const TTL: Duration = Duration::from_millis(1000);
-/// Slack on top of a promised bound, for a machine that is busy with other tests.
+/// The slack for a promised bound on a machine that is busy with other tests.
 const SLACK: Duration = Duration::from_secs(2);
 const NAME: &str = "order:42";
 
 /// A store in a folder of its own.
-struct Scene {
+struct TestStore {
     folder: TempDir,
 }
 
-impl Scene {
+impl TestStore {
     fn new() -> Result<Self> {
         Ok(Self {
             folder: tempfile::tempdir()?,
@@ -44,15 +44,16 @@ impl Scene {
         format!("sqlite:{}", self.file().display())
     }
 
-    /// A client in this process.
-    async fn store(&self) -> Result<Store> {
+    /// Opens a client in this process.
+    async fn open_client(&self) -> Result<Store> {
         let store = distlock::open(self.url()).await?;
         store.ready().await?;
         Ok(store)
     }
 
-    /// A client in a process of its own, which dies with this test even if it is stopped then.
-    async fn worker(&self) -> Result<(Worker, Watchdog)> {
+    /// Starts a client in a process of its own. The process dies with this test, even if it is
+    /// stopped at that time.
+    async fn start_worker(&self) -> Result<(Worker, Watchdog)> {
         let tool = env!("CARGO_BIN_EXE_distlock");
         let workers = Workers::new(tool, ["conformance-worker"], self.url());
         let worker = Worker::start(&workers).await?;
@@ -60,8 +61,8 @@ impl Scene {
         Ok((worker, watchdog))
     }
 
-    /// A connection without the library.
-    async fn intruder(&self) -> Result<SqliteConnection> {
+    /// Opens a connection without the library.
+    async fn connect_directly(&self) -> Result<SqliteConnection> {
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.file());
         Ok(SqliteConnection::connect_with(&options).await?)
     }
@@ -75,34 +76,34 @@ async fn sleep(time: Duration) {
     SystemClock.sleep(time).await;
 }
 
-fn send(worker: &Worker, which: Signal) -> Result<()> {
+fn send_signal(worker: &Worker, which: Signal) -> Result<()> {
     signal(worker.id().context("the worker has ended")?, which)
 }
 
-async fn attempt(locker: &Locker) -> Result<Option<Guard>> {
+async fn try_acquire(locker: &Locker) -> Result<Option<Guard>> {
     Ok(match locker.lock(NAME).ttl(TTL).try_acquire().await? {
         Attempt::Acquired(guard) => Some(guard),
         Attempt::Busy(_) => None,
     })
 }
 
-async fn take_within(locker: &Locker, wait: Duration) -> Result<Guard> {
+async fn acquire_within(locker: &Locker, wait: Duration) -> Result<Guard> {
     Ok(locker.lock(NAME).ttl(TTL).wait(wait).acquire().await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopped_holder_knows_of_its_loss_when_it_goes_on() -> Result<()> {
-    let scene = Scene::new()?;
-    let store = scene.store().await?;
-    let (mut holder, _watchdog) = scene.worker().await?;
+async fn a_stopped_holder_knows_of_its_loss_when_it_goes_on() -> Result<()> {
+    let test_store = TestStore::new()?;
+    let store = test_store.open_client().await?;
+    let (mut holder, _watchdog) = test_store.start_worker().await?;
     let held = holder.acquire(NAME, TTL, Duration::ZERO).await?;
-    send(&holder, Signal::STOP)?;
-    // The command is sent while the process is stopped, so the process reads it first when it goes
+    send_signal(&holder, Signal::STOP)?;
+    // The command is sent while the process is stopped, so the process reads it as soon as it goes
     // on.
     holder.send(&Command::State).await?;
-    let next = take_within(&store.locker(), TTL + SLACK).await?;
+    let next = acquire_within(&store.locker(), TTL + SLACK).await?;
     ensure!(next.token().get() > held.token, "tokens rise");
-    send(&holder, Signal::CONT)?;
+    send_signal(&holder, Signal::CONT)?;
     let Reply::State {
         valid,
         lost,
@@ -131,20 +132,20 @@ async fn stopped_holder_knows_of_its_loss_when_it_goes_on() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_holder_frees_within_its_ttl() -> Result<()> {
-    let scene = Scene::new()?;
-    let store = scene.store().await?;
-    let (mut holder, _watchdog) = scene.worker().await?;
+async fn the_lock_of_a_killed_holder_is_free_within_its_ttl() -> Result<()> {
+    let test_store = TestStore::new()?;
+    let store = test_store.open_client().await?;
+    let (mut holder, _watchdog) = test_store.start_worker().await?;
     let held = holder.acquire(NAME, TTL, Duration::ZERO).await?;
-    // Long enough for a renewal.
+    // This is long enough for a renewal.
     sleep(TTL).await;
     holder.kill().await?;
     let killed = now();
     ensure!(
-        attempt(&store.locker()).await?.is_none(),
+        try_acquire(&store.locker()).await?.is_none(),
         "free at once, although nobody released it"
     );
-    let next = take_within(&store.locker(), TTL + SLACK).await?;
+    let next = acquire_within(&store.locker(), TTL + SLACK).await?;
     ensure!(
         now().since(killed) < TTL + SLACK,
         "free only after {:?}",
@@ -156,18 +157,19 @@ async fn killed_holder_frees_within_its_ttl() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn blocked_runtime_keeps_its_lock() -> Result<()> {
-    let scene = Scene::new()?;
-    let store = scene.store().await?;
-    let (mut holder, _watchdog) = scene.worker().await?;
+async fn a_blocked_runtime_keeps_its_lock() -> Result<()> {
+    let test_store = TestStore::new()?;
+    let store = test_store.open_client().await?;
+    let (mut holder, _watchdog) = test_store.start_worker().await?;
     holder.acquire(NAME, TTL, Duration::ZERO).await?;
-    // The only thread of that process's runtime sleeps; renewals run on another thread.
+    // The command blocks the only thread of the runtime of that process. Renewals run on another
+    // thread.
     holder.send(&Command::Block { time: 2 * TTL }).await?;
     holder.send(&Command::State).await?;
     let end = now() + 2 * TTL;
     while now() < end {
         ensure!(
-            attempt(&store.locker()).await?.is_none(),
+            try_acquire(&store.locker()).await?.is_none(),
             "granted while its holder was blocked"
         );
         sleep(Duration::from_millis(20)).await;
@@ -188,15 +190,15 @@ async fn blocked_runtime_keeps_its_lock() -> Result<()> {
         "the release"
     );
     ensure!(
-        attempt(&store.locker()).await?.is_some(),
+        try_acquire(&store.locker()).await?.is_some(),
         "free after the release"
     );
     Ok(())
 }
 
 #[test]
-fn dropped_runtime_keeps_its_lock() -> Result<()> {
-    let scene = Scene::new()?;
+fn a_lock_outlives_the_runtime_that_took_it() -> Result<()> {
+    let test_store = TestStore::new()?;
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -204,24 +206,24 @@ fn dropped_runtime_keeps_its_lock() -> Result<()> {
     };
     let first = runtime()?;
     let (store, guard) = first.block_on(async {
-        let store = scene.store().await?;
-        let guard = take_within(&store.locker(), Duration::ZERO).await?;
+        let store = test_store.open_client().await?;
+        let guard = acquire_within(&store.locker(), Duration::ZERO).await?;
         anyhow::Ok((store, guard))
     })?;
     drop(first);
     runtime()?.block_on(async {
-        let other = scene.store().await?;
+        let other = test_store.open_client().await?;
         let end = now() + 2 * TTL;
         while now() < end {
             ensure!(
-                attempt(&other.locker()).await?.is_none(),
+                try_acquire(&other.locker()).await?.is_none(),
                 "granted while it was held"
             );
             ensure!(guard.is_valid(), "lost with the runtime");
             sleep(Duration::from_millis(20)).await;
         }
         drop(guard);
-        let next = take_within(&other.locker(), SLACK).await?;
+        let next = acquire_within(&other.locker(), SLACK).await?;
         ensure!(next.release().await.is_clean(), "the next holder's release");
         drop(store);
         Ok(())
@@ -229,20 +231,20 @@ fn dropped_runtime_keeps_its_lock() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deleted_row_is_told_as_removed() -> Result<()> {
-    let scene = Scene::new()?;
-    let store = scene.store().await?;
-    let guard = take_within(&store.locker(), Duration::ZERO).await?;
+async fn the_loss_by_a_deleted_row_has_the_reason_removed() -> Result<()> {
+    let test_store = TestStore::new()?;
+    let store = test_store.open_client().await?;
+    let guard = acquire_within(&store.locker(), Duration::ZERO).await?;
     let deadline = now() + guard.remaining();
-    let mut intruder = scene.intruder().await?;
+    let mut direct = test_store.connect_directly().await?;
     let deleted = sqlx::query("DELETE FROM distributed_lock WHERE lock_name = ?")
         .bind(NAME)
-        .execute(&mut intruder)
+        .execute(&mut direct)
         .await?;
     ensure!(deleted.rows_affected() == 1, "the row was there");
     let reason = tokio::time::timeout(TTL + SLACK, guard.lost()).await?;
     ensure!(reason == LossReason::Removed, "told {reason:?}");
-    // A renewal that was in flight when the row was deleted may have raised the deadline once.
+    // A renewal that was in flight when the row was deleted may have moved the deadline once.
     ensure!(
         now() < deadline + TTL + SLACK,
         "told only after {:?}",
@@ -252,29 +254,30 @@ async fn deleted_row_is_told_as_removed() -> Result<()> {
         Released::AlreadyLost(LossReason::Removed) => {}
         other => anyhow::bail!("the release of a removed lock: {other:?}"),
     }
-    ensure!(attempt(&store.locker()).await?.is_some(), "free again");
+    ensure!(try_acquire(&store.locker()).await?.is_some(), "free again");
     Ok(())
 }
 
-/// A process that was stopped inside a write transaction does this: nobody can write until it goes
-/// on.
+/// A process that is stopped inside a write transaction has this effect: nobody can write until it
+/// goes on.
 #[tokio::test(flavor = "multi_thread")]
-async fn stuck_writer_never_makes_two_holders() -> Result<()> {
-    let scene = Scene::new()?;
-    let (one, two) = (scene.store().await?, scene.store().await?);
-    let guard = take_within(&one.locker(), Duration::ZERO).await?;
-    let mut intruder = scene.intruder().await?;
-    sqlx::query("BEGIN IMMEDIATE")
-        .execute(&mut intruder)
-        .await?;
+async fn a_stopped_writer_never_gives_two_holders() -> Result<()> {
+    let test_store = TestStore::new()?;
+    let (one, two) = (
+        test_store.open_client().await?,
+        test_store.open_client().await?,
+    );
+    let guard = acquire_within(&one.locker(), Duration::ZERO).await?;
+    let mut direct = test_store.connect_directly().await?;
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut direct).await?;
     sqlx::query("UPDATE distributed_meta SET created_at = created_at")
-        .execute(&mut intruder)
+        .execute(&mut direct)
         .await?;
     let stuck = now();
     let mut refusals = Vec::new();
     while now().since(stuck) < 4 * TTL {
         let asked = now();
-        match attempt(&two.locker()).await {
+        match try_acquire(&two.locker()).await {
             Ok(Some(_)) => anyhow::bail!("granted although nothing can be written"),
             Ok(None) => {}
             Err(error) => refusals.push(error.downcast::<distlock::Error>()?),
@@ -283,7 +286,7 @@ async fn stuck_writer_never_makes_two_holders() -> Result<()> {
         ensure!(took < Duration::from_secs(8), "one attempt took {took:?}");
         sleep(Duration::from_millis(50)).await;
     }
-    // Its renewals could not be written, so the holder has given up, and knows why.
+    // The renewals of the holder could not be written, so it has given up, and knows the reason.
     let reason = tokio::time::timeout(SLACK, guard.lost()).await?;
     ensure!(reason == LossReason::Unreachable, "told {reason:?}");
     ensure!(
@@ -301,8 +304,8 @@ async fn stuck_writer_never_makes_two_holders() -> Result<()> {
         );
         ensure!(error.is_retryable(), "not to be tried again: {error:?}");
     }
-    sqlx::query("COMMIT").execute(&mut intruder).await?;
-    let next = take_within(&two.locker(), TTL + 2 * SLACK).await?;
+    sqlx::query("COMMIT").execute(&mut direct).await?;
+    let next = acquire_within(&two.locker(), TTL + 2 * SLACK).await?;
     ensure!(next.token() > guard.token(), "tokens rise");
     ensure!(next.release().await.is_clean(), "the next holder's release");
     ensure!(
@@ -312,19 +315,19 @@ async fn stuck_writer_never_makes_two_holders() -> Result<()> {
     Ok(())
 }
 
-/// A writer that is killed in the middle leaves neither a lock nor a locked file.
+/// A writer that is killed in the middle of a write leaves neither a held lock nor a locked file.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_writers_leave_the_file_usable() -> Result<()> {
-    let scene = Scene::new()?;
-    let store = scene.store().await?;
-    let seed = seed();
+    let test_store = TestStore::new()?;
+    let store = test_store.open_client().await?;
+    let seed = read_seed();
     let mut random = fastrand::Rng::with_seed(seed);
     for round in 0..6 {
-        let (mut worker, _watchdog) = scene.worker().await?;
-        worker.send(&cycles(Duration::ZERO, 10_000)).await?;
+        let (mut worker, _watchdog) = test_store.start_worker().await?;
+        worker.send(&cycles_command(Duration::ZERO, 10_000)).await?;
         sleep(Duration::from_millis(random.u64(20..250))).await;
         worker.kill().await?;
-        let next = take_within(&store.locker(), TTL + SLACK)
+        let next = acquire_within(&store.locker(), TTL + SLACK)
             .await
             .with_context(|| format!("seed {seed}, round {round}"))?;
         ensure!(
@@ -332,28 +335,30 @@ async fn killed_writers_leave_the_file_usable() -> Result<()> {
             "seed {seed}, round {round}: the next holder's release"
         );
     }
-    check_integrity(&scene.file()).await
+    check_integrity(&test_store.file()).await
 }
 
-/// Workers take and release one lock while some of them are stopped and go on, for shorter and
-/// longer than a lease.
+/// Workers take and release one lock. Meanwhile some of them are stopped for less and for more than
+/// a lease, and go on.
 #[tokio::test(flavor = "multi_thread")]
-async fn storm_of_stops_never_makes_two_holders() -> Result<()> {
-    let scene = Scene::new()?;
-    let seed = seed();
+async fn many_stopped_workers_never_give_two_holders() -> Result<()> {
+    let test_store = TestStore::new()?;
+    let seed = read_seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut workers = Vec::new();
     for _ in 0..4 {
-        workers.push(scene.worker().await?);
+        workers.push(test_store.start_worker().await?);
     }
     for (worker, _) in &mut workers {
-        worker.send(&cycles(Duration::from_millis(15), 120)).await?;
+        worker
+            .send(&cycles_command(Duration::from_millis(15), 120))
+            .await?;
     }
     for _ in 0..12 {
         let (victim, _) = &workers[random.usize(0..workers.len())];
-        send(victim, Signal::STOP)?;
+        send_signal(victim, Signal::STOP)?;
         sleep(TTL.mul_f64(random.f64() * 1.8)).await;
-        send(victim, Signal::CONT)?;
+        send_signal(victim, Signal::CONT)?;
         sleep(Duration::from_millis(random.u64(0..150))).await;
     }
     let history = History::new();
@@ -377,10 +382,10 @@ async fn storm_of_stops_never_makes_two_holders() -> Result<()> {
     history
         .check()
         .map_err(|problem| anyhow::anyhow!("seed {seed}: {problem}"))?;
-    check_integrity(&scene.file()).await
+    check_integrity(&test_store.file()).await
 }
 
-fn cycles(hold: Duration, count: u32) -> Command {
+fn cycles_command(hold: Duration, count: u32) -> Command {
     Command::Cycles {
         ask: Ask {
             name: NAME.into(),
@@ -394,8 +399,9 @@ fn cycles(hold: Duration, count: u32) -> Command {
     }
 }
 
-/// The seed from `FAULTS_SEED`, to repeat a run; otherwise random. Every failure prints it.
-fn seed() -> u64 {
+/// Reads the seed from `FAULTS_SEED`, which repeats a run, or chooses a random one. Each failure
+/// prints it.
+fn read_seed() -> u64 {
     std::env::var("FAULTS_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())

@@ -1,6 +1,6 @@
-//! A waiter survives an outage of its store: through the library and through `distlock run`, on
-//! every store, with a store that is cut off or frozen, for a short time and a long one. Afterwards
-//! no waiter's entry is left in the store's queue.
+//! Tests that a waiter survives an outage of its store: in the library and in `distlock run`, on
+//! each store, with a store that is cut off or frozen, for a short and for a long time. Afterwards
+//! the queue of the store has no entry of a waiter left.
 
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
@@ -24,9 +24,9 @@ use tokio::{
 
 /// The lengths of outages.
 const OUTAGES: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(8)];
-/// How long the waiter of the library waits.
+/// The time for which the waiter of the library waits.
 const WAIT: Duration = Duration::from_secs(60);
-/// The deadline of every step that has no reason to take long, on a machine that is busy with other
+/// The deadline of each step that has no reason to take long, on a machine that is busy with other
 /// tests.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -39,21 +39,21 @@ enum Outage {
 }
 
 /// A server that keeps a queue of waiters.
-trait KeepsLine {
+trait KeepsQueue {
     /// Kills the server, and starts it again with its data.
     fn restart(&mut self) -> Result<()>;
 
     /// The number of entries in all queues.
-    fn places(&self) -> Result<usize>;
+    fn count_entries(&self) -> Result<usize>;
 }
 
-impl KeepsLine for RedisServer {
+impl KeepsQueue for RedisServer {
     fn restart(&mut self) -> Result<()> {
         Self::restart(self)
     }
 
-    fn places(&self) -> Result<usize> {
-        // The key of a dead waiter stays for a minute.
+    fn count_entries(&self) -> Result<usize> {
+        // The key of a dead waiter stays for at most a minute.
         for key in self.command(&["KEYS", "*:p:*"])?.lines() {
             let left: i64 = self.command(&["PTTL", key])?.parse()?;
             ensure!(left <= 60_000 && left != -1, "{key} stays for {left} ms");
@@ -65,72 +65,73 @@ impl KeepsLine for RedisServer {
     }
 }
 
-impl KeepsLine for PostgresServer {
+impl KeepsQueue for PostgresServer {
     fn restart(&mut self) -> Result<()> {
         Self::restart(self)
     }
 
-    fn places(&self) -> Result<usize> {
-        Ok(self.sql(COUNT_PLACES)?.trim().parse()?)
+    fn count_entries(&self) -> Result<usize> {
+        Ok(self.sql(COUNT_ENTRIES)?.trim().parse()?)
     }
 }
 
-impl KeepsLine for MySqlServer {
+impl KeepsQueue for MySqlServer {
     fn restart(&mut self) -> Result<()> {
         Self::restart(self)
     }
 
-    fn places(&self) -> Result<usize> {
-        Ok(self.sql(COUNT_PLACES)?.trim().parse()?)
+    fn count_entries(&self) -> Result<usize> {
+        Ok(self.sql(COUNT_ENTRIES)?.trim().parse()?)
     }
 }
 
-const COUNT_PLACES: &str = "SELECT COUNT(*) FROM distributed_line";
+const COUNT_ENTRIES: &str = "SELECT COUNT(*) FROM distributed_line";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis() -> Result<()> {
+async fn waiters_survive_outages_on_redis() -> Result<()> {
     let mut server = RedisServer::start()?;
-    survived(server.address(), |address| server.url_at(address)).await?;
+    check_outages(server.address(), |address| server.url_at(address)).await?;
     let url = server.url();
-    no_place_stays(&mut server, &url).await
+    check_no_entry_stays(&mut server, &url).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn postgres() -> Result<()> {
+async fn waiters_survive_outages_on_postgres() -> Result<()> {
     let mut server = PostgresServer::start()?;
-    survived(server.address(), |address| server.url_at(address)).await?;
+    check_outages(server.address(), |address| server.url_at(address)).await?;
     let url = server.url();
-    no_place_stays(&mut server, &url).await
+    check_no_entry_stays(&mut server, &url).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mariadb() -> Result<()> {
-    mysql_like(Product::MariaDb).await
+async fn waiters_survive_outages_on_mariadb() -> Result<()> {
+    check_mysql_product(Product::MariaDb).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mysql() -> Result<()> {
-    mysql_like(Product::MySql).await
+async fn waiters_survive_outages_on_mysql() -> Result<()> {
+    check_mysql_product(Product::MySql).await
 }
 
-async fn mysql_like(product: Product) -> Result<()> {
+/// Checks MySQL or MariaDB.
+async fn check_mysql_product(product: Product) -> Result<()> {
     let mut server = MySqlServer::start(product)?;
-    survived(server.address(), |address| server.url_at(address)).await?;
+    check_outages(server.address(), |address| server.url_at(address)).await?;
     let url = server.url();
-    no_place_stays(&mut server, &url).await
+    check_no_entry_stays(&mut server, &url).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn zookeeper() -> Result<()> {
+async fn waiters_survive_outages_on_zookeeper() -> Result<()> {
     let server = ZooKeeper::start()?;
     let url = |address| format!("zookeeper://{}/distlock", server.reached_at(&[address]));
-    survived(server.address(0), url).await
+    check_outages(server.address(0), url).await
 }
 
-/// Another process has begun to write, is stopped, and goes on after a while. The lease ends
-/// meanwhile.
+/// Another process begins a write transaction, is stopped, and goes on after a while. The lease
+/// expires meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn sqlite() -> Result<()> {
+async fn waiters_survive_outages_on_sqlite() -> Result<()> {
     for outage in OUTAGES {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("locks.db");
@@ -147,21 +148,21 @@ async fn sqlite() -> Result<()> {
         }
         SystemClock.sleep(outage).await;
         sqlx::raw_sql("ROLLBACK").execute(&mut writer).await?;
-        waiters.all_get_it("writer stopped", outage).await?;
+        waiters.assert_all_acquire("writer stopped", outage).await?;
     }
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("locks.db");
-    dead_waiters(&format!("sqlite:{}", file.display())).await?;
+    check_dead_waiters(&format!("sqlite:{}", file.display())).await?;
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file);
     let mut reader = SqliteConnection::connect_with(&options).await?;
-    let count = sqlx::query_scalar(COUNT_PLACES);
+    let count = sqlx::query_scalar(COUNT_ENTRIES);
     let left: i64 = count.fetch_one(&mut reader).await?;
-    ensure!(left == 0, "{left} places are left");
+    ensure!(left == 0, "{left} count_entries are left");
     Ok(())
 }
 
-/// All outages of one server, side by side, each behind a proxy of its own.
-async fn survived(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Result<()> {
+/// Checks all outages of one server at the same time, each behind a proxy of its own.
+async fn check_outages(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Result<()> {
     let mut cells = Vec::new();
     for kind in [Outage::Refused, Outage::Frozen] {
         for outage in OUTAGES {
@@ -169,7 +170,7 @@ async fn survived(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Res
             let (direct, cut_off) = (url(server), url(proxy.address()));
             cells.push(async move {
                 let mut waiters = Waiters::start(&direct, &cut_off, WAIT, Renew::Auto).await?;
-                // A port without a server.
+                // This port has no server.
                 let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
                 match kind {
                     Outage::Refused => proxy.redirect(nowhere),
@@ -184,48 +185,52 @@ async fn survived(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Res
                     Outage::Refused => proxy.redirect(server),
                     Outage::Frozen => proxy.pass(),
                 }
-                waiters.all_get_it(&format!("{kind:?}"), outage).await
+                waiters
+                    .assert_all_acquire(&format!("{kind:?}"), outage)
+                    .await
             });
         }
     }
     let direct = url(server);
     tokio::try_join!(
         futures_util::future::try_join_all(cells),
-        dead_waiters(&direct)
+        check_dead_waiters(&direct)
     )?;
     Ok(())
 }
 
-/// No entry is left of waiters that lived through outages, were killed or stopped; nor of those
-/// that waited while the server was killed and started again.
-async fn no_place_stays(server: &mut impl KeepsLine, url: &str) -> Result<()> {
-    places(server, 0).await?;
+/// Checks that no entry is left of waiters that survived outages, were killed or stopped, or waited
+/// while the server was restarted.
+async fn check_no_entry_stays(server: &mut impl KeepsQueue, url: &str) -> Result<()> {
+    wait_for_entries(server, 0).await?;
     let mut waiters = Waiters::start(url, url, WAIT, Renew::Auto).await?;
-    places(server, 2).await?;
+    wait_for_entries(server, 2).await?;
     server.restart()?;
     waiters.release_held().await?;
-    waiters.all_get_it("restarted", Duration::ZERO).await?;
-    places(server, 0).await
+    waiters
+        .assert_all_acquire("restarted", Duration::ZERO)
+        .await?;
+    wait_for_entries(server, 0).await
 }
 
-/// Waits until the server keeps this many entries.
-async fn places(server: &impl KeepsLine, wanted: usize) -> Result<()> {
-    let what = format!("{wanted} places in lines");
+/// Waits until the server has this many entries.
+async fn wait_for_entries(server: &impl KeepsQueue, wanted: usize) -> Result<()> {
+    let what = format!("{wanted} count_entries in lines");
     eventually_async(&what, SOON, || async {
-        (server.places().ok()? == wanted).then_some(())
+        (server.count_entries().ok()? == wanted).then_some(())
     })
     .await
 }
 
-/// Of three processes that wait, the first is killed and the second stopped: the third gets the
-/// lock as soon as their entries have expired.
-async fn dead_waiters(url: &str) -> Result<()> {
+/// Checks three waiting processes, of which the first is killed and the second is stopped: the
+/// third gets the lock as soon as their entries have expired.
+async fn check_dead_waiters(url: &str) -> Result<()> {
     let name = format!("line-{:x}", fastrand::u64(..));
     let holding = distlock::open(url).await?.locker();
     let held = holding.lock(&name).ttl(WAIT).acquire().await?;
     let mut waiting = Vec::new();
     for _ in 0..3 {
-        waiting.push(run_waiting(url, &name).await?);
+        waiting.push(start_waiting_run(url, &name).await?);
     }
     waiting[0].kill().await?;
     let second = waiting[1].id().context("it runs")?;
@@ -248,11 +253,12 @@ async fn dead_waiters(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The tool, waiting for a lock.
-async fn run_waiting(url: &str, name: &str) -> Result<tokio::process::Child> {
+/// Starts `distlock run`, and waits until it waits for the lock.
+async fn start_waiting_run(url: &str, name: &str) -> Result<tokio::process::Child> {
     let mut run = Command::new(env!("CARGO_BIN_EXE_distlock"))
         .args(["run", name, "--", "echo", "held"])
-        // The URL holds a password, and a process list shows arguments to everybody.
+        // The URL holds a password, and every user can read arguments, so it is passed as a
+        // variable.
         .env("DISTLOCK_BACKEND", url)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -262,12 +268,12 @@ async fn run_waiting(url: &str, name: &str) -> Result<tokio::process::Child> {
     let line = timeout(SOON, told.next_line()).await??;
     let line = line.context("it says that it waits")?;
     ensure!(line.contains("waiting for"), "{line}");
-    // Later output must not fill the pipe.
+    // The output is read to its end, so that it never fills the pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = told.next_line().await {} });
     Ok(run)
 }
 
-/// A waiter of the library and one of the tool, for locks that are held until the outage.
+/// A waiter of the library and one of the tool. Their locks are held until the outage.
 struct Waiters {
     held: Vec<Guard>,
     store: Store,
@@ -276,7 +282,7 @@ struct Waiters {
 }
 
 impl Waiters {
-    /// The lock is held through one URL, and the waiters use the other.
+    /// Takes the locks through one URL, and starts the waiters on the other.
     async fn start(direct: &str, waited: &str, lease: Duration, renew: Renew) -> Result<Self> {
         let names = [(); 2].map(|()| format!("outage-{:x}", fastrand::u64(..)));
         let holding = distlock::open(direct).await?.locker();
@@ -287,7 +293,7 @@ impl Waiters {
         let store = distlock::open(waited).await?;
         store.ready().await?;
         let waiting = tokio::spawn(store.locker().lock(&names[0]).wait(WAIT).acquire());
-        let run = run_waiting(waited, &names[1]).await?;
+        let run = start_waiting_run(waited, &names[1]).await?;
         Ok(Self {
             held,
             store,
@@ -303,8 +309,8 @@ impl Waiters {
         Ok(())
     }
 
-    /// Both get their lock after the store is back.
-    async fn all_get_it(self, kind: &str, outage: Duration) -> Result<()> {
+    /// Checks that both waiters get their lock after the store is back.
+    async fn assert_all_acquire(self, kind: &str, outage: Duration) -> Result<()> {
         let back = SystemClock.now();
         let what = format!("{kind} for {outage:?}");
         let guard = timeout(SOON, self.waiting).await;

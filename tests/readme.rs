@@ -1,5 +1,5 @@
-//! The README's first program, built and run as a reader would: in a new project with the lines
-//! that the README gives.
+//! Builds and runs the first program of the README as a reader would: in a new project, with the
+//! lines that the README gives.
 
 use std::{
     env, fs,
@@ -9,7 +9,7 @@ use std::{
 
 const README: &str = include_str!("../README.md");
 
-/// A code block of this language; the first one is 0.
+/// A code block of this language. The first one has the number 0.
 fn block(language: &str, number: usize) -> &'static str {
     let fence = format!("```{language}\n");
     let rest = README.split(&fence).nth(number + 1);
@@ -17,7 +17,7 @@ fn block(language: &str, number: usize) -> &'static str {
     block
 }
 
-/// The lines for `Cargo.toml`, with this checkout in place of the reader's.
+/// The lines for `Cargo.toml`, with the path of this checkout.
 fn dependencies(checkout: &Path) -> String {
     let lines = block("toml", 0);
     let path = "path = \"../distlock\"";
@@ -30,7 +30,7 @@ fn dependencies(checkout: &Path) -> String {
 
 fn cargo(project: &Path) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").expect("started by cargo"));
-    // Settings of the build that runs this test do not apply to the reader's.
+    // Settings of the build that runs this test must not apply to the reader's project.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_PKG") || name == "RUSTFLAGS" || name == "CARGO_BUILD_TARGET" {
@@ -41,14 +41,15 @@ fn cargo(project: &Path) -> Command {
     cargo
 }
 
-/// The folder into which this test was built: the reader's program is kept there for the next run.
+/// The target folder of this build. The program of the reader is built there, so that the next run
+/// is fast.
 fn target() -> PathBuf {
     let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
     temporary.parent().unwrap().to_owned()
 }
 
-/// A profile that builds fast, except for SQLite itself: its C code takes longest and, built as the
-/// workspace builds it, is there already.
+/// A profile that builds fast. SQLite itself keeps the settings of the workspace: its C code takes
+/// longest, and has been built with them already.
 const PROFILE: &str = "
 [profile.dev]
 debug = false
@@ -56,19 +57,20 @@ debug = false
 opt-level = 1
 ";
 
-/// Runs a program in a new project. A warning fails the test: it would be the reader's first
-/// impression.
+/// Runs a program in a new project. A warning fails the test, because it would be the first
+/// impression of a reader.
 fn run(program: &str) -> Output {
     let dependencies = dependencies(Path::new(env!("CARGO_MANIFEST_DIR")));
     let project = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(project.path().join(name), text).unwrap();
     fs::create_dir(project.path().join("src")).unwrap();
     write("src/main.rs", &format!("#![deny(warnings)]\n{program}"));
-    // The project is as `cargo new` makes it, on its own below the folder for temporary files.
+    // The project looks like one of `cargo new`. It is a workspace of its own, because it lies in a
+    // folder for temporary files.
     let head = "[workspace]\n\n[package]\nname = \"readme\"\nversion = \"0.1.0\"\n\
                 edition = \"2024\"\n\n[dependencies]\n";
     write("Cargo.toml", &format!("{head}{dependencies}{PROFILE}"));
-    // The versions that are tested and at hand.
+    // With this lock file the tested versions are used, which are available offline.
     write("Cargo.lock", include_str!("../Cargo.lock"));
     cargo(project.path())
         .args(["run", "--quiet", "--offline"])
@@ -78,7 +80,7 @@ fn run(program: &str) -> Output {
 }
 
 #[test]
-fn the_first_program_runs_as_printed() {
+fn the_first_two_programs_run_as_printed() {
     let done = run(block("rust", 0));
     let (said, told) = (
         String::from_utf8_lossy(&done.stdout),
@@ -90,7 +92,7 @@ fn the_first_program_runs_as_printed() {
         "{said}{told}"
     );
 
-    // The lines after this one stand where the reader's own work is.
+    // In the second program, the lines after this one are replaced: there the reader does the work.
     let (head, rest) = block("rust", 0).split_once("    let guard").unwrap();
     let (_, tail) = rest.split_once("await);\n").unwrap();
     let head = head.replace("use std::time::Duration;\n", "");

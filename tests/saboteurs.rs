@@ -1,5 +1,5 @@
-//! The conformance suite must find broken promises: each of these backends breaks one, and a case
-//! must notice.
+//! Tests that the conformance suite finds broken promises. Each backend here breaks one promise,
+//! and a case must notice that.
 
 use std::{
     sync::Arc,
@@ -18,7 +18,7 @@ use distlock_conformance::{
 };
 use distlock_memory::Memory;
 
-/// The one fault of a backend.
+/// The fault of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sabotage {
     AnybodyReleases,
@@ -36,12 +36,12 @@ enum Sabotage {
     NeverExpires,
     NeverLeaves,
     NeverWakes,
-    /// No fault: the backend has neither tickets nor hand-overs nor an order of waiting, and says
-    /// so.
+    /// This is no fault: the backend has neither tickets nor hand-overs nor an order of waiting,
+    /// and its capabilities say so.
     CanDoLess,
-    /// Denies hand-overs in its capabilities, and does them.
+    /// The capabilities deny hand-overs, but the backend does them.
     HandsOverInSilence,
-    /// Denies tickets in its capabilities, and writes them.
+    /// The capabilities deny tickets, but the backend writes them.
     TicketsInSilence,
     RecordsIgnoreVersions,
     RecordsTrimKeys,
@@ -53,7 +53,8 @@ enum Sabotage {
 
 use Sabotage::*;
 
-async fn subject(sabotage: Sabotage) -> Subject {
+/// Connects the suite to a backend with this fault.
+async fn connect_saboteur(sabotage: Sabotage) -> Subject {
     let memory = Memory::new(Arc::new(SystemClock));
     Subject::connect("saboteur", move || {
         let lock = Saboteur::new(memory.lock(), sabotage);
@@ -62,7 +63,7 @@ async fn subject(sabotage: Sabotage) -> Subject {
             sabotage,
         };
         let clock: Arc<dyn Clock> = match sabotage {
-            LostOnlyWhenAsked => Arc::new(NoAlarms),
+            LostOnlyWhenAsked => Arc::new(NeverWakingClock),
             _ => Arc::new(SystemClock),
         };
         async move {
@@ -74,11 +75,11 @@ async fn subject(sabotage: Sabotage) -> Subject {
     .unwrap()
 }
 
-/// A clock that tells the time and wakes no sleeper.
+/// A clock that shows the time and never wakes a sleeper.
 #[derive(Debug)]
-struct NoAlarms;
+struct NeverWakingClock;
 
-impl Clock for NoAlarms {
+impl Clock for NeverWakingClock {
     fn now(&self) -> Moment {
         SystemClock.now()
     }
@@ -92,9 +93,9 @@ impl Clock for NoAlarms {
     }
 }
 
-/// Runs the cases of a sabotaged backend whose names contain `filter`.
-async fn results(sabotage: Sabotage, filter: &str) -> Vec<CaseResult> {
-    let subject = subject(sabotage).await;
+/// Runs the cases whose names contain `filter` on a sabotaged backend.
+async fn run_cases(sabotage: Sabotage, filter: &str) -> Vec<CaseResult> {
+    let subject = connect_saboteur(sabotage).await;
     assert!(
         cases(&subject)
             .iter()
@@ -105,8 +106,8 @@ async fn results(sabotage: Sabotage, filter: &str) -> Vec<CaseResult> {
 }
 
 /// The names of the cases that failed.
-async fn caught(sabotage: Sabotage, filter: &str) -> Vec<&'static str> {
-    results(sabotage, filter)
+async fn failed_cases(sabotage: Sabotage, filter: &str) -> Vec<&'static str> {
+    run_cases(sabotage, filter)
         .await
         .iter()
         .filter(|result| result.failed())
@@ -118,7 +119,7 @@ macro_rules! catches {
     ($($test:ident: $sabotage:ident by $case:literal;)+) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $test() {
-            assert_eq!(caught($sabotage, $case).await, [$case], "{:?} was not noticed", $sabotage);
+            assert_eq!(failed_cases($sabotage, $case).await, [$case], "{:?} was not noticed", $sabotage);
         }
     )+};
 }
@@ -126,7 +127,7 @@ macro_rules! catches {
 catches! {
     a_release_by_a_stranger: AnybodyReleases by "ownership::other_owner_cannot_release";
     a_renewal_by_a_stranger: AnybodyRenews by "ownership::other_owner_cannot_renew";
-    a_revived_lock: AnybodyRenews by "expiry::expired_owner_cannot_renew";
+    an_expired_lock_that_is_renewed: AnybodyRenews by "expiry::expired_owner_cannot_renew";
     a_renewal_that_creates: AnybodyRenews by "ownership::renewal_creates_nothing";
     equal_tokens: EveryTokenIsOne by "fencing::token_rises_across_release";
     equal_tokens_in_a_history: EveryTokenIsOne by "exclusion::two_clients_never_overlap";
@@ -134,15 +135,15 @@ catches! {
     a_dead_holder_that_frees_early: ExpiresEarly by "expiry::dead_holder_excludes_until_its_ttl";
     folded_case: FoldsCase by "names::tricky_names_are_distinct";
     a_force_that_hits_another: ForceIgnoresTheToken by "inspect::forced_release_checks_the_token";
-    lost_meta: ForgetsMeta by "inspect::held_lock_shows_its_holder";
+    a_lost_meta_text: ForgetsMeta by "inspect::held_lock_shows_its_holder";
     a_second_holder: GrantsHeldLocks by "exclusion::holder_excludes_every_client";
     two_holders_at_a_time: GrantsHeldLocks by "exclusion::race_has_one_winner";
     a_hand_over_that_is_not_there: HandsNothingOver by "ownership::hand_over_is_one_step";
-    a_loss_that_nobody_is_told:
+    a_loss_that_is_never_reported:
         LostOnlyWhenAsked by "loss::waiting_alone_reports_the_loss_in_time";
     a_list_of_strangers: ListsTooMuch by "names::list_prefix_is_literal";
     a_lease_without_end: NeverExpires by "expiry::dead_holder_frees_at_its_ttl";
-    a_place_that_is_never_given_up: NeverLeaves by "ownership::contender_that_left_blocks_nobody";
+    a_queue_entry_that_is_never_removed: NeverLeaves by "ownership::contender_that_left_blocks_nobody";
     a_waiter_that_sleeps_on: NeverWakes by "waiting::wake_up_is_as_promised";
     lost_updates: RecordsIgnoreVersions by "records::concurrent_increments_are_exact";
     stale_writes: RecordsIgnoreVersions by "records::version_must_match";
@@ -160,9 +161,9 @@ catches! {
     a_wrong_reason: WrongReason by "loss::forced_release_is_reported";
 }
 
-/// The control: without sabotage the same cases pass.
+/// Without sabotage the same cases pass.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_honest_backend_is_not_accused() {
+async fn a_backend_without_a_fault_passes() {
     let memory = Memory::new(Arc::new(SystemClock));
     let subject = Subject::connect("honest", move || {
         let store = Store::new(memory.lock(), memory.records());
@@ -182,14 +183,13 @@ async fn an_honest_backend_is_not_accused() {
     );
 }
 
-/// A backend that can do less and says so passes as well. Cases for features that it does not claim
-/// show as not applicable, never as passed, and one case per such feature checks that the store
-/// refuses it.
+/// A backend that can do less and says so passes, too. Cases for features that it denies are not
+/// applicable, and never passed. For each such feature one case checks that the store refuses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_modest_backend_is_not_accused_and_not_praised() {
+async fn denied_features_are_neither_failed_nor_passed() {
     let mut all = Vec::new();
     for filter in ["tickets::", "ownership::", "handover::", "waiting::order"] {
-        all.extend(results(CanDoLess, filter).await);
+        all.extend(run_cases(CanDoLess, filter).await);
     }
     let named = |status| -> Vec<_> {
         let found = all.iter().filter(|result| result.status == status);
@@ -221,10 +221,10 @@ async fn a_modest_backend_is_not_accused_and_not_praised() {
     }
 }
 
-/// The same in libtest-mimic: a case that does not apply is ignored.
+/// In libtest-mimic, a case that does not apply is ignored.
 #[tokio::test]
-async fn what_does_not_apply_is_ignored() {
-    let subject = subject(CanDoLess).await;
+async fn cases_that_do_not_apply_are_ignored() {
+    let subject = connect_saboteur(CanDoLess).await;
     let not_applicable = cases(&subject)
         .iter()
         .filter(|case| case.not_applicable.is_some())
@@ -263,11 +263,11 @@ impl Saboteur {
         }
     }
 
-    fn is(&self, sabotage: Sabotage) -> bool {
+    fn has_fault(&self, sabotage: Sabotage) -> bool {
         self.sabotage == sabotage
     }
 
-    fn name(&self, name: &LockName) -> LockName {
+    fn sabotage_name(&self, name: &LockName) -> LockName {
         let changed = match self.sabotage {
             FoldsCase => name.as_str().to_lowercase(),
             TrimsNames => name.as_str().trim_end().to_owned(),
@@ -276,17 +276,17 @@ impl Saboteur {
         LockName::new(changed).unwrap_or_else(|_| name.clone())
     }
 
-    fn request(&self, request: &AcquireRequest) -> AcquireRequest {
+    fn sabotage_request(&self, request: &AcquireRequest) -> AcquireRequest {
         let mut request = request.clone();
-        request.name = self.name(&request.name);
-        request.ttl = self.ttl(request.ttl);
-        if self.is(ForgetsMeta) {
+        request.name = self.sabotage_name(&request.name);
+        request.ttl = self.sabotage_ttl(request.ttl);
+        if self.has_fault(ForgetsMeta) {
             request.meta = None;
         }
         request
     }
 
-    fn ttl(&self, ttl: Ttl) -> Ttl {
+    fn sabotage_ttl(&self, ttl: Ttl) -> Ttl {
         match self.sabotage {
             ExpiresEarly => Ttl::new(ttl.duration() / 4).unwrap_or(ttl),
             NeverExpires => Ttl::MAX,
@@ -294,15 +294,15 @@ impl Saboteur {
         }
     }
 
-    fn lease(&self, lease: &Lease) -> Lease {
-        let token = lease.token.filter(|_| !self.is(EveryTokenIsOne));
-        Lease::new(self.name(&lease.name), lease.owner, token)
+    fn sabotage_lease(&self, lease: &Lease) -> Lease {
+        let token = lease.token.filter(|_| !self.has_fault(EveryTokenIsOne));
+        Lease::new(self.sabotage_name(&lease.name), lease.owner, token)
     }
 
-    /// The grant as its caller sees it.
-    fn told(&self, mut grant: Grant, asked_for: Ttl) -> Grant {
+    /// The grant as the caller of the backend gets it.
+    fn sabotage_grant(&self, mut grant: Grant, asked_for: Ttl) -> Grant {
         grant.valid_for = asked_for.duration();
-        if self.is(EveryTokenIsOne)
+        if self.has_fault(EveryTokenIsOne)
             && let Ok(one) = FencingToken::new(1)
         {
             grant.token = one;
@@ -333,38 +333,39 @@ impl DistLock for Saboteur {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        let changed = self.request(request);
-        if self.is(GrantsHeldLocks) {
+        let changed = self.sabotage_request(request);
+        if self.has_fault(GrantsHeldLocks) {
             self.evict(&changed.name).await?;
         }
         let attempt = self.inner.try_acquire(&changed).await?;
-        Ok(attempt.map(|grant| self.told(grant, request.ttl)))
+        Ok(attempt.map(|grant| self.sabotage_grant(grant, request.ttl)))
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         Ok(Box::new(SaboteurContender {
-            inner: self.inner.contend(&self.request(request)).await?,
+            inner: self.inner.contend(&self.sabotage_request(request)).await?,
             of: Self::new(Arc::clone(&self.inner), self.sabotage),
             ttl: request.ttl,
         }))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        if self.is(CanDoLess) && renewal.ticket != TicketStep::Keep {
+        if self.has_fault(CanDoLess) && renewal.ticket != TicketStep::Keep {
             return Err(Error::new(ErrorKind::Unsupported, "no tickets"));
         }
         let mut changed = *renewal;
-        changed.ttl = self.ttl(renewal.ttl);
-        if self.is(ReusesTickets) && matches!(renewal.ticket, TicketStep::Redeem(_)) {
+        changed.ttl = self.sabotage_ttl(renewal.ttl);
+        if self.has_fault(ReusesTickets) && matches!(renewal.ticket, TicketStep::Redeem(_)) {
             changed.ticket = TicketStep::Keep;
         }
-        let mine = self.lease(lease);
+        let mine = self.sabotage_lease(lease);
         let answer = self.inner.renew(&mine, &changed).await?;
         Ok(match answer {
             Renewed::Extended {
                 epoch, token, loss, ..
             } => {
-                let grant = self.told(Grant::new(token, epoch, Duration::ZERO), renewal.ttl);
+                let grant =
+                    self.sabotage_grant(Grant::new(token, epoch, Duration::ZERO), renewal.ttl);
                 Renewed::Extended {
                     valid_for: grant.valid_for,
                     epoch: grant.epoch,
@@ -372,7 +373,7 @@ impl DistLock for Saboteur {
                     loss,
                 }
             }
-            Renewed::NotHeld(_) if self.is(AnybodyRenews) => {
+            Renewed::NotHeld(_) if self.has_fault(AnybodyRenews) => {
                 let mut request = AcquireRequest::new(
                     mine.name,
                     mine.owner,
@@ -391,7 +392,7 @@ impl DistLock for Saboteur {
                     None => Renewed::NotHeld(LossReason::Expired),
                 }
             }
-            Renewed::NotHeld(_) if self.is(WrongReason) => {
+            Renewed::NotHeld(_) if self.has_fault(WrongReason) => {
                 Renewed::NotHeld(LossReason::SessionLost)
             }
             not_held => not_held,
@@ -406,26 +407,26 @@ impl DistLock for Saboteur {
             ReleasesNothing => Ok(ReleaseOutcome::Released {
                 others_waiting: None,
             }),
-            _ => self.inner.release(&self.lease(lease)).await,
+            _ => self.inner.release(&self.sabotage_lease(lease)).await,
         }
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        if self.is(HandsNothingOver) || self.is(CanDoLess) {
+        if self.has_fault(HandsNothingOver) || self.has_fault(CanDoLess) {
             return Ok(HandOver::Unsupported);
         }
         let answer = self
             .inner
-            .hand_over(&self.lease(lease), &self.request(next))
+            .hand_over(&self.sabotage_lease(lease), &self.sabotage_request(next))
             .await?;
         Ok(match answer {
-            HandOver::Done(grant) => HandOver::Done(self.told(grant, next.ttl)),
+            HandOver::Done(grant) => HandOver::Done(self.sabotage_grant(grant, next.ttl)),
             other => other,
         })
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        let mut info = self.inner.inspect(&self.name(name)).await?;
+        let mut info = self.inner.inspect(&self.sabotage_name(name)).await?;
         info.name = name.clone();
         Ok(info)
     }
@@ -437,15 +438,15 @@ impl DistLock for Saboteur {
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
         let mut prefix = prefix.to_owned();
-        if self.is(ListsTooMuch) {
+        if self.has_fault(ListsTooMuch) {
             prefix.pop();
         }
         self.inner.list(&prefix, after, limit).await
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        let name = self.name(name);
-        if self.is(ForceIgnoresTheToken) && self.evict(&name).await? {
+        let name = self.sabotage_name(name);
+        if self.has_fault(ForceIgnoresTheToken) && self.evict(&name).await? {
             return Ok(Forced::Released);
         }
         self.inner.force_release(&name, expected).await
@@ -470,7 +471,7 @@ struct SaboteurContender {
 impl Contender for SaboteurContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         let attempt = self.inner.attempt().await?;
-        Ok(attempt.map(|grant| self.of.told(grant, self.ttl)))
+        Ok(attempt.map(|grant| self.of.sabotage_grant(grant, self.ttl)))
     }
 
     fn is_first(&self) -> bool {
@@ -478,7 +479,7 @@ impl Contender for SaboteurContender {
     }
 
     async fn wait(&mut self, at_most: Duration) {
-        if self.of.is(NeverWakes) {
+        if self.of.has_fault(NeverWakes) {
             SystemClock.sleep(at_most).await;
         } else {
             self.inner.wait(at_most).await;
@@ -486,7 +487,7 @@ impl Contender for SaboteurContender {
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        if self.of.is(NeverLeaves) {
+        if self.of.has_fault(NeverLeaves) {
             std::mem::forget(self);
             return Ok(());
         }
@@ -501,7 +502,7 @@ struct SaboteurRecords {
 }
 
 impl SaboteurRecords {
-    fn key(&self, key: &RecordKey) -> RecordKey {
+    fn sabotage_key(&self, key: &RecordKey) -> RecordKey {
         if self.sabotage != RecordsTrimKeys {
             return key.clone();
         }
@@ -521,13 +522,14 @@ impl RecordsLayer for SaboteurRecords {
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        self.inner.get(&self.key(key)).await
+        self.inner.get(&self.sabotage_key(key)).await
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        let key = self.key(key);
+        let key = self.sabotage_key(key);
         let mut written = self.inner.put(&key, value, expect).await?;
-        // The write ignores the expected version.
+        // The write is repeated with whatever version is there, so the expected version has no
+        // effect.
         while self.sabotage == RecordsIgnoreVersions
             && written == Written::Conflict
             && let Some(entry) = self.inner.get(&key).await?
@@ -539,7 +541,7 @@ impl RecordsLayer for SaboteurRecords {
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.inner.delete(&self.key(key), expect).await
+        self.inner.delete(&self.sabotage_key(key), expect).await
     }
 
     async fn close(&self) {

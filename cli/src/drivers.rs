@@ -1,4 +1,4 @@
-//! Opening stores with the drivers of this process.
+//! Opens stores with the drivers of this process.
 //!
 //! The drivers are set once, before anything else runs, because every part of the tool opens stores
 //! and all must open the same kinds.
@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use distlock::{Registry, Result, Store, Target, backend::Migrated};
 
+/// The drivers, once they are set.
 static REGISTRY: OnceLock<Registry> = OnceLock::new();
 
 /// Sets the drivers. A second call changes nothing.
@@ -14,7 +15,7 @@ pub(crate) fn set_registry(registry: Registry) {
     let _ = REGISTRY.set(registry);
 }
 
-/// The drivers of this process.
+/// The drivers of this process: those that were set, or else those of the library.
 pub(crate) fn registry() -> &'static Registry {
     REGISTRY.get_or_init(Registry::builtin)
 }
@@ -24,7 +25,7 @@ pub(crate) async fn open(target: impl Into<Target>) -> Result<Store> {
     registry().open(target).await
 }
 
-/// Creates or upgrades a store's tables.
+/// Creates or upgrades the tables of a store.
 pub(crate) async fn migrate(target: impl Into<Target>) -> Result<Migrated> {
     registry().migrate(target).await
 }

@@ -1,4 +1,4 @@
-//! Bad input: a clear message, the documented code, and nothing changed.
+//! Bad input gets a clear message and the documented code, and changes nothing.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Home, finish};
 
-/// Every command that takes a name, with a name in place of `NAME`.
+/// Each command that takes a lock name, which replaces `NAME`.
 const NAMED: [&[&str]; 4] = [
     &["run", "NAME", "--", "touch", "ran"],
     &["acquire", "NAME", "--ttl", "5s"],
@@ -27,7 +27,7 @@ fn with_name<'a>(line: &'a [&'a str], name: &'a OsStr) -> Vec<&'a OsStr> {
 }
 
 #[test]
-fn names_that_break_a_rule() {
+fn names_that_break_a_rule_are_refused_before_any_io() {
     let home = Home::new();
     let long = "x".repeat(256);
     let wide = "é".repeat(128);
@@ -43,7 +43,7 @@ fn names_that_break_a_rule() {
     ] {
         for line in NAMED {
             let done = home.run(with_name(line, name));
-            done.failed_with(64, says);
+            done.assert_failed(64, says);
             assert!(
                 !done.stderr.contains('\x1b'),
                 "escape sequences are not passed on: {done:?}"
@@ -54,7 +54,7 @@ fn names_that_break_a_rule() {
 }
 
 #[test]
-fn names_that_look_odd_are_ordinary() {
+fn names_that_look_odd_are_accepted() {
     let home = Home::new();
     let long = "x".repeat(255);
     for name in [
@@ -86,7 +86,7 @@ fn names_that_look_odd_are_ordinary() {
 }
 
 #[test]
-fn ttls_that_are_none_or_out_of_range() {
+fn invalid_ttls_are_refused() {
     let home = Home::new();
     for (ttl, says) in [
         ("0", "has no unit"),
@@ -106,12 +106,12 @@ fn ttls_that_are_none_or_out_of_range() {
             vec!["acquire", "job", "--ttl", ttl],
             vec!["run", "job", "--ttl", ttl, "--", "touch", "ran"],
         ] {
-            home.run(line).failed_with(64, says);
+            home.run(line).assert_failed(64, says);
         }
     }
-    home.run(["acquire", "job"]).failed_with(64, "--ttl");
+    home.run(["acquire", "job"]).assert_failed(64, "--ttl");
     home.run(["acquire", "job", "--ttl=-5s"])
-        .failed_with(64, "-5s");
+        .assert_failed(64, "-5s");
     assert!(!home.path("ran").exists());
     if home.store().exists() {
         assert_eq!(home.inspect("job")["state"], "free");
@@ -119,7 +119,7 @@ fn ttls_that_are_none_or_out_of_range() {
 }
 
 #[test]
-fn waits_and_other_values_that_are_none() {
+fn invalid_values_of_flags_are_refused() {
     let home = Home::new();
     for (line, says) in [
         (
@@ -177,28 +177,28 @@ fn waits_and_other_values_that_are_none() {
             "a token is a whole number",
         ),
     ] {
-        home.run(line).failed_with(64, says);
+        home.run(line).assert_failed(64, says);
     }
     let long = "x".repeat(129);
     home.run(["run", "job", "--holder", &long, "--", "true"])
-        .failed_with(64, "at most 128");
+        .assert_failed(64, "at most 128");
     let long = "x".repeat(4097);
     home.run(["run", "job", "--meta", &long, "--", "true"])
-        .failed_with(64, "at most 4096");
+        .assert_failed(64, "at most 4096");
 }
 
 #[test]
 fn unknown_commands_and_flags_get_a_suggestion() {
     let home = Home::new();
-    home.run(["aquire", "job"]).failed_with(64, "acquire");
-    home.run(["list", "--jsn"]).failed_with(64, "--json");
-    home.run(["inspect", "a", "b"]).failed_with(64, "'b'");
-    home.run::<&str>([]).failed_with(64, "Usage");
+    home.run(["aquire", "job"]).assert_failed(64, "acquire");
+    home.run(["list", "--jsn"]).assert_failed(64, "--json");
+    home.run(["inspect", "a", "b"]).assert_failed(64, "'b'");
+    home.run::<&str>([]).assert_failed(64, "Usage");
     assert_eq!(home.files(), [""; 0]);
 }
 
 #[test]
-fn urls_with_an_unknown_scheme_or_option() {
+fn urls_with_an_unknown_scheme_or_option_are_refused() {
     let home = Home::new();
     let file = home.store();
     let sqlite = |query: &str| format!("sqlite:{}?{query}", file.display());
@@ -255,12 +255,12 @@ fn urls_with_an_unknown_scheme_or_option() {
     ] {
         // The URL comes as a flag, and as a variable.
         let by_flag = finish(&mut home.bare(["--backend", url, "list"]), "");
-        by_flag.failed_with(78, says);
+        by_flag.assert_failed(78, says);
         assert!(!by_flag.stderr.contains("hunter2"), "{by_flag:?}");
         assert!(by_flag.stderr.contains("--backend"), "{by_flag:?}");
         if !url.is_empty() {
             let by_variable = finish(home.bare(["list"]).env("DISTLOCK_BACKEND", url), "");
-            by_variable.failed_with(78, says);
+            by_variable.assert_failed(78, says);
             assert!(!by_variable.stderr.contains("hunter2"), "{by_variable:?}");
             let named = by_variable.stderr.contains("DISTLOCK_BACKEND");
             assert!(named, "{by_variable:?}");
@@ -270,7 +270,7 @@ fn urls_with_an_unknown_scheme_or_option() {
 }
 
 #[test]
-fn memory_is_refused_where_it_could_lock_nothing() {
+fn memory_is_refused_for_commands_whose_lock_would_exclude_nobody() {
     let home = Home::new();
     for line in [
         vec!["run", "job", "--", "touch", "ran"],
@@ -281,13 +281,13 @@ fn memory_is_refused_where_it_could_lock_nothing() {
         vec!["demo"],
     ] {
         let mut command = home.bare(["--backend", "memory:"]);
-        finish(command.args(line), "").failed_with(78, "would lock nothing");
+        finish(command.args(line), "").assert_failed(78, "would lock nothing");
     }
     assert_eq!(home.files(), [""; 0]);
 }
 
 #[test]
-fn configuration_mistakes_are_told_with_file_line_and_key() {
+fn errors_of_the_configuration_name_file_line_and_key() {
     let home = Home::new();
     for (text, at, says) in [
         ("[backend\nurl = 1", ":1:", "not valid TOML"),
@@ -352,7 +352,7 @@ fn configuration_mistakes_are_told_with_file_line_and_key() {
         let by_flag = finish(&mut home.bare(["list", "--config", file]), "");
         let by_variable = finish(home.bare(["list"]).env("DISTLOCK_CONFIG", file), "");
         for done in [by_flag, by_variable] {
-            done.failed_with(78, says);
+            done.assert_failed(78, says);
             assert!(done.stderr.contains(&format!("{file}{at}")), "{done:?}");
             assert!(!done.stderr.contains("hunter2"), "{done:?}");
         }
@@ -366,16 +366,16 @@ fn configuration_mistakes_are_told_with_file_line_and_key() {
         "--config",
         file.to_str().unwrap(),
     ];
-    finish(&mut home.bare(token), "").failed_with(
+    finish(&mut home.bare(token), "").assert_failed(
         78,
         ":2:1: unknown key `nod` in [gateway]: did you mean `node`?",
     );
     assert_eq!(home.files(), ["distlock.toml"], "nothing was created");
 }
 
-/// A file that never ends, or that nobody writes, must not hold up the tool.
+/// Reading a file that never ends, or a pipe that is never written, would block the tool.
 #[test]
-fn what_is_no_configuration_file_is_not_read() {
+fn a_file_that_is_too_large_or_no_regular_file_is_not_read() {
     let home = Home::new();
     let large = home.write("large.toml", "");
     let file = std::fs::File::options().write(true).open(&large).unwrap();
@@ -390,18 +390,18 @@ fn what_is_no_configuration_file_is_not_read() {
         (std::path::Path::new("/dev/zero"), "no regular file"),
     ] {
         let done = home.run(["list", "--config", path.to_str().unwrap()]);
-        done.failed_with(78, says);
+        done.assert_failed(78, says);
         assert!(done.stderr.contains(path.to_str().unwrap()), "{done:?}");
     }
 }
 
 #[test]
-fn exit_codes_that_are_none_are_explained() {
+fn invalid_exit_codes_are_refused() {
     let home = Home::new();
     for (flag, more) in [("-E", &[][..]), ("--every-exit", &["--every", "1h"])] {
         let line = [&["run", "job", flag, "-1"], more, &["--", "true"]].concat();
         home.run(line)
-            .failed_with(64, "a whole number from 0 to 255");
+            .assert_failed(64, "a whole number from 0 to 255");
     }
 }
 
@@ -471,19 +471,19 @@ fn a_file_with_a_secret_that_others_can_read_is_warned_about() {
         );
         assert!(!done.stderr.contains("hunter2"), "{done:?}");
     }
-    // One warning, even from a command that reads the file twice.
+    // There is one warning, even from a command that reads the file twice.
     let text = "[gateway]\nnode = \"n1\"\ntoken_key = \"a key that is long enough for HS256\"";
     let file = home.write("distlock.toml", text);
     std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     let node = ["gateway", "run", "--backend", "nothing:", "--config"];
     let done = finish(home.bare(node).arg(file), "");
-    done.failed_with(78, "unknown backend scheme");
+    done.assert_failed(78, "unknown backend scheme");
     let warnings = done.stderr.matches("others can read it").count();
     assert_eq!(warnings, 1, "{done:?}");
 }
 
 #[test]
-fn tickets_that_are_garbage() {
+fn invalid_tickets_are_refused_and_change_nothing() {
     let home = Home::new();
     let good = home.run(["acquire", "job", "--ttl", "1m"]).stdout;
     let good = good.trim();
@@ -503,7 +503,7 @@ fn tickets_that_are_garbage() {
     ] {
         for command in ["renew", "release"] {
             let done = finish(&mut home.distlock([command]), ticket);
-            done.failed_with(64, "ticket");
+            done.assert_failed(64, "ticket");
             assert!(
                 ticket.len() < 8 || !done.stderr.contains(ticket),
                 "a ticket is a secret: {done:?}"
@@ -515,12 +515,12 @@ fn tickets_that_are_garbage() {
             .env("DISTLOCK_TICKET", OsStr::from_bytes(b"\xff")),
         "",
     );
-    bytes.failed_with(64, "not UTF-8");
+    bytes.assert_failed(64, "not UTF-8");
     assert_eq!(stable(&home.inspect("job")), before);
 }
 
 #[test]
-fn tickets_that_were_used_or_are_for_another_grant() {
+fn used_tickets_and_those_of_another_grant_are_refused() {
     let home = Home::new();
     let old = home.run(["acquire", "job", "--ttl", "1m"]).stdout;
     assert_eq!(finish(&mut home.distlock(["release"]), &old).code, 0);
@@ -529,7 +529,7 @@ fn tickets_that_were_used_or_are_for_another_grant() {
         .stdout;
     let before = stable(&home.inspect("job"));
     for command in ["renew", "release"] {
-        finish(&mut home.distlock([command]), &old).failed_with(76, "the ticket");
+        finish(&mut home.distlock([command]), &old).assert_failed(76, "the ticket");
     }
     assert_eq!(
         stable(&home.inspect("job")),
@@ -542,11 +542,11 @@ fn tickets_that_were_used_or_are_for_another_grant() {
         &mut home.distlock(["release", "--backend", &elsewhere]),
         &new,
     )
-    .failed_with(76, "ticket");
+    .assert_failed(76, "ticket");
     assert_eq!(finish(&mut home.distlock(["release"]), &new).code, 0);
 }
 
-/// The part of a lock that must not change: everything but remaining times.
+/// The part of a lock that must not change: everything but the remaining time.
 fn stable(lock: &Value) -> Value {
     let mut lock = lock.clone();
     lock["expires_in_ms"] = Value::Null;
@@ -593,21 +593,21 @@ fn a_password_in_a_mistyped_url_is_never_shown() {
             (by_variable, "DISTLOCK_BACKEND: "),
             (by_file, "distlock.toml:2:7: "),
         ] {
-            done.failed_with(78, says);
+            done.assert_failed(78, says);
             assert!(done.stderr.contains(place), "{done:?}");
             assert!(!done.stderr.contains("canary"), "{done:?}");
         }
-        // The URL stands where the command line expects a command.
+        // Here the URL is in the place of the command.
         if url.contains("u:") {
             let misplaced = finish(&mut home.bare([url, "list"]), "");
-            misplaced.failed_with(64, "");
+            misplaced.assert_failed(64, "");
             assert!(!misplaced.stderr.contains("canary"), "{misplaced:?}");
         }
     }
 }
 
 #[test]
-fn the_time_to_connect_is_checked_alike_for_every_store() {
+fn connect_timeout_has_the_same_limits_for_every_store() {
     let home = Home::new();
     for url in [
         "sqlite:x.db",
@@ -621,7 +621,7 @@ fn the_time_to_connect_is_checked_alike_for_every_store() {
             &mut home.bare(["list", "--config", file.to_str().unwrap()]),
             "",
         );
-        done.failed_with(78, "outside 100ms to 60s");
+        done.assert_failed(78, "outside 100ms to 60s");
         assert!(done.stderr.contains("distlock.toml:3:1: "), "{done:?}");
     }
 }
@@ -629,7 +629,7 @@ fn the_time_to_connect_is_checked_alike_for_every_store() {
 /// Errors about a file name the option and the file, before any server is asked.
 #[cfg(feature = "tls")]
 #[test]
-fn files_of_tls_that_cannot_be_used_are_78_and_named() {
+fn files_for_tls_that_cannot_be_used_are_78_and_named() {
     use distlock_harness::Pki;
 
     let (home, pki, other) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
@@ -674,9 +674,9 @@ fn files_of_tls_that_cannot_be_used_are_78_and_named() {
                 .map(|(option, file)| format!("{option}={}", file.display()));
             let url = format!("{url}{}", files.collect::<Vec<_>>().join("&"));
             let done = finish(home.bare(["list"]).env("DISTLOCK_BACKEND", &url), "");
-            done.failed_with(78, says);
-            done.failed_with(78, &format!("option `{}`", options[at]));
-            done.failed_with(78, &file.display().to_string());
+            done.assert_failed(78, says);
+            done.assert_failed(78, &format!("option `{}`", options[at]));
+            done.assert_failed(78, &file.display().to_string());
             assert!(!done.stderr.contains("c2Vj"), "{done:?}");
         }
     }

@@ -1,5 +1,5 @@
-//! The other commands: tickets, inspecting, intervening, health, tables, measuring, completions,
-//! manual.
+//! Tests of the commands that have no file of their own: tickets, inspect, list, force-release,
+//! doctor, migrate, bench, conformance, completions, man.
 
 use std::{collections::HashSet, ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
@@ -19,7 +19,7 @@ fn a_script_takes_renews_and_releases_with_a_ticket() {
         (&"held".into(), &"ci".into(), &"build 7".into())
     );
     home.run(["run", "deploy", "-n", "--", "true"])
-        .failed_with(75, "ci");
+        .assert_failed(75, "ci");
 
     // The ticket comes from standard input, and from the environment.
     let renewed = finish(
@@ -122,11 +122,11 @@ fn held_locks_are_listed_one_object_a_line() {
 fn a_forced_release_needs_the_token_that_was_seen() {
     let home = Home::new();
     home.run(["force-release", "job", "--token", "7"])
-        .failed_with(76, "is free");
+        .assert_failed(76, "is free");
     let taken = home.run(["acquire", "job", "--ttl", "1m", "--json"]).json();
     let token = taken["token"].as_u64().unwrap();
     home.run(["force-release", "job", "--token", &(token - 1).to_string()])
-        .failed_with(76, &format!("is held with token {token}"));
+        .assert_failed(76, &format!("is held with token {token}"));
     assert_eq!(home.inspect("job")["state"], "held");
     let forced = home.run([
         "force-release",
@@ -140,7 +140,7 @@ fn a_forced_release_needs_the_token_that_was_seen() {
 }
 
 #[test]
-fn doctor_tells_what_it_looked_at() {
+fn doctor_reports_the_server_and_its_findings() {
     let home = Home::new();
     let done = home.run(["doctor", "--json"]);
     assert_eq!(done.code, 0, "{done:?}");
@@ -221,14 +221,14 @@ fn bench_measures_memory_and_files() {
         "--backend",
         "memory:",
     ])
-    .failed_with(64, "uncontended has one caller");
+    .assert_failed(64, "uncontended has one caller");
     home.run(["bench", "--workload", "idle"])
-        .failed_with(64, "idle");
-    home.run(["bench", "--seconds", "-1"]).failed_with(64, "");
+        .assert_failed(64, "idle");
+    home.run(["bench", "--seconds", "-1"]).assert_failed(64, "");
 }
 
 #[test]
-fn conformance_runs_chosen_cases_and_says_how_they_ended() {
+fn conformance_runs_chosen_cases_and_reports_each_result() {
     let home = Home::new();
     let done = home.run(["conformance", "--filter", "fencing::", "--json"]);
     assert_eq!(done.code, 0, "{done:?}");
@@ -238,7 +238,8 @@ fn conformance_runs_chosen_cases_and_says_how_they_ended() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert!(!results.is_empty());
-    // SQLite's tokens rise per name only. That is no failure and must not look like a pass.
+    // The tokens of SQLite rise for each name only. That case must count neither as failed nor as
+    // passed.
     let global = "fencing::token_rises_over_all_names";
     for result in &results {
         let (status, says_why) = match result["name"] == global {
@@ -257,7 +258,7 @@ fn conformance_runs_chosen_cases_and_says_how_they_ended() {
         "{table:?}"
     );
     home.run(["conformance", "--filter", "no such case"])
-        .failed_with(64, "no case");
+        .assert_failed(64, "no case");
     let listed = home.run(["conformance", "--list"]);
     assert!(listed.stdout.lines().count() >= 60, "{listed:?}");
 }
@@ -276,7 +277,7 @@ fn completions_and_manual_are_generated() {
     let mut check = std::process::Command::new("bash");
     check.arg("-n").arg(script);
     assert_eq!(finish(&mut check, "").code, 0);
-    home.run(["completions", "tcsh"]).failed_with(64, "tcsh");
+    home.run(["completions", "tcsh"]).assert_failed(64, "tcsh");
 
     for words in [vec![], vec!["run"], vec!["gateway", "run"]] {
         let done = home.run([vec!["man"], words.clone()].concat());
@@ -310,7 +311,7 @@ fn completions_and_manual_are_generated() {
         "what is not to be filled, and its end: {page}"
     );
     home.run(["man", "rnu"])
-        .failed_with(64, "did you mean run?");
+        .assert_failed(64, "did you mean run?");
     assert_eq!(home.run(["man", "--dir", "share/man1"]).code, 0);
     let at = |name: &str| home.path("share/man1").join(name);
     assert!(at("distlock-force-release.1").is_file());
@@ -333,17 +334,17 @@ fn logs_go_to_standard_error_in_the_wanted_form() {
         home.distlock(["list"]).env("DISTLOCK_LOG", "distlock=loud"),
         "",
     );
-    wrong.failed_with(78, "DISTLOCK_LOG is \"distlock=loud\"");
+    wrong.assert_failed(78, "DISTLOCK_LOG is \"distlock=loud\"");
     let not_text = OsStr::from_bytes(b"debug\xff");
     let wrong = finish(home.distlock(["list"]).env("DISTLOCK_LOG", not_text), "");
-    wrong.failed_with(78, "DISTLOCK_LOG is not UTF-8");
+    wrong.assert_failed(78, "DISTLOCK_LOG is not UTF-8");
 }
 
 #[test]
-fn what_is_said_last_is_read_last() {
+fn the_error_is_the_last_line_after_warnings_and_logs() {
     let home = Home::new();
     let mut inspect = home.bare(["inspect", "job", "--backend", "sqlite:/nowhere/locks.db"]);
-    // A near miss of our own variable; its warning comes first.
+    // The name is close to one of our own variables, and the warning about it comes first.
     inspect.env("DISTLOCK_LOGS", "");
     let done = finish(inspect.env("DISTLOCK_LOG", "trace"), "");
     let said: Vec<_> = done.stderr.lines().collect();
@@ -353,7 +354,7 @@ fn what_is_said_last_is_read_last() {
 }
 
 #[test]
-fn nothing_of_a_long_complaint_is_lost() {
+fn all_of_many_warnings_are_printed() {
     let home = Home::new();
     let mut list = home.bare(["list", "--backend", "nothing:"]);
     let mut misspelled = Vec::new();
@@ -395,12 +396,12 @@ fn a_lock_expires_by_itself_when_its_ticket_is_not_renewed() {
     })
     .unwrap();
     for command in ["renew", "release"] {
-        finish(&mut home.distlock([command]), &ticket).failed_with(76, "ticket");
+        finish(&mut home.distlock([command]), &ticket).assert_failed(76, "ticket");
     }
 }
 
 #[test]
-fn a_name_cannot_disturb_the_terminal() {
+fn a_name_with_control_characters_is_escaped_except_in_json() {
     let home = Home::new();
     let name = "pay\u{202e}lla";
     assert_eq!(home.run(["acquire", name, "--ttl", "1m"]).code, 0);

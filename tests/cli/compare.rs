@@ -20,8 +20,8 @@ use serde_json::Value;
 
 use crate::support::{Finished, Home, SOON, finish};
 
-/// Rounds take milliseconds, but a killed holder's lease has to run out, and the machine may be
-/// busy.
+/// A long time limit: rounds take milliseconds, but the lease of a killed holder has to expire, and
+/// the machine may be busy.
 const LONG: Duration = Duration::from_secs(240);
 
 fn report(folder: &Path) -> Value {
@@ -29,7 +29,7 @@ fn report(folder: &Path) -> Value {
 }
 
 #[test]
-fn writes_all_forms_of_the_report() {
+fn all_forms_of_the_report_are_written_and_can_be_rendered_again() {
     let home = Home::new();
     let mut command = home.bare([
         "compare",
@@ -42,7 +42,7 @@ fn writes_all_forms_of_the_report() {
     let done = finish(&mut command, "");
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(done.stdout, "out/report.html\n");
-    // Only this store can be broken here, so the report must claim no other fault.
+    // Only one fault can be injected into these stores, so the report must not claim another one.
     let broken = |line: &&str| line.contains("breaking: ");
     let broken: Vec<_> = done.stderr.lines().filter(broken).collect();
     assert_eq!(broken.len(), 1, "{done:?}");
@@ -60,7 +60,8 @@ fn writes_all_forms_of_the_report() {
     assert_eq!(killed["broken"], Value::Null, "{killed}");
     assert_eq!(killed["failed"], Value::Null, "{killed}");
     assert!(killed["next_holder_ms"].as_f64().unwrap() > 0.0);
-    // The processor time of other programs, and each process's share of a contended lock.
+    // The report has the processor time of other programs, and the share of each process of a
+    // contended lock.
     let loads = report["loads"].as_array().unwrap();
     assert!(!loads.is_empty(), "{report}");
     for load in loads {
@@ -106,9 +107,10 @@ fn writes_all_forms_of_the_report() {
     }
 }
 
-/// Threads of this test, which the command did not start, keep every core busy meanwhile.
+/// Threads of this test keep every core busy. The command did not start them, so they count as
+/// others.
 #[test]
-fn a_busy_machine_is_named() {
+fn a_busy_machine_is_reported() {
     let home = Home::new();
     let over = AtomicBool::new(false);
     let done = thread::scope(|threads| {
@@ -135,13 +137,13 @@ fn a_busy_machine_is_named() {
     assert!(text.contains(&named), "{named}: {text}");
 }
 
-/// A stand-in for `distlock-peers` measures one workload and fails in the other. The server's URL
-/// must reach it without showing in any process list.
+/// A script in place of `distlock-peers` measures one workload and fails in the other. The URL of
+/// the server must reach it without showing in a process list.
 #[test]
-fn other_ways_are_in_the_report_or_said_to_be_missing() {
+fn other_ways_are_in_the_report_or_reported_as_missing() {
     let home = Home::new();
     let tool = env!("CARGO_BIN_EXE_distlock");
-    // The stand-in lies beside the tool, so it is found before any real program.
+    // The script lies beside the tool, so it is found before any real program.
     let beside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let copy = beside.path().join("distlock");
     fs::hard_link(tool, &copy).unwrap();
@@ -191,12 +193,13 @@ fn files_that_cannot_be_used_are_named() {
     let home = Home::new();
     home.write("file", "");
     let compare = |args: &[&str]| finish(home.bare(["compare"]).args(args), "");
-    compare(&["--render", "nope"]).failed_with(64, "cannot read nope: No such file");
+    compare(&["--render", "nope"]).assert_failed(64, "cannot read nope: No such file");
     let spawn = ["--spawn", "memory", "--out", "file"];
-    compare(&spawn).failed_with(64, "cannot make the folder file: File exists");
+    compare(&spawn).assert_failed(64, "cannot make the folder file: File exists");
 }
 
-/// Whether a text contains a URL with a password of the harness, which is 32 hexadecimal digits.
+/// Whether a text contains a URL with a password of the test servers, which is 32 hexadecimal
+/// digits.
 fn shows_a_password(text: &[u8]) -> bool {
     text.windows(34).any(|part| {
         let is_hex = part[1..33].iter().all(u8::is_ascii_hexdigit);
@@ -205,19 +208,20 @@ fn shows_a_password(text: &[u8]) -> bool {
 }
 
 /// Whether a process descends from this one.
-fn is_ours(process: &Path) -> bool {
+fn descends_from_this_process(process: &Path) -> bool {
     let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
-    // The process's name comes before this and may hold anything.
+    // The name of the process comes first, and may contain any text.
     let Some((_, fields)) = stat.rsplit_once(") ") else {
         return false;
     };
     let parent = fields.split(' ').nth(1).unwrap_or_default();
-    parent == std::process::id().to_string() || is_ours(&Path::new("/proc").join(parent))
+    parent == std::process::id().to_string()
+        || descends_from_this_process(&Path::new("/proc").join(parent))
 }
 
-/// Runs the command to its end. The passwords of its servers must never appear in a process list,
-/// in the report or in its output.
-fn finish_secretly(home: &Home, command: &mut Command) -> Finished {
+/// Runs the command to its end. Checks that the passwords of its servers never appear in a process
+/// list, in the report or in its output.
+fn finish_without_showing_passwords(home: &Home, command: &mut Command) -> Finished {
     let over = AtomicBool::new(false);
     let done = thread::scope(|threads| {
         let watching = threads.spawn(|| {
@@ -225,8 +229,8 @@ fn finish_secretly(home: &Home, command: &mut Command) -> Finished {
             while !over.load(Ordering::Relaxed) {
                 for entry in fs::read_dir("/proc").unwrap().flatten() {
                     let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-                    // Other tests may show passwords of their own servers.
-                    if shows_a_password(&arguments) && is_ours(&entry.path()) {
+                    // Other tests may show the passwords of their own servers.
+                    if shows_a_password(&arguments) && descends_from_this_process(&entry.path()) {
                         seen.push(String::from_utf8_lossy(&arguments).into_owned());
                     }
                 }
@@ -257,12 +261,12 @@ fn every_server_can_be_started_and_broken() {
     let home = Home::new();
     let servers = "redis,mariadb,mysql,postgres,zookeeper";
     let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
-    // The cache of `scripts/get-server mysql`, which is not in this test's home.
+    // This is the cache of `scripts/get-server mysql`. The home of this test does not contain it.
     command.env("XDG_CACHE_HOME", cache_folder().parent().unwrap());
     if let Some(mysqld) = std::env::var_os("DISTLOCK_MYSQLD") {
         command.env("DISTLOCK_MYSQLD", mysqld);
     }
-    let done = finish_secretly(&home, &mut command);
+    let done = finish_without_showing_passwords(&home, &mut command);
     assert_eq!(done.code, 0, "{done:?}");
     let report = report(&home.path("out"));
     let stores: Vec<_> = report["stores"].as_array().unwrap().iter().collect();
@@ -291,7 +295,7 @@ fn redis_with_sentinel_and_cluster_are_stores_of_their_own() {
     let home = Home::new();
     let servers = "redis,redis-sentinel,redis-cluster";
     let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
-    let done = finish_secretly(&home, &mut command);
+    let done = finish_without_showing_passwords(&home, &mut command);
     assert_eq!(done.code, 0, "{done:?}");
     let report = report(&home.path("out"));
     let stores: Vec<_> = report["stores"].as_array().unwrap().iter().collect();
@@ -324,8 +328,8 @@ fn redis_with_sentinel_and_cluster_are_stores_of_their_own() {
             assert_eq!(scenario["failed"], Value::Null, "{scenario}");
         }
     }
-    // The fault hit the server that decides about the lock: until its replica took over there was
-    // none.
+    // The fault hit the server that decides about the lock: there was none until its replica took
+    // over.
     for scenario in scenarios.iter().filter(|it| it["kind"] == "leader_lost") {
         assert!(
             scenario["usable_ms"].as_f64().unwrap() > 1_000.0,
@@ -345,7 +349,8 @@ fn a_store_that_dies_half_way_leaves_no_number() {
     let home = Home::new();
     let mut server = RedisServer::start().unwrap();
     let url = server.url();
-    // Some stores are given by URL beside those that are started, and appear only here.
+    // A store that is given by URL can be measured beside one that is started. Only this test does
+    // both.
     let mut command = home.bare(["compare", "--tiny", "--backend", &url]);
     command.args(["--spawn", "memory", "--out", "out"]);
     let mut running = Process::spawn(&mut command).unwrap();
@@ -359,7 +364,8 @@ fn a_store_that_dies_half_way_leaves_no_number() {
         "{}",
         running.output()
     );
-    // One store belongs to somebody else, and the other ends with its holder.
+    // Neither store can be broken: one was not started by the command, and the other one ends with
+    // its holder.
     assert!(!running.output().contains("breaking: "));
     let out = home.path("out");
     let report = report(&out);
@@ -383,7 +389,7 @@ fn a_store_that_dies_half_way_leaves_no_number() {
 }
 
 #[test]
-fn an_interrupted_run_goes_on_with_what_it_has() {
+fn an_interrupted_run_goes_on_with_its_finished_rounds() {
     let home = Home::new();
     let arguments = [
         "compare",
@@ -428,7 +434,7 @@ fn an_interrupted_run_goes_on_with_what_it_has() {
 }
 
 #[test]
-fn a_run_that_is_told_to_end_leaves_no_temporary_file() {
+fn a_terminated_run_leaves_no_temporary_file() {
     let home = Home::new();
     let temporary = home.path("tmp");
     fs::create_dir(&temporary).unwrap();
@@ -444,17 +450,17 @@ fn a_run_that_is_told_to_end_leaves_no_temporary_file() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused() {
+fn arguments_that_give_no_comparison_are_refused() {
     let home = Home::new();
     let nothing = finish(&mut home.bare(["compare"]), "");
-    nothing.failed_with(64, "nothing to compare");
+    nothing.assert_failed(64, "nothing to compare");
     let unknown = finish(&mut home.bare(["compare", "--spawn", "oracle"]), "");
-    unknown.failed_with(64, "oracle");
+    unknown.assert_failed(64, "oracle");
     home.write("not.json", "{}");
     let broken = finish(&mut home.bare(["compare", "--render", "not.json"]), "");
-    broken.failed_with(64, "not the report.json");
+    broken.assert_failed(64, "not the report.json");
     let twice = ["list", "--backend", "memory:", "--backend", "memory:"];
-    finish(&mut home.bare(twice), "").failed_with(64, "multiple times");
+    finish(&mut home.bare(twice), "").assert_failed(64, "multiple times");
 }
 
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {

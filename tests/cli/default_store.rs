@@ -1,4 +1,4 @@
-//! The store that is used where none is named, and the one that the users of a host share.
+//! The store that is used when none is named, and the store that the users of a host share.
 
 use std::{
     fs::{self, Permissions},
@@ -18,7 +18,7 @@ const OTHER_USER: u32 = 54_321;
 const GROUP: u32 = 54_322;
 
 #[test]
-fn the_first_use_says_which_store_it_is_and_that_others_have_another() {
+fn the_first_use_prints_the_store_and_that_other_users_have_others() {
     let home = Home::new();
     let first = finish(&mut home.bare(["list"]), "");
     let own = home.path(".local/state/distlock/distlock.db");
@@ -36,18 +36,19 @@ fn the_first_use_says_which_store_it_is_and_that_others_have_another() {
 }
 
 #[test]
-fn the_shared_store_has_to_be_set_up() {
+fn a_missing_folder_of_the_shared_store_is_78_with_the_command_that_makes_it() {
     let home = Home::new();
     let missing = home.path("shared");
     let mut list = home.bare(["list", "--system"]);
     let done = finish(list.env("DISTLOCK_SYSTEM_FOLDER", &missing), "");
     let makes = format!("`sudo install -d -m 2770 -g GROUP {}`", missing.display());
-    done.failed_with(78, &makes);
+    done.assert_failed(78, &makes);
     let both = home.run(["list", "--system", "--backend", "memory:"]);
-    both.failed_with(64, "cannot be used with");
+    both.assert_failed(64, "cannot be used with");
 }
 
-/// Runs the tool as another user where that is possible: only root can become one.
+/// A call of the tool as another user. Only root can become another user; otherwise the user stays
+/// the same.
 fn other_user(home: &Home, shared: &Path, args: &[&str]) -> Command {
     let tool = home.path("distlock");
     if !tool.exists() {
@@ -93,7 +94,7 @@ fn users_of_one_host_exclude_each_other_in_the_shared_store() {
         &["run", "job", "--system", "-n", "--", "true"],
     );
     let busy = finish(&mut second, "");
-    busy.failed_with(75, "distlock inspect job --system");
+    busy.assert_failed(75, "distlock inspect job --system");
     first.signal(Signal::TERM).unwrap();
     first.wait(SOON).unwrap();
     let mut second = other_user(&home, &shared, &["run", "mine", "--system", "--", "true"]);

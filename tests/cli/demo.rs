@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Home, SOON};
 
-/// The demo in a temporary folder of its own, so that the test sees what remains.
+/// The demo with a folder for temporary files of its own, so that the test sees what remains.
 fn demo(home: &Home, args: &[&str]) -> Command {
     let mut command = home.bare([&["demo"], args].concat());
     fs::create_dir_all(home.path("tmp")).unwrap();
@@ -26,7 +26,7 @@ fn is_empty(folder: &Path) -> bool {
     fs::read_dir(folder).unwrap().next().is_none()
 }
 
-/// The demo's nodes: processes that have the store's path in their environment.
+/// The processes of the demo: those that have the path of the folder in their environment.
 fn processes_of(folder: &Path) -> Vec<u32> {
     let needle = folder.to_str().unwrap().as_bytes();
     fs::read_dir("/proc")
@@ -66,7 +66,7 @@ fn all_scenes_pass() {
         (&"result".into(), &6.into()),
         "{result}"
     );
-    // Rising tokens show that the account's lock was really used.
+    // Rising tokens show that the lock of the account was really used.
     let granted: Vec<_> = lines
         .iter()
         .filter(|line| {
@@ -88,7 +88,7 @@ fn all_scenes_pass() {
 }
 
 #[test]
-fn the_timeline_is_for_people_and_a_store_of_ones_own_will_do() {
+fn the_demo_runs_on_a_given_store_and_prints_a_timeline() {
     let home = Home::new();
     let url = format!("sqlite:{}", home.store().display());
     let mut run = Process::spawn(&mut demo(&home, &["--backend", &url])).unwrap();
@@ -109,7 +109,7 @@ fn the_timeline_is_for_people_and_a_store_of_ones_own_will_do() {
 }
 
 #[test]
-fn a_configured_store_is_left_alone_and_that_is_said() {
+fn a_configured_store_is_not_used_and_a_message_says_so() {
     let home = Home::new();
     let mut command = demo(&home, &[]);
     command.env("DISTLOCK_BACKEND", "sqlite:/nowhere/locks.db");
@@ -164,7 +164,7 @@ fn nodes_do_not_outlive_a_killed_demo() {
 }
 
 #[test]
-fn the_second_act_shows_the_recipes() {
+fn demo_recipes_passes_and_leaves_nothing() {
     let home = Home::new();
     let mut run = Process::spawn(&mut demo(&home, &["recipes"])).unwrap();
     let status = run.wait(SOON * 3).unwrap();

@@ -4,7 +4,7 @@ use std::{process::Command, time::Duration};
 
 use distlock_harness::{Process, Signal, eventually, servers::redis::RedisServer};
 
-use crate::support::{Home, SOON, content, finish, gone};
+use crate::support::{Home, SOON, finish, read_whole_lines, wait_until_gone};
 
 fn candidate(home: &Home, url: &str, more: &[&str], script: &str) -> Command {
     let mut words = vec!["elect", "scheduler", "--ttl", "2s"];
@@ -16,14 +16,14 @@ fn candidate(home: &Home, url: &str, more: &[&str], script: &str) -> Command {
 }
 
 /// The number after a word in the output of a candidate's command.
-fn number(process: &Process, word: &str) -> u64 {
+fn printed_number(process: &Process, word: &str) -> u64 {
     let line = process
         .wait_for_line(SOON, |line| line.starts_with(word))
         .unwrap();
     line.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-fn one_leads_and_another_takes_over(url: &str) {
+fn assert_one_leads_and_another_takes_over(url: &str) {
     let home = Home::new();
     let log = home.path("log");
     let script = "echo pid $$; echo term $DISTLOCK_TOKEN; while :; do sleep 0.1; done";
@@ -35,16 +35,19 @@ fn one_leads_and_another_takes_over(url: &str) {
     ];
     let hooks: Vec<_> = hooks.iter().map(String::as_str).collect();
     let mut first = Process::spawn(&mut candidate(&home, url, &hooks, script)).unwrap();
-    let (pid, term) = (number(&first, "pid"), number(&first, "term"));
+    let (pid, term) = (
+        printed_number(&first, "pid"),
+        printed_number(&first, "term"),
+    );
     let second = Process::spawn(&mut candidate(&home, url, &hooks, script)).unwrap();
 
     // The leader is killed: its watchdog ends the command, and the other candidate leads after the
     // lease.
     first.signal(Signal::KILL).unwrap();
-    gone(u32::try_from(pid).unwrap());
-    let next = number(&second, "term");
+    wait_until_gone(u32::try_from(pid).unwrap());
+    let next = printed_number(&second, "term");
     assert!(next > term, "{next} after {term}");
-    assert_eq!(content(&log), "gain\ngain\n");
+    assert_eq!(read_whole_lines(&log), "gain\ngain\n");
     let _ = first.wait(SOON).unwrap();
 
     // Another program frees the lock by force: the command is ended, and its candidate stands
@@ -62,7 +65,7 @@ fn one_leads_and_another_takes_over(url: &str) {
         second.output().matches("term ").count() >= 4
     })
     .unwrap();
-    assert_eq!(content(&log), "gain\ngain\nloss\ngain\n");
+    assert_eq!(read_whole_lines(&log), "gain\ngain\nloss\ngain\n");
 
     // A candidate that is asked to end ends its command first.
     let mut second = second;
@@ -73,21 +76,21 @@ fn one_leads_and_another_takes_over(url: &str) {
         "{}",
         second.output()
     );
-    assert_eq!(content(&log), "gain\ngain\nloss\ngain\nloss\n");
+    assert_eq!(read_whole_lines(&log), "gain\ngain\nloss\ngain\nloss\n");
     let left = finish(home.bare(["list"]).env("DISTLOCK_BACKEND", url), "");
     assert_eq!(left.stdout.matches("election/").count(), 0, "{left:?}");
 }
 
 #[test]
-fn one_leads_over_sqlite() {
+fn one_leads_and_another_takes_over_on_sqlite() {
     let home = Home::new();
-    one_leads_and_another_takes_over(&format!("sqlite:{}", home.store().display()));
+    assert_one_leads_and_another_takes_over(&format!("sqlite:{}", home.store().display()));
 }
 
 #[test]
-fn one_leads_over_redis() {
+fn one_leads_and_another_takes_over_on_redis() {
     let server = RedisServer::start().unwrap();
-    one_leads_and_another_takes_over(&server.url());
+    assert_one_leads_and_another_takes_over(&server.url());
 }
 
 /// The candidate gives the lead up, and waits longer each time before it stands again.

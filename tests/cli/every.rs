@@ -12,11 +12,12 @@ use distlock_harness::{
     },
 };
 
-use crate::support::{Finished, Home, SOON, content, finish};
+use crate::support::{Finished, Home, SOON, finish, read_whole_lines};
 
-/// Hosts that start a job in the same second.
+/// The number of hosts that start a job in the same second.
 const HOSTS: usize = 20;
 
+/// A call of `distlock run` that runs a script.
 fn tool(home: &Home, url: &str, name: &str, args: &[&str], script: &str) -> Command {
     let mut line = vec!["run", name];
     line.extend(args);
@@ -30,8 +31,8 @@ fn run(home: &Home, url: &str, name: &str, args: &[&str], script: &str) -> Finis
     finish(&mut tool(home, url, name, args, script), "")
 }
 
-/// The promises over every store that can keep them.
-fn once_per_period(url: &str) {
+/// Checks the promises on a store.
+fn assert_once_per_period(url: &str) {
     let home = Home::new();
     let log = home.path("log");
     let script = format!("echo ran >> {}", log.display());
@@ -45,16 +46,16 @@ fn once_per_period(url: &str) {
             .iter_mut()
             .map(|host| host.wait(SOON).unwrap().code().unwrap())
             .collect();
-        assert_eq!(content(&log), "ran\n".repeat(times));
+        assert_eq!(read_whole_lines(&log), "ran\n".repeat(times));
         assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1);
         assert_eq!(codes.iter().filter(|code| **code == 7).count(), HOSTS - 1);
         if times == 1 {
-            // The period itself, which begins with the start.
+            // The period begins with the start of the job.
             std::thread::sleep(period);
         }
     }
 
-    // A host that dies during the job has used its turn, unless the job is to be retried.
+    // A host that dies during the job has used the period, unless the job is to be retried.
     let dying = ["--every", "1h", "--ttl", "1s"];
     let mut dies = tool(&home, url, "dies", &dying, "echo ready; exec sleep 10");
     let mut dies = Process::spawn(&mut dies).unwrap();
@@ -77,11 +78,11 @@ fn once_per_period(url: &str) {
         over.stderr.contains("not run: \"dies\" was started"),
         "{over:?}"
     );
-    loses_its_lock(&home, url);
+    assert_lost_lock_uses_the_period(&home, url);
 }
 
-/// A job whose lock is taken away is killed, and has used its turn.
-fn loses_its_lock(home: &Home, url: &str) {
+/// Checks that a job whose lock is taken away is killed, and has used the period.
+fn assert_lost_lock_uses_the_period(home: &Home, url: &str) {
     let every = ["--every", "1h", "--ttl", "2s"];
     let mut loses = tool(
         home,
@@ -116,33 +117,33 @@ fn loses_its_lock(home: &Home, url: &str) {
 }
 
 #[test]
-fn sqlite() {
+fn a_job_runs_once_per_period_on_sqlite() {
     let home = Home::new();
-    once_per_period(&format!("sqlite:{}", home.store().display()));
+    assert_once_per_period(&format!("sqlite:{}", home.store().display()));
 }
 
 #[test]
-fn redis() {
+fn a_job_runs_once_per_period_on_redis() {
     let server = RedisServer::start().unwrap();
-    once_per_period(&server.url());
+    assert_once_per_period(&server.url());
 }
 
 #[test]
-fn postgres() {
+fn a_job_runs_once_per_period_on_postgres() {
     let server = PostgresServer::start().unwrap();
-    once_per_period(&server.url());
+    assert_once_per_period(&server.url());
 }
 
 #[test]
-fn mariadb() {
+fn a_job_runs_once_per_period_on_mariadb() {
     let server = MySqlServer::start(Product::MariaDb).unwrap();
-    once_per_period(&server.url());
+    assert_once_per_period(&server.url());
 }
 
 #[test]
-fn mysql() {
+fn a_job_runs_once_per_period_on_mysql() {
     let server = MySqlServer::start(Product::MySql).unwrap();
-    once_per_period(&server.url());
+    assert_once_per_period(&server.url());
 }
 
 #[test]
@@ -150,12 +151,12 @@ fn a_store_that_tells_no_ages_is_refused() {
     let (home, ensemble) = (Home::new(), ZooKeeper::start().unwrap());
     let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
     let refused = run(&home, &url, "job", &["--every", "1h"], "echo ran");
-    refused.failed_with(78, "tell no ages");
+    refused.assert_failed(78, "tell no ages");
     assert_eq!(refused.stdout, "");
 }
 
 #[test]
-fn wrong_periods_are_named() {
+fn wrong_periods_are_refused() {
     let home = Home::new();
     let url = format!("sqlite:{}", home.store().display());
     for (args, code, says) in [
@@ -165,6 +166,6 @@ fn wrong_periods_are_named() {
         (&["--every", "1h", "-E", "3"], 64, "--busy-exit-code"),
         (&["--every", "1h", "--min-hold", "3s"], 64, "--min-hold"),
     ] {
-        run(&home, &url, "job", args, "echo ran").failed_with(code, says);
+        run(&home, &url, "job", args, "echo ran").assert_failed(code, says);
     }
 }

@@ -1,4 +1,4 @@
-//! The documented exit codes, each by the shortest way to it.
+//! Tests of the documented exit codes, each in the simplest case that gives it.
 
 use crate::support::{Home, finish};
 
@@ -29,13 +29,13 @@ fn a_signal_counts_from_128() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_is_told_as_a_shell_would() {
+fn a_command_that_cannot_be_started_gives_the_code_of_a_shell() {
     let home = Home::new();
     let not_executable = home.write("plain-file", "no program");
     home.run(["run", "job", "--", "no-such-program-anywhere"])
-        .failed_with(127, "cannot run no-such-program-anywhere");
+        .assert_failed(127, "cannot run no-such-program-anywhere");
     home.run(["run", "job", "--", not_executable.to_str().unwrap()])
-        .failed_with(126, "Permission denied");
+        .assert_failed(126, "Permission denied");
     assert_eq!(home.inspect("job")["state"], "free");
 }
 
@@ -46,7 +46,7 @@ fn a_script_that_names_no_shell_runs_in_sh() {
     let home = Home::new();
     let script = home.write("nightly", "echo \"$1 under $DISTLOCK_NAME\"; exit 9");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    // A folder or a file that may not be executed does not count, wherever it stands on the path.
+    // A folder, or a file that may not be executed, does not count, wherever it is on the path.
     std::fs::create_dir(home.path("first")).unwrap();
     home.write("first/nightly", "echo not this one");
     let (first, then) = (home.path("first"), home.path("."));
@@ -63,7 +63,7 @@ fn a_script_that_names_no_shell_runs_in_sh() {
 }
 
 #[test]
-fn nothing_at_all_is_answered_with_the_help() {
+fn no_arguments_print_the_help_with_64() {
     let done = Home::new().run([] as [&str; 0]);
     assert_eq!(done.code, 64, "{done:?}");
     assert!(done.stderr.starts_with("One distributed lock"), "{done:?}");
@@ -83,17 +83,17 @@ fn a_misspelled_variable_is_warned_about() {
 #[test]
 fn bad_usage_is_64() {
     let home = Home::new();
-    home.run(["run"]).failed_with(64, "required");
-    home.run(["frobnicate"]).failed_with(64, "frobnicate");
+    home.run(["run"]).assert_failed(64, "required");
+    home.run(["frobnicate"]).assert_failed(64, "frobnicate");
     home.run(["list", "--frobnicate"])
-        .failed_with(64, "--frobnicate");
+        .assert_failed(64, "--frobnicate");
 }
 
 #[test]
-fn a_ttl_that_is_too_long_is_told_as_it_was_written() {
+fn a_ttl_that_is_too_long_is_quoted_as_it_was_written() {
     let home = Home::new();
     home.run(["acquire", "job", "--ttl", "25h"])
-        .failed_with(64, "ttl of 25h is outside 1 ms to 24 h");
+        .assert_failed(64, "ttl of 25h is outside 1 ms to 24 h");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_file_that_can_never_be_a_store_is_78() {
         (text.to_str().unwrap(), "notes.txt"),
     ] {
         home.run(["--backend", &format!("sqlite:{path}"), "list"])
-            .failed_with(78, says);
+            .assert_failed(78, says);
     }
     assert_eq!(
         std::fs::read_to_string(text).unwrap(),
@@ -115,9 +115,9 @@ fn a_file_that_can_never_be_a_store_is_78() {
 }
 
 #[test]
-fn a_file_that_may_not_be_written_is_told() {
+fn a_store_file_that_cannot_be_opened_is_69() {
     let home = Home::new();
-    // Root may write any file, so the kind of file must cause the refusal.
+    // Root may write any file, so the kind of the file must cause the refusal.
     let done = home.run([
         "--backend",
         "sqlite:/proc/version",
@@ -126,7 +126,7 @@ fn a_file_that_may_not_be_written_is_told() {
         "--ttl",
         "5s",
     ]);
-    done.failed_with(69, "/proc/version: the file cannot be opened");
+    done.assert_failed(69, "/proc/version: the file cannot be opened");
 }
 
 #[test]
@@ -152,37 +152,37 @@ fn a_store_that_this_user_may_not_use_is_77() {
     if rustix::process::geteuid().is_root() {
         list.uid(65_534);
     }
-    finish(&mut list, "").failed_with(77, "locks.db: cannot be read and written");
+    finish(&mut list, "").assert_failed(77, "locks.db: cannot be read and written");
 }
 
 #[test]
-fn busy_is_75_or_what_was_asked_for() {
+fn busy_is_75_or_the_code_of_the_flag() {
     let home = Home::new();
     let _holder = home.hold("job", &["--holder", "nightly@db1"], "sleep 60");
     for args in [vec!["-n"], vec!["--wait", "0"], vec!["--wait", "200ms"]] {
         let line = [&["run", "job"], args.as_slice(), &["--", "true"]].concat();
-        home.run(line).failed_with(75, "nightly@db1");
+        home.run(line).assert_failed(75, "nightly@db1");
     }
     home.run(["run", "job", "-n", "-E", "3", "--", "true"])
-        .failed_with(3, "nightly@db1");
+        .assert_failed(3, "nightly@db1");
     home.run(["acquire", "job", "--ttl", "5s", "--wait", "0"])
-        .failed_with(75, "nightly@db1");
+        .assert_failed(75, "nightly@db1");
 }
 
 #[test]
 fn the_advised_command_finds_the_holder() {
     let home = Home::new();
     let _holder = home.hold("job", &["--holder", "nightly@db1"], "sleep 60");
-    // Without the variable, only the flag names the store.
+    // The variable is not set here, so only the flag names the store.
     let backend = format!("sqlite:{}", home.store().display());
     let advised = format!("`distlock inspect job --backend {backend}`");
     let busy = ["run", "job", "-n", "--backend", &backend, "--", "true"];
     let told = finish(&mut home.bare(busy), "");
-    told.failed_with(
+    told.assert_failed(
         75,
         &format!("allow more time with `--wait`, look with {advised}"),
     );
-    // Methods of the library are no help to users of the tool.
+    // Methods of the library do not help users of the tool.
     assert!(!told.stderr.contains("LockBuilder"), "{told:?}");
     let config = home.write("my store.toml", &format!("[backend]\nurl = {backend:?}"));
     let config = config.to_str().unwrap();
@@ -190,7 +190,7 @@ fn the_advised_command_finds_the_holder() {
     let busy = [
         "acquire", "job", "--ttl", "5s", "--wait", "0", "--config", config,
     ];
-    finish(&mut home.bare(busy), "").failed_with(75, &advised);
+    finish(&mut home.bare(busy), "").assert_failed(75, &advised);
 }
 
 #[test]
@@ -218,13 +218,13 @@ fn a_store_that_does_not_answer_is_69() {
 fn bad_configuration_is_78() {
     let home = Home::new();
     home.run(["--backend", "carrier-pigeon:coop", "list"])
-        .failed_with(78, "unknown backend scheme");
+        .assert_failed(78, "unknown backend scheme");
     home.run(["--config", "/no/such/file.toml", "list"])
-        .failed_with(78, "/no/such/file.toml");
+        .assert_failed(78, "/no/such/file.toml");
 }
 
 #[test]
-fn help_and_version_are_results() {
+fn help_and_version_go_to_standard_output_with_0() {
     let home = Home::new();
     for args in [["--help"], ["--version"]] {
         let done = finish(&mut home.bare(args), "");
@@ -235,7 +235,7 @@ fn help_and_version_are_results() {
 }
 
 #[test]
-fn a_reader_that_went_away_is_no_failure() {
+fn a_reader_that_closes_early_is_no_failure() {
     let home = Home::new();
     let tool = env!("CARGO_BIN_EXE_distlock");
     let mut shell = std::process::Command::new("sh");
@@ -250,7 +250,7 @@ fn a_reader_that_went_away_is_no_failure() {
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_told() {
+fn a_result_that_cannot_be_written_is_69() {
     let home = Home::new();
     let full = || std::fs::File::create("/dev/full").unwrap();
     for line in [
@@ -267,7 +267,7 @@ fn a_result_that_cannot_be_written_is_told() {
 }
 
 #[test]
-fn a_ticket_that_nobody_got_is_no_success() {
+fn a_ticket_that_cannot_be_printed_is_69_and_its_lock_is_released() {
     let home = Home::new();
     let (reader, closed) = std::io::pipe().unwrap();
     drop(reader);

@@ -12,11 +12,12 @@ use distlock_harness::{
     },
 };
 
-use crate::support::{Finished, Home, SOON, content, finish};
+use crate::support::{Finished, Home, SOON, finish, read_whole_lines};
 
+/// Runs `distlock fence` with a place for its tokens.
 fn fence(home: &Home, place: &[&str], args: &[&str]) -> Finished {
     let words = ["fence"].iter().chain(args).copied();
-    // Words after `--` belong to the command.
+    // The place goes before the words of the command, which follow `--`.
     let words: Vec<_> = match args.iter().position(|word| *word == "--") {
         Some(at) => words
             .clone()
@@ -29,16 +30,16 @@ fn fence(home: &Home, place: &[&str], args: &[&str]) -> Finished {
     finish(&mut home.bare(words), "")
 }
 
-/// The store's URL holds a password, and process lists show arguments to everybody; so a file names
-/// the store.
-fn only_the_latest_in(url: &str) {
+/// Runs the checks on a store by URL. The URL holds a password, and every user can read arguments,
+/// so a file names the store.
+fn assert_only_the_latest_passes_in(url: &str) {
     let home = Home::new();
     let config = home.write("store.toml", &format!("[backend]\nurl = \"{url}\"\n"));
-    only_the_latest(&["--config", config.to_str().unwrap()]);
+    assert_only_the_latest_passes(&["--config", config.to_str().unwrap()]);
 }
 
-/// The promises wherever the tokens are kept.
-fn only_the_latest(place: &[&str]) {
+/// Checks the promises, wherever the tokens are kept.
+fn assert_only_the_latest_passes(place: &[&str]) {
     let home = Home::new();
     let log = home.path("log");
     let step = format!("echo step >> {}", log.display());
@@ -64,7 +65,7 @@ fn only_the_latest(place: &[&str]) {
         refused.stderr.contains("41 is older than 42"),
         "{refused:?}"
     );
-    assert_eq!(content(&log), "step\n".repeat(3));
+    assert_eq!(read_whole_lines(&log), "step\n".repeat(3));
     let checked = check("41");
     assert_eq!(checked.code, 76, "{checked:?}");
     assert!(
@@ -82,10 +83,10 @@ fn only_the_latest(place: &[&str]) {
 }
 
 #[test]
-fn remembered_in_a_file() {
+fn tokens_are_remembered_in_a_file() {
     let home = Home::new();
     let path = home.path("gate");
-    only_the_latest(&["--file", path.to_str().unwrap()]);
+    assert_only_the_latest_passes(&["--file", path.to_str().unwrap()]);
     let place = ["--file", path.to_str().unwrap()];
     let other = fence(&home, &place, &["other", "--token", "9", "--", "true"]);
     assert_eq!(other.code, 64);
@@ -98,37 +99,37 @@ fn remembered_in_a_file() {
 }
 
 #[test]
-fn remembered_in_sqlite() {
+fn tokens_are_remembered_in_sqlite() {
     let home = Home::new();
-    only_the_latest(&["--backend", &format!("sqlite:{}", home.store().display())]);
+    assert_only_the_latest_passes(&["--backend", &format!("sqlite:{}", home.store().display())]);
 }
 
 #[test]
-fn remembered_in_redis() {
+fn tokens_are_remembered_in_redis() {
     let server = RedisServer::start().unwrap();
-    only_the_latest_in(&server.url());
+    assert_only_the_latest_passes_in(&server.url());
 }
 
 #[test]
-fn remembered_in_postgres() {
+fn tokens_are_remembered_in_postgres() {
     let server = PostgresServer::start().unwrap();
-    only_the_latest_in(&server.url());
+    assert_only_the_latest_passes_in(&server.url());
 }
 
 #[test]
-fn remembered_in_mariadb() {
+fn tokens_are_remembered_in_mariadb() {
     let server = MySqlServer::start(Product::MariaDb).unwrap();
-    only_the_latest_in(&server.url());
+    assert_only_the_latest_passes_in(&server.url());
 }
 
 #[test]
-fn remembered_in_zookeeper() {
+fn tokens_are_remembered_in_zookeeper() {
     let server = ZooKeeper::start().unwrap();
-    only_the_latest_in(&format!("zookeeper://{}", server.servers()));
+    assert_only_the_latest_passes_in(&format!("zookeeper://{}", server.servers()));
 }
 
 #[test]
-fn bad_input_is_named() {
+fn bad_input_is_refused_with_its_reason() {
     let home = Home::new();
     let run = |args: &[&str]| finish(&mut home.distlock(args), "");
     let none = run(&["fence", "backup", "--", "true"]);
@@ -147,8 +148,8 @@ fn bad_input_is_named() {
     assert_eq!(gone.code, 127);
 }
 
-/// The script of docs/recipes.md. One run is stopped in the middle for longer than its lease, so
-/// its result is older than the one in place when it goes on.
+/// Runs the script of docs/recipes.md twice. One run is stopped in the middle for longer than its
+/// lease, so its result is older than the one in place when it goes on.
 #[test]
 fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let home = Home::new();
@@ -165,7 +166,7 @@ fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let (bin, file) = (home.path("bin"), home.path("backup.sh"));
     fs::create_dir(&bin).unwrap();
     fs::write(&file, script).unwrap();
-    // The first dump takes long; it dumps the state at its start.
+    // The first dump takes long, and dumps the state that was there when it began.
     let dump = home.path("bin/dump-shop");
     let state = home.path("state");
     let program = format!(
@@ -200,9 +201,12 @@ fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     fs::write(&state, "old").unwrap();
     let mut first = Process::spawn(&mut backup()).unwrap();
     let dumped = home.path("state.dumped");
-    eventually("the first dump", SOON, || content(&dumped).contains("old")).unwrap();
-    // Stops the supervisor and its watchdog: their command goes on past the lease, as on a machine
-    // that wakes up and gives its time to the command first.
+    eventually("the first dump", SOON, || {
+        read_whole_lines(&dumped).contains("old")
+    })
+    .unwrap();
+    // Stops the supervisor and its watchdog. Their command goes on past the lease, as on a machine
+    // that wakes up and runs the command first.
     let stop = format!("kill -STOP {0} $(pgrep -P {0} -f watchdog)", first.id());
     let stopped = Command::new("sh").args(["-c", &stop]).status().unwrap();
     assert!(stopped.success());
@@ -210,15 +214,15 @@ fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let second = finish(&mut backup(), "");
     assert_eq!(second.code, 0, "{second:?}");
     let result = home.path("backups/shop.sql");
-    assert_eq!(content(&result), "new\n");
+    assert_eq!(read_whole_lines(&result), "new\n");
     eventually("the first one's late step", SOON, || {
         first.output().contains("older than")
     })
     .unwrap();
-    assert_eq!(content(&result), "new\n");
+    assert_eq!(read_whole_lines(&result), "new\n");
     let go_on = format!("kill -CONT {0} $(pgrep -P {0} -f watchdog)", first.id());
     let goes_on = Command::new("sh").args(["-c", &go_on]).status().unwrap();
     assert!(goes_on.success());
     let _ = first.wait(SOON).unwrap();
-    assert_eq!(content(&result), "new\n");
+    assert_eq!(read_whole_lines(&result), "new\n");
 }

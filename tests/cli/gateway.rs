@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
 
-use crate::support::{Home, SOON, UnreadPipe, finish, waits_for_reader};
+use crate::support::{Home, SOON, UnreadPipe, finish, wait_until_blocked_on};
 
 const KEY: &str = "a key that is long enough for HS256";
 const NODE: [&str; 10] = [
@@ -40,12 +40,12 @@ const NODE: [&str; 10] = [
     "127.0.0.1:0",
 ];
 
-fn node(home: &Home) -> (Process, Value) {
-    started(home.distlock(NODE).env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY))
+fn start_default_node(home: &Home) -> (Process, Value) {
+    start_node(home.distlock(NODE).env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY))
 }
 
-/// Starts a node; returns it with its ready line.
-fn started(command: &mut Command) -> (Process, Value) {
+/// Starts a node, and answers it with its ready line.
+fn start_node(command: &mut Command) -> (Process, Value) {
     let node = Process::spawn(command).unwrap();
     let line = node
         .wait_for_line(SOON, |line| line.starts_with('{'))
@@ -53,11 +53,11 @@ fn started(command: &mut Command) -> (Process, Value) {
     (node, serde_json::from_str(&line).unwrap())
 }
 
-fn token(home: &Home, key: &str) -> String {
-    token_of("alice", home, key)
+fn mint_token(home: &Home, key: &str) -> String {
+    mint_token_for("alice", home, key)
 }
 
-fn token_of(uid: &str, home: &Home, key: &str) -> String {
+fn mint_token_for(uid: &str, home: &Home, key: &str) -> String {
     let mint = ["gateway", "token", "--uid", uid];
     let done = finish(
         home.distlock(mint).env("DISTLOCK_GATEWAY_TOKEN_KEY", key),
@@ -69,8 +69,8 @@ fn token_of(uid: &str, home: &Home, key: &str) -> String {
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// A client that logs in and stays until both values are dropped.
-fn stay_in(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runtime) {
+/// Logs a client in. It stays until both values are dropped.
+fn log_in_and_stay(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -88,7 +88,7 @@ fn stay_in(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runtime) {
     (socket, runtime)
 }
 
-/// Sends one login and returns the first answer.
+/// Sends one login, and returns the first answer of the node.
 fn log_in(ready: &Value, token: &str) -> Value {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -119,7 +119,7 @@ fn log_in(ready: &Value, token: &str) -> Value {
 #[test]
 fn a_node_says_when_it_is_ready_and_ends_on_term() {
     let home = Home::new();
-    let (mut node, ready) = node(&home);
+    let (mut node, ready) = start_default_node(&home);
     assert_eq!(
         (&ready["event"], &ready["node"]),
         (&"ready".into(), &"n1".into())
@@ -131,7 +131,7 @@ fn a_node_says_when_it_is_ready_and_ends_on_term() {
             "{ready}"
         );
     }
-    let answer = log_in(&ready, &token(&home, KEY));
+    let answer = log_in(&ready, &mint_token(&home, KEY));
     assert_eq!(
         (&answer["type"], &answer["uid"]),
         (&"login_ok".into(), &"alice".into()),
@@ -148,7 +148,7 @@ fn a_node_says_when_it_is_ready_and_ends_on_term() {
 }
 
 #[test]
-fn a_node_that_nobody_hears_does_not_run() {
+fn a_node_whose_ready_line_cannot_be_printed_ends() {
     let home = Home::new();
     let (reader, closed) = std::io::pipe().unwrap();
     drop(reader);
@@ -163,19 +163,19 @@ fn a_node_that_nobody_hears_does_not_run() {
 }
 
 #[test]
-fn a_node_serves_on_when_nobody_reads_its_events() {
+fn a_node_goes_on_when_nobody_reads_its_events() {
     let home = Home::new();
-    let token = token(&home, KEY);
+    let token = mint_token(&home, KEY);
     let mut unread = UnreadPipe::new();
     let mut node = home.distlock([&NODE[..], &["--events"]].concat());
-    // With a single worker thread, one blocking call would block everything.
+    // With a single worker thread, one blocking call would block the whole node.
     node.env("TOKIO_WORKER_THREADS", "1")
         .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY);
-    let mut node = Process::spawn(&mut unread.takes(1, &node)).unwrap();
-    let ready = serde_json::from_str(&unread.line()).unwrap();
+    let mut node = Process::spawn(&mut unread.redirect(1, &node)).unwrap();
+    let ready = serde_json::from_str(&unread.read_line()).unwrap();
     unread.fill();
     assert_eq!(log_in(&ready, &token)["type"], "login_ok");
-    waits_for_reader(node.id(), 1);
+    wait_until_blocked_on(node.id(), 1);
     assert_eq!(log_in(&ready, &token)["type"], "login_ok");
     node.signal(Signal::TERM).unwrap();
     let ended = node.wait(SOON).unwrap();
@@ -186,9 +186,9 @@ const ADMIN: &str = "what administrators show";
 
 /// The node runs without `DISTLOCK_LOG`.
 #[test]
-fn what_administrators_do_and_who_guesses_is_in_the_log_by_default() {
+fn orders_and_wrong_admin_tokens_are_logged_by_default() {
     let home = Home::new();
-    let (mut node, ready) = node_with_token(&home, ADMIN);
+    let (mut node, ready) = start_node_with_token(&home, ADMIN);
     let url = format!("http://{}", ready["admin_listen"].as_str().unwrap());
     for (token, code) in [(ADMIN, 0), ("a guess, as long as it", 77)] {
         let mut ban = home.distlock(["gateway", "ban", "mallory", "--admin", &url]);
@@ -210,16 +210,16 @@ fn what_administrators_do_and_who_guesses_is_in_the_log_by_default() {
     }
 }
 
-fn node_with_token(home: &Home, token: &str) -> (Process, Value) {
+fn start_node_with_token(home: &Home, token: &str) -> (Process, Value) {
     let mut node = home.distlock(NODE);
     node.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
         .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", token)
         .env_remove("DISTLOCK_LOG");
-    started(&mut node)
+    start_node(&mut node)
 }
 
 #[test]
-fn no_log_shows_what_one_could_log_in_with_nor_what_clients_say() {
+fn no_log_shows_a_credential_or_a_message_of_a_client() {
     let home = Home::new();
     let admin = "canary of the administrator";
     let start = |name| {
@@ -228,12 +228,12 @@ fn no_log_shows_what_one_could_log_in_with_nor_what_clients_say() {
         node.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
             .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", admin)
             .env("DISTLOCK_LOG", "trace,tungstenite::protocol=trace");
-        started(&mut node)
+        start_node(&mut node)
     };
     let (mut nodes, ready): (Vec<_>, Vec<_>) = ["n1", "n2"].map(start).into_iter().unzip();
-    let token = token(&home, KEY);
-    let _superseded = stay_in(&ready[0], &token);
-    let (mut socket, runtime) = stay_in(&ready[1], &token);
+    let token = mint_token(&home, KEY);
+    let _superseded = log_in_and_stay(&ready[0], &token);
+    let (mut socket, runtime) = log_in_and_stay(&ready[1], &token);
     let message = "canary of a message";
     runtime.block_on(async {
         let send = json!({"type": "send", "to": "alice", "body": message, "id": "1"});
@@ -265,7 +265,7 @@ fn no_log_shows_what_one_could_log_in_with_nor_what_clients_say() {
     for there in ["TRACE", "a client connected by WebSocket", "\"kick_sent\""] {
         assert!(shown.contains(there), "{there:?} is not in {shown}");
     }
-    // The log must be complete, since the test looks for absent text.
+    // The test looks for absent text, so the log must be complete.
     assert!(!shown.contains("lines left out here"), "{shown}");
     let (_, signature) = token.rsplit_once('.').unwrap();
     for secret in [signature, message, admin, KEY] {
@@ -277,7 +277,7 @@ fn no_log_shows_what_one_could_log_in_with_nor_what_clients_say() {
 #[test]
 fn a_node_that_waits_for_its_name_ends_on_term() {
     let home = Home::new();
-    let (_first, _) = node(&home);
+    let (_first, _) = start_default_node(&home);
     let line = [&NODE[..], &["--node-lease", "10m"]].concat();
     let mut second =
         Process::spawn(home.distlock(line).env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)).unwrap();
@@ -295,9 +295,9 @@ fn a_node_that_waits_for_its_name_ends_on_term() {
 #[test]
 fn a_forged_token_is_refused_and_changes_nothing() {
     let home = Home::new();
-    let (_node, ready) = node(&home);
-    let forged = token(&home, "another key, just as long as the real one");
-    let good = token(&home, KEY);
+    let (_node, ready) = start_default_node(&home);
+    let forged = mint_token(&home, "another key, just as long as the real one");
+    let good = mint_token(&home, KEY);
     let (head, signature) = good.rsplit_once('.').unwrap();
     let swapped: String = signature.chars().rev().collect();
     for bad in [
@@ -322,7 +322,7 @@ fn a_forged_token_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn while_the_key_changes_a_node_takes_tokens_of_either_and_mints_with_the_first() {
+fn during_a_change_of_keys_both_keys_are_accepted_and_the_first_one_mints() {
     let home = Home::new();
     let old = "the key that was used until now, as long";
     let changing = |args: &[&str]| {
@@ -332,7 +332,7 @@ fn while_the_key_changes_a_node_takes_tokens_of_either_and_mints_with_the_first(
         command
     };
     let minted = finish(&mut changing(&["gateway", "token", "--uid", "alice"]), "");
-    let (_changed, alone) = node(&home);
+    let (_changed, alone) = start_default_node(&home);
     let answer = log_in(&alone, minted.stdout.trim());
     assert_eq!(answer["type"], "login_ok", "{answer}");
 
@@ -346,14 +346,14 @@ fn while_the_key_changes_a_node_takes_tokens_of_either_and_mints_with_the_first(
         (old, "login_ok"),
         ("a key that nobody here has ever heard of", "denied"),
     ] {
-        let answer = log_in(&ready, &token(&home, key));
+        let answer = log_in(&ready, &mint_token(&home, key));
         assert_eq!(answer["type"], answered, "{answer}");
     }
     assert!(!node.output().contains("as long"), "{}", node.output());
 }
 
 #[test]
-fn settings_come_from_file_variable_and_flag_in_this_order() {
+fn a_flag_overrides_a_variable_and_a_variable_overrides_the_file() {
     for (variable, flag, expected) in [
         (None, None, "file"),
         (Some(""), None, "file"),
@@ -376,7 +376,7 @@ fn settings_come_from_file_variable_and_flag_in_this_order() {
         if let Some(flag) = flag {
             command.args(["--node", flag]);
         }
-        let (_node, ready) = started(&mut command);
+        let (_node, ready) = start_node(&mut command);
         assert_eq!(ready["node"], expected);
         let admin = format!("[gateway]\nadmin_listen = {}\n", ready["admin_listen"]);
         let admin = home.write("admin.toml", &admin);
@@ -387,11 +387,11 @@ fn settings_come_from_file_variable_and_flag_in_this_order() {
     }
     let home = Home::new();
     let mut nodes = home.distlock(["gateway", "nodes", "--admin", ""]);
-    finish(&mut nodes, "").failed_with(64, "http://HOST:PORT");
+    finish(&mut nodes, "").assert_failed(64, "http://HOST:PORT");
 }
 
 #[test]
-fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
+fn errors_of_settings_name_the_key_and_never_show_a_secret() {
     let home = Home::new();
     let run = |args: &[&str], key: &str| {
         let line = [&NODE, args].concat();
@@ -402,15 +402,15 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
         assert!(!done.stderr.contains("hunter2"), "{done:?}");
         done
     };
-    run(&[], "hunter2").failed_with(78, "token_key is 7 bytes long: at least 32");
-    // An unreadable file is no absent file: it may hold another key.
+    run(&[], "hunter2").assert_failed(78, "token_key is 7 bytes long: at least 32");
+    // A value that is not UTF-8 must not count as absent.
     let mut command = home.distlock(NODE);
     command.env("DISTLOCK_GATEWAY_TOKEN_KEY", OsStr::from_bytes(&[0xff; 32]));
-    finish(&mut command, "").failed_with(78, "DISTLOCK_GATEWAY_TOKEN_KEY is not UTF-8");
-    finish(&mut home.distlock(NODE), "").failed_with(78, "DISTLOCK_GATEWAY_TOKEN_KEY");
-    run(&["--grace", "5"], KEY).failed_with(78, "grace");
-    run(&["--node-lease", "25h"], KEY).failed_with(78, "node_lease");
-    run(&["--tcp-listen", "nowhere"], KEY).failed_with(78, "tcp_listen");
+    finish(&mut command, "").assert_failed(78, "DISTLOCK_GATEWAY_TOKEN_KEY is not UTF-8");
+    finish(&mut home.distlock(NODE), "").assert_failed(78, "DISTLOCK_GATEWAY_TOKEN_KEY");
+    run(&["--grace", "5"], KEY).assert_failed(78, "grace");
+    run(&["--node-lease", "25h"], KEY).assert_failed(78, "node_lease");
+    run(&["--tcp-listen", "nowhere"], KEY).assert_failed(78, "tcp_listen");
     let said = |args: &[&str], config: &str, place: &str| {
         let file = home.write("distlock.toml", config);
         let line = [&NODE, args, &["--config", file.to_str().unwrap()]].concat();
@@ -418,7 +418,7 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
         command.env("DISTLOCK_GATEWAY_MAX_FRAME", "1");
         command.env_remove("DISTLOCK_GATEWAY_ADMIN_TOKEN");
         let done = finish(&mut command, "");
-        done.failed_with(78, "gateway.");
+        done.assert_failed(78, "gateway.");
         assert!(done.stderr.contains(place), "{place:?} is not in {done:?}");
         for secret in ["hunter2", KEY] {
             assert!(!done.stderr.contains(secret), "{done:?}");
@@ -459,24 +459,24 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
     let mut also = home.distlock(NODE);
     also.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY);
     let done = finish(also.env("DISTLOCK_GATEWAY_TOKEN_KEY_ALSO", "hunter2"), "");
-    done.failed_with(
+    done.assert_failed(
         78,
         "DISTLOCK_GATEWAY_TOKEN_KEY_ALSO: gateway.token_key_also is 7",
     );
     assert!(!done.stderr.contains("hunter2"), "{done:?}");
     also.env_remove("DISTLOCK_GATEWAY_TOKEN_KEY");
     let done = finish(&mut also, "");
-    done.failed_with(78, "gateway.token_key is not set");
+    done.assert_failed(78, "gateway.token_key is not set");
     assert!(!done.stderr.contains("hunter2"), "{done:?}");
     said(
         &["--grace", "1ms"],
         &table("grace = \"2ms\""),
         " --grace: gateway.grace is 1ms",
     );
-    run(&["--policy", "triple"], KEY).failed_with(78, "policy");
-    run(&["--token-key", "hunter2"], KEY).failed_with(64, "--token-key");
-    run(&["--token-key-also", "hunter2"], KEY).failed_with(64, "--token-key-also");
-    run(&["--frobnicate", "1"], KEY).failed_with(64, "--frobnicate");
+    run(&["--policy", "triple"], KEY).assert_failed(78, "policy");
+    run(&["--token-key", "hunter2"], KEY).assert_failed(64, "--token-key");
+    run(&["--token-key-also", "hunter2"], KEY).assert_failed(64, "--token-key-also");
+    run(&["--frobnicate", "1"], KEY).assert_failed(64, "--frobnicate");
     let mint = |args: &[&str]| {
         finish(
             home.distlock([&["gateway", "token"], args].concat())
@@ -484,14 +484,14 @@ fn wrong_settings_are_told_by_key_and_never_show_the_secret() {
             "",
         )
     };
-    mint(&[]).failed_with(64, "--uid");
-    mint(&["--uid", ""]).failed_with(64, "uid is empty");
-    mint(&["--uid", "alice", "--ttl", "25h"]).failed_with(64, "token ttl");
+    mint(&[]).assert_failed(64, "--uid");
+    mint(&["--uid", ""]).assert_failed(64, "uid is empty");
+    mint(&["--uid", "alice", "--ttl", "25h"]).assert_failed(64, "token ttl");
     assert_eq!(home.files(), ["distlock.toml"], "nothing was created");
 }
 
 #[test]
-fn a_node_ends_with_its_standard_input_when_told_to() {
+fn a_node_ends_with_its_standard_input_if_the_flag_asks_for_it() {
     let home = Home::new();
     let mut child = home
         .distlock([&NODE[..], &["--exit-with-stdin"]].concat())
@@ -517,7 +517,7 @@ fn a_node_ends_with_its_standard_input_when_told_to() {
 #[test]
 fn an_administrator_looks_up_kicks_bans_drains_and_lists() {
     let home = Home::new();
-    let (_node, ready) = node(&home);
+    let (_node, ready) = start_default_node(&home);
     let url = format!("http://{}", ready["admin_listen"].as_str().unwrap());
     let ask = |args: &[&str]| {
         let line = [&["gateway"], args, &["--admin", &url]].concat();
@@ -537,8 +537,8 @@ fn an_administrator_looks_up_kicks_bans_drains_and_lists() {
         (done.code, done.stdout.as_str()),
         (0, "alice is not logged in\n")
     );
-    let token = token(&home, KEY);
-    let (socket, runtime) = stay_in(&ready, &token);
+    let token = mint_token(&home, KEY);
+    let (socket, runtime) = log_in_and_stay(&ready, &token);
     let done = ask(&["lookup", "alice"]);
     assert!(done.stdout.contains("device phone"), "{done:?}");
 
@@ -579,13 +579,13 @@ fn an_administrator_looks_up_kicks_bans_drains_and_lists() {
 }
 
 #[test]
-fn wrong_questions_to_a_node_have_documented_ends() {
+fn wrong_orders_to_a_node_end_with_documented_codes() {
     let home = Home::new();
     let mut command = home.distlock(NODE);
     command
         .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
         .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", "hunter2 hunter2 hunter2");
-    let (_node, ready) = started(&mut command);
+    let (_node, ready) = start_node(&mut command);
     let url = format!("http://{}", ready["admin_listen"].as_str().unwrap());
     let ask = |args: &[&str], token: &str| {
         let line = [&["gateway"], args].concat();
@@ -599,34 +599,34 @@ fn wrong_questions_to_a_node_have_documented_ends() {
     };
     let good = "hunter2 hunter2 hunter2";
     assert_eq!(ask(&["nodes"], good).code, 0);
-    // The node has its own store.
+    // `--backend` is refused here, because the node has its own store.
     let other = ["nodes", "--backend", "memory:"];
-    ask(&other, good).failed_with(64, "'--backend <URL>' says nothing here");
-    ask(&["nodes"], "").failed_with(77, "a bearer token is needed");
-    // A secret that was read from a file ends with a line end.
+    ask(&other, good).assert_failed(64, "'--backend <URL>' says nothing here");
+    ask(&["nodes"], "").assert_failed(77, "a bearer token is needed");
+    // This token has a line end, as a secret that was read from a file may have.
     let line = format!("{good}\n");
-    ask(&["nodes"], &line).failed_with(
+    ask(&["nodes"], &line).assert_failed(
         78,
         "DISTLOCK_GATEWAY_ADMIN_TOKEN: gateway.admin_token cannot",
     );
-    ask(&["nodes"], "hunter2 hunter2").failed_with(77, "a bearer token is needed");
-    ask(&["kick"], good).failed_with(64, "--uid");
-    ask(&["kick", "--uid", "a", "--all"], good).failed_with(64, "--all");
-    ask(&["kick", "--uid", ""], good).failed_with(64, "uid is empty");
-    ask(&["kick", "--session", "x"], good).failed_with(64, "a session is a UUID");
-    ask(&["lookup", ""], good).failed_with(64, "uid is empty");
-    ask(&["drain", "--rate", "abc"], good).failed_with(64, "a rate is a whole number");
-    ask(&["kick", "--uid", "a", "--reason", "\u{7}"], good).failed_with(64, "control character");
-    ask(&["ban", "a", "--ttl", "0s"], good).failed_with(64, "ban ttl");
-    ask(&["drain", "--rate", "0"], good).failed_with(64, "drain rate is 0");
-    ask(&["nodes", "--admin", "ftp://x:1"], good).failed_with(64, "http://HOST:PORT");
-    ask(&["nodes", "--admin", "http://127.0.0.1:1"], good).failed_with(69, "127.0.0.1:1");
+    ask(&["nodes"], "hunter2 hunter2").assert_failed(77, "a bearer token is needed");
+    ask(&["kick"], good).assert_failed(64, "--uid");
+    ask(&["kick", "--uid", "a", "--all"], good).assert_failed(64, "--all");
+    ask(&["kick", "--uid", ""], good).assert_failed(64, "uid is empty");
+    ask(&["kick", "--session", "x"], good).assert_failed(64, "a session is a UUID");
+    ask(&["lookup", ""], good).assert_failed(64, "uid is empty");
+    ask(&["drain", "--rate", "abc"], good).assert_failed(64, "a rate is a whole number");
+    ask(&["kick", "--uid", "a", "--reason", "\u{7}"], good).assert_failed(64, "control character");
+    ask(&["ban", "a", "--ttl", "0s"], good).assert_failed(64, "ban ttl");
+    ask(&["drain", "--rate", "0"], good).assert_failed(64, "drain rate is 0");
+    ask(&["nodes", "--admin", "ftp://x:1"], good).assert_failed(64, "http://HOST:PORT");
+    ask(&["nodes", "--admin", "http://127.0.0.1:1"], good).assert_failed(69, "127.0.0.1:1");
 }
 
-/// The token and the page's address go to the person who started the node, and not into its
-/// results.
+/// The token and the address of the page are printed for the person who started the node, and not
+/// in its results.
 #[test]
-fn without_an_admin_token_a_node_makes_one_and_tells_it() {
+fn without_an_admin_token_a_node_generates_and_prints_one() {
     let home = Home::new();
     let mut command = home.distlock(NODE);
     command
@@ -655,7 +655,7 @@ fn without_an_admin_token_a_node_makes_one_and_tells_it() {
 }
 
 #[test]
-fn administrators_come_by_https_and_certificates_change_while_a_node_runs() {
+fn the_admin_http_uses_tls_and_certificates_are_reloaded_at_hup() {
     let (home, pki, later) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
     let path = |name: &str| pki.path(name).to_str().unwrap().to_owned();
     let mut command = home.distlock(NODE);
@@ -663,7 +663,7 @@ fn administrators_come_by_https_and_certificates_change_while_a_node_runs() {
         .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
         .env("DISTLOCK_GATEWAY_TLS_KEY", path("server.key"))
         .args(["--tls-cert", &path("server.crt")]);
-    let (node, ready) = started(&mut command);
+    let (node, ready) = start_node(&mut command);
     let page = ready["page"].as_str().unwrap().to_owned();
     assert!(page.starts_with("https://127.0.0.1:"), "{page}");
     let ask = |pki: &Pki, url: &str| {
@@ -672,8 +672,8 @@ fn administrators_come_by_https_and_certificates_change_while_a_node_runs() {
         finish(&mut command, "")
     };
     assert_eq!(ask(&pki, &page).code, 0, "{:?}", ask(&pki, &page));
-    ask(&later, &page).failed_with(69, "certificate");
-    ask(&pki, &page.replace("https", "http")).failed_with(69, "127.0.0.1");
+    ask(&later, &page).assert_failed(69, "certificate");
+    ask(&pki, &page.replace("https", "http")).assert_failed(69, "127.0.0.1");
 
     for name in ["server.crt", "server.key"] {
         std::fs::copy(later.path(name), pki.path(name)).unwrap();
@@ -709,7 +709,8 @@ fn https_service(pki: &Pki) -> (SocketAddr, Arc<AtomicU32>) {
             let mut stream = StreamOwned::new(connection, stream.unwrap());
             let mut question = Vec::new();
             let mut part = [0; 4096];
-            // The question is a JSON object; its head holds no brace.
+            // The request is complete at its first brace at the end: its body is a JSON object, and
+            // its head contains no brace.
             while !question.ends_with(b"}") {
                 match stream.read(&mut part) {
                     Ok(length @ 1..) => question.extend_from_slice(&part[..length]),
@@ -741,8 +742,8 @@ fn a_profile_service_is_asked_by_https_if_its_authority_is_trusted() {
                 "DISTLOCK_GATEWAY_PROFILE_URL",
                 format!("https://{host}:{}/may-log-in", service.port()),
             );
-        let (mut node, ready) = started(&mut command);
-        let answer = log_in(&ready, &token(&home, KEY));
+        let (mut node, ready) = start_node(&mut command);
+        let answer = log_in(&ready, &mint_token(&home, KEY));
         node.signal(Signal::TERM).unwrap();
         node.wait(SOON).unwrap();
         (answer, node.output(), asked.swap(0, Ordering::SeqCst))
@@ -759,7 +760,7 @@ fn a_profile_service_is_asked_by_https_if_its_authority_is_trusted() {
 }
 
 #[test]
-fn beyond_loopback_a_node_listens_with_tls_or_a_word() {
+fn a_node_listens_beyond_loopback_only_with_tls_or_an_explicit_flag() {
     let home = Home::new();
     let run = |args: &[&str]| {
         let line = [&NODE[..], &["--tcp-listen", "0.0.0.0:0"], args].concat();
@@ -767,15 +768,15 @@ fn beyond_loopback_a_node_listens_with_tls_or_a_word() {
         command.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY);
         command
     };
-    finish(&mut run(&[]), "").failed_with(78, "--insecure-listen");
-    let (_node, ready) = started(&mut run(&["--insecure-listen"]));
+    finish(&mut run(&[]), "").assert_failed(78, "--insecure-listen");
+    let (_node, ready) = start_node(&mut run(&["--insecure-listen"]));
     let listens = ready["tcp_listen"].as_str().unwrap();
     assert!(listens.starts_with("0.0.0.0:"), "{ready}");
 }
 
-/// A reader that closes after the first line still gets the exit code.
+/// The exit code is the same when the reader of the output has closed the pipe.
 #[test]
-fn the_end_of_a_kick_does_not_depend_on_who_reads_its_output() {
+fn the_code_of_a_kick_does_not_depend_on_the_reader_of_its_output() {
     let home = Home::new();
     let gone =
         json!({"uid": "alice", "session": "s", "node": "n1", "device": "phone", "gone": true});
@@ -795,7 +796,7 @@ fn the_end_of_a_kick_does_not_depend_on_who_reads_its_output() {
             let (reader, closed) = std::io::pipe().unwrap();
             drop(reader);
             let mut command = home.distlock(line);
-            command.env("DISTLOCK_GATEWAY_ADMIN", answering(&answer));
+            command.env("DISTLOCK_GATEWAY_ADMIN", serve_one_answer(&answer));
             let done = command.stdout(closed).output().unwrap();
             assert_eq!(done.status.code(), Some(code), "{answer}: {done:?}");
         }
@@ -803,11 +804,11 @@ fn the_end_of_a_kick_does_not_depend_on_who_reads_its_output() {
 }
 
 #[test]
-fn a_kick_tells_which_account_could_not_be_changed_and_ends_the_others() {
+fn a_kick_reports_accounts_that_could_not_be_changed_and_ends_the_others() {
     let home = Home::new();
-    let (_node, ready) = node(&home);
-    let _alice = stay_in(&ready, &token(&home, KEY));
-    let _bob = stay_in(&ready, &token_of("bob", &home, KEY));
+    let (_node, ready) = start_default_node(&home);
+    let _alice = log_in_and_stay(&ready, &mint_token(&home, KEY));
+    let _bob = log_in_and_stay(&ready, &mint_token_for("bob", &home, KEY));
     home.sql(
         "CREATE TRIGGER stuck BEFORE UPDATE ON distributed_record WHEN OLD.record_key LIKE '%bob%'
          BEGIN SELECT RAISE(ABORT, 'bob is stuck'); END",
@@ -851,7 +852,7 @@ fn a_ban_counts_each_session_once() {
         let mut ban = home.distlock(["gateway", "ban", "alice"]);
         ban.env(
             "DISTLOCK_GATEWAY_ADMIN",
-            answering(&json!({"kicked": kicked})),
+            serve_one_answer(&json!({"kicked": kicked})),
         );
         let done = finish(&mut ban, "");
         assert_eq!(done.stdout, format!("alice is banned, {says}\n"));
@@ -859,14 +860,14 @@ fn a_ban_counts_each_session_once() {
     }
 }
 
-/// An admin HTTP that gives one answer.
-fn answering(answer: &Value) -> String {
+/// Serves one answer as an admin HTTP, and returns its address.
+fn serve_one_answer(answer: &Value) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answer = format!("HTTP/1.0 200 OK\r\n\r\n{answer}");
     thread::spawn(move || {
         let (mut asker, _) = listener.accept().unwrap();
-        // The request must be read to its end; otherwise the connection is reset before the client
+        // The request must be read to its end. Otherwise the connection is reset before the client
         // has read the answer.
         let mut asked = String::new();
         while !asked.contains("\r\n\r\n") || !(asked.ends_with('}') || asked.starts_with("DELETE"))
@@ -895,7 +896,7 @@ fn the_address_of_the_admin_http_is_never_shown() {
         let mut by_variable = home.distlock(["gateway", "nodes"]);
         let by_variable = finish(by_variable.env("DISTLOCK_GATEWAY_ADMIN", url), "");
         for done in [by_flag, by_variable] {
-            done.failed_with(64, "http://HOST:PORT");
+            done.assert_failed(64, "http://HOST:PORT");
             assert!(!done.stderr.contains("canary"), "{done:?}");
         }
     }

@@ -36,7 +36,7 @@ const COMMANDS: [&[&str]; 30] = [
 ];
 
 #[test]
-fn every_command_explains_itself() {
+fn the_help_of_every_command_is_the_recorded_one() {
     let home = Home::new();
     for words in COMMANDS {
         let done = home.run(if words == ["help"] {
@@ -63,7 +63,7 @@ fn every_command_explains_itself() {
 }
 
 #[test]
-fn no_command_is_forgotten_here() {
+fn every_listed_command_is_tested_here() {
     let home = Home::new();
     let help = home.run(["--help"]).stdout;
     let listed = help

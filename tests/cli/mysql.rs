@@ -27,7 +27,7 @@ fn missing_tables_are_made_by_the_command_that_the_error_names() {
     let run = |args: &[&str], url: &str| finish(home.bare(args).env("DISTLOCK_BACKEND", url), "");
     let strict = format!("{}&migrate=false", server.url());
     let refused = run(&["list"], &strict);
-    refused.failed_with(78, "run `distlock migrate`");
+    refused.assert_failed(78, "run `distlock migrate`");
     let migrated = run(&["migrate"], &strict);
     assert_eq!(migrated.code, 0, "{migrated:?}");
     let taken = run(&["run", "job", "-n", "--", "echo", "ran"], &strict);
@@ -37,7 +37,7 @@ fn missing_tables_are_made_by_the_command_that_the_error_names() {
     assert!(healthy.stdout.contains("MariaDB 10."), "{healthy:?}");
 }
 
-/// The whole suite with its worker processes, as a user would run it.
+/// Runs the cases of the suite that use worker processes, as a user would.
 #[test]
 fn processes_exclude_each_other() {
     for product in Product::ALL {
@@ -50,7 +50,7 @@ fn processes_exclude_each_other() {
     }
 }
 
-/// Without its unique key a table would grant the same lock twice.
+/// A table without its unique key would grant the same lock twice.
 #[test]
 fn a_table_without_its_unique_key_is_78_and_locks_nothing() {
     for product in Product::ALL {
@@ -63,6 +63,6 @@ fn a_table_without_its_unique_key_is_78_and_locks_nothing() {
         let run = ["run", "job", "--wait", "0", "--", "echo", "ran"];
         let refused = finish(home.bare(run).env("DISTLOCK_BACKEND", &url), "");
         assert_eq!(refused.stdout, "", "{product:?}: {refused:?}");
-        refused.failed_with(78, "the unique key of distributed_lock is missing");
+        refused.assert_failed(78, "the unique key of distributed_lock is missing");
     }
 }

@@ -1,4 +1,4 @@
-//! A system that gives no further thread or process: the tool says so and ends with 69.
+//! On a system that refuses a further thread or process, the tool says so and ends with 69.
 
 use std::{
     fs,
@@ -13,26 +13,26 @@ use rustix::process::geteuid;
 
 use crate::support::{Finished, Home, SOON, finish};
 
-/// More threads and processes than any of these commands has.
+/// More threads and processes than any of these commands needs.
 const ENOUGH: usize = 30;
 const SAYS: &str = "raise the limit of processes";
 
-/// A user with a limited number of processes and threads. Nothing limits root, so tests that root
-/// runs use a user of their own.
-struct Few {
+/// A user with a limited number of processes and threads. The limit does not apply to root, so
+/// tests that root runs use another user.
+struct LimitedUser {
     home: Home,
     user: u32,
     tool: PathBuf,
 }
 
-impl Few {
+impl LimitedUser {
     fn new() -> Self {
         let home = Home::new();
         let folder = home.path("theirs");
         fs::create_dir(&folder).unwrap();
         let tool = folder.join("distlock");
         let built = env!("CARGO_BIN_EXE_distlock");
-        // The folders above the original may be closed to other users.
+        // Folders above the original may be closed to other users.
         fs::hard_link(built, &tool)
             .or_else(|_| fs::copy(built, &tool).map(drop))
             .unwrap();
@@ -51,12 +51,13 @@ impl Few {
         Self { home, user, tool }
     }
 
-    /// Whether no other program starts or ends processes of the user meanwhile.
+    /// Whether the user is one that only this test has, so that no other program starts or ends its
+    /// processes.
     fn is_alone(&self) -> bool {
         geteuid().as_raw() != self.user
     }
 
-    /// The threads of the user's processes.
+    /// The number of threads of all processes of the user.
     fn threads(&self) -> usize {
         let of = |process: fs::DirEntry| {
             let status = fs::read_to_string(process.path().join("status")).ok()?;
@@ -71,7 +72,7 @@ impl Few {
         processes.filter_map(of).sum()
     }
 
-    /// The tool, with room for this many threads.
+    /// A call of the tool that may start at most `room` threads and processes.
     fn tool(&self, room: Option<usize>, words: &[&str]) -> Command {
         let mut line = Vec::new();
         if self.is_alone() {
@@ -88,7 +89,7 @@ impl Few {
         line.push(self.tool.to_str().unwrap().to_owned());
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]).args(words);
-        // Without the environment of the person who runs the tests, as everywhere in these tests.
+        // The environment of the person who runs the tests is removed.
         for (name, value) in self.home.bare([""; 0]).get_envs() {
             match value {
                 Some(value) => command.env(name, value),
@@ -104,16 +105,22 @@ impl Few {
     }
 
     /// Waits until all processes of the last run have ended: they count against the limit.
-    fn settled(&self) {
+    fn wait_until_idle(&self) {
         if self.is_alone() {
             eventually("the user's processes end", SOON, || self.threads() == 0).unwrap();
         }
     }
 
-    /// Runs the tool with more and more room, until it succeeds.
-    fn scan(&self, words: &[&str], adjust: impl Fn(&mut Command), look: impl Fn(&Finished)) {
+    /// Runs the tool with more and more room until it succeeds. `adjust` changes each call, and
+    /// `look` checks each failure.
+    fn run_with_growing_room(
+        &self,
+        words: &[&str],
+        adjust: impl Fn(&mut Command),
+        look: impl Fn(&Finished),
+    ) {
         for room in 1..=ENOUGH {
-            self.settled();
+            self.wait_until_idle();
             let mut tool = self.tool(Some(room), words);
             adjust(&mut tool);
             let done = finish(&mut tool, "");
@@ -125,7 +132,7 @@ impl Few {
             }
             assert_eq!(done.code, 69, "{said}");
             assert!(done.stderr.contains(SAYS), "{said}");
-            self.settled();
+            self.wait_until_idle();
             look(&done);
         }
         panic!("{words:?} does not even run with room for {ENOUGH}");
@@ -133,8 +140,8 @@ impl Few {
 }
 
 #[test]
-fn each_command_says_that_there_is_no_thread() {
-    let few = Few::new();
+fn each_command_reports_a_missing_thread() {
+    let few = LimitedUser::new();
     for words in [
         &["acquire", "job", "--ttl", "1s"][..],
         &["inspect", "job"],
@@ -142,14 +149,15 @@ fn each_command_says_that_there_is_no_thread() {
         &["doctor"],
         &["migrate"],
     ] {
-        few.scan(words, |_| {}, |_| {});
+        few.run_with_growing_room(words, |_| {}, |_| {});
     }
 }
 
-/// No half-done state: the command was not started, and the lock is free or expires.
+/// A failure leaves nothing half done: the command was not started, and the lock is free or
+/// expires.
 #[test]
-fn run_says_that_there_is_no_thread_and_leaves_no_lock_behind() {
-    let few = Few::new();
+fn run_reports_a_missing_thread_and_leaves_no_lock_behind() {
+    let few = LimitedUser::new();
     let script = "echo ran > ran";
     let words = ["run", "job", "--ttl", "2s", "--", "sh", "-c", script];
     let ran = few.tool.parent().unwrap().join("ran");
@@ -161,13 +169,13 @@ fn run_says_that_there_is_no_thread_and_leaves_no_lock_behind() {
         };
         eventually("the lock is free", SOON, free).unwrap();
     };
-    few.scan(&words, |_| {}, not_done);
+    few.run_with_growing_room(&words, |_| {}, not_done);
     assert!(ran.exists());
 }
 
 #[test]
-fn a_gateway_node_says_that_there_is_no_thread() {
-    let few = Few::new();
+fn a_gateway_node_reports_a_missing_thread() {
+    let few = LimitedUser::new();
     let words = [
         "gateway",
         "run",
@@ -188,24 +196,24 @@ fn a_gateway_node_says_that_there_is_no_thread() {
             "a key that is long enough for HS256",
         );
     };
-    few.scan(&words, key, |_| {});
+    few.run_with_growing_room(&words, key, |_| {});
 }
 
-/// Looking up a host name takes a thread, for whose absence drivers have no error.
+/// A look-up of a host name needs a thread, and drivers have no error for its absence.
 #[test]
 fn a_driver_without_a_thread_is_no_bug() {
-    let few = Few::new();
+    let few = LimitedUser::new();
     for (url, most) in [
         ("redis://localhost:1", 2),
         ("redis+cluster://localhost:1", 2),
         ("redis+sentinel://localhost:1/main", 2),
         ("mysql://u@localhost:1/d", 2),
         ("postgres://u@localhost:1/d", 2),
-        // This client has threads of its own.
+        // This client starts threads of its own.
         ("zookeeper://localhost:1/r", 5),
     ] {
         for room in 1..=most {
-            few.settled();
+            few.wait_until_idle();
             let mut list = few.tool(Some(room), &["list", "--backend", url]);
             let done = finish(&mut list, "");
             let said = format!("{url} with room for {room}: {done:?}");

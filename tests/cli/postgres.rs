@@ -20,7 +20,7 @@ fn the_demo_passes_and_leaves_nothing() {
     let records = "SELECT count(*) FROM distributed_record WHERE NOT deleted";
     assert_eq!(server.sql(records).unwrap(), "0", "{output}");
     let held = "SELECT lock_name FROM distributed_lock WHERE holder_id IS NOT NULL";
-    // The killed node's lease included.
+    // The lease of the killed node must be gone, too.
     assert_eq!(server.sql(held).unwrap(), "", "{output}");
 }
 
@@ -29,7 +29,7 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
     let (home, server) = (Home::new(), PostgresServer::start().unwrap());
     let url = server.url();
     let refused = run(&home, &format!("{url}?migrate=false"), &["list"]);
-    refused.failed_with(78, "run `distlock migrate`");
+    refused.assert_failed(78, "run `distlock migrate`");
     let made = run(&home, &format!("{url}?migrate=false"), &["migrate"]);
     assert_eq!(made.code, 0, "{made:?}");
     let taken = ["acquire", "job", "--ttl", "1m", "--holder", "me"];
@@ -41,7 +41,7 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
         (&"held".into(), &"me".into())
     );
     let busy = run(&home, &url, &["run", "job", "-n", "--", "true"]);
-    busy.failed_with(75, "me");
+    busy.assert_failed(75, "me");
     let ticket = taken.stdout.trim();
     let released = finish(home.bare(["release"]).env("DISTLOCK_BACKEND", &url), ticket);
     assert_eq!(released.code, 0, "{released:?}");
@@ -49,7 +49,7 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "ran\n"), "{ran:?}");
     let wrong = server.url_as("app", "canary");
     let denied = run(&home, &wrong, &["list"]);
-    denied.failed_with(77, "refused the user or the password");
+    denied.assert_failed(77, "refused the user or the password");
     assert!(!denied.stderr.contains("canary"), "{denied:?}");
 }
 
@@ -68,7 +68,7 @@ fn a_panic_of_the_driver_is_an_error_and_prints_nothing() {
             let mut stream = stream.unwrap();
             let mut startup = [0; 1024];
             let _ = stream.read(&mut startup);
-            // The message lacks the way to log in.
+            // The message lacks the method of authentication.
             let _ = stream.write_all(b"R\0\0\0\x04");
             let _ = stream.read(&mut startup);
         }
@@ -76,7 +76,7 @@ fn a_panic_of_the_driver_is_an_error_and_prints_nothing() {
     let home = Home::new();
     let url = format!("postgres://u@{at}/d?sslmode=disable");
     let done = run(&home, &url, &["list"]);
-    done.failed_with(69, "a packet was not understood");
+    done.assert_failed(69, "a packet was not understood");
     assert!(!done.stderr.contains("panicked"), "{done:?}");
     let list = ["list"];
     let mut logged = home.bare(list);

@@ -1,5 +1,5 @@
-//! Quotations in messages: never a raw control character, and never more than a reader wants to
-//! see.
+//! Texts that messages quote never contain a raw control character, and are never longer than a
+//! reader wants.
 
 use std::{
     io::{Read as _, Write as _},
@@ -9,13 +9,13 @@ use std::{
 
 use crate::support::{Home, finish};
 
-/// A message quotes at most two texts of 200 characters, beside its own words.
-const LONGEST_LINE: usize = 800;
-/// More lines than any message about an input has.
-const MOST_LINES: usize = 40;
+/// The longest line: a message quotes at most two texts of 200 characters beside its own words.
+const MAX_LINE: usize = 800;
+/// The most lines of a message: more than any message about an input has.
+const MAX_LINES: usize = 40;
 
-/// A text longer than any limit. It contains codes that would change a terminal's title and colour,
-/// move back in the line, and reverse the direction of text.
+/// A text that is longer than any limit. Its codes would change the title and the colour of a
+/// terminal, move back in the line, and reverse the direction of the text.
 fn nasty() -> String {
     format!(
         "a\u{1b}]0;title\u{7}\u{1b}[31m\rb\u{8}\u{9b}\u{202e}c{}",
@@ -23,27 +23,25 @@ fn nasty() -> String {
     )
 }
 
+/// Checks that a message has no control character, no long line, and few lines.
 #[track_caller]
-fn is_tame(text: &str, what: &str) {
+fn assert_harmless(text: &str, what: &str) {
     let odd = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
     let seen = text
         .find(odd)
         .map(|at| text[at..].chars().take(9).collect::<String>());
     assert_eq!(seen, None, "{what}: {text:?}");
     let longest = text.lines().map(|line| line.chars().count()).max();
-    assert!(
-        longest.unwrap_or_default() <= LONGEST_LINE,
-        "{what}: {text}"
-    );
-    assert!(text.lines().count() <= MOST_LINES, "{what}: {text}");
+    assert!(longest.unwrap_or_default() <= MAX_LINE, "{what}: {text}");
+    assert!(text.lines().count() <= MAX_LINES, "{what}: {text}");
 }
 
 #[test]
-fn whatever_is_given_to_the_tool_is_quoted_tamely() {
+fn input_of_any_kind_is_quoted_without_control_characters_and_shortened() {
     let home = Home::new();
     let nasty = nasty();
     let short = nasty.get(..40).unwrap();
-    // Each word is short.
+    // This text is long, but each of its words is short.
     let words = format!("{short} {}", "and so on ".repeat(1700));
     let file = home.write("odd.toml", &format!("[backend]\nurl = {nasty:?}\n"));
     let key = home.write(
@@ -87,7 +85,7 @@ fn whatever_is_given_to_the_tool_is_quoted_tamely() {
         ];
         for words in words {
             let done = home.run(words);
-            is_tame(&done.stderr, &format!("{words:?}"));
+            assert_harmless(&done.stderr, &format!("{words:?}"));
         }
         let url = |pattern: &str| pattern.replace("NASTY", text);
         for url in [
@@ -108,25 +106,25 @@ fn whatever_is_given_to_the_tool_is_quoted_tamely() {
             url("memory:NASTY"),
         ] {
             let mut list = home.bare(["list", "--backend", &url]);
-            is_tame(&finish(&mut list, "").stderr, &url);
+            assert_harmless(&finish(&mut list, "").stderr, &url);
             let mut doctor = home.bare(["doctor"]);
             let said = finish(doctor.env("DISTLOCK_BACKEND", &url), "");
-            is_tame(&said.stderr, &url);
-            is_tame(&said.stdout, &url);
+            assert_harmless(&said.stderr, &url);
+            assert_harmless(&said.stdout, &url);
         }
         let mut odd = home.bare(["list"]);
-        is_tame(
+        assert_harmless(
             &finish(odd.env("DISTLOCK_LOG", text), "").stderr,
             "DISTLOCK_LOG",
         );
         let mut odd = home.bare(["list"]);
         odd.env(format!("DISTLOCK_BACKND{}", text.replace('\0', "")), "1");
-        is_tame(&finish(&mut odd, "").stderr, "a variable's name");
+        assert_harmless(&finish(&mut odd, "").stderr, "a variable's name");
     }
 }
 
 /// A server that answers every packet with the same error.
-fn rude_server(answer: Vec<u8>) -> u16 {
+fn server_that_answers(answer: Vec<u8>) -> u16 {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -135,7 +133,7 @@ fn rude_server(answer: Vec<u8>) -> u16 {
                 return;
             };
             thread::spawn(move || {
-                // A MySQL server speaks first.
+                // A MySQL server sends the first packet.
                 let _ = stream.write_all(&answer);
                 while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
                     if stream.write_all(&answer).is_err() {
@@ -149,22 +147,22 @@ fn rude_server(answer: Vec<u8>) -> u16 {
 }
 
 #[test]
-fn what_servers_say_is_quoted_tamely() {
+fn messages_of_servers_are_quoted_without_control_characters_and_shortened() {
     let home = Home::new();
     let said = nasty().replace('\r', "") + &" and so on".repeat(500);
-    let redis = rude_server(format!("-ERR {said}\r\n").into_bytes());
+    let redis = server_that_answers(format!("-ERR {said}\r\n").into_bytes());
     let mut packet = vec![0xff, 0x15, 0x04];
     packet.extend_from_slice(b"#28000");
     packet.extend_from_slice(said.as_bytes());
     let mut mysql = u32::try_from(packet.len()).unwrap().to_le_bytes()[..3].to_vec();
     mysql.push(0);
     mysql.extend(packet);
-    let mysql = rude_server(mysql);
+    let mysql = server_that_answers(mysql);
     let fields = format!("SFATAL\0C28000\0M{said}\0\0");
     let mut postgres = vec![b'E'];
     postgres.extend(u32::try_from(fields.len() + 4).unwrap().to_be_bytes());
     postgres.extend(fields.into_bytes());
-    let postgres = rude_server(postgres);
+    let postgres = server_that_answers(postgres);
     for url in [
         format!("redis://127.0.0.1:{redis}"),
         format!("redis+cluster://127.0.0.1:{redis}"),
@@ -179,8 +177,8 @@ fn what_servers_say_is_quoted_tamely() {
         ] {
             let mut tool = home.bare(words);
             let done = finish(tool.env("DISTLOCK_BACKEND", &url), "");
-            is_tame(&done.stderr, &url);
-            is_tame(&done.stdout, &url);
+            assert_harmless(&done.stderr, &url);
+            assert_harmless(&done.stdout, &url);
             assert_ne!(done.code, 70, "{url}: {done:?}");
         }
     }

@@ -10,9 +10,7 @@ use distlock_harness::{
     servers::redis::{RedisCluster, RedisSentinels, RedisServer},
 };
 
-use crate::support::{
-    Finished, Home, SOON, a_command_that_ended_inside_its_lease_has_succeeded, finish,
-};
+use crate::support::{Finished, Home, SOON, assert_success_without_release, finish};
 
 fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
     finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
@@ -27,7 +25,7 @@ fn the_demo_passes_and_leaves_nothing() {
     assert_eq!(status.code(), Some(0), "{output}");
     assert!(output.contains("all 6 scenes passed"), "{output}");
     assert_eq!(server.command(&["KEYS", "*:r:*"]).unwrap(), "", "{output}");
-    // The killed node's lease included.
+    // The lease of the killed node must be gone, too.
     assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "", "{output}");
 }
 
@@ -47,7 +45,7 @@ fn a_lock_is_shown_with_its_holder_and_passes_on() {
         (&"held".into(), &"me".into())
     );
     let busy = run(&home, &url, &["run", "job", "-n", "--", "true"]);
-    busy.failed_with(75, "me");
+    busy.assert_failed(75, "me");
     let ticket = taken.stdout.trim();
     let released = finish(home.bare(["release"]).env("DISTLOCK_BACKEND", &url), ticket);
     assert_eq!(released.code, 0, "{released:?}");
@@ -79,7 +77,7 @@ fn the_stores_password_is_shown_nowhere() {
 }
 
 #[test]
-fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
+fn a_wrong_url_is_refused_soon_with_its_code_and_no_secret() {
     let home = Home::new();
     let server = RedisServer::with(&["requirepass secret"]).unwrap();
     let replica = RedisServer::with(&["replicaof 127.0.0.1 1"]).unwrap();
@@ -112,13 +110,13 @@ fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
         (node, 78, "redis+cluster://"),
         (format!("redis://:canary@{silent}"), 69, &*silent),
     ] {
-        is_refused(&home, &url, code, &[says]);
+        assert_refused(&home, &url, code, &[says]);
     }
 }
 
-/// Each command that opens a store with a wrong URL ends soon with its code, names what is wrong
-/// and where, and shows no secret.
-fn is_refused(home: &Home, url: &str, code: i32, says: &[&str]) {
+/// Checks that a command with a wrong URL ends soon with this code, names the fault and its place,
+/// and shows no secret.
+fn assert_refused(home: &Home, url: &str, code: i32, says: &[&str]) {
     let sign = if url.contains('?') { '&' } else { '?' };
     let start = Instant::now();
     let done = run(home, &format!("{url}{sign}connect_timeout=2s"), &["list"]);
@@ -128,14 +126,15 @@ fn is_refused(home: &Home, url: &str, code: i32, says: &[&str]) {
         "{url}: {done:?}"
     );
     for word in says {
-        done.failed_with(code, word);
+        done.assert_failed(code, word);
     }
     assert!(!done.stderr.contains("canary"), "{done:?}");
     assert!(!done.stderr.contains("secret"), "{done:?}");
 }
 
-/// An address without a server, and one whose server never answers.
-fn nobody_and_a_silent_one() -> (String, String, TcpListener) {
+/// An address without a server, one whose server never answers, and the listener that keeps the
+/// second one open.
+fn closed_and_silent_addresses() -> (String, String, TcpListener) {
     let at = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
     let gone = at(&TcpListener::bind("127.0.0.1:0").unwrap());
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -143,12 +142,12 @@ fn nobody_and_a_silent_one() -> (String, String, TcpListener) {
 }
 
 #[test]
-fn wrong_urls_of_sentinels() {
+fn wrong_urls_of_sentinels_are_refused_with_their_code() {
     let (home, servers) = (Home::new(), RedisSentinels::start().unwrap());
-    let (gone, silent, _listens) = nobody_and_a_silent_one();
+    let (gone, silent, _listens) = closed_and_silent_addresses();
     let primary = servers.primary.address().to_string();
     let sentinel = servers.sentinels[0].address().to_string();
-    // Sentinels that name a primary which never answers.
+    // One sentinel names a primary that never answers.
     let (_, port) = silent.rsplit_once(':').unwrap();
     let monitor = ["SENTINEL", "MONITOR", "mute", "127.0.0.1", port, "2"];
     assert_eq!(servers.sentinels[0].command(&monitor).unwrap(), "OK");
@@ -158,7 +157,7 @@ fn wrong_urls_of_sentinels() {
     let wrong = "sentinel_username=nobody&sentinel_password=canary";
     let right = format!("sentinel_password={}", servers.sentinels[0].password());
     let refused = |url: &str, code, says: &[&str]| {
-        is_refused(&home, &format!("redis+sentinel://{url}"), code, says);
+        assert_refused(&home, &format!("redis+sentinel://{url}"), code, says);
     };
     let of_primary = ["refused the credentials", &primary];
     refused(
@@ -195,14 +194,14 @@ fn wrong_urls_of_sentinels() {
 }
 
 #[test]
-fn wrong_urls_of_clusters() {
+fn wrong_urls_of_clusters_are_refused_with_their_code() {
     let (home, servers) = (Home::new(), RedisCluster::start(3, 0).unwrap());
-    let (gone, silent, _listens) = nobody_and_a_silent_one();
+    let (gone, silent, _listens) = closed_and_silent_addresses();
     let other = RedisServer::start().unwrap();
     let node = servers.nodes[0].address().to_string();
     let alone = other.address().to_string();
     let refused = |url: &str, code, says: &[&str]| {
-        is_refused(&home, &format!("redis+cluster://{url}"), code, says);
+        assert_refused(&home, &format!("redis+cluster://{url}"), code, says);
     };
     let unknown = ["refused the credentials", &node];
     refused(&format!("nobody:canary@{node}"), 77, &unknown);
@@ -220,7 +219,7 @@ fn wrong_urls_of_clusters() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn wrong_urls_of_servers_that_speak_tls() {
+fn wrong_urls_of_servers_with_tls_are_refused_with_their_code() {
     use distlock_harness::Pki;
 
     let (home, pki, other) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
@@ -251,13 +250,13 @@ fn wrong_urls_of_servers_that_speak_tls() {
         (format!("{cluster}?tls=true&{wrong}"), certificate, any),
         (format!("{cluster}?password=canary"), tls, any),
     ] {
-        is_refused(&home, &url, 69, &[what, at]);
+        assert_refused(&home, &url, 69, &[what, at]);
     }
 }
 
-/// A setting that weakens a promise gives a warning; one that breaks a promise gives a failure.
+/// A setting that weakens a promise is a warning, and one that breaks a promise is a failure.
 #[test]
-fn the_doctor_tells_a_warning_from_a_failure() {
+fn the_doctor_distinguishes_a_warning_from_a_failure() {
     let home = Home::new();
     let server = RedisServer::with(&["appendonly no", "save 3600 1"]).unwrap();
     let at = server.address().to_string();
@@ -303,7 +302,7 @@ fn the_doctor_tells_a_warning_from_a_failure() {
     }
 }
 
-/// A restart of such a server forgets every lock without a release.
+/// Such a server forgets every lock when it is restarted.
 #[test]
 fn the_doctor_fails_a_server_that_keeps_nothing_on_disk() {
     let (home, server) = (
@@ -316,7 +315,7 @@ fn the_doctor_fails_a_server_that_keeps_nothing_on_disk() {
     assert!(said.contains("set appendonly yes"), "{said}");
 }
 
-/// The doctor's text about a check, with its verdict.
+/// Checks the verdict of the doctor on one check, and returns its text.
 #[track_caller]
 fn finding(done: &Finished, check: &str, verdict: &str) -> String {
     let json = done.json();
@@ -340,7 +339,7 @@ fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
         &url,
         &["acquire", "other", "--ttl", "1m", "--wait", "0"],
     );
-    refused.failed_with(69, "is out of memory");
+    refused.assert_failed(69, "is out of memory");
     let done = run(&home, &url, &["doctor", "--json"]);
     assert_eq!(done.code, 1, "{done:?}");
     let said = finding(&done, "memory", "fail");
@@ -353,9 +352,9 @@ fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
     assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "");
 }
 
-/// Foreign data under a lock's key is no lock, whatever its size and its first bytes are.
+/// Foreign data under the key of a lock is no lock, whatever its size and its first bytes are.
 #[test]
-fn a_value_of_20_mb_is_corrupt_and_nobody_fetches_it() {
+fn a_value_of_20_mb_is_corrupt_and_is_not_fetched() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());
     let url = server.url();
     let taken = run(&home, &url, &["acquire", "job", "--ttl", "10m"]);
@@ -379,28 +378,29 @@ fn a_value_of_20_mb_is_corrupt_and_nobody_fetches_it() {
         &["list"],
     ] {
         let refused = run(&home, &url, command);
-        refused.failed_with(69, "that this library did not write");
+        refused.assert_failed(69, "that this library did not write");
     }
     assert!(sent() - before < 1_000_000, "it was fetched");
 }
 
-/// A script that fails half-way may have changed something, and the failure is no bug of ours.
+/// A script that fails in the middle may have changed something. The failure is not a bug of this
+/// tool.
 #[test]
-fn an_answer_that_is_not_known_is_69_with_a_sentence() {
+fn an_unknown_answer_of_the_server_is_69_with_an_explanation() {
     let (home, server) = (
         Home::new(),
         RedisServer::with(&["rename-command SET \"\""]).unwrap(),
     );
     let acquire = ["acquire", "job", "--ttl", "1m", "--wait", "0"];
     let done = run(&home, &server.url(), &acquire);
-    done.failed_with(69, "Unknown Redis command called from script");
-    done.failed_with(69, "this answer is not known here");
+    done.assert_failed(69, "Unknown Redis command called from script");
+    done.assert_failed(69, "this answer is not known here");
     let done = run(&home, &server.url(), &["doctor", "--json"]);
     assert_eq!(done.code, 1, "{done:?}");
     finding(&done, "rights", "fail");
 }
 
-/// Names in the slots of the other servers work; the doctor and `list` name the missing server.
+/// Names in the slots of the other servers work. The doctor and `list` name the missing server.
 #[test]
 fn a_cluster_without_one_primary_serves_the_names_of_the_others() {
     let (home, mut servers) = (Home::new(), RedisCluster::start(3, 0).unwrap());
@@ -432,8 +432,8 @@ fn a_cluster_without_one_primary_serves_the_names_of_the_others() {
     let ran = run(&home, &url, &["run", &alive, "-n", "--", "echo", "ran"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "ran\n"), "{ran:?}");
     let refused = run(&home, &url, &["run", &dead, "-n", "--", "echo", "ran"]);
-    refused.failed_with(69, &gone);
-    run(&home, &url, &["list"]).failed_with(69, &gone);
+    refused.assert_failed(69, &gone);
+    run(&home, &url, &["list"]).assert_failed(69, &gone);
     let done = run(&home, &url, &["doctor", "--json"]);
     assert_eq!(done.code, 1, "{done:?}");
     let said = finding(&done, "slots", "fail");
@@ -444,7 +444,7 @@ fn a_cluster_without_one_primary_serves_the_names_of_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_ended_inside_its_lease_succeeds_when_the_release_cannot_be_told() {
+async fn a_command_that_ended_inside_its_lease_succeeds_without_a_release() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let url = server.url_at(proxy.address());
@@ -453,5 +453,5 @@ async fn a_command_that_ended_inside_its_lease_succeeds_when_the_release_cannot_
         proxy.stop(Direction::ToClient);
     };
     // With 4 s, at least 2.4 s are left when the store is cut off.
-    a_command_that_ended_inside_its_lease_has_succeeded(&home, &url, &["--ttl", "4s"], cut);
+    assert_success_without_release(&home, &url, &["--ttl", "4s"], cut);
 }

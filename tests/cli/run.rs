@@ -10,12 +10,12 @@ use std::{
 use distlock_harness::{Process, Signal, distlock_binary, eventually};
 
 use crate::support::{
-    BlockingWriter, Finished, Home, SOON, UnreadPipe, content, finish, gone, state_of, through,
-    waits_for_reader,
+    BlockingWriter, Finished, Home, SOON, UnreadPipe, finish, read_whole_lines, run_through,
+    state_of, wait_until_blocked_on, wait_until_gone,
 };
 
 /// The process id that a script printed as `NAME ID`.
-fn id(process: &Process, name: &str) -> u32 {
+fn printed_id(process: &Process, name: &str) -> u32 {
     let line = process
         .wait_for_line(SOON, |line| line.starts_with(name))
         .unwrap();
@@ -33,11 +33,11 @@ fn two_runs_of_one_name_never_overlap() {
     for run in &mut runs {
         assert!(run.wait(SOON).unwrap().success(), "{}", run.output());
     }
-    assert_eq!(content(&log), "in\nout\n".repeat(3));
+    assert_eq!(read_whole_lines(&log), "in\nout\n".repeat(3));
 }
 
 #[test]
-fn the_command_sees_name_token_and_holder_and_no_credentials() {
+fn the_command_gets_name_token_and_holder_and_no_credentials() {
     let home = Home::new();
     let script = "echo $DISTLOCK_NAME $DISTLOCK_TOKEN $DISTLOCK_HOLDER; env | grep -c ^DISTLOCK_";
     let mut tokens = Vec::new();
@@ -71,16 +71,16 @@ fn a_name_may_start_with_a_dash() {
     let done = home.run(["run", "job", "--", "echo", "a", "--", "b"]);
     assert_eq!((done.code, &*done.stdout), (0, "a -- b\n"), "{done:?}");
     for line in [&["run", "--", "true"][..], &["run", "--", "a", "--"]] {
-        home.run(line).failed_with(64, "NAME is missing");
+        home.run(line).assert_failed(64, "NAME is missing");
     }
-    // The advice of the error works.
+    // The error advises the form that works.
     home.run(["run", "-x", "--", "true"])
-        .failed_with(64, "use '-- -x'");
+        .assert_failed(64, "use '-- -x'");
 }
 
-/// Between two renewals the loss goes unnoticed.
+/// The loss happens between two renewals, so nothing notices it while the command runs.
 #[test]
-fn a_lock_that_was_taken_away_is_no_success_even_if_the_command_was() {
+fn a_lost_lock_is_76_even_if_the_command_succeeded() {
     let home = Home::new();
     let tool = distlock_binary().unwrap();
     let script = format!(
@@ -120,9 +120,9 @@ fn signals_reach_the_command_and_its_code_is_kept() {
     }
 }
 
-/// Each of these signals ends a process that does not catch it.
+/// Without a handler, each of these signals would end the tool and leave the command running.
 #[test]
-fn signals_for_alarms_and_the_like_do_not_part_the_tool_from_its_command() {
+fn signals_of_alarms_and_limits_reach_the_command_and_do_not_end_the_tool() {
     let home = Home::new();
     let passed_on = [
         Signal::ALARM,
@@ -134,7 +134,7 @@ fn signals_for_alarms_and_the_like_do_not_part_the_tool_from_its_command() {
         Signal::STKFLT,
     ];
     let passed_on = passed_on.map(|signal| (signal.as_raw(), signal.as_raw()));
-    // Of the real-time signals the first, one in between and the last.
+    // XCPU, and of the real-time signals the first one, one in between and the last one.
     let ends = [Signal::XCPU.as_raw(), 34, 50, 64].map(|sent| (sent, Signal::TERM.as_raw()));
     for (sent, received) in passed_on.into_iter().chain(ends) {
         let script = format!("trap 'exit 11' {received}; echo trapped; sleep 60 & wait");
@@ -150,23 +150,23 @@ fn signals_for_alarms_and_the_like_do_not_part_the_tool_from_its_command() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_is_an_error_and_not_the_end_of_the_tool() {
+fn the_limit_of_the_file_size_gives_an_error_and_does_not_kill_the_tool() {
     let home = Home::new();
     let limited = |script: &str, tool: &Command| {
         let script = format!("ulimit -f 0; {script}");
-        finish(&mut through("sh", ["-c", &script, "sh"], tool), "")
+        finish(&mut run_through("sh", ["-c", &script, "sh"], tool), "")
     };
     let out = home.path("out");
     let script = format!("exec \"$@\" > {}", out.display());
     let written = limited(&script, &home.distlock(["completions", "bash"]));
-    written.failed_with(69, "cannot write to standard output: File too large");
+    written.assert_failed(69, "cannot write to standard output: File too large");
     let run = home.distlock(["run", "job", "--", "echo", "never"]);
-    limited("exec \"$@\"", &run).failed_with(69, "");
+    limited("exec \"$@\"", &run).assert_failed(69, "");
 }
 
-/// The command has its own limits, and its ignored signals are its own affair.
+/// The limits and the ignored signals of the command must not depend on this tool.
 #[test]
-fn the_command_gets_xfsz_as_if_this_tool_were_not_there() {
+fn the_command_inherits_whether_xfsz_is_ignored() {
     let home = Home::new();
     let shows = ["run", "job", "--", "grep", "SigIgn", "/proc/self/status"];
     let is_ignored = |done: &Finished| {
@@ -177,7 +177,7 @@ fn the_command_gets_xfsz_as_if_this_tool_were_not_there() {
     assert!(!is_ignored(&done), "{done:?}");
     let script = "trap '' XFSZ; exec \"$@\"";
     let tool = home.distlock(shows);
-    let done = finish(&mut through("sh", ["-c", script, "sh"], &tool), "");
+    let done = finish(&mut run_through("sh", ["-c", script, "sh"], &tool), "");
     assert!(is_ignored(&done), "{done:?}");
 }
 
@@ -186,7 +186,7 @@ fn a_stopped_command_can_be_ended() {
     let home = Home::new();
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let mut run = home.hold("job", &[], "echo shell $$; kill -STOP $$; exit 3");
-        let shell = id(&run, "shell");
+        let shell = printed_id(&run, "shell");
         eventually("the command is stopped", SOON, || {
             state_of(shell) == Some('T')
         })
@@ -198,24 +198,25 @@ fn a_stopped_command_can_be_ended() {
     }
 }
 
-/// In a session of its own no shell would continue a stopped process.
+/// In a session of its own there is no shell that would continue a stopped process.
 #[test]
-fn control_z_where_nobody_looks_after_the_session_pauses_for_a_moment_only() {
+fn control_z_without_a_shell_pauses_only_for_a_moment() {
     let home = Home::new();
-    // The command is paused as well, and gets CONT.
+    // The command is paused too, and is continued with CONT.
     let script = "trap 'exit 7' CONT; kill -TSTP $PPID; sleep 60 & wait";
     let tool = home.distlock(["run", "job", "--", "sh", "-c", script]);
-    let mut run = Process::spawn(&mut through("setsid", ["--wait"], &tool)).unwrap();
+    let mut run = Process::spawn(&mut run_through("setsid", ["--wait"], &tool)).unwrap();
     assert_eq!(run.wait(SOON).unwrap().code(), Some(7), "{}", run.output());
     assert_eq!(home.inspect("job")["state"], "free");
 }
 
 #[test]
-fn what_was_ignored_from_the_start_stays_ignored() {
+fn signals_that_were_ignored_from_the_start_stay_ignored() {
     let home = Home::new();
     let go = home.path("go");
-    // `nohup` ignores HUP, and a script's shell ignores INT and QUIT for its background commands.
-    // The name is cut off in the middle of its last character.
+    // `nohup` ignores HUP, and the shell of a script ignores INT and QUIT for background commands.
+    // The name of the link is so long that the system cuts it off in the middle of its last
+    // character.
     let ignoring = format!(
         "trap '' HUP INT QUIT; ln -s \"$1\" {0}; shift; exec {0} \"$@\"",
         home.path("distlock-exclué").display()
@@ -226,7 +227,7 @@ fn what_was_ignored_from_the_start_stays_ignored() {
         go.display()
     );
     let tool = home.distlock(["run", "job", "--", "sh", "-c", &script]);
-    let mut run = Process::spawn(&mut through("sh", ["-c", &ignoring, "sh"], &tool)).unwrap();
+    let mut run = Process::spawn(&mut run_through("sh", ["-c", &ignoring, "sh"], &tool)).unwrap();
     run.wait_for_line(SOON, |line| line == "ready").unwrap();
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
         run.signal(signal).unwrap();
@@ -256,7 +257,7 @@ fn a_signal_while_waiting_ends_the_wait_and_leaves_nothing() {
 }
 
 #[test]
-fn a_waiting_run_goes_on_when_the_holder_is_done() {
+fn a_waiting_run_gets_the_lock_when_the_holder_is_done() {
     let home = Home::new();
     let go = home.path("go");
     let wait_for_go = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
@@ -278,14 +279,14 @@ fn a_deleted_row_kills_the_whole_group() {
     let home = Home::new();
     let script = "sleep 300 & echo child $!; trap '' TERM; echo shell $$; wait; wait";
     let mut run = home.hold("job", &["--ttl", "1s"], script);
-    let (child, shell) = (id(&run, "child"), id(&run, "shell"));
+    let (child, shell) = (printed_id(&run, "child"), printed_id(&run, "shell"));
     assert_eq!(
         home.sql("delete from distributed_lock where lock_name = 'job'"),
         1
     );
     assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
-    gone(child);
-    gone(shell);
+    wait_until_gone(child);
+    wait_until_gone(shell);
     assert!(
         run.output()
             .contains("\"job\" was lost while the command ran"),
@@ -309,10 +310,10 @@ fn a_forced_release_kills_the_group_and_the_next_one_gets_a_higher_token() {
     );
 }
 
-/// The store hangs (another process holds its write lock), so no renewal succeeds: TERM comes
-/// before the deadline, KILL no later.
+/// The store hangs, because another process holds its write lock, and no renewal succeeds. TERM
+/// comes before the deadline, and KILL not after it.
 #[test]
-fn a_store_that_hangs_ends_the_command_before_the_lock_can_lapse() {
+fn a_hanging_store_ends_the_command_before_the_lease_expires() {
     let home = Home::new();
     let marks = home.path("marks");
     let script = format!(
@@ -329,10 +330,10 @@ fn a_store_that_hangs_ends_the_command_before_the_lock_can_lapse() {
     drop(held);
     assert_eq!(status.code(), Some(76), "{}", run.output());
     // The last renewal was sent before the store hung, so the lease ends at the latest one TTL
-    // after that.
+    // after that moment.
     assert!(took <= ttl + Duration::from_millis(250), "{took:?}");
     assert_eq!(
-        content(&marks).lines().count(),
+        read_whole_lines(&marks).lines().count(),
         1,
         "TERM came once, before KILL"
     );
@@ -340,24 +341,25 @@ fn a_store_that_hangs_ends_the_command_before_the_lock_can_lapse() {
 }
 
 #[test]
-fn a_command_that_cannot_keep_its_lock_is_killed_also_when_nobody_reads_what_is_told() {
+fn a_command_that_cannot_keep_its_lock_is_killed_even_if_nobody_reads_standard_error() {
     let home = Home::new();
     let mut unread = UnreadPipe::new();
     unread.fill();
-    // The shell itself prints a line about its killed child.
+    // Standard error of the shell goes to its standard output, because the shell itself prints a
+    // line about its killed child.
     let script = "exec 2>&1; trap 'echo trapped' TERM; echo shell $$; while :; do sleep 0.02; done";
     let run = home.distlock(["run", "job", "--ttl", "2s", "--", "sh", "-c", script]);
-    let mut run = Process::spawn(&mut unread.takes(2, &run)).unwrap();
-    let shell = id(&run, "shell");
+    let mut run = Process::spawn(&mut unread.redirect(2, &run)).unwrap();
+    let shell = printed_id(&run, "shell");
     let held = BlockingWriter::new(&home);
     run.wait_for_line(SOON, |line| line == "trapped").unwrap();
-    gone(shell);
+    wait_until_gone(shell);
     drop(held);
     assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
 }
 
 #[test]
-fn a_waiting_run_sees_signals_and_its_turn_also_when_nobody_reads_who_holds_the_lock() {
+fn a_waiting_run_handles_signals_and_its_turn_even_if_nobody_reads_standard_error() {
     let home = Home::new();
     let mut unread = UnreadPipe::new();
     unread.fill();
@@ -366,8 +368,8 @@ fn a_waiting_run_sees_signals_and_its_turn_also_when_nobody_reads_who_holds_the_
     let mut holder = home.hold("job", &[], &wait_for_go);
     let waiter = || {
         let tool = home.distlock(["run", "job", "--", "echo", "my turn"]);
-        let waiter = Process::spawn(&mut unread.takes(2, &tool)).unwrap();
-        waits_for_reader(waiter.id(), 2);
+        let waiter = Process::spawn(&mut unread.redirect(2, &tool)).unwrap();
+        wait_until_blocked_on(waiter.id(), 2);
         waiter
     };
     let mut ended = waiter();
@@ -381,7 +383,7 @@ fn a_waiting_run_sees_signals_and_its_turn_also_when_nobody_reads_who_holds_the_
 }
 
 #[test]
-fn a_lock_is_renewed_also_when_nobody_reads_the_log() {
+fn a_lock_is_renewed_even_if_nobody_reads_the_log() {
     let home = Home::new();
     let mut unread = UnreadPipe::new();
     unread.fill();
@@ -392,9 +394,9 @@ fn a_lock_is_renewed_also_when_nobody_reads_the_log() {
     );
     let mut run = home.distlock(["run", "job", "--ttl", "4s", "--", "sh", "-c", &script]);
     run.env("DISTLOCK_LOG", "trace");
-    let mut run = Process::spawn(&mut unread.takes(2, &run)).unwrap();
+    let mut run = Process::spawn(&mut unread.redirect(2, &run)).unwrap();
     run.wait_for_line(SOON, |line| line == "ready").unwrap();
-    // Only a renewal makes the remaining time grow.
+    // Only a renewal makes the remaining time longer.
     let (mut before, mut renewals) = (0, 0);
     eventually("it is renewed again and again", SOON, || {
         let left = home.inspect("job")["expires_in_ms"].as_u64().unwrap_or(0);
@@ -415,43 +417,43 @@ fn the_lock_is_released_only_after_the_whole_group_is_gone() {
     let script = "(trap '' TERM; echo left $(exec sh -c 'echo $PPID'); while :; do sleep 0.05; \
     done) & sleep 0.3; exit 5";
     let mut run = home.hold("job", &["--ttl", "30s", "--kill-after", "1s"], script);
-    let left = id(&run, "left");
-    // While the child lives, nobody else gets the lock.
+    let left = printed_id(&run, "left");
+    // Nobody else gets the lock while the child lives.
     let lives = format!("grep -qs ') [^ZX] ' /proc/{left}/stat");
     let next = home.run(["run", "job", "--", "sh", "-c", &lives]);
     assert_ne!(next.code, 0, "the leftover child still lived: {next:?}");
     assert_eq!(run.wait(SOON).unwrap().code(), Some(5), "{}", run.output());
-    gone(left);
+    wait_until_gone(left);
 }
 
-/// The system cuts names off in the middle of a character.
+/// The system cuts the name of a process off in the middle of a character.
 #[test]
-fn a_process_that_is_left_over_is_ended_whatever_its_name() {
+fn a_leftover_process_is_ended_whatever_its_name() {
     let home = Home::new();
-    // The command starts no process that the test could find in its place.
+    // The command starts no other process that the test could take for this one.
     let left = format!(
         "mkfifo {0}; (printf 'x\\303' > /proc/self/comm; read never < {0}) & echo left $!; \
          while grep -q sh /proc/$!/comm; do sleep 0.05; done; exit 3",
         home.path("fifo").display()
     );
     let mut run = home.hold("job", &[], &left);
-    let left = id(&run, "left");
+    let left = printed_id(&run, "left");
     assert_eq!(run.wait(SOON).unwrap().code(), Some(3), "{}", run.output());
     assert_eq!(state_of(left), None);
 }
 
-/// The first process of a container adopts processes whose parent died.
+/// The first process of a container becomes the parent of processes whose parent died.
 #[test]
-fn children_that_are_not_ours_by_birth_are_buried() {
+fn adopted_children_are_reaped() {
     let home = Home::new();
     let (go, end) = (home.path("go"), home.path("end"));
     let until = |file: &Path| format!("until [ -e {} ]; do sleep 0.05; done", file.display());
     let tool = home.distlock(["run", "job", "--", "sh", "-c"]);
     let script = format!("({}) & echo adopted $!; exec \"$@\"", until(&go));
     let command = format!("touch {}; {}; exit 7", go.display(), until(&end));
-    let mut run = through("sh", ["-c", &script, "sh"], &tool);
+    let mut run = run_through("sh", ["-c", &script, "sh"], &tool);
     let mut run = Process::spawn(run.arg(command)).unwrap();
-    let adopted = format!("/proc/{}", id(&run, "adopted"));
+    let adopted = format!("/proc/{}", printed_id(&run, "adopted"));
     eventually("it is buried", SOON, || {
         go.exists() && !Path::new(&adopted).exists()
     })
@@ -465,7 +467,7 @@ fn a_paused_run_pauses_its_command_and_goes_on() {
     let home = Home::new();
     let script = "echo shell $$; i=0; while [ $i -lt 40 ]; do sleep 0.05; i=$((i+1)); done; exit 4";
     let mut run = home.hold("job", &[], script);
-    let shell = id(&run, "shell");
+    let shell = printed_id(&run, "shell");
     run.signal(Signal::TSTP).unwrap();
     eventually("both are stopped", SOON, || {
         state_of(run.id()) == Some('T') && state_of(shell) == Some('T')
@@ -476,14 +478,14 @@ fn a_paused_run_pauses_its_command_and_goes_on() {
 }
 
 #[test]
-fn a_command_is_not_continued_when_the_lock_lapsed_during_a_pause() {
+fn a_command_is_not_continued_when_the_lease_expired_during_a_pause() {
     let home = Home::new();
     let mut run = home.hold(
         "job",
         &["--ttl", "500ms"],
         "echo shell $$; while :; do sleep 0.05; done",
     );
-    let shell = id(&run, "shell");
+    let shell = printed_id(&run, "shell");
     run.signal(Signal::TSTP).unwrap();
     eventually("both are stopped", SOON, || {
         state_of(run.id()) == Some('T') && state_of(shell) == Some('T')
@@ -493,7 +495,7 @@ fn a_command_is_not_continued_when_the_lock_lapsed_during_a_pause() {
     assert_eq!(next.code, 0, "{next:?}");
     run.signal(Signal::CONT).unwrap();
     assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
-    gone(shell);
+    wait_until_gone(shell);
 }
 
 #[test]
@@ -523,11 +525,11 @@ fn without_configuration_the_users_own_file_is_used() {
     assert!(home.path("state/distlock/distlock.db").is_file());
     let file = home.write("file", "");
     let mut nowhere = home.bare(["run", "job", "--", "true"]);
-    finish(nowhere.env("XDG_STATE_HOME", file), "").failed_with(78, "with --backend");
+    finish(nowhere.env("XDG_STATE_HOME", file), "").assert_failed(78, "with --backend");
 }
 
 #[test]
-fn a_command_that_is_this_tool_again_is_told_that_it_may_mean_another_store() {
+fn a_nested_call_of_the_tool_warns_that_it_may_use_another_store() {
     let home = Home::new();
     let tool = home
         .bare(["run", "job", "--", "true"])
@@ -535,8 +537,8 @@ fn a_command_that_is_this_tool_again_is_told_that_it_may_mean_another_store() {
         .to_owned();
     let inner = [tool.to_str().unwrap(), "run", "job", "-n", "--", "true"];
     let outer = ["run", "job", "--"].into_iter().chain(inner);
-    // No configuration names the user's own file, so both calls use it: the inner one finds the
-    // lock held, and names the store.
+    // No configuration names a store, so both calls use the file of the user. The inner one finds
+    // the lock held, and prints the store.
     let done = finish(&mut home.bare(outer.clone()), "");
     assert_eq!(done.code, 75, "{done:?}");
     assert!(
@@ -552,10 +554,10 @@ fn a_command_that_is_this_tool_again_is_told_that_it_may_mean_another_store() {
     assert!(done.stderr.contains(own.to_str().unwrap()), "{done:?}");
 }
 
-/// Nobody renews the lock any more, so the command gets TERM at once, and a process that ignores
-/// TERM gets KILL when the lease ends.
+/// Nobody renews the lock any more, so the command gets TERM at once. A process that ignores TERM
+/// gets KILL when the lease ends.
 #[test]
-fn a_command_does_not_outlive_a_tool_that_was_killed() {
+fn a_command_does_not_outlive_a_killed_tool() {
     let home = Home::new();
     let log = home.path("log");
     for (deaf, ends) in [("", "ended\n"), ("trap '' TERM;", "ended\n")] {
@@ -566,48 +568,48 @@ fn a_command_does_not_outlive_a_tool_that_was_killed() {
             log.display()
         );
         let run = home.start(["run", "job", "--ttl", "2s", "--", "sh", "-c", &script]);
-        let (inner, outer) = (id(&run, "inner"), id(&run, "outer"));
+        let (inner, outer) = (printed_id(&run, "inner"), printed_id(&run, "outer"));
         let began = Instant::now();
         run.signal(Signal::KILL).unwrap();
-        gone(inner);
-        gone(outer);
+        wait_until_gone(inner);
+        wait_until_gone(outer);
         if deaf.is_empty() {
-            assert_eq!(content(&log), ends);
+            assert_eq!(read_whole_lines(&log), ends);
         } else {
             assert!(
                 began.elapsed() > Duration::from_millis(200),
                 "it was given time"
             );
         }
-        // Nobody gets the lock before the lease is over, as after any crash.
+        // Nobody gets the lock before the lease has ended, as after any crash.
         let next = home.run(["run", "job", "--", "true"]);
         assert_eq!(next.code, 0, "{next:?}");
     }
 }
 
-/// The stopped supervisor cannot see the deadline, but its watchdog does.
+/// The stopped supervisor cannot see the deadline, but its watchdog can.
 #[test]
-fn a_command_does_not_outlive_the_lease_of_a_tool_that_was_stopped() {
+fn a_command_does_not_outlive_the_lease_of_a_stopped_tool() {
     let home = Home::new();
     let script = "trap '' TERM; echo outer $$; while :; do sleep 0.1; done";
     let mut run = home.start(["run", "job", "--ttl", "1s", "--", "sh", "-c", script]);
-    let outer = id(&run, "outer");
+    let outer = printed_id(&run, "outer");
     run.signal(Signal::STOP).unwrap();
-    gone(outer);
+    wait_until_gone(outer);
     run.signal(Signal::CONT).unwrap();
     assert_eq!(run.wait(SOON).unwrap().code(), Some(76), "{}", run.output());
 }
 
-/// The supervisor dies before it can name the group to the watchdog.
+/// The supervisor dies before it can send the group to the watchdog.
 #[test]
-fn a_command_does_not_outlive_a_tool_that_was_killed_as_soon_as_it_had_started_it() {
+fn a_command_does_not_outlive_a_tool_that_was_killed_right_after_the_start() {
     let home = Home::new();
     for round in 0..10 {
         let name = format!("job {round}");
         let script = "echo outer $$; while :; do sleep 0.1; done";
         let run = home.start(["run", &name, "--ttl", "1s", "--", "sh", "-c", script]);
-        let outer = id(&run, "outer");
+        let outer = printed_id(&run, "outer");
         run.signal(Signal::KILL).unwrap();
-        gone(outer);
+        wait_until_gone(outer);
     }
 }

@@ -1,4 +1,4 @@
-//! A home of its own for every test: a folder, a store in it, and the tool with an empty
+//! Gives each test a home of its own: a folder, a store in it, and the tool with an empty
 //! environment.
 
 use std::{
@@ -19,12 +19,12 @@ use tempfile::TempDir;
 /// tests.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// A folder with a store; it is removed at the end.
+/// A folder with a store. It is removed when the value is dropped.
 pub(crate) struct Home {
     folder: TempDir,
 }
 
-/// The code and the output of a finished command.
+/// The exit code and the output of a finished command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) code: i32,
@@ -51,7 +51,7 @@ impl Home {
         self.path("locks.db")
     }
 
-    /// The names of everything in the folder, store included.
+    /// The names of all files in the folder, the store included.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut names = fs::read_dir(self.folder.path())
             .unwrap()
@@ -61,7 +61,7 @@ impl Home {
         names
     }
 
-    /// The tool, with this home's store as its backend.
+    /// A call of the tool with the store of this home as its backend.
     pub(crate) fn distlock<A: AsRef<std::ffi::OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
@@ -75,7 +75,7 @@ impl Home {
         command
     }
 
-    /// The tool without any configuration.
+    /// A call of the tool without any configuration.
     pub(crate) fn bare<A: AsRef<std::ffi::OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
@@ -102,7 +102,7 @@ impl Home {
         finish(&mut self.distlock(args), "")
     }
 
-    /// The answer of `inspect --json`.
+    /// Runs `inspect --json`, and answers its result.
     pub(crate) fn inspect(&self, name: &str) -> Value {
         let done = self.run(["inspect", name, "--json"]);
         assert_eq!(done.code, 0, "{done:?}");
@@ -126,7 +126,8 @@ impl Home {
         process
     }
 
-    /// Changes the store's tables without the library.
+    /// Runs a statement on the tables of the store without the library, and answers the number of
+    /// changed rows.
     pub(crate) fn sql(&self, statement: &str) -> u64 {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -156,21 +157,21 @@ impl Home {
 }
 
 impl Finished {
-    /// The one line of standard output as JSON.
+    /// Parses the only line of standard output as JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(self.stdout.trim()).unwrap_or_else(|_| panic!("{self:?}"))
     }
 
-    /// Checks the code and a part of the message.
+    /// Checks the exit code, a part of the message, and that there is no result.
     #[track_caller]
-    pub(crate) fn failed_with(&self, code: i32, says: &str) {
+    pub(crate) fn assert_failed(&self, code: i32, says: &str) {
         assert_eq!(self.code, code, "{self:?}");
         assert!(self.stderr.contains(says), "{says:?} is not in {self:?}");
         assert_eq!(self.stdout, "", "{self:?}");
     }
 }
 
-/// Runs a command to its end, with this text on its standard input.
+/// Runs a command to its end, with the given text as its standard input.
 pub(crate) fn finish(command: &mut Command, input: &str) -> Finished {
     let mut child = command
         .stdin(Stdio::piped())
@@ -178,7 +179,7 @@ pub(crate) fn finish(command: &mut Command, input: &str) -> Finished {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that does not read closes the pipe early.
+    // A command that does not read its input may close the pipe early, so an error is ignored.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     Finished {
@@ -201,13 +202,13 @@ pub(crate) fn state_of(process: u32) -> Option<char> {
 
 /// Waits until a process is gone.
 #[track_caller]
-pub(crate) fn gone(process: u32) {
+pub(crate) fn wait_until_gone(process: u32) {
     eventually("the process is gone", SOON, || state_of(process).is_none()).unwrap();
 }
 
-/// Waits until a file holds a line, and returns its content.
+/// Waits until a file ends with a whole line, and answers its content.
 #[track_caller]
-pub(crate) fn content(path: &Path) -> String {
+pub(crate) fn read_whole_lines(path: &Path) -> String {
     let mut text = String::new();
     eventually("the file is written", SOON, || {
         text = fs::read_to_string(path).unwrap_or_default();
@@ -217,8 +218,9 @@ pub(crate) fn content(path: &Path) -> String {
     text
 }
 
-/// The tool with these settings, started by another program whose last arguments it is.
-pub(crate) fn through<A: AsRef<std::ffi::OsStr>>(
+/// The same call of the tool, started by another program. The call follows the arguments of that
+/// program.
+pub(crate) fn run_through<A: AsRef<std::ffi::OsStr>>(
     program: &str,
     args: impl IntoIterator<Item = A>,
     tool: &Command,
@@ -249,15 +251,15 @@ impl UnreadPipe {
         Self { reader, writer }
     }
 
-    /// Fills the pipe: every later writer blocks.
+    /// Fills the pipe, so that every later write blocks.
     pub(crate) fn fill(&mut self) {
         let flags = fcntl_getfl(&self.writer).unwrap();
         fcntl_setfl(&self.writer, flags | OFlags::NONBLOCK).unwrap();
         while self.writer.write(&[b'\n'; 4096]).is_ok() {}
     }
 
-    /// Reads one line after all.
-    pub(crate) fn line(&mut self) -> String {
+    /// Reads one line, so that there is room again.
+    pub(crate) fn read_line(&mut self) -> String {
         let mut line = Vec::new();
         let mut byte = [0];
         while !line.ends_with(b"\n") {
@@ -267,28 +269,28 @@ impl UnreadPipe {
         String::from_utf8(line).unwrap()
     }
 
-    /// The same tool, with one of its streams into this pipe.
-    pub(crate) fn takes(&self, stream: u32, tool: &Command) -> Command {
-        // The pipe is opened again, because flags of our own end, such as non-blocking, must not
-        // apply to theirs.
+    /// The same call of the tool, with one of its output streams going to this pipe.
+    pub(crate) fn redirect(&self, stream: u32, tool: &Command) -> Command {
+        // The pipe is opened again for the tool: flags of this end, such as non-blocking, must not
+        // apply to the other one.
         let pipe = format!(
             "/proc/{}/fd/{}",
             std::process::id(),
             self.writer.as_raw_fd()
         );
         let script = format!("exec \"$@\" {stream}>{pipe}");
-        through("sh", ["-c", &script, "sh"], tool)
+        run_through("sh", ["-c", &script, "sh"], tool)
     }
 }
 
-/// Waits until a process blocks in a write to this stream.
+/// Waits until a thread of a process blocks in a write to this stream.
 #[track_caller]
-pub(crate) fn waits_for_reader(process: u32, stream: u32) {
+pub(crate) fn wait_until_blocked_on(process: u32, stream: u32) {
     let writes = format!(" {stream:#x} ");
     eventually("it waits for a reader", SOON, || {
         let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
         threads.flatten().any(|thread| {
-            // The file holds the number of the call and its arguments.
+            // The file contains the number of the system call and its arguments.
             let call = fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
             call.find(' ')
                 .is_some_and(|at| call[at..].starts_with(&writes))
@@ -297,7 +299,7 @@ pub(crate) fn waits_for_reader(process: u32, stream: u32) {
     .unwrap();
 }
 
-/// Holds the store's write lock until it is dropped.
+/// Holds the write lock of the store file until it is dropped.
 pub(crate) struct BlockingWriter {
     release: Option<std::sync::mpsc::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -349,10 +351,10 @@ impl Drop for BlockingWriter {
     }
 }
 
-/// `distlock run` over `url`, whose store is cut off by `cut` 0.9 s before its command ends by
-/// itself, well inside its lease: the command has succeeded although no release could reach the
+/// Runs `distlock run` on `url`, and cuts the store off with `cut` 0.9 s before the command ends by
+/// itself, well inside the lease. The command has succeeded although no release could reach the
 /// store.
-pub(crate) fn a_command_that_ended_inside_its_lease_has_succeeded(
+pub(crate) fn assert_success_without_release(
     home: &Home,
     url: &str,
     args: &[&str],

@@ -1,5 +1,5 @@
-//! Tables that somebody changed by hand: each error has its code, names the fault and the remedy.
-//! None is a bug (70).
+//! Tables that were changed by hand give errors with the right code, the fault and the remedy. None
+//! of them counts as a bug (70).
 
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
@@ -8,7 +8,7 @@ use distlock_harness::servers::{
 
 use crate::support::{Finished, Home, finish};
 
-/// The commands, each of which ends with the error.
+/// Commands that all end with the error.
 const COMMANDS: [&[&str]; 4] = [
     &["acquire", "job", "--ttl", "1m", "--wait", "0"],
     &["list"],
@@ -20,7 +20,7 @@ fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
     finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
 }
 
-/// Makes the tables with a held lock in them; returns its ticket.
+/// Makes the tables, takes a lock, and returns its ticket.
 fn held(home: &Home, url: &str) -> String {
     let taken = run(home, url, &["acquire", "job", "--ttl", "10m"]);
     assert_eq!(taken.code, 0, "{taken:?}");
@@ -31,31 +31,32 @@ fn release(home: &Home, url: &str, ticket: &str) -> Finished {
     finish(home.bare(["release"]).env("DISTLOCK_BACKEND", url), ticket)
 }
 
-/// The command that the error names mends the tables, and a held lock stays held.
-fn mended_by_migrating(home: &Home, url: &str, empty: impl FnOnce()) {
+/// Checks that the command which the error names mends the tables, and that a held lock stays held.
+fn assert_mended_by_migrate(home: &Home, url: &str, empty: impl FnOnce()) {
     let ticket = held(home, url);
     empty();
-    // Only a few commands, because MySQL and MariaDB wait for another process that may be making
-    // the tables.
+    // Only a few commands are tried, because MySQL and MariaDB wait a while for another process
+    // that may be creating the tables.
     for command in [COMMANDS[0], &["doctor"]] {
         let refused = run(home, url, command);
-        refused.failed_with(78, "has an empty table distributed_meta");
-        refused.failed_with(78, "run `distlock migrate");
+        refused.assert_failed(78, "has an empty table distributed_meta");
+        refused.assert_failed(78, "run `distlock migrate");
     }
     let migrated = run(home, url, &["migrate"]);
     assert_eq!(migrated.code, 0, "{migrated:?}");
     let busy = ["run", "job", "--wait", "0", "--", "echo", "ran"];
-    run(home, url, &busy).failed_with(75, "busy");
+    run(home, url, &busy).assert_failed(75, "busy");
     let released = release(home, url, &ticket);
     assert_eq!(released.code, 0, "{released:?}");
 }
 
-/// A trigger or a rule could grant a lock twice, or fake a release.
-fn meddled_with(home: &Home, url: &str, says: &str) {
+/// Checks that all commands refuse the tables. A trigger or a rule could grant a lock twice, or
+/// hide that a release failed.
+fn assert_refused_by_all(home: &Home, url: &str, says: &str) {
     for command in COMMANDS.into_iter().chain([&["doctor"][..], &["migrate"]]) {
         let refused = run(home, url, command);
-        refused.failed_with(78, says);
-        refused.failed_with(78, "drop them");
+        refused.assert_failed(78, says);
+        refused.assert_failed(78, "drop them");
     }
 }
 
@@ -63,16 +64,16 @@ fn meddled_with(home: &Home, url: &str, says: &str) {
 fn an_emptied_meta_table_is_mended_by_the_command_that_the_error_names() {
     let home = Home::new();
     let url = format!("sqlite:{}", home.store().display());
-    mended_by_migrating(&home, &url, || {
+    assert_mended_by_migrate(&home, &url, || {
         home.sql("DELETE FROM distributed_meta");
     });
     let server = PostgresServer::start().unwrap();
-    mended_by_migrating(&home, &server.url(), || {
+    assert_mended_by_migrate(&home, &server.url(), || {
         server.sql("DELETE FROM distributed_meta").unwrap();
     });
     for product in Product::ALL {
         let server = MySqlServer::start(product).unwrap();
-        mended_by_migrating(&home, &server.url(), || {
+        assert_mended_by_migrate(&home, &server.url(), || {
             server.sql("DELETE FROM distributed_meta").unwrap();
         });
     }
@@ -89,9 +90,9 @@ fn triggers_of_sqlite_are_78() {
         ));
         let says =
             "the triggers and rules of distributed_lock are the trigger swallow instead of none";
-        meddled_with(&home, &url, says);
-        // The error must not claim that the lock was not this ticket's.
-        release(&home, &url, &ticket).failed_with(78, says);
+        assert_refused_by_all(&home, &url, says);
+        // The error must not say that the lock belongs to another ticket.
+        release(&home, &url, &ticket).assert_failed(78, says);
         home.sql("DROP TRIGGER swallow");
         let released = release(&home, &url, &ticket);
         assert_eq!(released.code, 0, "{released:?}");
@@ -131,11 +132,11 @@ fn triggers_and_rules_of_postgres_are_78() {
         rule("DELETE TO distributed_lock DO INSTEAD NOTHING"),
     ] {
         server.sql(&make).unwrap();
-        meddled_with(&home, &url, &says);
-        release(&home, &url, &ticket).failed_with(78, &says);
+        assert_refused_by_all(&home, &url, &says);
+        release(&home, &url, &ticket).assert_failed(78, &says);
         server.sql(&drop).unwrap();
     }
-    // One trigger fires too late to change anything, and one does not fire at all.
+    // One of these triggers fires too late to change anything, and the other one is disabled.
     for statement in [
         "CREATE TRIGGER audits AFTER UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION \
         swallow()",
@@ -169,7 +170,7 @@ fn triggers_of_mysql_and_mariadb_are_78() {
                 .sql(&format!("CREATE TRIGGER mine BEFORE {what}"))
                 .unwrap();
             let says = format!("rules of distributed_{table} are the trigger mine instead of none");
-            meddled_with(&home, &url, &says);
+            assert_refused_by_all(&home, &url, &says);
             server.sql("DROP TRIGGER mine").unwrap();
         }
         let released = release(&home, &url, &ticket);
@@ -177,7 +178,7 @@ fn triggers_of_mysql_and_mariadb_are_78() {
     }
 }
 
-/// One row that cannot be read is reported as that, and the others still work.
+/// A row that cannot be read is reported, and the other rows still work.
 #[test]
 fn infinite_times_of_postgres_are_69_or_mean_nothing() {
     let (home, server) = (Home::new(), PostgresServer::start().unwrap());
@@ -190,7 +191,7 @@ fn infinite_times_of_postgres_are_69_or_mean_nothing() {
     set("expires_at", "'infinity'");
     for command in COMMANDS {
         let refused = run(&home, &url, command);
-        refused.failed_with(
+        refused.assert_failed(
             69,
             "its expires_at is infinite, so the row was changed by hand",
         );
@@ -198,20 +199,20 @@ fn infinite_times_of_postgres_are_69_or_mean_nothing() {
     let other = run(&home, &url, &["run", "other", "-n", "--", "echo", "ran"]);
     assert_eq!((other.code, &*other.stdout), (0, "ran\n"), "{other:?}");
     set("expires_at", "clock_timestamp() + interval '10 minutes'");
-    // A column for display only, and a column that is only a hint.
+    // One of these columns is for display only, and the other one is only a hint.
     for column in ["acquired_at", "wanted_until"] {
         set(column, "'infinity'");
         let busy = ["run", "job", "--wait", "0", "--", "echo", "ran"];
-        run(&home, &url, &busy).failed_with(75, "busy");
+        run(&home, &url, &busy).assert_failed(75, "busy");
         let shown = run(&home, &url, &["inspect", "job", "--json"]).json();
         assert_eq!(shown["state"], "held", "{shown}");
         assert!(shown["acquired_at"].is_null(), "{shown}");
     }
-    // The lease ended before time began, so the lock is free.
+    // This lease has ended, so the lock is free.
     set("expires_at", "'-infinity'");
     let taken = run(&home, &url, &["run", "job", "-n", "--", "echo", "ran"]);
     assert_eq!((taken.code, &*taken.stdout), (0, "ran\n"), "{taken:?}");
-    release(&home, &url, &ticket).failed_with(76, "was released");
+    release(&home, &url, &ticket).assert_failed(76, "was released");
     set("expires_at", "'-infinity', holder_id = gen_random_uuid()");
     let examined = run(&home, &url, &["doctor"]);
     assert!(examined.stdout.contains("2 stale"), "{examined:?}");

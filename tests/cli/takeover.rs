@@ -2,7 +2,7 @@
 
 use crate::support::{Finished, Home};
 
-/// Runs the workload over this home's store, or over `memory:`.
+/// Runs the workload on the store of this home, or on `memory:`.
 fn takeover(home: &Home, memory: bool, args: &[&str]) -> Finished {
     let backend: &[&str] = if memory {
         &["--backend", "memory:"]
@@ -41,7 +41,7 @@ fn takeovers_are_measured_in_one_process_and_in_several() {
     assert_eq!(left_behind(&home), 0);
 }
 
-/// Records of accounts that the runs left behind.
+/// The number of records that the accounts of the runs left behind.
 fn left_behind(home: &Home) -> u64 {
     home.sql(
         "update distributed_record set deleted = 0 where deleted = 0 and record_key like \
@@ -50,7 +50,7 @@ fn left_behind(home: &Home) -> u64 {
 }
 
 #[test]
-fn contended_logins_are_judged() {
+fn contended_logins_are_checked_for_duplicates_and_missing_winners() {
     let home = Home::new();
     let done = takeover(&home, false, &["--logins", "60", "--concurrency", "16"]);
     assert_eq!(done.code, 0, "{done:?}");
@@ -64,7 +64,7 @@ fn contended_logins_are_judged() {
 }
 
 #[test]
-fn idle_sessions_have_a_weight() {
+fn the_memory_of_idle_sessions_is_measured() {
     let home = Home::new();
     let done = takeover(&home, true, &["--idle", "40"]);
     assert_eq!(done.code, 0, "{done:?}");
@@ -75,7 +75,7 @@ fn idle_sessions_have_a_weight() {
 }
 
 #[test]
-fn strangers_ask_nothing_of_the_store() {
+fn strangers_cause_no_call_to_the_store() {
     let home = Home::new();
     let short = ["--flood", "60", "--seconds", "0.4", "--concurrency", "4"];
     let done = takeover(&home, true, &short);
@@ -88,11 +88,11 @@ fn strangers_ask_nothing_of_the_store() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn flags_that_do_not_fit_are_refused() {
     let home = Home::new();
     let refused = |args: &[&str], says: &str| {
         home.run([&["bench", "--backend", "memory:"], args].concat())
-            .failed_with(64, says);
+            .assert_failed(64, says);
     };
     refused(&["--rate", "5"], "--rate is for --workload takeover");
     refused(&["--idle", "5"], "--idle is for --workload takeover");

@@ -13,9 +13,9 @@ use std::{
 use distlock_harness::eventually;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::support::{Home, SOON, content, state_of};
+use crate::support::{Home, SOON, read_whole_lines, state_of};
 
-/// A program whose controlling terminal belongs to this test.
+/// A program that runs on a terminal of this test.
 struct Screen {
     keyboard: File,
     shown: Arc<Mutex<String>>,
@@ -24,7 +24,7 @@ struct Screen {
 
 impl Screen {
     /// Runs a shell script with `$TOOL` as `distlock`, in a session of its own.
-    fn of(home: &Home, script: &str) -> Self {
+    fn start(home: &Home, script: &str) -> Self {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&terminal).unwrap();
         unlockpt(&terminal).unwrap();
@@ -71,12 +71,14 @@ impl Screen {
         }
     }
 
-    fn types(&mut self, text: &str) {
+    /// Types on the keyboard.
+    fn type_text(&mut self, text: &str) {
         self.keyboard.write_all(text.as_bytes()).unwrap();
     }
 
+    /// Waits until the screen shows this text.
     #[track_caller]
-    fn shows(&self, text: &str) {
+    fn wait_for(&self, text: &str) {
         let seen = eventually(text, SOON, || self.shown.lock().unwrap().contains(text));
         assert!(
             seen.is_ok(),
@@ -85,8 +87,9 @@ impl Screen {
         );
     }
 
+    /// Waits until the script ends, and checks its code.
     #[track_caller]
-    fn ends_with(&mut self, code: i32) {
+    fn wait_for_end(&mut self, code: i32) {
         let mut status = None;
         let ended = eventually("the script ends", SOON, || {
             status = self.child.try_wait().unwrap();
@@ -104,7 +107,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // The session hangs up when its terminal goes away.
+        // The programs of the session end when their terminal goes away.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -113,79 +116,79 @@ impl Drop for Screen {
 #[test]
 fn the_command_reads_the_keyboard_and_the_script_does_afterwards() {
     let home = Home::new();
-    let mut screen = Screen::of(
+    let mut screen = Screen::start(
         &home,
         "\"$TOOL\" run job -- sh -c 'echo ask; read line; echo got $line'; read line; echo then \
         $line",
     );
-    screen.shows("ask");
-    screen.types("first\n");
-    screen.shows("got first");
-    screen.types("second\n");
-    screen.shows("then second");
-    screen.ends_with(0);
+    screen.wait_for("ask");
+    screen.type_text("first\n");
+    screen.wait_for("got first");
+    screen.type_text("second\n");
+    screen.wait_for("then second");
+    screen.wait_for_end(0);
 }
 
 #[test]
 fn control_c_reaches_the_command() {
     let home = Home::new();
-    // Both cases: the command has the terminal, or it does not.
+    // There are two cases: the command has the terminal, or it has not.
     for ask in ["", "read line;"] {
-        // The script's own shell is in the foreground as well, and would end with the signal.
+        // The shell of the script is in the foreground too, and would end with the signal.
         let script = format!(
             "trap : INT; \"$TOOL\" run job -- sh -c 'trap \"exit 9\" INT; echo on; {ask} sleep 60 \
             & wait'; exit $?"
         );
-        let mut screen = Screen::of(&home, &script);
-        screen.shows("on");
+        let mut screen = Screen::start(&home, &script);
+        screen.wait_for("on");
         if !ask.is_empty() {
-            screen.types("line\n");
+            screen.type_text("line\n");
         }
-        screen.types("\x03");
-        screen.ends_with(9);
+        screen.type_text("\x03");
+        screen.wait_for_end(9);
     }
 }
 
 #[test]
 fn control_z_pauses_both_and_fg_continues_both() {
     let home = Home::new();
-    // A shell with job control, as a person uses it.
-    let mut screen = Screen::of(
+    // This is a shell with job control, as a person uses it.
+    let mut screen = Screen::start(
         &home,
         "set -m; \"$TOOL\" run job -- sh -c 'echo on; read line; echo got $line; read more; echo \
         and $more'; \
          echo back; fg; echo end $?",
     );
-    screen.shows("on");
-    screen.types("first\n");
-    screen.shows("got first");
-    screen.types("\x1a");
-    screen.shows("back");
-    screen.types("second\n");
-    screen.shows("and second");
-    screen.shows("end 0");
-    screen.ends_with(0);
+    screen.wait_for("on");
+    screen.type_text("first\n");
+    screen.wait_for("got first");
+    screen.type_text("\x1a");
+    screen.wait_for("back");
+    screen.type_text("second\n");
+    screen.wait_for("and second");
+    screen.wait_for("end 0");
+    screen.wait_for_end(0);
 }
 
-/// A pager does this, or a program that asks for a password.
+/// A pager opens the terminal like this, and so does a program that asks for a password.
 #[test]
-fn a_command_that_opens_the_terminal_gets_it_also_when_its_input_is_a_pipe() {
+fn a_command_that_opens_the_terminal_gets_it_even_if_its_input_is_a_pipe() {
     let home = Home::new();
     let asks = "read first; stty -echo < /dev/tty; echo ask $first; read line < /dev/tty; \
                 stty echo < /dev/tty; echo got $line";
     let script =
         format!("echo piped | \"$TOOL\" run job -- sh -c '{asks}'; read line; echo then $line");
-    let mut screen = Screen::of(&home, &script);
-    screen.shows("ask piped");
-    screen.types("secret\n");
-    screen.shows("got secret");
-    screen.types("second\n");
-    screen.shows("then second");
-    screen.ends_with(0);
+    let mut screen = Screen::start(&home, &script);
+    screen.wait_for("ask piped");
+    screen.type_text("secret\n");
+    screen.wait_for("got secret");
+    screen.type_text("second\n");
+    screen.wait_for("then second");
+    screen.wait_for_end(0);
 }
 
-/// A shell sends no signal at `fg` to a job that it believes to be running, and this tool keeps
-/// running in order to renew the lock.
+/// A shell sends no signal at `fg` to a job that it believes to be running. This tool keeps
+/// running, in order to renew the lock.
 #[test]
 fn a_background_command_that_waits_for_the_keyboard_gets_it_by_fg() {
     let home = Home::new();
@@ -194,17 +197,17 @@ fn a_background_command_that_waits_for_the_keyboard_gets_it_by_fg() {
         "exec bash -c 'set -m; \"$TOOL\" run job -- sh -c \"$1\" & \
          until [ -e go ]; do sleep 0.05; done; fg; echo end $?' bash '{command}'"
     );
-    let mut screen = Screen::of(&home, &script);
-    let pid = content(&home.path("pid")).trim().parse().unwrap();
+    let mut screen = Screen::start(&home, &script);
+    let pid = read_whole_lines(&home.path("pid")).trim().parse().unwrap();
     eventually("the command is stopped", SOON, || {
         state_of(pid) == Some('T')
     })
     .unwrap();
     home.write("go", "");
-    screen.types("first\n");
-    screen.shows("got first");
-    screen.shows("end 0");
-    screen.ends_with(0);
+    screen.type_text("first\n");
+    screen.wait_for("got first");
+    screen.wait_for("end 0");
+    screen.wait_for_end(0);
 }
 
 #[test]
@@ -217,9 +220,9 @@ fn tables_and_help_fit_a_terminal_of_80_columns_and_help_is_in_colour() {
     let script = "stty cols 80; for it in list doctor 'gateway kick --help' --help; do \"$TOOL\" \
     $it; done; \
                   NO_COLOR=1 \"$TOOL\" --help; echo the end";
-    let mut screen = Screen::of(&home, script);
-    screen.shows("the end");
-    screen.ends_with(0);
+    let mut screen = Screen::start(&home, script);
+    screen.wait_for("the end");
+    screen.wait_for_end(0);
     let shown = screen.shown.lock().unwrap().clone();
     let (coloured, plain) = shown.rsplit_once("One distributed lock").unwrap();
     assert!(!plain.contains('\x1b'), "{plain:?}");

@@ -10,9 +10,7 @@ use distlock_harness::{
     Direction, FaultProxy, Process, Signal, eventually, free_port, servers::zookeeper::ZooKeeper,
 };
 
-use crate::support::{
-    Finished, Home, SOON, a_command_that_ended_inside_its_lease_has_succeeded, finish,
-};
+use crate::support::{Finished, Home, SOON, assert_success_without_release, finish};
 
 fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
     finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
@@ -33,11 +31,11 @@ fn the_demo_passes_and_a_lock_passes_on() {
     let shown = || run(&home, &url, &["inspect", "job", "--json"]).json();
     eventually("held", SOON, || shown()["state"] == "held").unwrap();
     assert_eq!(shown()["holder"], "me");
-    // A lock that hangs on a session ends with the process, so there is no ticket.
+    // A lock that depends on a session ends with the process, so there is no ticket.
     let refused = run(&home, &url, &["acquire", "job", "--ttl", "5s"]);
-    refused.failed_with(78, "zookeeper: has no tickets");
+    refused.assert_failed(78, "zookeeper: has no tickets");
     let busy = run(&home, &url, &["run", "job", "-n", "--", "true"]);
-    busy.failed_with(75, "me");
+    busy.assert_failed(75, "me");
     let next = [
         "run", "job", "--holder", "next", "--wait", "10m", "--", "true",
     ];
@@ -65,7 +63,7 @@ fn the_demo_passes_and_a_lock_passes_on() {
 }
 
 #[test]
-fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
+fn a_wrong_url_is_refused_soon_with_its_code_and_no_secret() {
     let home = Home::new();
     let closed = format!("127.0.0.1:{}", free_port().unwrap());
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -94,13 +92,13 @@ fn a_wrong_url_is_told_soon_with_its_code_and_no_secret() {
             start.elapsed() < Duration::from_secs(2 + 1) + SOON / 10,
             "{url}"
         );
-        done.failed_with(code, says);
+        done.assert_failed(code, says);
         assert!(!done.stderr.contains("canary"), "{done:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_ended_inside_its_lease_succeeds_when_the_release_cannot_be_told() {
+async fn a_command_that_ended_inside_its_lease_succeeds_without_a_release() {
     let (home, ensemble) = (Home::new(), ZooKeeper::start().unwrap());
     let mut proxies = Vec::new();
     for at in 0..ensemble.len() {
@@ -117,5 +115,5 @@ async fn a_command_that_ended_inside_its_lease_succeeds_when_the_release_cannot_
     };
     // Leases last 2 s, and at least 1.3 s are left when the ensemble is cut off.
     let args = ["--kill-after", "100ms"];
-    a_command_that_ended_inside_its_lease_has_succeeded(&home, &url, &args, cut);
+    assert_success_without_release(&home, &url, &args, cut);
 }

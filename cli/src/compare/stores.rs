@@ -59,7 +59,7 @@ impl FromStr for StoreToSpawn {
 }
 
 impl StoreToSpawn {
-    /// The key of the store in the report, which is also a word of its pages.
+    /// The key of the store in the report. Pages use it as a word.
     fn key(self) -> String {
         let prefix = if self.over_records { "kv-" } else { "" };
         format!("{prefix}{}", self.store.key())
@@ -75,7 +75,7 @@ impl StoreToSpawn {
 const SHARDS: usize = 3;
 
 impl Spawn {
-    /// The key of the store in the report.
+    /// The key of the product.
     const fn key(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -149,6 +149,7 @@ pub(super) struct StoreUnderTest {
 }
 
 impl StoreUnderTest {
+    /// The key of the store in the report.
     pub(super) fn key(&self) -> &str {
         &self.facts.key
     }
