@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 /// Microseconds since boot.
 pub(crate) type Micros = u64;
 
-/// Returns the present time.
+/// Returns the present time, in microseconds since boot.
 pub(crate) fn now() -> Micros {
     micros_since_boot(SystemClock.now())
 }
 
-/// Converts a moment of the boot-time clock.
+/// Converts a moment of the boot-time clock to microseconds.
 pub(crate) fn micros_since_boot(moment: Moment) -> Micros {
     u64::try_from(moment.since_boot().as_micros()).unwrap_or(u64::MAX)
 }
@@ -91,15 +91,15 @@ pub(crate) enum Event {
     Record(RecordStep),
     /// The store keeps the lock of a hold until `until`, even after an earlier release.
     Keeps { hold: HoldNumber, until: Micros },
-    /// The next waiter of a process has joined the local queue for a lock. Places rise in this
-    /// order.
+    /// A waiter has joined a local queue of its process. A waiter that joins later has a higher
+    /// place.
     Queued {
         #[serde(rename = "line")]
         queue: u64,
         place: u32,
         at: Micros,
     },
-    /// That waiter was granted the lock.
+    /// A waiter of a local queue was granted the lock.
     Served {
         #[serde(rename = "line")]
         queue: u64,
@@ -124,7 +124,7 @@ pub(crate) enum Event {
         resident_kib: u64,
         descriptors: u64,
     },
-    /// Roll call: after the last fault, one task acquired a lock once more.
+    /// Roll call: after the last fault, one task tried to acquire a lock once more.
     RollCall {
         at: Micros,
         task: u32,
@@ -133,7 +133,7 @@ pub(crate) enum Event {
     },
     /// The process was asked to end, and has closed its store.
     Finished { at: Micros },
-    /// The process ended although the nemesis did not kill it.
+    /// The process ended although the nemesis did not kill it, or it continued after a panic.
     Crashed { how: String },
     /// A fault was injected; see [`InjectedFault`].
     Fault(InjectedFault),
@@ -162,6 +162,7 @@ pub(crate) enum CallKind {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CallResult {
     Done,
+    /// A control did not grant the lock in time.
     Refused,
     Failed,
     /// The caller dropped the future.
@@ -259,14 +260,14 @@ pub(crate) enum RecipeStep {
         asked: Micros,
         at: Micros,
     },
-    /// An effect that happens once per key has happened.
+    /// An effect has happened that may happen once per key.
     Made {
         key: String,
         value: u64,
         asked: Micros,
         at: Micros,
     },
-    /// The result of that effect, as one caller received it.
+    /// A caller received this result of an effect.
     Told {
         key: String,
         value: u64,
@@ -312,7 +313,8 @@ pub(crate) enum Excuse {
     EndedSession,
     /// The store lost its data. Old guards may be valid beside new ones for one TTL.
     LostHistory,
-    /// Another server has taken over that lacked acknowledged writes; the effect is the same.
+    /// Another server has taken over without some acknowledged writes. Old guards may be valid
+    /// beside new ones for one TTL and, in a cluster, for some more time.
     FailedOver,
     /// The store's clock jumped forward, so leases ended at the store before their guards.
     SteppedClock { by_us: Micros },

@@ -104,8 +104,7 @@ impl Referee {
             while let Ok((stream, _)) = listener.accept().await {
                 let state = Arc::clone(&serving);
                 tokio::spawn(async move {
-                    // A killed worker may leave in the middle of a line, so an error here is
-                    // expected.
+                    // A killed worker may have sent half a line, so an error here is expected.
                     let _ = state.serve(stream).await;
                 });
             }
@@ -210,8 +209,8 @@ impl RefereeState {
         self.record(worker, event);
     }
 
-    /// Stops the worker if that was requested. The worker uses a grant only after a question to
-    /// this referee, and a stopped process cannot ask.
+    /// Stops the worker if that was requested. The worker uses a grant only after a read of the
+    /// registers here, and a stopped process cannot send that read.
     fn stop_if_requested(&self, worker: u32) {
         let Some(stopped) = locked(&self.stops_at_grant).remove(&worker) else {
             return;
@@ -222,8 +221,9 @@ impl RefereeState {
         }
     }
 
-    /// Reads both registers. A read also shows its token. Otherwise an older holder could write
-    /// after the read of a newer holder, and the newer holder would overwrite that write.
+    /// Reads both registers. The fenced register remembers the token of the reader. Otherwise an
+    /// older holder could write after the read of a newer holder, and the newer holder would
+    /// overwrite that write.
     fn read(&self, name: String, token: u64) -> RegisterVersions {
         let mut all = locked(&self.registers);
         let it = all.entry(name).or_default();
@@ -254,6 +254,7 @@ impl RefereeState {
         }
         let mut all = locked(&self.registers);
         let it = all.entry(name.clone()).or_default();
+        // The planted bug does not compare again, although another holder may have written.
         let good = if self.late_writes {
             good
         } else {

@@ -21,11 +21,11 @@ use super::{
     workload::Workload,
 };
 
-/// A healed store answers by then.
+/// Time-out for the first answer of a healed store.
 const HEAL_TIMEOUT: Duration = Duration::from_secs(90);
 /// Longest allowed time from a deadline to the notice of its loss, in running time.
 const NOTICE_BOUND: Duration = Duration::from_millis(250);
-/// Pause between two verdicts in a run that looks for one bug.
+/// Pause between two verdicts in a run that looks for a planted bug.
 const VERDICT_PAUSE: Duration = Duration::from_millis(500);
 /// Number of locks that all tasks compete for. Brief tasks use other locks.
 pub(super) const LOCKS: u32 = 4;
@@ -157,9 +157,9 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     nemesis
         .heal_all(&mut worker_group, &mut running_store)
         .await?;
-    let hides_from_roll_call = |bug: StoreBug| !bug.may_break().contains(&Promise::Recovery);
-    if finds_planted_bug(plan, &referee) || plan.bug.is_some_and(hides_from_roll_call) {
-        // The end of the run shows no more of such a bug, and may take long with it.
+    let shows_before_roll_call = |bug: StoreBug| !bug.may_break().contains(&Promise::Recovery);
+    if finds_planted_bug(plan, &referee) || plan.bug.is_some_and(shows_before_roll_call) {
+        // Such a bug shows before the roll call, and may make the roll call take long.
         return Ok(judge_run(plan, &referee, server));
     }
     if let Some(admin) = &admin {
@@ -226,8 +226,8 @@ async fn inject_faults(
             .step(worker_group, running_store, locker.as_ref())
             .await?;
         worker_group.replace_crashed(running_store).await?;
-        // An active fault is not in the history yet. The verdict would take a violation that the
-        // fault excuses for the bug.
+        // An active fault is not in the history yet, so the verdict would take a violation that
+        // the fault excuses for the planted bug.
         let looks = plan.bug.is_some() && !nemesis.has_open_excuse();
         if looks && SystemClock.now() >= next_verdict {
             if finds_planted_bug(plan, &worker_group.referee) {

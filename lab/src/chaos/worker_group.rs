@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{history::Event, referee::Referee, stores::RunningStore, worker::WorkerSettings};
 
-/// A worker that has not started by then never starts. It may wait for a broken store.
+/// Time-out for the start of a worker, which may wait for a broken store.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time-out for the last events of a worker that has ended.
 const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,7 +119,8 @@ impl WorkerGroup {
         at: usize,
         running_store: &RunningStore,
     ) -> Result<()> {
-        // The old worker must end first: it must not outlive the store in its memory.
+        // The old worker must end first. Otherwise a store in its memory would grant locks beside
+        // the store of the new worker.
         self.members[at].signal(Signal::KILL).ok();
         self.record_panic(at);
         let member = self.start_member(running_store).await?;

@@ -15,8 +15,8 @@ use super::{
 const ROLL_CALL_TIMEOUT: Duration = Duration::from_secs(6 + 3 + 5 + 4);
 /// Time-out for the turns without faults.
 const CALM_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time-out for background work after the last turn.
-const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time that background work gets after the last turn.
+const BACKGROUND_TIME: Duration = Duration::from_secs(3);
 /// The documented bound of `close`.
 const CLOSE_BOUND: Duration = Duration::from_secs(10);
 /// Pause between two checks of a condition.
@@ -44,7 +44,7 @@ pub(super) async fn run_course(world: Arc<World>) {
     if !all_done {
         return record_stuck_tasks(&world, "without faults");
     }
-    world.time.sleep(BACKGROUND_TIMEOUT).await;
+    world.time.sleep(BACKGROUND_TIME).await;
     check_no_lock_is_wanted(&world);
     close_lockers(&world).await;
 }

@@ -20,8 +20,8 @@ use super::{
     world::World,
 };
 
-/// Longest time between two looks of a waiting contender.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// Pause of a contender after a lost notification, before it waits again.
+const LOST_WAKE_UP_PAUSE: Duration = Duration::from_secs(1);
 
 /// The connection of a process to the store.
 #[derive(Clone, Debug)]
@@ -353,7 +353,7 @@ impl Contender for QueuedContender {
                 world.time.sleep(late.min(left)).await;
                 return;
             }
-            world.time.sleep(LONGEST_WAIT.min(left)).await;
+            world.time.sleep(LOST_WAKE_UP_PAUSE.min(left)).await;
         }
     }
 

@@ -14,6 +14,7 @@ pub(super) struct SimulatedProcess {
     pub(super) clock: MachineClock,
     pub(super) alive: bool,
     pub(super) paused_since: Option<Duration>,
+    /// Time of the last resume.
     pub(super) resumed: Duration,
     /// Total time of all pauses until the last resume.
     pub(super) paused_time: Duration,
@@ -22,9 +23,13 @@ pub(super) struct SimulatedProcess {
 /// One lock, as the judge saw it at the store.
 #[derive(Default)]
 pub(super) struct ObservedLock {
+    /// The holder after the last request that arrived at the store.
     pub(super) row: Option<StoredHolder>,
+    /// Time of the last release or expiry.
     pub(super) freed: Duration,
+    /// The token of the last grant at the store.
     pub(super) last_token: u64,
+    /// The highest token that a caller got.
     pub(super) last_held: u64,
     /// By token: the number of the grant for this lock, and the call that got it.
     pub(super) grants: BTreeMap<u64, (u64, u64)>,

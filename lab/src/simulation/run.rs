@@ -20,19 +20,19 @@ use super::{
     world::World,
 };
 
-/// A run that takes more steps than this never ends.
+/// Number of steps after which a run counts as one that never ends.
 const MAX_STEPS: u64 = 2_000_000;
 
 /// Runs one seed of the engine, or of the batcher if the bug is in the batcher.
 ///
 /// # Errors
 /// Returns an error if the in-memory store cannot be opened.
-pub(super) fn run_seed(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
+pub(super) fn run_seed(seed: u64, variant: Variant, full_trace: bool) -> Result<SeedResult> {
     match variant {
         Variant::Planted(bug) | Variant::Twin(bug) if bug.is_in_the_batcher() => {
-            run_batcher_seed(seed, variant, all)
+            run_batcher_seed(seed, variant, full_trace)
         }
-        _ => catch_panic(|| run_engine(seed, variant, all)),
+        _ => catch_panic(|| run_engine(seed, variant, full_trace)),
     }
 }
 
@@ -40,8 +40,12 @@ pub(super) fn run_seed(seed: u64, variant: Variant, all: bool) -> Result<SeedRes
 ///
 /// # Errors
 /// Returns an error if no runtime can be started.
-pub(super) fn run_batcher_seed(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
-    catch_panic(|| batcher::run_batcher(seed, variant.bug(), all))
+pub(super) fn run_batcher_seed(
+    seed: u64,
+    variant: Variant,
+    full_trace: bool,
+) -> Result<SeedResult> {
+    catch_panic(|| batcher::run_batcher(seed, variant.bug(), full_trace))
 }
 
 /// Turns a panic into a broken promise.
@@ -63,30 +67,30 @@ fn catch_panic(run: impl FnOnce() -> Result<SeedResult>) -> Result<SeedResult> {
 }
 
 /// Runs one seed of the engine to its end, or until a promise is broken.
-fn run_engine(seed: u64, variant: Variant, all: bool) -> Result<SeedResult> {
+fn run_engine(seed: u64, variant: Variant, full_trace: bool) -> Result<SeedResult> {
     let mut random = Rng::with_seed(seed);
     let mut executor = Executor::default();
-    let trace = Trace::new(all);
+    let trace = Trace::new(full_trace);
     let world = World::new(executor.spawner().clone(), random.fork(), variant, trace)?;
     for _ in 0..world.setting.processes {
         worker::start_process(&world)?;
     }
     let running = course::run_course(Arc::clone(&world));
     executor.spawner().spawn(Owner::Course, "course", running);
-    while world.judge().broken().is_none() && turn(&world, &mut executor, &mut random) {}
+    while world.judge().broken().is_none() && advance(&world, &mut executor, &mut random) {}
     if world.judge().broken().is_none() {
         check_nothing_is_left(&world, &mut executor);
     }
     let broken = world.judge().broken().cloned();
     let outcome = SeedResult::with_trace(broken, &world.trace());
-    world.drop_lockers();
+    world.drop_references();
     executor.drop_tasks_of(|_| true);
     Ok(outcome)
 }
 
 /// Makes one step, or moves time to the end of the next sleep. `false` means that nothing can
 /// happen any more.
-fn turn(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
+fn advance(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
     let runs = |owner| match owner {
         Owner::Process(number) => world.judge().processes[number].runs(),
         Owner::Network | Owner::Course => true,
@@ -123,7 +127,7 @@ fn check_nothing_is_left(world: &World, executor: &mut Executor) {
         Owner::Process(number) => !world.judge().processes[number].alive,
         Owner::Network | Owner::Course => false,
     });
-    world.drop_lockers();
+    world.drop_references();
     let (tasks, sleepers) = (executor.unfinished(), world.time.sleeper_count());
     let waiters = world.waiter_count();
     if !tasks.is_empty() || sleepers > 0 || waiters > 0 {

@@ -162,7 +162,8 @@ impl World {
         poll_once(self.store.reopen())
     }
 
-    /// The probabilities of a lost or late request of this process, and whether it is cut off.
+    /// Returns the probabilities of faults for a request of this process, and whether the process
+    /// is cut off from the store.
     pub(super) fn chances_of(&self, process: usize) -> (Chances, bool) {
         if !self.is_fault_phase() {
             return (Chances::default(), false);
@@ -273,8 +274,8 @@ impl World {
             });
     }
 
-    /// Breaks the cycle of references between lockers and this value.
-    pub(super) fn drop_lockers(&self) {
+    /// Drops the lockers and the senders of losses, which refer to this value in a circle.
+    pub(super) fn drop_references(&self) {
         let lockers = std::mem::take(&mut *self.lockers());
         drop(lockers);
         let loss_senders = std::mem::take(&mut *locked(&self.loss_senders));

@@ -11,7 +11,7 @@ use crate::chaos::{nemesis::FaultKind, stores::StoreKind};
 pub(crate) enum Control {
     /// Redis: SET NX PX, and DEL at the end.
     SetNxDel,
-    /// Redis: SET NX PX, and DEL if the value is still one's own.
+    /// Redis: SET NX PX, and DEL if the value is still the holder's own.
     SetNxCompare,
     /// Redis: a lease that a timer renews, in the manner of Redisson.
     Watchdog,
@@ -34,7 +34,8 @@ impl Control {
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
-    /// Returns the kind of store that the twin uses. A control on one store has the same kind.
+    /// Returns the kind of store of the control and its twin. A control that needs a majority uses
+    /// several servers of this kind.
     pub(crate) const fn store(self) -> StoreKind {
         match self {
             Self::SetNxDel | Self::SetNxCompare | Self::Watchdog | Self::Redlock | Self::Rslock => {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 #[async_trait]
 pub(in crate::chaos) trait ControlLock: Send + Sync {
     /// Asks for the lock once. A lock that can wait by itself waits for `wait`. `None` means that
-    /// the lock was not granted, or that an error came after which users ask again.
+    /// the lock was not granted or that the request failed; users ask again in both cases.
     async fn attempt(
         &self,
         name: &str,
@@ -20,8 +20,8 @@ pub(in crate::chaos) trait ControlLock: Send + Sync {
 /// A lock that was granted.
 #[async_trait]
 pub(in crate::chaos) trait ControlHold: Send + Sync {
-    /// Tells whether the user has reason to believe that the lock is held. After the first `false`
-    /// every later answer is `false` as well.
+    /// Tells whether the documentation of the control lets its user believe that the lock is still
+    /// held. After the first `false`, every later answer is `false` as well.
     fn is_believed(&self) -> bool;
 
     /// Asks for more time, if the documentation of the control shows how.

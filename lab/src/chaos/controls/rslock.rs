@@ -36,7 +36,8 @@ impl ControlLock for Rslock {
     }
 }
 
-/// The crate counts `validity_time` from before its request until this moment.
+/// Returns the end of the validity. The crate has already subtracted the time of its requests from
+/// `validity_time`, so the rest counts from now.
 fn validity_end(lock: &Lock) -> Moment {
     let left = u64::try_from(lock.validity_time).unwrap_or(u64::MAX);
     SystemClock.now() + Duration::from_millis(left)

@@ -15,7 +15,7 @@ use tokio::{
 use super::node::ADMIN_TOKEN;
 use crate::chaos::history::now;
 
-/// A node that has not answered by then is stopped or has no store.
+/// Time-out for the answer of a node, which may be stopped or without a store.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Asks a node for the session of an account.

@@ -20,7 +20,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungsten
 
 use crate::chaos::history::now;
 
-/// A node that accepts no connection by then is stopped or dead.
+/// Time-out for a node to open or close a connection; the node may be stopped or dead.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The steps and frames of all clients, and the facts of the nemesis.
@@ -77,8 +77,8 @@ enum ClientCommand {
     Leave,
 }
 
-/// A connected device. Dropping the value breaks the connection without a logout, as an empty
-/// battery does.
+/// A connected device. Dropping the value breaks the connection without a logout, as a device does
+/// that loses its power.
 #[derive(Debug)]
 pub(super) struct Client {
     state: watch::Receiver<ClientState>,

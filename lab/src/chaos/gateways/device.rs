@@ -122,7 +122,7 @@ impl TestDevice {
             self.pause(20).await;
             return;
         }
-        // Half of the devices try another node soon.
+        // Half of the devices give up soon, and try another node.
         let patience = match self.rng.bool() {
             true => Duration::from_millis(self.rng.u64(500..2_000)),
             false => Duration::MAX,

@@ -18,7 +18,7 @@ use tokio::{
 
 use super::planted_bugs::NodeBug;
 
-/// The variable that makes a process a node.
+/// The environment variable with the settings. A process that has this variable is a node.
 const SETTINGS: &str = "DISTLOCK_LAB_NODE";
 /// Signs the login tokens of clients and the calls between nodes.
 pub(super) const KEY: &str = "the nodes of a run share this key";

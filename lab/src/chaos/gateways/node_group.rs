@@ -20,10 +20,10 @@ use tokio::task::block_in_place;
 use super::node::NodeSettings;
 use crate::chaos::stores::RunningStore;
 
-/// A node that has not started by then never starts. It waits for the lease of its earlier process,
-/// and the store may be down.
+/// Time-out for the start of a node, which may wait for the lease of its earlier process or for a
+/// broken store.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// A killed process has ended by then.
+/// Time-out for the end of a killed process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The addresses of one node.

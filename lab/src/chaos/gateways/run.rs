@@ -38,7 +38,7 @@ const DEVICES: u32 = 3;
 const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time-out for the last output of the nodes.
 const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(3);
-/// With a planted bug, directory and clients may never agree.
+/// The same time-out in a run with a planted bug, in which directory and clients may never agree.
 const AGREEMENT_TIMEOUT_WITH_BUG: Duration = Duration::from_secs(8);
 
 /// The plan of one run: the store, the number of nodes, the faults and the duration.
@@ -85,7 +85,8 @@ impl GatewayPlan {
     }
 }
 
-/// Returns the times of all nodes. They are short, so that many leases expire in a run.
+/// Returns the times of all nodes. They are short, so that many leases expire in a run. `slack` is
+/// the extra delay of a busy machine.
 fn node_times(slack: Duration) -> Rules {
     let mut rules = Rules::default();
     rules.lock_ttl = Duration::from_secs(2);

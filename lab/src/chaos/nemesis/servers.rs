@@ -44,8 +44,8 @@ impl Nemesis {
                 let Some(name) = random_held_name(self, worker_group, admin).await else {
                     return Ok(None);
                 };
-                // A server may be down although no fault is active. Then the deletion fails, and may
-                // have deleted the lock on some servers.
+                // A server may be down although no fault is active. Then the deletion fails, and
+                // may have deleted the lock on some servers.
                 let deleted = block_in_place(|| running_store.delete_lock(&name));
                 fault.target = format!("lock {name:?}");
                 if let Err(error) = deleted {

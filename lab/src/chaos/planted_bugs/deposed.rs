@@ -148,7 +148,8 @@ impl EnsembleServer {
 }
 
 impl BelievedLeader {
-    /// Removes the feed of losses from a grant, so that the client hears of no loss.
+    /// Removes the feed of losses from a grant of ZooKeeper, so that the client gets no notice of a
+    /// loss. It also stores the epoch of the leader at the time of the grant.
     async fn without_loss_feed(&self, mut attempt: Attempt<Grant>) -> Attempt<Grant> {
         if let (Self::Leader(server), Attempt::Acquired(grant)) = (self, &mut attempt) {
             grant.loss = LossFeed::silent();

@@ -41,9 +41,9 @@ struct BugState {
 /// A renewal that has not answered by then is also taken for a success.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Shorter than every lease that a worker asks for. A shorter TTL is the remaining part of a
-/// minimum hold time.
-const ANY_TTL: Duration = Duration::from_millis(200);
+/// No worker asks for a shorter lease. A renewal with a shorter TTL keeps a released lock for the
+/// rest of its minimum hold time.
+const SHORTEST_LEASE: Duration = Duration::from_millis(200);
 
 /// The newest grant of this process. One bug gives it to another caller.
 #[derive(Clone, Debug)]
@@ -303,7 +303,7 @@ impl DistLock for BuggyLock {
             asked.ticket = TicketStep::Keep;
         }
         if let (StoreBug::MinimumIsIgnored, Some(token)) = (self.bug, lease.token)
-            && renewal.ttl.duration() < ANY_TTL
+            && renewal.ttl.duration() < SHORTEST_LEASE
         {
             self.inner.release(&self.stored_lease(lease)).await?;
             return Ok(pretended_renewal(token, renewal));

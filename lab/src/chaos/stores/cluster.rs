@@ -55,8 +55,8 @@ impl ClusterStore {
             return Ok(None);
         };
         // FORCE does not wait until the replica has caught up. TAKEOVER asks no other primary.
-        // Redis documents no bound for TAKEOVER, so the bound of the other two applies. The fourth
-        // choice kills the primary.
+        // Redis documents no bound on the overlap after TAKEOVER, so the lab applies the bound of
+        // the other two commands. The fourth choice kills the primary.
         let asks: &[&[&str]] = &[&[], &["FORCE"], &["TAKEOVER"]];
         let how = match (how, asks.get(pick / SHARDS % (asks.len() + 1))) {
             (LeaderRemoval::FailOver, Some(ask)) => {

@@ -36,7 +36,7 @@ impl StoreKind {
     }
 
     /// Returns the longest time that a lock is held on purpose, in milliseconds. On stores with
-    /// failover a hold must outlast the failover: otherwise no hold meets both servers.
+    /// failover a hold must outlast the failover: otherwise no guard is valid under both servers.
     pub(crate) const fn longest_hold_ms(self) -> u64 {
         match self {
             Self::Zookeeper | Self::RedisSentinel | Self::RedisCluster => 20_000,

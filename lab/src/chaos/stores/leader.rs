@@ -1,4 +1,4 @@
-//! The ways to remove a leader, and the state of a removed one.
+//! The ways to remove a leader (of Redis: a primary), and the state of a removed leader.
 
 /// A way to remove a leader.
 #[derive(Clone, Copy, Debug)]
@@ -7,11 +7,11 @@ pub(crate) enum LeaderRemoval {
     FailOver,
     /// The leader is killed.
     Kill,
-    /// The arbitrating servers no longer hear the leader, and the leader still answers its clients.
+    /// The leader is cut off from the servers that choose a leader, and still answers its clients.
     CutOff,
 }
 
-/// A leader that has lost its place, or is about to lose it.
+/// A leader that another server has replaced, or is about to replace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FormerLeader {
     /// The index of the former leader.
@@ -32,6 +32,7 @@ impl FormerLeader {
 /// The action that removes the leader.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RemovedBy {
+    /// An administrator ordered the failover.
     Command,
     Killed,
     CutOff,

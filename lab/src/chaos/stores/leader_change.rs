@@ -56,9 +56,9 @@ impl RunningStore {
         }
     }
 
-    /// Tells whether [`RunningStore::pause`] or [`RunningStore::kill`] would choose a primary for
-    /// this number. Its replica may take over without the last acknowledged writes. The function
-    /// blocks.
+    /// Tells whether [`RunningStore::pause`] and [`RunningStore::kill`] choose a primary of Redis
+    /// for `pick`. The replica of that primary may take over without the last acknowledged writes.
+    /// The function blocks.
     pub(crate) fn would_hit_primary(&self, pick: usize) -> bool {
         match &self.servers {
             StoreServers::Sentinels(it) => it.leads(pick % it.server_count()),

@@ -54,7 +54,7 @@ pub(crate) enum PausedServer {
 }
 
 impl PausedServer {
-    /// Returns the index of the server, if the store has several.
+    /// Returns the index of the server. `None` means that the store is Postgres.
     pub(crate) const fn index(&self) -> Option<usize> {
         match self {
             Self::Numbered(at) => Some(*at),
@@ -64,7 +64,7 @@ impl PausedServer {
 }
 
 impl RunningStore {
-    /// Starts a store. `settable_clock` means that the run steps the store's clock later. The
+    /// Starts a store. `settable_clock` means that the run may put the server's clock forward. The
     /// function blocks.
     pub(crate) fn start(kind: StoreKind, folder: &Path, settable_clock: bool) -> Result<Self> {
         let mysql = if settable_clock {
@@ -171,7 +171,7 @@ impl RunningStore {
         })
     }
 
-    /// Pauses a server, as SIGSTOP does.
+    /// Pauses a server, as SIGSTOP does. `pick` modulo the number of servers is the index.
     pub(crate) fn pause(&self, pick: usize) -> Result<PausedServer> {
         Ok(match &self.servers {
             StoreServers::Postgres(it) => PausedServer::Postgres(it.pause()?),
@@ -229,7 +229,7 @@ impl RunningStore {
         Ok(())
     }
 
-    /// Kills a server as a crash does, and returns its index.
+    /// Kills a server as a crash does, and returns its index: `pick` modulo the number of servers.
     pub(crate) fn kill(&mut self, pick: usize) -> usize {
         match &mut self.servers {
             StoreServers::Redis(it) => it.kill(),

@@ -151,7 +151,7 @@ fn sees_all(sentinel: &RedisServer) -> bool {
         ("num-slaves", "1"),
         ("num-other-sentinels", "2"),
     ];
-    // Sentinels refresh the state of a replica rarely, so the replica itself was asked whether it
-    // copies.
+    // Sentinels refresh the state of a replica rarely, so `is_settled` asks the replica itself
+    // whether it copies the primary.
     says("MASTER", &primary) && says("REPLICAS", &[("flags", "slave")])
 }

@@ -152,8 +152,8 @@ pub(super) fn overlapping(
     (found, longest)
 }
 
-/// Finds the fault that excuses that both holds are valid from `from` to `to`. The store must have
-/// granted one of them before the fault; the answer may arrive long after.
+/// Finds the fault that excuses that both holds are valid from `from` to `to`. One of the holds
+/// must have been requested before the end of the fault; its answer may arrive long after that.
 fn find_excuse(
     holds: [&Hold; 2],
     from: Micros,

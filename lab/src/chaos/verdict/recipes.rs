@@ -14,7 +14,7 @@ use super::{
 
 /// Two starts of a job are at least this many tenths of its period apart.
 const MIN_PERIOD_TENTHS: u64 = 9;
-/// The stores count time in milliseconds.
+/// Allowance for the times of stores, which are rounded to milliseconds.
 const ROUNDING_US: Micros = 2_000;
 
 /// Finds the violations of all recipes.
@@ -28,7 +28,7 @@ pub(super) fn check(
     let eras = Eras::of(faults);
     let mut found = leader_violations(history, stalls, &eras, limits);
     // The documentation allows two leaders until the end of a lease that the store ended early or
-    // forgot. Nobody frees the lock of an election by hand.
+    // forgot. A removed lock is no excuse, because no fault removes the lock of an election.
     for violation in &mut found {
         let ended_early = |it: &&&InjectedFault| {
             let excuse = it.excuse.as_ref();
@@ -131,8 +131,8 @@ fn collect_terms(history: &[HistoryEntry]) -> BTreeMap<&str, Vec<LeaderTerm>> {
 /// Finds elections in which a leader worked after the next leader had begun, or in which terms do
 /// not rise.
 ///
-/// A process that was stopped within a lease of the end of its work is left out, because it may run
-/// for a moment when it continues.
+/// A process may be stopped at any time. So only the time for which the earlier leader ran counts,
+/// and a leader that was stopped shortly before its work may begin an earlier term late.
 fn leader_violations(
     history: &[HistoryEntry],
     stalls: &Stalls,

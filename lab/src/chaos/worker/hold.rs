@@ -54,7 +54,7 @@ impl WorkerTask {
         }
         if !valid || !self.check_validity(hold, &guard.watch()) {
             self.record_end(hold, &guard.watch(), HoldEnd::NotValid);
-            // A loss that is not reported by then is never reported.
+            // The notice of the loss may come a little later than this end.
             if !loss_watch.is_finished() {
                 let _ = timeout(LATEST_NOTICE, loss_watch).await;
             }

@@ -19,7 +19,8 @@ impl WorkerTask {
     pub(super) async fn wait_in_local_queue(&mut self) -> Result<()> {
         let capabilities = self.locker.capabilities();
         if capabilities.fairness == Fairness::Fifo && !capabilities.hand_over {
-            // The store keeps the queue here, and the first waiters of a process may change places.
+            // With such a store all waiters queue at the store, and the first waiters of a process
+            // may change places.
             return self.use_one_lock().await;
         }
         let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait() * 4);

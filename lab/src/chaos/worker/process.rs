@@ -20,7 +20,7 @@ use crate::chaos::{
     planted_bugs,
 };
 
-/// Runs until the referee calls for the end of the run.
+/// Runs a worker until it has answered the roll call and closed its store.
 pub(crate) fn run(settings: WorkerSettings) -> Result<()> {
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::ERROR)

@@ -6,9 +6,9 @@ use distlock::{Clock as _, Deleted, Entry, Error, Expect, RecordKey, SystemClock
 use super::task::WorkerTask;
 use crate::chaos::history::{Event, Micros, RecordOperation, RecordStep, WriteOutcome, now};
 
-/// Length of the time in which a key is used, and the number of keys at a time. Few operations on a
-/// key keep the search for an order short.
+/// Time for which a key is used. Few operations on a key keep the search for an order short.
 const KEY_TIME: Micros = 500_000;
+/// Number of keys that are used at a time.
 const KEYS: u32 = 6;
 
 impl WorkerTask {

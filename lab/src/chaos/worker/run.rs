@@ -64,7 +64,7 @@ impl WorkerTask {
         Ok(())
     }
 
-    /// Acquires each lock once more, within the longest TTL and 5 s.
+    /// Acquires each contended lock once more, and records whether that worked in time.
     async fn answer_roll_call(&mut self) {
         let within = self.settings.longest_ttl() + EXTRA_WAIT;
         for name in self.settings.names.clone() {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chaos::{controls::Control, planted_bugs::StoreBug, workload::Workload};
 
-/// The variable that makes a process a worker.
+/// The environment variable with the settings. A process that has this variable is a worker.
 const SETTINGS: &str = "DISTLOCK_LAB_WORKER";
 /// Pause between two attempts to open the store.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -20,7 +20,7 @@ pub(super) const READ_BOUND: Duration = Duration::from_secs(10);
 pub(super) const RELEASE_BOUND: Duration = Duration::from_secs(20);
 /// Time that the library may add to the requested wait.
 pub(super) const EXTRA_WAIT: Duration = Duration::from_secs(5);
-/// A loss that is not reported by then is never reported.
+/// Time for which a worker waits for the notice of a loss. A later notice breaks a promise.
 pub(super) const LATEST_NOTICE: Duration = Duration::from_secs(2);
 
 /// The settings of a worker.

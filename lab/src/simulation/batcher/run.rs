@@ -63,7 +63,7 @@ struct BatcherRun {
 pub(in crate::simulation) fn run_batcher(
     seed: u64,
     bug: Option<EngineBug>,
-    all: bool,
+    full_trace: bool,
 ) -> Result<SeedResult> {
     // One turn of the runtime must be one poll of one task.
     let runtime = Builder::new_current_thread().event_interval(1).build()?;
@@ -101,7 +101,7 @@ pub(in crate::simulation) fn run_batcher(
         run.finish().await;
         steps
     });
-    let mut trace = Trace::new(all);
+    let mut trace = Trace::new(full_trace);
     let mut seen = locked(&seen);
     for (at, (what, number)) in (0..).zip(std::mem::take(&mut seen.lines)) {
         trace.add_trace_line(TraceLine {

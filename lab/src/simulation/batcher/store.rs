@@ -43,7 +43,9 @@ pub(super) enum BatchResult {
     Done,
     /// The store skips the operations whose entry is true.
     Skips(Vec<bool>),
+    /// The batch fails, and each of its operations may be sent alone.
     Split,
+    /// The batch fails with all its operations.
     Whole,
 }
 
@@ -57,18 +59,24 @@ pub(super) struct SentBatch {
 #[derive(Default)]
 pub(super) struct BatcherObservations {
     pub(super) in_flight: BTreeMap<u64, SentBatch>,
+    /// The number of the last batch.
     pub(super) last: u64,
     /// The step in which each operation was requested. `given_up` has the step in which its caller
     /// was dropped.
     pub(super) asked: BTreeMap<u64, u64>,
     pub(super) given_up: BTreeMap<u64, u64>,
+    /// Operations that the store has performed.
     pub(super) applied: BTreeSet<u64>,
+    /// Operations that the store has skipped, or whose batch has failed.
     pub(super) failed: BTreeSet<u64>,
     /// Grants that were not undone.
     pub(super) granted: BTreeSet<u64>,
+    /// By key: the operation that acquired the lock last.
     pub(super) holder: BTreeMap<String, u64>,
+    /// The number of the present step.
     pub(super) moment: u64,
     pub(super) broken: Option<Breach>,
+    /// The lines of the trace.
     pub(super) lines: Vec<(&'static str, u64)>,
 }
 
