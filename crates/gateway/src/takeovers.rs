@@ -18,7 +18,7 @@ use uuid::Uuid;
 /// confirmed would stay for ever.
 const MAX_PENDING: usize = 1024;
 /// The newest takeovers, which the page shows.
-const SHOWN: usize = 30;
+const MAX_SHOWN: usize = 30;
 
 /// One takeover, as a node saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -62,7 +62,7 @@ impl RecentTakeovers {
     }
 
     /// The newest takeovers since the first call, oldest first.
-    pub(crate) fn takeovers(&self) -> Vec<Takeover> {
+    pub(crate) fn read_newest(&self) -> Vec<Takeover> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let RecentState {
             events,
@@ -78,7 +78,7 @@ impl RecentTakeovers {
                 Err(TryRecvError::Lagged(_)) => {}
                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
             }
-            if recent.len() > SHOWN {
+            if recent.len() > MAX_SHOWN {
                 recent.pop_front();
             }
         }
@@ -89,7 +89,7 @@ impl RecentTakeovers {
 /// The newest takeovers of all nodes, newest first, from the lists of the nodes. If both nodes saw
 /// a takeover, time and duration come from the new session's node, and the old device from the old
 /// session's node.
-pub(crate) fn merge(seen: Vec<Takeover>) -> Vec<Takeover> {
+pub(crate) fn merge_takeovers(seen: Vec<Takeover>) -> Vec<Takeover> {
     let mut merged = Vec::<Takeover>::new();
     for takeover in seen {
         let Some(there) = merged.iter_mut().find(|it| it.kick_id == takeover.kick_id) else {
@@ -106,7 +106,7 @@ pub(crate) fn merge(seen: Vec<Takeover>) -> Vec<Takeover> {
         *there = main;
     }
     merged.sort_by_key(|it| std::cmp::Reverse(it.at_ms));
-    merged.truncate(SHOWN);
+    merged.truncate(MAX_SHOWN);
     merged
 }
 
@@ -270,15 +270,15 @@ mod tests {
                 from_device: old.from_device.clone(),
                 ..new.clone()
             };
-            assert_eq!(merge(seen), [whole, later.clone()]);
+            assert_eq!(merge_takeovers(seen), [whole, later.clone()]);
         }
         let many = (0..100).map(|number| Takeover {
             kick_id: Uuid::new_v4(),
             at_ms: number,
             ..old.clone()
         });
-        let newest = merge(many.collect());
-        assert_eq!((newest.len(), newest[0].at_ms), (SHOWN, 99));
+        let newest = merge_takeovers(many.collect());
+        assert_eq!((newest.len(), newest[0].at_ms), (MAX_SHOWN, 99));
     }
 
     #[test]

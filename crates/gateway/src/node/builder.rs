@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Gateway, Ready,
-    listeners::{ListenerFactory, Sockets, page_at},
+    listeners::{ListenerFactory, Sockets, page_url},
     servers::Servers,
 };
 use crate::{
@@ -97,9 +97,9 @@ impl Builder {
         let tls = Arc::new(Tls::read(self.config.tls_files()?)?);
         let sockets = Sockets::bind(&self.config).await?;
         let clock = self.store.locker().clock();
-        let peers = self.peers(&key, &clock, &tls)?;
-        let kick = self.flow(&sockets, Arc::clone(&peers), &clock)?;
-        let may_send = self.may_send_check(&clock)?;
+        let peers = self.peer_client(&key, &clock, &tls)?;
+        let kick = self.kickout_builder(&sockets, Arc::clone(&peers), &clock)?;
+        let may_send = self.message_check(&clock)?;
         let kick = kick.start().await?;
 
         let Self {
@@ -112,7 +112,7 @@ impl Builder {
         let front = front_context(&config, &kick, &key, offline, may_send, &clock)?;
         let (connections, abort_all) = (front.connections.clone(), front.abort_all.clone());
         let secure = config.tls_cert.is_some();
-        let ready = ready(kick.node(), &sockets, secure);
+        let ready = node_addresses(kick.node(), &sockets, secure);
         let admin_token = config.admin_token.clone();
         let (access, made_token) = AdminAccess::new(admin_token, Arc::clone(&clock), secure);
         let send_token = config.send_token.clone();
@@ -139,16 +139,16 @@ impl Builder {
 
         let listeners = ListenerFactory::new(&config, Arc::clone(&clock), Arc::clone(&tls));
         let mut servers = Servers::new(stop.clone());
-        let listener = listeners.guarded(sockets.peer.0, ListenerKind::Peers);
-        servers.peers(kick.clone(), recent, key.peers()?, sender.clone(), listener);
-        let listener = listeners.guarded(sockets.admin.0, ListenerKind::Clients);
-        servers.admin(admin, sender, page, listener);
-        let listener = listeners.clients(&config, sockets.websocket.0);
-        servers.websocket(front.clone(), listener);
+        let listener = listeners.guarded_listener(sockets.peer.0, ListenerKind::Peers);
+        servers.spawn_peers(kick.clone(), recent, key.peers()?, sender.clone(), listener);
+        let listener = listeners.guarded_listener(sockets.admin.0, ListenerKind::Clients);
+        servers.spawn_admin(admin, sender, page, listener);
+        let listener = listeners.client_listener(&config, sockets.websocket.0);
+        servers.spawn_websocket(front.clone(), listener);
         if let Some((socket, _)) = sockets.tcp {
-            servers.tcp(front, listeners.clients(&config, socket));
+            servers.spawn_tcp(front, listeners.client_listener(&config, socket));
         }
-        servers.upkeep(metrics, Arc::clone(&clock));
+        servers.spawn_upkeep(metrics, Arc::clone(&clock));
         Ok(Gateway {
             ready,
             kick,
@@ -164,7 +164,7 @@ impl Builder {
     }
 
     /// The client for calls to other nodes.
-    fn peers(
+    fn peer_client(
         &self,
         key: &TokenKey,
         clock: &Arc<dyn Clock>,
@@ -177,7 +177,7 @@ impl Builder {
     }
 
     /// The kick-out flow, ready to start.
-    fn flow(
+    fn kickout_builder(
         &mut self,
         sockets: &Sockets,
         peers: Arc<GrpcPeers>,
@@ -186,7 +186,7 @@ impl Builder {
         let config = &self.config;
         let node = NodeId::new(&config.node)?;
         let flow = KickOut::builder(self.store.clone(), node.clone())
-            .advertise(sockets.advertised(config)?)
+            .advertise(sockets.advertised_address(config)?)
             .front(sockets.websocket.1.to_string())
             .policy(Policy::named(config.policy).on_exceed(config.on_exceed))
             .admission(config.admission())
@@ -194,8 +194,8 @@ impl Builder {
             .route(config.route)
             .timers(config.timers())
             .peers(peers);
-        let (what, metric) = ("profile service", "distlock_profile_seconds");
-        let web = WebService::configured(what, metric, &config.profile_service(), clock)?;
+        let (name, metric) = ("profile service", "distlock_profile_seconds");
+        let web = WebService::from_settings(name, metric, &config.profile_service(), clock)?;
         let web = web.map(|web| Arc::new(WebProfiles::new(web, node)) as Arc<dyn Profiles>);
         Ok(
             match own_or_configured("profile_url", self.profiles.take(), web)? {
@@ -206,9 +206,9 @@ impl Builder {
     }
 
     /// The check of each message, if there is one.
-    fn may_send_check(&mut self, clock: &Arc<dyn Clock>) -> Result<Option<Arc<dyn MaySend>>> {
-        let (what, metric) = ("may-send service", "distlock_may_send_seconds");
-        let web = WebService::configured(what, metric, &self.config.may_send_service(), clock)?;
+    fn message_check(&mut self, clock: &Arc<dyn Clock>) -> Result<Option<Arc<dyn MaySend>>> {
+        let (name, metric) = ("may-send service", "distlock_may_send_seconds");
+        let web = WebService::from_settings(name, metric, &self.config.may_send_service(), clock)?;
         let web = web.map(|web| Arc::new(WebMaySend::new(web)) as Arc<dyn MaySend>);
         own_or_configured("may_send_url", self.may_send.take(), web)
     }
@@ -269,7 +269,7 @@ fn front_context(
     })
 }
 
-fn ready(node: &NodeId, sockets: &Sockets, secure: bool) -> Ready {
+fn node_addresses(node: &NodeId, sockets: &Sockets, secure: bool) -> Ready {
     Ready {
         event: "ready",
         node: node.clone(),
@@ -277,7 +277,7 @@ fn ready(node: &NodeId, sockets: &Sockets, secure: bool) -> Ready {
         tcp_listen: sockets.tcp.as_ref().map(|(_, address)| *address),
         peer_listen: sockets.peer.1,
         admin_listen: sockets.admin.1,
-        page: page_at(sockets.admin.1, secure),
+        page: page_url(sockets.admin.1, secure),
     }
 }
 

@@ -25,7 +25,7 @@ const GUARDED_BOUNDS: ConnectionBounds = ConnectionBounds {
     pending_per_address: 64,
 };
 /// Time for a connection of a node or an administrator to show its token.
-const TOKEN_TIME: Duration = Duration::from_secs(10);
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A socket, and the address that it was bound to.
 pub(super) type Bound = (TcpListener, SocketAddr);
 
@@ -56,7 +56,7 @@ impl Sockets {
     }
 
     /// The address that other nodes call.
-    pub(super) fn advertised(&self, config: &GatewayConfig) -> Result<String> {
+    pub(super) fn advertised_address(&self, config: &GatewayConfig) -> Result<String> {
         if let Some(address) = &config.peer_advertise {
             return Ok(address.clone());
         }
@@ -89,7 +89,7 @@ impl ListenerFactory {
     }
 
     /// A listener for clients.
-    pub(super) fn clients(
+    pub(super) fn client_listener(
         &self,
         config: &GatewayConfig,
         socket: TcpListener,
@@ -107,9 +107,13 @@ impl ListenerFactory {
     }
 
     /// A listener for callers that must show a token: nodes, sending servers, administrators.
-    pub(super) fn guarded(&self, socket: TcpListener, kind: ListenerKind) -> ConnectionListener {
+    pub(super) fn guarded_listener(
+        &self,
+        socket: TcpListener,
+        kind: ListenerKind,
+    ) -> ConnectionListener {
         let quota = ConnectionQuota::new(GUARDED_BOUNDS);
-        ConnectionListener::new(socket, quota, Arc::clone(&self.clock), TOKEN_TIME)
+        ConnectionListener::new(socket, quota, Arc::clone(&self.clock), TOKEN_TIMEOUT)
             .with_tls(Arc::clone(&self.tls), kind)
     }
 }
@@ -128,7 +132,7 @@ async fn bind(config: &GatewayConfig, key: &str, address: &str) -> Result<Bound>
 }
 
 /// The URL of the page for a browser on this host.
-pub(super) fn page_at(mut admin: SocketAddr, secure: bool) -> String {
+pub(super) fn page_url(mut admin: SocketAddr, secure: bool) -> String {
     match admin.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => admin.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => admin.set_ip(Ipv6Addr::LOCALHOST.into()),

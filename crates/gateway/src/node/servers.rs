@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Period of the upkeep of the metrics recorder.
-const UPKEEP: Duration = Duration::from_secs(5);
+const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 /// The tasks of one node.
 pub(super) struct Servers {
     tasks: JoinSet<Result<()>>,
@@ -42,7 +42,7 @@ impl Servers {
         self.tasks
     }
 
-    pub(super) fn peers(
+    pub(super) fn spawn_peers(
         &mut self,
         kick: KickOut,
         recent: RecentTakeovers,
@@ -54,12 +54,12 @@ impl Servers {
         let serving = async move {
             serving
                 .await
-                .map_err(|error| server_failed("peer_listen", error))
+                .map_err(|error| server_error("peer_listen", error))
         };
         self.tasks.spawn(serving);
     }
 
-    pub(super) fn admin(
+    pub(super) fn spawn_admin(
         &mut self,
         admin: AdminContext,
         sender: SendApi,
@@ -70,25 +70,25 @@ impl Servers {
         self.spawn(serve_admin(admin, sender, page, listener, stop));
     }
 
-    pub(super) fn websocket(&mut self, front: FrontContext, listener: ConnectionListener) {
+    pub(super) fn spawn_websocket(&mut self, front: FrontContext, listener: ConnectionListener) {
         let stop = self.stop.child_token();
         self.spawn(serve_websocket(front, listener, stop));
     }
 
-    pub(super) fn tcp(&mut self, front: FrontContext, listener: ConnectionListener) {
+    pub(super) fn spawn_tcp(&mut self, front: FrontContext, listener: ConnectionListener) {
         let stop = self.stop.child_token();
         self.spawn(serve_tcp(front, listener, stop));
     }
 
     /// Runs the recorder's upkeep, which keeps its histograms small.
-    pub(super) fn upkeep(&mut self, metrics: PrometheusHandle, clock: Arc<dyn Clock>) {
+    pub(super) fn spawn_upkeep(&mut self, metrics: PrometheusHandle, clock: Arc<dyn Clock>) {
         let stop = self.stop.child_token();
         self.spawn(async move {
             loop {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
-                    () = clock.sleep(UPKEEP) => metrics.run_upkeep(),
+                    () = clock.sleep(UPKEEP_PERIOD) => metrics.run_upkeep(),
                 }
             }
         });
@@ -102,7 +102,7 @@ impl Servers {
     }
 }
 
-fn server_failed(key: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+fn server_error(key: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(
         ErrorKind::Internal,
         format!("the server on gateway.{key} broke down"),

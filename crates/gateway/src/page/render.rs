@@ -30,7 +30,7 @@ impl<T: fmt::Display> fmt::Display for Escaped<T> {
 pub(super) fn full_page(snapshot: &Snapshot) -> String {
     let node = Escaped(&snapshot.node);
     let part = changing_part(snapshot);
-    frame(
+    html_document(
         &snapshot.node,
         &format!(
             concat!(
@@ -44,7 +44,7 @@ pub(super) fn full_page(snapshot: &Snapshot) -> String {
 <tbody id="takeovers"><tr class="none">"#,
                 r#"<td colspan="6">None since the first page was opened. Try the two devices "#,
                 r#"below.</td></tr></tbody></table></section>
-{ORDERS}
+{ORDERS_FORM}
 <section aria-labelledby="p"><h2 id="p">Playground</h2>
 <p>One account, two devices in this tab. Log in on both: the first is told "#,
                 r#"why it must go, and closed.</p>
@@ -52,17 +52,17 @@ pub(super) fn full_page(snapshot: &Snapshot) -> String {
                 r#"autocomplete="off" spellcheck="false"></label></p>
 <div class="devices">{}{}</div></section>"#
             ),
-            device("phone"),
-            device("pc"),
+            device_html("phone"),
+            device_html("pc"),
             node = node,
             part = part,
-            ORDERS = ORDERS,
+            ORDERS_FORM = ORDERS_FORM,
         ),
     )
 }
 
 /// The form of an operator's orders. The script sends the same requests as the command-line tool.
-const ORDERS: &str = concat!(
+const ORDERS_FORM: &str = concat!(
     r#"<section aria-labelledby="o"><h2 id="o">Accounts and this node</h2>
 <form id="orders"><p class="fields">"#,
     r#"<label>Account <input name="uid" maxlength="128" autocomplete="off" "#,
@@ -83,7 +83,7 @@ const ORDERS: &str = concat!(
 <div id="answer" role="status"></div></section>"#
 );
 
-fn device(name: &str) -> String {
+fn device_html(name: &str) -> String {
     format!(
         concat!(
             r#"<article class="device" id="{name}" data-device="{name}">"#,
@@ -101,7 +101,7 @@ fn device(name: &str) -> String {
 pub(super) fn changing_part(snapshot: &Snapshot) -> String {
     let mut html = String::new();
     let state = match (snapshot.boot, snapshot.state) {
-        (Some(_), state) => word(state),
+        (Some(_), state) => state_name(state),
         (None, _) => "fenced",
     };
     let tiles = [
@@ -115,7 +115,7 @@ pub(super) fn changing_part(snapshot: &Snapshot) -> String {
         ),
         (
             "lease left",
-            seconds(snapshot.lease_ms),
+            format_seconds(snapshot.lease_ms),
             snapshot.lease_ms < snapshot.low_ms,
         ),
     ];
@@ -129,7 +129,7 @@ pub(super) fn changing_part(snapshot: &Snapshot) -> String {
         );
     }
     html.push_str("</dl>");
-    nodes(snapshot, &mut html);
+    write_nodes(snapshot, &mut html);
     for (node, why) in &snapshot.unreachable {
         let _ = write!(
             html,
@@ -138,21 +138,21 @@ pub(super) fn changing_part(snapshot: &Snapshot) -> String {
             Escaped(why)
         );
     }
-    locks(snapshot, &mut html);
+    write_locks(snapshot, &mut html);
     html
 }
 
-const fn word(state: NodeState) -> &'static str {
+const fn state_name(state: NodeState) -> &'static str {
     match state {
         NodeState::Up => "up",
         _ => "draining",
     }
 }
 
-fn nodes(snapshot: &Snapshot, html: &mut String) {
+fn write_nodes(snapshot: &Snapshot, html: &mut String) {
     html.push_str(r#"<section aria-labelledby="n"><h2 id="n">Nodes and their leases</h2>"#);
     match &snapshot.nodes {
-        Err(error) => store_error(html, error),
+        Err(error) => write_store_error(html, error),
         Ok(nodes) => {
             html.push_str(concat!(
                 r#"<table><thead><tr><th>node</th><th>state</th><th class="n">lease left</th>"#,
@@ -181,10 +181,10 @@ fn nodes(snapshot: &Snapshot, html: &mut String) {
                         r#"<td class="n">{}</td></tr>"#
                     ),
                     Escaped(node.node.as_str()),
-                    Escaped(word(node.state)),
+                    Escaped(state_name(node.state)),
                     warning_class(low),
                     node.lease_remaining_ms
-                        .map_or_else(|| "?".into(), |left| seconds(left.into())),
+                        .map_or_else(|| "?".into(), |left| format_seconds(left.into())),
                     warning_class(differs),
                     Escaped(policy.unwrap_or("?")),
                     Escaped(&node.addr),
@@ -210,10 +210,10 @@ const fn warning_class(yes: bool) -> &'static str {
     if yes { r#" class="warning""# } else { "" }
 }
 
-fn locks(snapshot: &Snapshot, html: &mut String) {
+fn write_locks(snapshot: &Snapshot, html: &mut String) {
     html.push_str(r#"<section aria-labelledby="l"><h2 id="l">Locks held and waited for</h2>"#);
     match &snapshot.locks {
-        Err(error) => store_error(html, error),
+        Err(error) => write_store_error(html, error),
         Ok(locks) if locks.is_empty() => {
             html.push_str(
                 "<p>No login of this node holds its account's lock at this moment: \
@@ -236,7 +236,7 @@ fn locks(snapshot: &Snapshot, html: &mut String) {
                     ),
                     Escaped(lock.name.as_str()),
                     Escaped(holder.map_or("nobody", |it| it.holder.as_str())),
-                    left.map_or_else(|| "?".into(), seconds),
+                    left.map_or_else(|| "?".into(), format_seconds),
                     lock.waiters.map_or_else(|| "?".into(), |it| it.to_string()),
                 );
             }
@@ -249,7 +249,7 @@ fn locks(snapshot: &Snapshot, html: &mut String) {
     html.push_str("</section>");
 }
 
-fn store_error(html: &mut String, error: &distlock_core::Error) {
+fn write_store_error(html: &mut String, error: &distlock_core::Error) {
     let _ = write!(
         html,
         r#"<p class="trouble">The store does not tell: {}</p>"#,
@@ -257,13 +257,13 @@ fn store_error(html: &mut String, error: &distlock_core::Error) {
     );
 }
 
-fn seconds(ms: u128) -> String {
+fn format_seconds(ms: u128) -> String {
     format!("{}.{} s", ms / 1000, ms % 1000 / 100)
 }
 
 /// The page for a visitor without the admin token.
-pub(super) fn sign_in(node: &NodeId) -> String {
-    frame(
+pub(super) fn sign_in_page(node: &NodeId) -> String {
+    html_document(
         node,
         concat!(
             r#"<header><h1>Sign in</h1></header>
@@ -278,7 +278,7 @@ pub(super) fn sign_in(node: &NodeId) -> String {
     )
 }
 
-fn frame(node: &NodeId, body: &str) -> String {
+fn html_document(node: &NodeId, body: &str) -> String {
     let node = Escaped(node);
     format!(
         concat!(
@@ -366,6 +366,6 @@ mod tests {
             nasty,
             "&lt;script&gt;alert(&quot;x&quot;) &amp; &#39;y&#39;"
         );
-        assert_eq!(seconds(9_876), "9.8 s");
+        assert_eq!(format_seconds(9_876), "9.8 s");
     }
 }

@@ -25,33 +25,33 @@ use crate::{
 
 /// Prefix of the playground's accounts, so that this page gives out no token for the account of
 /// somebody else.
-const PLAYGROUND: &str = "playground-";
-const PLAY_TIME: Duration = Duration::from_secs(3600);
+const PLAYGROUND_PREFIX: &str = "playground-";
+const PLAYGROUND_TOKEN_TTL: Duration = Duration::from_secs(3600);
 /// Longest body of a sign-in, which comes from strangers.
-const MAX_SIGN_IN: usize = 8 * 1024;
+const MAX_SIGN_IN_BYTES: usize = 8 * 1024;
 /// The policy allows nothing from elsewhere and no inline script. The playground's sockets may go
 /// anywhere, because the addresses of the nodes are not known here.
-const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
+const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
                       img-src 'self' data:; connect-src 'self' ws: wss:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
 pub(crate) fn routes(page: PageContext) -> Router {
     let guarded = Router::new()
-        .route("/", get(full_page))
-        .route("/page/state", get(changing_part))
-        .route("/page/token", post(token))
+        .route("/", get(show_page))
+        .route("/page/state", get(show_changing_part))
+        .route("/page/token", post(mint_token))
         .route_layer(middleware::from_fn_with_state(page.clone(), authorise));
     Router::new()
-        .route("/page/style.css", get(style))
-        .route("/page/script.js", get(script))
+        .route("/page/style.css", get(serve_style))
+        .route("/page/script.js", get(serve_script))
         .route("/page/sign-in", post(sign_in))
         .route("/page/sign-out", post(sign_out))
-        .layer(DefaultBodyLimit::max(MAX_SIGN_IN))
+        .layer(DefaultBodyLimit::max(MAX_SIGN_IN_BYTES))
         .merge(guarded)
         .layer(middleware::map_response(async |mut response: Response| {
             let headers = response.headers_mut();
             let plain = [
-                (header::CONTENT_SECURITY_POLICY, POLICY),
+                (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
                 (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
                 (header::CACHE_CONTROL, "no-store"),
                 (header::REFERRER_POLICY, "no-referrer"),
@@ -67,7 +67,7 @@ pub(crate) fn routes(page: PageContext) -> Router {
 async fn authorise(State(page): State<PageContext>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     if !page.access.may_see_page(headers, client_ip(&request)).await {
-        let body = (HTML, render::sign_in(page.kick.node()));
+        let body = (HTML, render::sign_in_page(page.kick.node()));
         return (StatusCode::UNAUTHORIZED, body).into_response();
     }
     mark_logged_in(&request);
@@ -76,15 +76,15 @@ async fn authorise(State(page): State<PageContext>, request: Request, next: Next
 
 const HTML: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
 
-async fn full_page(State(page): State<PageContext>) -> Response {
+async fn show_page(State(page): State<PageContext>) -> Response {
     let snapshot = Snapshot::take(&page).await;
     (HTML, render::full_page(&snapshot)).into_response()
 }
 
 /// The part of the page that changes, the takeovers, and the nodes for the playground.
-async fn changing_part(State(page): State<PageContext>) -> Response {
+async fn show_changing_part(State(page): State<PageContext>) -> Response {
     let snapshot = Snapshot::take(&page).await;
-    let fronts = snapshot.fronts();
+    let fronts = snapshot.node_fronts();
     let takeovers = &snapshot.takeovers;
     let part = json!({
         "html": render::changing_part(&snapshot), "takeovers": takeovers, "nodes": fronts,
@@ -92,12 +92,12 @@ async fn changing_part(State(page): State<PageContext>) -> Response {
     Json(part).into_response()
 }
 
-async fn style() -> Response {
+async fn serve_style() -> Response {
     let kind = [(header::CONTENT_TYPE, "text/css; charset=utf-8")];
     (kind, include_str!("style.css")).into_response()
 }
 
-async fn script() -> Response {
+async fn serve_script() -> Response {
     let kind = [(header::CONTENT_TYPE, "text/javascript; charset=utf-8")];
     (kind, include_str!("script.js")).into_response()
 }
@@ -109,9 +109,9 @@ struct TokenBody {
 }
 
 /// A login token for an account of the playground.
-async fn token(State(page): State<PageContext>, Json(body): Json<TokenBody>) -> Response {
-    let minted = Uid::new(format!("{PLAYGROUND}{}", body.account))
-        .and_then(|uid| Ok((mint(&page.key, &uid, PLAY_TIME)?, uid)));
+async fn mint_token(State(page): State<PageContext>, Json(body): Json<TokenBody>) -> Response {
+    let minted = Uid::new(format!("{PLAYGROUND_PREFIX}{}", body.account))
+        .and_then(|uid| Ok((mint(&page.key, &uid, PLAYGROUND_TOKEN_TTL)?, uid)));
     match minted {
         Ok((token, uid)) => Json(json!({"uid": uid, "token": token})).into_response(),
         Err(error) => {
@@ -123,7 +123,7 @@ async fn token(State(page): State<PageContext>, Json(body): Json<TokenBody>) -> 
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SignIn {
+struct SignInBody {
     token: String,
 }
 
@@ -131,17 +131,17 @@ struct SignIn {
 async fn sign_in(
     State(page): State<PageContext>,
     ConnectInfo(connection): ConnectInfo<ConnectionHandle>,
-    Json(body): Json<SignIn>,
+    Json(body): Json<SignInBody>,
 ) -> Response {
     let signed_in = page
         .access
         .sign_in(&body.token, connection.peer().ip())
         .await;
-    let Some((cookie, orders)) = signed_in else {
+    let Some((cookie, script_half)) = signed_in else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
-    let orders = Json(json!({"pass": orders.expose()}));
-    ([(header::SET_COOKIE, cookie)], orders).into_response()
+    let script_half = Json(json!({"pass": script_half.expose()}));
+    ([(header::SET_COOKIE, cookie)], script_half).into_response()
 }
 
 /// Ends the pass, and makes the browser forget it.

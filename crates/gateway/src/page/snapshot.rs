@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::PageContext;
-use crate::takeovers::{Takeover, merge};
+use crate::takeovers::{Takeover, merge_takeovers};
 
 /// Most locks and nodes on the page. A longer list ends with a note.
 pub(super) const MAX_SHOWN: usize = 100;
@@ -41,7 +41,8 @@ pub(super) struct NodeFront {
 impl Snapshot {
     pub(super) async fn take(page: &PageContext) -> Self {
         let (nodes, locks) = tokio::join!(page.kick.nodes(), page.kick.locks_under_way(MAX_SHOWN));
-        let (takeovers, unreachable) = takeovers(page, nodes.as_deref().unwrap_or_default()).await;
+        let (takeovers, unreachable) =
+            collect_takeovers(page, nodes.as_deref().unwrap_or_default()).await;
         Self {
             takeovers,
             unreachable,
@@ -62,7 +63,7 @@ impl Snapshot {
     }
 
     /// The nodes that take logins and announce an address.
-    pub(super) fn fronts(&self) -> Vec<NodeFront> {
+    pub(super) fn node_fronts(&self) -> Vec<NodeFront> {
         let nodes = self.nodes.as_deref().unwrap_or_default();
         nodes
             .iter()
@@ -78,7 +79,7 @@ impl Snapshot {
 }
 
 /// The takeovers that this node and the others saw, and the nodes that do not answer.
-async fn takeovers(
+async fn collect_takeovers(
     page: &PageContext,
     nodes: &[NodeInfo],
 ) -> (Vec<Takeover>, Vec<(NodeId, String)>) {
@@ -92,7 +93,7 @@ async fn takeovers(
         let answer = page.peers.takeovers(&address).await;
         answer.map_err(|error| (node.node.clone(), error.to_string()))
     });
-    let mut seen = page.recent.takeovers();
+    let mut seen = page.recent.read_newest();
     let mut unreachable = Vec::new();
     for answer in join_all(asked).await {
         match answer {
@@ -100,5 +101,5 @@ async fn takeovers(
             Err(node) => unreachable.push(node),
         }
     }
-    (merge(seen), unreachable)
+    (merge_takeovers(seen), unreachable)
 }

@@ -17,7 +17,7 @@ use distlock_kickout::NodeId;
 use tonic::Status;
 
 use super::{
-    protocol::{CALLS, CALLS_VERSION, MAX_MESSAGE},
+    protocol::{CALLS_HEADER, CALLS_VERSION, MAX_MESSAGE},
     used_tokens::UsedTokens,
 };
 use crate::{listen::ConnectionHandle, token::PeerKey};
@@ -49,7 +49,7 @@ pub(super) async fn check_call(
         Err(refused) => refused.into_http(),
     };
     let version = HeaderValue::from_static(CALLS_VERSION);
-    response.headers_mut().insert(CALLS, version);
+    response.headers_mut().insert(CALLS_HEADER, version);
     response
 }
 
@@ -61,7 +61,8 @@ impl CallChecker {
 
     async fn check(&self, request: Request) -> Result<Request, Status> {
         let refused = || {
-            let needed = format!("a token for this call is needed ({CALLS}: {CALLS_VERSION})");
+            let needed =
+                format!("a token for this call is needed ({CALLS_HEADER}: {CALLS_VERSION})");
             Status::unauthenticated(needed)
         };
         let log = |why: &dyn fmt::Display| {
@@ -89,7 +90,7 @@ impl CallChecker {
         // another body.
         self.used.record(&call, now).map_err(|why| {
             log(&why);
-            why.status()
+            why.to_status()
         })?;
         head.extensions.insert(Caller(call.from));
         // The mark comes last as well: a listener on the network may know a token, and that does

@@ -30,7 +30,7 @@ use tonic::{
 use tower::{Service, service_fn};
 
 use super::{
-    protocol::{CALLS, CALLS_VERSION, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE},
+    protocol::{CALLS_HEADER, CALLS_VERSION, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE},
     v1::{self, peer_client::PeerClient},
     wire::{
         delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire,
@@ -47,19 +47,19 @@ use crate::{
 /// for ever.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Time after which an unused channel may be closed.
-const UNUSED: Duration = Duration::from_secs(60);
+const UNUSED_LIMIT: Duration = Duration::from_secs(60);
 
-const KICK: &str = "/distlock.v1.Peer/Kick";
-const DELIVER: &str = "/distlock.v1.Peer/Deliver";
-const IDLE: &str = "/distlock.v1.Peer/Idle";
-const TAKEOVERS: &str = "/distlock.v1.Peer/Takeovers";
+const KICK_METHOD: &str = "/distlock.v1.Peer/Kick";
+const DELIVER_METHOD: &str = "/distlock.v1.Peer/Deliver";
+const IDLE_METHOD: &str = "/distlock.v1.Peer/Idle";
+const TAKEOVERS_METHOD: &str = "/distlock.v1.Peer/Takeovers";
 
 /// Channels to other nodes, opened at the first call and kept by node.
 #[derive(Debug)]
 pub(crate) struct GrpcPeers {
     node: NodeId,
     key: PeerKey,
-    connect: Duration,
+    connect_timeout: Duration,
     clock: Arc<dyn Clock>,
     tls: Option<Arc<Tls>>,
     channels: Mutex<HashMap<NodeId, PeerChannel>>,
@@ -79,13 +79,13 @@ impl GrpcPeers {
     pub(crate) fn new(
         node: NodeId,
         key: PeerKey,
-        connect: Duration,
+        connect_timeout: Duration,
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
             node,
             key,
-            connect,
+            connect_timeout,
             clock,
             tls: None,
             channels: Mutex::default(),
@@ -98,7 +98,7 @@ impl GrpcPeers {
         self
     }
 
-    fn client(&self, to: &NodeAddress) -> Result<PeerClient<Channel>, PeerError> {
+    fn client_for(&self, to: &NodeAddress) -> Result<PeerClient<Channel>, PeerError> {
         let now = self.clock.now();
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let channel = match channels.get_mut(&to.node) {
@@ -107,10 +107,10 @@ impl GrpcPeers {
                 known.channel.clone()
             }
             _ => {
-                let channel = self.channel(&to.addr)?;
+                let channel = self.open_channel(&to.addr)?;
                 // Where nodes get a new name at each start, the channels to old names must not pile
                 // up. Calls in progress go on.
-                channels.retain(|_, known| now.since(known.used) < UNUSED);
+                channels.retain(|_, known| now.since(known.used) < UNUSED_LIMIT);
                 let known = PeerChannel {
                     addr: to.addr.clone(),
                     channel: channel.clone(),
@@ -143,22 +143,22 @@ impl GrpcPeers {
     pub(crate) async fn takeovers(&self, to: &NodeAddress) -> Result<Vec<Takeover>, PeerError> {
         let send = async |mut client: PeerClient<_>, request| client.takeovers(request).await;
         let message = v1::TakeoversRequest {};
-        let asked = self.call(to, TAKEOVERS, message, send);
+        let asked = self.call(to, TAKEOVERS_METHOD, message, send);
         let answer = tokio::select! {
             biased;
             answer = asked => answer?,
-            () = self.clock.sleep(self.connect) => {
+            () = self.clock.sleep(self.connect_timeout) => {
                 return Err(PeerError::Unknown("no answer in time".into()));
             }
         };
         takeovers_from_wire(&to.node, answer).map_err(|error| PeerError::Unknown(error.to_string()))
     }
 
-    fn channel(&self, addr: &str) -> Result<Channel, PeerError> {
+    fn open_channel(&self, addr: &str) -> Result<Channel, PeerError> {
         let endpoint = Endpoint::from_shared(format!("http://{addr}"))
             .map_err(|error| PeerError::NotSent(format!("address \"{addr}\": {error}")))?;
         let endpoint = endpoint
-            .connect_timeout(self.connect)
+            .connect_timeout(self.connect_timeout)
             .timeout(CALL_LIMIT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
@@ -172,7 +172,7 @@ impl GrpcPeers {
     }
 
     /// A request that carries a token for this one call.
-    fn request<T: Message>(
+    fn sign_request<T: Message>(
         &self,
         to: &NodeAddress,
         method: &str,
@@ -202,8 +202,8 @@ impl GrpcPeers {
         message: T,
         send: impl AsyncFnOnce(PeerClient<Channel>, Request<T>) -> Result<Response<A>, Status>,
     ) -> Result<A, PeerError> {
-        let client = self.client(to)?;
-        let request = self.request(to, method, message)?;
+        let client = self.client_for(to)?;
+        let request = self.sign_request(to, method, message)?;
         let status = match send(client, request).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) => status,
@@ -220,16 +220,16 @@ impl GrpcPeers {
 
 /// The difference of versions, if a node refused a token because of it.
 fn version_mismatch(says: &MetadataMap) -> Option<String> {
-    let Some(version) = says.get(CALLS) else {
+    let Some(version) = says.get(CALLS_HEADER) else {
         return Some(format!(
             "the node does not say which tokens it reads, as nodes of older versions do: upgrade \
-             it to a version that answers with {CALLS}: {CALLS_VERSION}"
+             it to a version that answers with {CALLS_HEADER}: {CALLS_VERSION}"
         ));
     };
     (version != CALLS_VERSION).then(|| {
         format!(
-            "the node reads tokens of version {version:?} ({CALLS}), and this one signs those of \
-             version {CALLS_VERSION}: upgrade the older of the two"
+            "the node reads tokens of version {version:?} ({CALLS_HEADER}), and this one \
+             signs those of version {CALLS_VERSION}: upgrade the older of the two"
         )
     })
 }
@@ -277,7 +277,9 @@ pub(super) fn wire_bytes(message: &impl Message) -> Vec<u8> {
 impl Peers for GrpcPeers {
     async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
         let send = async |mut client: PeerClient<_>, request| client.kick(request).await;
-        let answer = self.call(to, KICK, kick_to_wire(request), send).await?;
+        let answer = self
+            .call(to, KICK_METHOD, kick_to_wire(request), send)
+            .await?;
         kicked_from_wire(answer)
             .ok_or_else(|| PeerError::Unknown("an answer of another version".into()))
     }
@@ -289,7 +291,7 @@ impl Peers for GrpcPeers {
     ) -> Result<DeliverResult, PeerError> {
         let send = async |mut client: PeerClient<_>, request| client.deliver(request).await;
         let message = delivery_to_wire(request);
-        let answer = self.call(to, DELIVER, message, send).await?;
+        let answer = self.call(to, DELIVER_METHOD, message, send).await?;
         Ok(delivered_from_wire(answer))
     }
 
@@ -301,7 +303,7 @@ impl Peers for GrpcPeers {
         let uid = uid.to_string();
         let send = async |mut client: PeerClient<_>, request| client.idle(request).await;
         let message = v1::IdleRequest { uid };
-        let answer = self.call(to, IDLE, message, send).await?;
+        let answer = self.call(to, IDLE_METHOD, message, send).await?;
         idle_from_wire(answer).map_err(|error| PeerError::Unknown(error.to_string()))
     }
 }
@@ -357,9 +359,9 @@ mod tests {
                 addr: "127.0.0.1:1".into(),
             };
             for _ in 0..2 {
-                drop(peers.client(&to).unwrap());
+                drop(peers.client_for(&to).unwrap());
             }
-            clock.advance(UNUSED / 2);
+            clock.advance(UNUSED_LIMIT / 2);
         }
         let open = peers.channels.lock().unwrap().len();
         assert!(open <= 3, "{open}");

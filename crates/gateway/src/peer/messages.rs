@@ -18,12 +18,12 @@ use uuid::Uuid;
 
 use super::{
     v1::{self, messages_server::Messages, send_response},
-    wire::invalid,
+    wire::invalid_status,
 };
 use crate::{front::Outcome, listen::ConnectionHandle, send_api::SendApi};
 
 /// The version of `Send` that this node speaks: see the protocol definition.
-const SEND: u32 = 0;
+const SEND_VERSION: u32 = 0;
 
 pub(super) struct MessagesService(pub(super) SendApi);
 
@@ -34,23 +34,23 @@ impl Messages for MessagesService {
         request: Request<v1::SendRequest>,
     ) -> Result<Response<v1::SendResponse>, Status> {
         let request = request.into_inner();
-        if request.version > SEND {
+        if request.version > SEND_VERSION {
             let version = request.version;
             return Err(Status::failed_precondition(format!(
-                "version {version} of Send is not known here, only those up to {SEND}"
+                "version {version} of Send is not known here, only those up to {SEND_VERSION}"
             )));
         }
-        let to = Uid::new(&request.to).map_err(invalid)?;
-        let message = message(request).map_err(invalid)?;
-        let fate = self.0.send(&to, &message).await.map_err(failed)?;
-        let devices = fate.devices.into_iter().map(|it| send_response::Device {
+        let to = Uid::new(&request.to).map_err(invalid_status)?;
+        let message = message_from_request(request).map_err(invalid_status)?;
+        let result = self.0.send(&to, &message).await.map_err(error_status)?;
+        let devices = result.devices.into_iter().map(|it| send_response::Device {
             device: it.device.into(),
             class: it.class.into(),
             outcome: outcome_to_wire(it.outcome).into(),
         });
         Ok(Response::new(v1::SendResponse {
             id: message.id,
-            outcome: outcome_to_wire(fate.outcome).into(),
+            outcome: outcome_to_wire(result.outcome).into(),
             devices: devices.collect(),
         }))
     }
@@ -75,7 +75,7 @@ pub(super) async fn authorise(
     next.run(request).await
 }
 
-fn message(request: v1::SendRequest) -> distlock_core::Result<Message> {
+fn message_from_request(request: v1::SendRequest) -> distlock_core::Result<Message> {
     let body: &RawValue = serde_json::from_str(&request.body).map_err(|error| {
         let says = format!("body is no JSON: {error}");
         distlock_core::Error::new(ErrorKind::InvalidArgument, says)
@@ -88,9 +88,9 @@ fn message(request: v1::SendRequest) -> distlock_core::Result<Message> {
     })
 }
 
-fn failed(error: distlock_core::Error) -> Status {
+fn error_status(error: distlock_core::Error) -> Status {
     match error.kind() {
-        ErrorKind::InvalidArgument => invalid(error),
+        ErrorKind::InvalidArgument => invalid_status(error),
         ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::OutcomeUnknown => {
             Status::unavailable(error.to_string())
         }

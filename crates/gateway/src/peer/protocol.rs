@@ -9,5 +9,5 @@ pub(super) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const MAX_MESSAGE: usize = 256 * 1024;
 /// The header by which a node names the version of the call tokens that it reads. It tells a caller
 /// that its tokens have another version. Nodes of older versions send no such header.
-pub(super) const CALLS: &str = "distlock-calls";
+pub(super) const CALLS_HEADER: &str = "distlock-calls";
 pub(super) const CALLS_VERSION: &str = "1";

@@ -20,7 +20,7 @@ use super::{
         peer_server::{Peer, PeerServer},
     },
     wire::{
-        check_version, delivered_to_wire, delivery_from_wire, idle_to_wire, invalid,
+        check_version, delivered_to_wire, delivery_from_wire, idle_to_wire, invalid_status,
         kick_from_wire, kicked_to_wire, takeovers_to_wire,
     },
 };
@@ -45,13 +45,13 @@ pub(crate) async fn serve_peers(
     listener: ConnectionListener,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let gate = CallChecker::new(kick.node().clone(), key);
+    let checker = CallChecker::new(kick.node().clone(), key);
     let service = PeerServer::new(PeerService { kick, recent })
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     let service = Routes::new(service)
         .into_axum_router()
-        .layer(middleware::from_fn_with_state(gate, check_call));
+        .layer(middleware::from_fn_with_state(checker, check_call));
     let messages = MessagesServer::new(messages::MessagesService(sender.clone()))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
@@ -88,7 +88,7 @@ impl Peer for PeerService {
         request: Request<v1::KickRequest>,
     ) -> Result<Response<v1::KickResponse>, Status> {
         let caller = request.extensions().get::<Caller>().cloned();
-        let request = kick_from_wire(request.into_inner()).map_err(invalid)?;
+        let request = kick_from_wire(request.into_inner()).map_err(invalid_status)?;
         if caller.is_some_and(|caller| caller.0 != request.from.as_str()) {
             let why = "the kick names another node than its token";
             return Err(Status::permission_denied(why));
@@ -106,7 +106,7 @@ impl Peer for PeerService {
     ) -> Result<Response<v1::DeliverResponse>, Status> {
         let request = request.into_inner();
         let version = check_version(&request).map_err(Status::failed_precondition)?;
-        let request = delivery_from_wire(request).map_err(invalid)?;
+        let request = delivery_from_wire(request).map_err(invalid_status)?;
         let result = self.kick.handle_deliver(request).await;
         Ok(Response::new(delivered_to_wire(result, version)))
     }
@@ -115,7 +115,7 @@ impl Peer for PeerService {
         &self,
         request: Request<v1::IdleRequest>,
     ) -> Result<Response<v1::IdleResponse>, Status> {
-        let uid = Uid::new(request.into_inner().uid).map_err(invalid)?;
+        let uid = Uid::new(request.into_inner().uid).map_err(invalid_status)?;
         Ok(Response::new(idle_to_wire(self.kick.handle_idle(&uid))))
     }
 
@@ -123,6 +123,6 @@ impl Peer for PeerService {
         &self,
         _: Request<v1::TakeoversRequest>,
     ) -> Result<Response<v1::TakeoversResponse>, Status> {
-        Ok(Response::new(takeovers_to_wire(self.recent.takeovers())))
+        Ok(Response::new(takeovers_to_wire(self.recent.read_newest())))
     }
 }

@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use super::{
     GrpcPeers, client,
-    protocol::{CALLS, CALLS_VERSION},
+    protocol::{CALLS_HEADER, CALLS_VERSION},
     serve_peers, server, v1, wire,
 };
 use crate::{
@@ -44,7 +44,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 const SEND_TOKEN: &str = "a token for those who send";
 
-fn places(pending: usize) -> ConnectionQuota {
+fn quota(pending: usize) -> ConnectionQuota {
     ConnectionQuota::new(ConnectionBounds {
         all: 9,
         pending,
@@ -53,13 +53,13 @@ fn places(pending: usize) -> ConnectionQuota {
     })
 }
 
-async fn node(key: &TokenKey) -> (KickOut, NodeAddress, CancellationToken) {
-    node_at(key, places(9), Arc::new(SystemClock)).await
+async fn start_node(key: &TokenKey) -> (KickOut, NodeAddress, CancellationToken) {
+    start_node_with(key, quota(9), Arc::new(SystemClock)).await
 }
 
-async fn node_at(
+async fn start_node_with(
     key: &TokenKey,
-    places: ConnectionQuota,
+    quota: ConnectionQuota,
     clock: Arc<dyn Clock>,
 ) -> (KickOut, NodeAddress, CancellationToken) {
     let memory = Memory::default();
@@ -73,12 +73,8 @@ async fn node_at(
         addr: listener.local_addr().unwrap().to_string(),
     };
     let stop = CancellationToken::new();
-    let listener = ConnectionListener::new(
-        listener,
-        places,
-        Arc::clone(&clock),
-        Duration::from_secs(10),
-    );
+    let listener =
+        ConnectionListener::new(listener, quota, Arc::clone(&clock), Duration::from_secs(10));
     let sender = SendApi {
         front: fixtures::front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
         bearer: Some(BearerToken::for_senders(Secret::new(SEND_TOKEN), clock)),
@@ -95,7 +91,7 @@ async fn node_at(
     (kick, to, stop)
 }
 
-fn kick(to: &NodeAddress, boot: Boot) -> KickRequest {
+fn kick_request(to: &NodeAddress, boot: Boot) -> KickRequest {
     KickRequest::new(
         Uid::new("anna").unwrap(),
         SessionKey {
@@ -113,7 +109,7 @@ fn kick(to: &NodeAddress, boot: Boot) -> KickRequest {
 #[tokio::test]
 async fn only_nodes_with_the_common_key_are_answered() {
     let key = TokenKey::new(&[7; 32]).unwrap();
-    let (_kick, to, stop) = node(&key).await;
+    let (_kick, to, stop) = start_node(&key).await;
     let n2 = NodeId::new("n2").unwrap();
     let second = Duration::from_secs(1);
     let good = GrpcPeers::new(
@@ -122,12 +118,12 @@ async fn only_nodes_with_the_common_key_are_answered() {
         second,
         Arc::new(SystemClock),
     );
-    let answer = good.kick(&to, kick(&to, to.boot)).await;
+    let answer = good.kick(&to, kick_request(&to, to.boot)).await;
     assert_eq!(answer, Ok(KickResult::AlreadyGone));
     let later = Boot::new(to.boot.get() + 1);
-    let answer = good.kick(&to, kick(&to, later)).await;
+    let answer = good.kick(&to, kick_request(&to, later)).await;
     assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
-    let request = kick(&to, to.boot);
+    let request = kick_request(&to, to.boot);
     let message = Message::new(Uid::new("otto").unwrap(), "1");
     let request = DeliverRequest::new(request.uid, request.key, message, second);
     let answer = good.deliver(&to, request).await;
@@ -139,7 +135,7 @@ async fn only_nodes_with_the_common_key_are_answered() {
         second,
         Arc::new(SystemClock),
     );
-    let answer = stranger.kick(&to, kick(&to, to.boot)).await;
+    let answer = stranger.kick(&to, kick_request(&to, to.boot)).await;
     assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
     stop.cancel();
 }
@@ -148,7 +144,7 @@ async fn only_nodes_with_the_common_key_are_answered() {
 #[tokio::test]
 async fn calls_are_refused_before_their_body_is_decoded() {
     let key = TokenKey::new(&[7; 32]).unwrap();
-    let (_kick, to, stop) = node(&key).await;
+    let (_kick, to, stop) = start_node(&key).await;
     let peers = key.peers().unwrap();
     let wall = SystemClock.wall();
     let call = |from: &str, to: &str, method: &str, body: &[u8], wall| {
@@ -208,12 +204,12 @@ async fn calls_are_refused_before_their_body_is_decoded() {
 #[tokio::test]
 async fn a_kick_names_the_node_whose_token_it_shows() {
     let key = TokenKey::new(&[7; 32]).unwrap();
-    let (_kick, to, stop) = node(&key).await;
+    let (_kick, to, stop) = start_node(&key).await;
     let peers = key.peers().unwrap();
     let (n3, second) = (NodeId::new("n3").unwrap(), Duration::from_secs(1));
     let calls = GrpcPeers::new(n3, peers, second, Arc::new(SystemClock));
     // The kick names n2, but the token is of n3.
-    let answer = calls.kick(&to, kick(&to, to.boot)).await;
+    let answer = calls.kick(&to, kick_request(&to, to.boot)).await;
     let Err(PeerError::NotSent(why)) = answer else {
         panic!("{answer:?}");
     };
@@ -247,12 +243,12 @@ async fn peer_client(to: &NodeAddress) -> v1::peer_client::PeerClient<Channel> {
 #[tokio::test]
 async fn an_older_node_learns_which_version_is_needed() {
     let key = TokenKey::new(&[7; 32]).unwrap();
-    let (_kick, to, stop) = node(&key).await;
-    let request = wire::kick_to_wire(kick(&to, to.boot));
+    let (_kick, to, stop) = start_node(&key).await;
+    let request = wire::kick_to_wire(kick_request(&to, to.boot));
     let request = with_token(request, &older_token(&[7; 32]));
     let refused = peer_client(&to).await.kick(request).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Unauthenticated);
-    assert_eq!(refused.metadata().get(CALLS).unwrap(), CALLS_VERSION);
+    assert_eq!(refused.metadata().get(CALLS_HEADER).unwrap(), CALLS_VERSION);
     assert!(refused.message().contains("distlock-calls: 1"), "{refused}");
     stop.cancel();
 }
@@ -261,7 +257,7 @@ async fn an_older_node_learns_which_version_is_needed() {
 #[tokio::test]
 async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
     let key = TokenKey::new(&[7; 32]).unwrap();
-    let (kicks, to, stop) = node(&key).await;
+    let (kicks, to, stop) = start_node(&key).await;
     for (version, says) in [
         (
             None,
@@ -279,7 +275,7 @@ async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
             let mut refusal = tonic::Status::unauthenticated("a peer token is needed");
             if let Some(version) = version {
                 let version = version.parse().unwrap();
-                refusal.metadata_mut().insert(CALLS, version);
+                refusal.metadata_mut().insert(CALLS_HEADER, version);
             }
             Err(refusal)
         };
@@ -298,7 +294,7 @@ async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
         let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
         let clock = Arc::new(SystemClock);
         let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, clock);
-        let answer = peers.kick(&at, kick(&at, to.boot)).await;
+        let answer = peers.kick(&at, kick_request(&at, to.boot)).await;
         let Err(PeerError::NotSent(why)) = answer else {
             panic!("{answer:?}");
         };
@@ -312,7 +308,7 @@ async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
 #[tokio::test]
 async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
     let key = TokenKey::new(&[7; 32]).unwrap();
-    let (kick, to, stop) = node(&key).await;
+    let (kick, to, stop) = start_node(&key).await;
     let anna = Uid::new("anna").unwrap();
     let session = fixtures::log_in_device(&kick, &anna).await;
     let message = Message::new(Uid::new("otto").unwrap(), "1");
@@ -356,7 +352,7 @@ async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
 #[tokio::test]
 async fn servers_send_with_a_token_of_their_own() {
     let key = TokenKey::new(&[7; 32]).unwrap();
-    let (kick, to, stop) = node(&key).await;
+    let (kick, to, stop) = start_node(&key).await;
     let anna = Uid::new("anna").unwrap();
     let session = fixtures::log_in_device(&kick, &anna).await;
     session.logout().await;
@@ -423,13 +419,13 @@ async fn servers_send_with_a_token_of_their_own() {
 }
 
 #[tokio::test]
-async fn strangers_keep_no_connection() {
+async fn a_stranger_cannot_keep_its_connection() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let clock = ManualClock::new();
-    let (_kick, to, stop) = node_at(&key, places(2), Arc::new(clock.clone())).await;
+    let (_kick, to, stop) = start_node_with(&key, quota(2), Arc::new(clock.clone())).await;
     let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
     let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, Arc::new(SystemClock));
-    let answer = peers.kick(&to, kick(&to, to.boot)).await;
+    let answer = peers.kick(&to, kick_request(&to, to.boot)).await;
     assert_eq!(answer, Ok(KickResult::AlreadyGone));
     let ended = async |stream: &mut TcpStream| {
         let mut answer = Vec::new();
@@ -446,7 +442,7 @@ async fn strangers_keep_no_connection() {
         }
         // There is no permit left for another connection, so the node uses the one over which it
         // showed its token.
-        let answer = peers.kick(&to, kick(&to, to.boot)).await;
+        let answer = peers.kick(&to, kick_request(&to, to.boot)).await;
         assert_eq!(answer, Ok(KickResult::AlreadyGone));
         clock.advance(Duration::from_secs(10));
         for mut stranger in [silent, silent_too] {
@@ -459,26 +455,26 @@ async fn strangers_keep_no_connection() {
 #[tokio::test]
 async fn nodes_with_close_clocks_accept_each_other() {
     let key = TokenKey::new(&[7; 32]).unwrap();
-    let (_kick, to, stop) = node(&key).await;
+    let (_kick, to, stop) = start_node(&key).await;
     let (seconds, day) = (Duration::from_secs, Duration::from_secs(24 * 3600));
     let clocks = [(); 4].map(|()| ManualClock::new());
     let years = SystemClock.wall().duration_since(clocks[0].wall());
     let years = years.unwrap();
-    let heard = [
+    let accepted = [
         (years - seconds(20), true),
         (years + seconds(20), true),
         // A token that was read on the network days ago is worthless.
         (years - day * 6, false),
         (years + seconds(60), false),
     ];
-    for (clock, (time, heard)) in clocks.into_iter().zip(heard) {
+    for (clock, (time, accepted)) in clocks.into_iter().zip(accepted) {
         clock.advance(time);
         let wall = clock.wall();
         let second = Duration::from_secs(1);
         let n2 = NodeId::new("n2").unwrap();
         let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, Arc::new(clock));
-        let answer = peers.kick(&to, kick(&to, to.boot)).await;
-        assert_eq!(answer == Ok(KickResult::AlreadyGone), heard, "{wall:?}");
+        let answer = peers.kick(&to, kick_request(&to, to.boot)).await;
+        assert_eq!(answer == Ok(KickResult::AlreadyGone), accepted, "{wall:?}");
     }
     stop.cancel();
 }
@@ -499,9 +495,9 @@ async fn a_call_to_an_absent_node_is_reported_as_not_sent() {
         addr: free.local_addr().unwrap().to_string(),
     };
     drop(free);
-    let answer = peers.kick(&to, kick(&to, to.boot)).await;
+    let answer = peers.kick(&to, kick_request(&to, to.boot)).await;
     assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
     to.addr = "not an address".into();
-    let answer = peers.kick(&to, kick(&to, to.boot)).await;
+    let answer = peers.kick(&to, kick_request(&to, to.boot)).await;
     assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
 }

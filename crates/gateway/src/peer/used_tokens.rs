@@ -45,7 +45,7 @@ impl UsedTokens {
         id: Uuid,
         until: u64,
         now: SystemTime,
-        most: usize,
+        limit: usize,
     ) -> Result<(), TokenRefusal> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,7 +60,7 @@ impl UsedTokens {
         if slots.get(&slot).is_some_and(|ids| ids.contains(&id)) {
             return Err(TokenRefusal::UsedBefore);
         }
-        if slots.values().map(HashSet::len).sum::<usize>() >= most {
+        if slots.values().map(HashSet::len).sum::<usize>() >= limit {
             return Err(TokenRefusal::TooMany);
         }
         slots.entry(slot).or_default().insert(id);
@@ -70,7 +70,7 @@ impl UsedTokens {
 
 impl TokenRefusal {
     /// The answer to the caller. In both cases nothing was done.
-    pub(super) fn status(self) -> Status {
+    pub(super) fn to_status(self) -> Status {
         let says = self.to_string();
         match self {
             Self::UsedBefore => Status::unauthenticated(says),

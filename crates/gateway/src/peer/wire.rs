@@ -17,7 +17,7 @@ use super::v1::{self, takeovers_response};
 use crate::takeovers::Takeover;
 
 /// The version of `Deliver` that this node speaks: see the protocol definition.
-const DELIVER: u32 = 1;
+const DELIVER_VERSION: u32 = 1;
 
 pub(super) fn kick_to_wire(request: KickRequest) -> v1::KickRequest {
     v1::KickRequest {
@@ -38,13 +38,13 @@ pub(super) fn kick_from_wire(request: v1::KickRequest) -> Result<KickRequest> {
     let reason = u8::try_from(request.reason)
         .ok()
         .and_then(|number| Code::try_from(number).ok())
-        .ok_or_else(|| bad_value("reason is no offline code"))?;
+        .ok_or_else(|| bad_value_error("reason is no offline code"))?;
     let mut kick = KickRequest::new(
         Uid::new(request.uid)?,
         key_from_wire(request.key)?,
         Generation::new(request.gen_max),
         reason,
-        Uuid::parse_str(&request.kick_id).map_err(|_| bad_value("kick_id is not a UUID"))?,
+        Uuid::parse_str(&request.kick_id).map_err(|_| bad_value_error("kick_id is not a UUID"))?,
         NodeId::new(request.from)?,
     );
     kick.text = request.text;
@@ -89,16 +89,16 @@ pub(super) fn delivery_to_wire(request: DeliverRequest) -> v1::DeliverRequest {
         id: request.message.id,
         body: request.message.body,
         within_ms: u64::try_from(request.within.as_millis()).unwrap_or(u64::MAX),
-        version: DELIVER,
+        version: DELIVER_VERSION,
     }
 }
 
 /// Refuses, by name, a version that this node does not know.
 pub(super) fn check_version(request: &v1::DeliverRequest) -> std::result::Result<u32, String> {
     match request.version {
-        known if known <= DELIVER => Ok(known),
+        known if known <= DELIVER_VERSION => Ok(known),
         unknown => Err(format!(
-            "version {unknown} of Deliver is not known here, only those up to {DELIVER}"
+            "version {unknown} of Deliver is not known here, only those up to {DELIVER_VERSION}"
         )),
     }
 }
@@ -130,7 +130,7 @@ pub(super) fn delivered_to_wire(result: DeliverResult, version: u32) -> v1::Deli
     };
     v1::DeliverResponse {
         result: result.into(),
-        version: DELIVER,
+        version: DELIVER_VERSION,
     }
 }
 
@@ -192,7 +192,7 @@ pub(super) fn takeovers_from_wire(
     let takeover = |it: takeovers_response::Takeover| {
         Ok(Takeover {
             kick_id: Uuid::parse_str(&it.kick_id)
-                .map_err(|_| bad_value("kick_id is not a UUID"))?,
+                .map_err(|_| bad_value_error("kick_id is not a UUID"))?,
             at_ms: it.at_ms,
             seen_by: seen_by.clone(),
             uid: Uid::new(it.uid)?,
@@ -215,7 +215,7 @@ fn key_to_wire(key: SessionKey) -> v1::SessionKey {
 }
 
 fn key_from_wire(key: Option<v1::SessionKey>) -> Result<SessionKey> {
-    let key = key.ok_or_else(|| bad_value("the session is missing"))?;
+    let key = key.ok_or_else(|| bad_value_error("the session is missing"))?;
     Ok(SessionKey {
         node: NodeId::new(key.node)?,
         boot: Boot::new(key.boot),
@@ -224,11 +224,11 @@ fn key_from_wire(key: Option<v1::SessionKey>) -> Result<SessionKey> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
-pub(super) fn invalid(error: Error) -> Status {
+pub(super) fn invalid_status(error: Error) -> Status {
     Status::invalid_argument(error.message().to_owned())
 }
 
-fn bad_value(what: &str) -> Error {
+fn bad_value_error(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
 }
 
@@ -325,7 +325,7 @@ mod tests {
             DeliverResult::Full,
             DeliverResult::Unknown,
         ] {
-            let wire = delivered_to_wire(result, DELIVER);
+            let wire = delivered_to_wire(result, DELIVER_VERSION);
             assert_eq!(delivered_from_wire(wire), result);
         }
         let idle = vec![(key(), Duration::from_millis(1500))];

@@ -31,7 +31,7 @@ const IDLE: (usize, Duration) = (64, Duration::from_secs(30));
 #[derive(Clone)]
 pub(crate) struct WebService {
     /// The name of the service in errors.
-    what: &'static str,
+    name: &'static str,
     /// The histogram of its answers.
     metric: &'static str,
     client: Client<HttpsConnector<HttpConnector>, Body>,
@@ -58,8 +58,8 @@ impl WebService {
     ///
     /// # Errors
     /// As [`ServiceSettings::parse`].
-    pub(crate) fn configured(
-        what: &'static str,
+    pub(crate) fn from_settings(
+        name: &'static str,
         metric: &'static str,
         settings: &ServiceSettings<'_>,
         clock: &Arc<dyn Clock>,
@@ -73,7 +73,7 @@ impl WebService {
             .pool_max_idle_per_host(IDLE.0)
             .build(connector(url.scheme_str() == Some("https"))?);
         Ok(Some(Self {
-            what,
+            name,
             metric,
             client,
             url,
@@ -94,9 +94,9 @@ impl WebService {
         let from = self.clock.now();
         let answer = tokio::select! {
             biased;
-            answer = self.ask_once(question) => answer,
+            answer = self.ask_with_retry(question) => answer,
             () = self.clock.sleep(self.timeout) => {
-                Err(self.unavailable(&format!("did not answer within {:?}", self.timeout)))
+                Err(self.unavailable_error(&format!("did not answer within {:?}", self.timeout)))
             }
         };
         let result = match &answer {
@@ -109,9 +109,11 @@ impl WebService {
         answer
     }
 
-    async fn ask_once(&self, question: &impl Serialize) -> Result<Decision> {
-        let question = serde_json::to_vec(question)
-            .map_err(|error| self.unavailable("could not be asked").caused_by(error))?;
+    async fn ask_with_retry(&self, question: &impl Serialize) -> Result<Decision> {
+        let question = serde_json::to_vec(question).map_err(|error| {
+            self.unavailable_error("could not be asked")
+                .caused_by(error)
+        })?;
         let answer = match self.client.request(self.request(&question)).await {
             // The other end may just have closed an idle connection, so the question is sent once
             // more. It is safe to ask twice.
@@ -120,15 +122,15 @@ impl WebService {
         };
         let answer = answer.map_err(|error| {
             let why = root_cause(&error).to_string();
-            self.unavailable("could not be asked").caused_by(why)
+            self.unavailable_error("could not be asked").caused_by(why)
         })?;
         let (head, body) = answer.into_parts();
         // The body is read in any case, because only then the connection can be used again.
         let body = to_bytes(Body::new(body), MAX_ANSWER).await;
         match head.status {
             status if status.is_success() => Ok(Decision::Allow),
-            StatusCode::FORBIDDEN => Ok(Decision::Deny(reason(&body.unwrap_or_default()))),
-            status => Err(self.unavailable(&format!("answered {status}"))),
+            StatusCode::FORBIDDEN => Ok(Decision::Deny(denial_reason(&body.unwrap_or_default()))),
+            status => Err(self.unavailable_error(&format!("answered {status}"))),
         }
     }
 
@@ -146,17 +148,17 @@ impl WebService {
     }
 
     /// An error without the path and the query, because either may hold a key.
-    fn unavailable(&self, says: &str) -> Error {
+    fn unavailable_error(&self, says: &str) -> Error {
         let at = self.url.authority().map_or("", |at| at.as_str());
-        let what = self.what;
-        Error::new(ErrorKind::Unavailable, format!("the {what} at {at} {says}"))
+        let name = self.name;
+        Error::new(ErrorKind::Unavailable, format!("the {name} at {at} {says}"))
     }
 }
 
 impl fmt::Debug for WebService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebService")
-            .field("what", &self.what)
+            .field("name", &self.name)
             .field("at", &self.url.authority())
             .finish_non_exhaustive()
     }
@@ -173,19 +175,19 @@ pub fn connector(secured: bool) -> Result<HttpsConnector<HttpConnector>> {
     tcp.enforce_http(false);
     let provider = aws_lc_rs::default_provider();
     let builder = HttpsConnectorBuilder::new();
-    let none = |error| {
+    let no_authority = |error| {
         let problem = "no certificate authority can be read from this system (SSL_CERT_FILE)";
         Error::new(ErrorKind::InvalidConfig, problem).caused_by(error)
     };
     let builder = if secured {
         builder
             .with_provider_and_native_roots(provider)
-            .map_err(none)?
+            .map_err(no_authority)?
     } else {
         // Without TLS no authority is asked. Loading them takes time, and some systems have none.
         let config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
-            .map_err(|error| none(io::Error::other(error)))?
+            .map_err(|error| no_authority(io::Error::other(error)))?
             .with_root_certificates(RootCertStore::empty());
         builder.with_tls_config(config.with_no_client_auth())
     };
@@ -204,7 +206,7 @@ pub fn root_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn s
 }
 
 /// The reason in a 403 answer, shortened for a client.
-fn reason(body: &[u8]) -> Option<String> {
+fn denial_reason(body: &[u8]) -> Option<String> {
     let refusal: DenialBody = serde_json::from_slice(body).unwrap_or_default();
     let reason = refusal.reason?;
     let shown = reason.chars().filter(|char| !char.is_control());

@@ -11,22 +11,22 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::jwt::{self, Hs256, refused, seconds};
+use super::jwt::{self, Hs256, refused_error, unix_seconds};
 use crate::config::constant_time_eq;
 
 const PURPOSE: &str = "distlock calls between nodes, version 1";
 /// Lifetime of a token, and the greatest difference between the clocks of two nodes.
-const GOOD_FOR: Duration = Duration::from_secs(30);
+const LIFETIME: Duration = Duration::from_secs(30);
 /// The audience of older nodes' tokens. Those tokens name no call, and `token_key` itself signs
 /// them. They are refused; this audience only selects the message of the error.
-const OLDER: &str = "distlock-peer";
-const OF_OLDER: &str = "it is of a node of an older version, whose tokens name no call: upgrade \
+const OLDER_AUDIENCE: &str = "distlock-peer";
+const OLDER_NODE: &str = "it is of a node of an older version, whose tokens name no call: upgrade \
                         that node to a version that answers with distlock-calls: 1";
 
 /// The keys for calls between nodes. They are never shown.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerKey {
-    signs: Hs256,
+    signing: Hs256,
     also: Option<Hs256>,
 }
 
@@ -77,22 +77,22 @@ impl BodyHash {
 }
 
 impl PeerKey {
-    pub(super) fn derived(signs: &Hs256, also: Option<&Hs256>) -> Result<Self> {
+    pub(super) fn derive(signing: &Hs256, also: Option<&Hs256>) -> Result<Self> {
         Ok(Self {
-            signs: signs.derived(PURPOSE)?,
-            also: also.map(|key| key.derived(PURPOSE)).transpose()?,
+            signing: signing.derive(PURPOSE)?,
+            also: also.map(|key| key.derive(PURPOSE)).transpose()?,
         })
     }
 
     pub(crate) fn sign(&self, call: Call<'_>, body: &[u8], now: SystemTime) -> Result<String> {
-        let now = seconds(now);
-        self.signs.sign(&CallClaims {
+        let now = unix_seconds(now);
+        self.signing.sign(&CallClaims {
             iss: call.from.into(),
             aud: call.to.into(),
             sub: call.method.into(),
             body: sha256(body),
             iat: now,
-            exp: now + GOOD_FOR.as_secs(),
+            exp: now + LIFETIME.as_secs(),
             jti: Uuid::new_v4(),
         })
     }
@@ -110,31 +110,31 @@ impl PeerKey {
         method: &str,
         now: SystemTime,
     ) -> Result<CheckedCall> {
-        let keys = [&self.signs].into_iter().chain(&self.also);
-        let claims: CallClaims = jwt::read(token, keys).map_err(|why| {
-            let older = jwt::unproven_audience(token).is_some_and(|it| it == OLDER);
-            refused(if older { OF_OLDER } else { why })
+        let keys = [&self.signing].into_iter().chain(&self.also);
+        let claims: CallClaims = jwt::read_claims(token, keys).map_err(|why| {
+            let older = jwt::unproven_audience(token).is_some_and(|it| it == OLDER_AUDIENCE);
+            refused_error(if older { OLDER_NODE } else { why })
         })?;
         if claims.aud != to {
-            return Err(refused("it was issued for another node"));
+            return Err(refused_error("it was issued for another node"));
         }
         if claims.sub != method {
-            return Err(refused("it was issued for another method"));
+            return Err(refused_error("it was issued for another method"));
         }
         check_time(claims.iat, claims.exp, now)?;
         Ok(CheckedCall {
             from: claims.iss,
             hash: BodyHash(claims.body),
             id: claims.jti,
-            until: claims.iat.saturating_add(GOOD_FOR.as_secs()),
+            until: claims.iat.saturating_add(LIFETIME.as_secs()),
         })
     }
 }
 
 fn check_time(issued: u64, expires: u64, now: SystemTime) -> Result<()> {
-    let now = seconds(now);
-    if expires < now || issued.abs_diff(now) > GOOD_FOR.as_secs() {
-        return Err(refused(
+    let now = unix_seconds(now);
+    if expires < now || issued.abs_diff(now) > LIFETIME.as_secs() {
+        return Err(refused_error(
             "it was not issued within 30 s of now: is the clock of one of the two nodes wrong?",
         ));
     }
@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn a_token_of_an_older_version_is_refused_by_name() {
         let older = json!({
-            "sub": "n2", "iss": ISSUER, "aud": OLDER, "iat": seconds(now()),
-            "exp": seconds(now()) + 30, "jti": Uuid::new_v4(),
+            "sub": "n2", "iss": ISSUER, "aud": OLDER_AUDIENCE, "iat": unix_seconds(now()),
+            "exp": unix_seconds(now()) + 30, "jti": Uuid::new_v4(),
         });
         let key = key(7);
         let older = key.sign_claims(&older).unwrap();

@@ -50,7 +50,7 @@ impl Hs256 {
 
     /// Derives another key, a different one for each purpose. Only the holder of this key can make
     /// it.
-    pub(super) fn derived(&self, purpose: &str) -> Result<Self> {
+    pub(super) fn derive(&self, purpose: &str) -> Result<Self> {
         Self::new(&self.mac_of(purpose.as_bytes()).finalize().into_bytes())
     }
 
@@ -58,11 +58,11 @@ impl Hs256 {
         let claims = serde_json::to_vec(claims).map_err(|error| {
             Error::new(ErrorKind::Internal, "token could not be signed").caused_by(error)
         })?;
-        Ok(self.sign_text(&claims))
+        Ok(self.sign_bytes(&claims))
     }
 
     /// As [`sign`](Self::sign), for claims that are serialised already.
-    pub(super) fn sign_text(&self, claims: &[u8]) -> String {
+    pub(super) fn sign_bytes(&self, claims: &[u8]) -> String {
         let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(claims));
         let signature = self.mac_of(signed.as_bytes()).finalize().into_bytes();
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
@@ -76,7 +76,7 @@ impl Hs256 {
 }
 
 /// The claims of a token that one of these keys has signed. Only the signature is checked.
-pub(super) fn read<'a, T: DeserializeOwned>(
+pub(super) fn read_claims<'a, T: DeserializeOwned>(
     token: &str,
     keys: impl IntoIterator<Item = &'a Hs256>,
 ) -> Result<T, TokenProblem> {
@@ -120,11 +120,11 @@ pub(super) fn unproven_audience(token: &str) -> Option<String> {
     Some(claims.aud)
 }
 
-pub(super) fn refused(why: &str) -> Error {
+pub(super) fn refused_error(why: &str) -> Error {
     Error::new(ErrorKind::AccessDenied, format!("token refused: {why}"))
 }
 
-pub(super) fn seconds(time: SystemTime) -> u64 {
+pub(super) fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
@@ -149,7 +149,7 @@ mod tests {
         let header = json!({"alg": "HS256", "kid": "/dev/null", "jwk": {"k": "AA"}});
         for (secret, good) in [(7, true), (8, true), (0, false)] {
             let token = signed(&header, b"{}", &Hs256::new(&[secret; 32]).unwrap());
-            assert_eq!(read::<Value>(&token, &keys).is_ok(), good);
+            assert_eq!(read_claims::<Value>(&token, &keys).is_ok(), good);
         }
     }
 
@@ -163,7 +163,7 @@ mod tests {
             (json!({"alg": "HS512"}), "HS256"),
             (json!({"typ": "JWT"}), "malformed"),
         ] {
-            let why = read::<Value>(&signed(&header, b"{}", &key), [&key]).unwrap_err();
+            let why = read_claims::<Value>(&signed(&header, b"{}", &key), [&key]).unwrap_err();
             assert!(why.contains(says), "{header}: {why}");
         }
     }
@@ -183,7 +183,10 @@ mod tests {
             let mut rules = Validation::new(Algorithm::HS256);
             rules.validate_exp = false;
             let theirs = decode::<Value>(token, &DecodingKey::from_secret(&secret), &rules);
-            (theirs.ok().map(|it| it.claims), read(token, [&key]).ok())
+            (
+                theirs.ok().map(|it| it.claims),
+                read_claims(token, [&key]).ok(),
+            )
         };
         for token in [theirs.unwrap(), ours] {
             assert_eq!(reads(&token), (Some(claims.clone()), Some(claims.clone())));

@@ -12,12 +12,12 @@ use uuid::Uuid;
 
 use super::{
     calls::PeerKey,
-    jwt::{self, Hs256, refused, seconds},
+    jwt::{self, Hs256, refused_error, unix_seconds},
 };
 use crate::config::config_error;
 
 pub(super) const ISSUER: &str = "distlock";
-const CLIENTS: &str = "distlock-gateway";
+const CLIENT_AUDIENCE: &str = "distlock-gateway";
 const MIN_KEY_BYTES: usize = 32;
 const LEEWAY_SECONDS: u64 = 5;
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -25,7 +25,7 @@ const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// The key that signs and checks login tokens. It is never shown.
 #[derive(Clone)]
 pub struct TokenKey {
-    signs: Hs256,
+    signing: Hs256,
     also: Option<Hs256>,
 }
 
@@ -77,7 +77,7 @@ impl TokenKey {
     pub fn new(key: &[u8]) -> Result<Self> {
         check_length("token_key", key)?;
         Ok(Self {
-            signs: Hs256::new(key)?,
+            signing: Hs256::new(key)?,
             also: None,
         })
     }
@@ -108,37 +108,37 @@ impl TokenKey {
     /// As [`verify`](Self::verify).
     pub fn verify_login(&self, token: &str) -> Result<(Uid, Option<Class>)> {
         let claims: Claims = self.claims(token)?;
-        let now = seconds(SystemClock.wall());
+        let now = unix_seconds(SystemClock.wall());
         if claims.jti.is_empty() {
-            return Err(refused("it is malformed or lacks a claim"));
+            return Err(refused_error("it is malformed or lacks a claim"));
         }
-        if claims.iss != ISSUER || claims.aud != CLIENTS {
-            return Err(refused("it was issued for something else"));
+        if claims.iss != ISSUER || claims.aud != CLIENT_AUDIENCE {
+            return Err(refused_error("it was issued for something else"));
         }
         if claims.exp.saturating_add(LEEWAY_SECONDS) < now {
-            return Err(refused("it has expired"));
+            return Err(refused_error("it has expired"));
         }
         if claims.nbf.is_some_and(|from| from > now + LEEWAY_SECONDS) {
-            return Err(refused("it is not valid yet"));
+            return Err(refused_error("it is not valid yet"));
         }
         if claims.iat > now + LEEWAY_SECONDS {
-            return Err(refused("it was issued in the future"));
+            return Err(refused_error("it was issued in the future"));
         }
         if claims.exp.saturating_sub(claims.iat) > MAX_LIFETIME.as_secs() {
-            return Err(refused("it is valid for more than 24 hours"));
+            return Err(refused_error("it is valid for more than 24 hours"));
         }
-        let uid =
-            Uid::new(claims.sub).map_err(|_| refused("its subject is not a valid account name"))?;
+        let uid = Uid::new(claims.sub)
+            .map_err(|_| refused_error("its subject is not a valid account name"))?;
         let class = claims.class.map(Class::new).transpose();
         Ok((
             uid,
-            class.map_err(|_| refused("its class is not a valid one"))?,
+            class.map_err(|_| refused_error("its class is not a valid one"))?,
         ))
     }
 
     /// The keys for calls between nodes.
     pub(crate) fn peers(&self) -> Result<PeerKey> {
-        PeerKey::derived(&self.signs, self.also.as_ref())
+        PeerKey::derive(&self.signing, self.also.as_ref())
     }
 
     fn mint(&self, uid: &Uid, class: Option<&Class>, ttl: Duration) -> Result<String> {
@@ -148,11 +148,11 @@ impl TokenKey {
                 format!("token ttl is {ttl:?}: 1s to {MAX_LIFETIME:?} are allowed"),
             ));
         }
-        let now = seconds(SystemClock.wall());
-        self.signs.sign(&Claims {
+        let now = unix_seconds(SystemClock.wall());
+        self.signing.sign(&Claims {
             sub: uid.to_string(),
             iss: ISSUER.into(),
-            aud: CLIENTS.into(),
+            aud: CLIENT_AUDIENCE.into(),
             iat: now,
             exp: now + ttl.as_secs(),
             nbf: Some(now),
@@ -163,17 +163,18 @@ impl TokenKey {
 
     #[cfg(feature = "fuzzing")]
     pub(crate) fn signed(&self, claims: &[u8]) -> String {
-        self.signs.sign_text(claims)
+        self.signing.sign_bytes(claims)
     }
 
     #[cfg(test)]
     pub(super) fn sign_claims(&self, claims: &impl Serialize) -> Result<String> {
-        self.signs.sign(claims)
+        self.signing.sign(claims)
     }
 
     /// The claims of a token that either key signed. The signing key is tried first.
     fn claims<T: serde::de::DeserializeOwned>(&self, token: &str) -> Result<T> {
-        jwt::read(token, [&self.signs].into_iter().chain(&self.also)).map_err(refused)
+        jwt::read_claims(token, [&self.signing].into_iter().chain(&self.also))
+            .map_err(refused_error)
     }
 }
 
@@ -205,18 +206,18 @@ mod tests {
     }
 
     fn now() -> u64 {
-        seconds(SystemClock.wall())
+        unix_seconds(SystemClock.wall())
     }
 
     fn claims() -> Value {
         json!({
-            "sub": "anna", "iss": ISSUER, "aud": CLIENTS, "iat": now(), "exp": now() + 60,
+            "sub": "anna", "iss": ISSUER, "aud": CLIENT_AUDIENCE, "iat": now(), "exp": now() + 60,
             "nbf": now(), "jti": "1",
         })
     }
 
     fn refusal(claims: &Value) -> String {
-        let token = key().signs.sign(claims).unwrap();
+        let token = key().signing.sign(claims).unwrap();
         key().verify(&token).unwrap_err().to_string()
     }
 
@@ -256,7 +257,7 @@ mod tests {
             for signs in [&alone(&old), &alone(&new)] {
                 let mut late = claims();
                 late["exp"] = json!(now() - 6);
-                let refusal = key.verify(&signs.signs.sign(&late).unwrap()).unwrap_err();
+                let refusal = key.verify(&signs.signing.sign(&late).unwrap()).unwrap_err();
                 assert!(refusal.message().contains("expired"), "{refusal}");
             }
         }
@@ -264,7 +265,11 @@ mod tests {
 
     #[test]
     fn every_claim_is_needed_and_checked() {
-        assert!(key().verify(&key().signs.sign(&claims()).unwrap()).is_ok());
+        assert!(
+            key()
+                .verify(&key().signing.sign(&claims()).unwrap())
+                .is_ok()
+        );
         for claim in ["sub", "iss", "aud", "iat", "exp", "jti"] {
             let mut claims = claims();
             claims.as_object_mut().unwrap().remove(claim);
@@ -292,11 +297,11 @@ mod tests {
         // The clocks may differ a little.
         let mut late = claims();
         late["exp"] = json!(now() - 2);
-        assert!(key().verify(&key().signs.sign(&late).unwrap()).is_ok());
+        assert!(key().verify(&key().signing.sign(&late).unwrap()).is_ok());
     }
 
     #[test]
-    fn limits() {
+    fn keys_ttls_and_tokens_have_their_limits() {
         let error = TokenKey::new(&[7; 31]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         let error = key().also(&[7; 31]).unwrap_err();
