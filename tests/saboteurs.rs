@@ -119,7 +119,8 @@ macro_rules! catches {
     ($($test:ident: $sabotage:ident by $case:literal;)+) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $test() {
-            assert_eq!(failed_cases($sabotage, $case).await, [$case], "{:?} was not noticed", $sabotage);
+            let failed = failed_cases($sabotage, $case).await;
+            assert_eq!(failed, [$case], "{:?} was not noticed", $sabotage);
         }
     )+};
 }
@@ -143,7 +144,8 @@ catches! {
         LostOnlyWhenAsked by "loss::waiting_alone_reports_the_loss_in_time";
     a_list_of_strangers: ListsTooMuch by "names::list_prefix_is_literal";
     a_lease_without_end: NeverExpires by "expiry::dead_holder_frees_at_its_ttl";
-    a_queue_entry_that_is_never_removed: NeverLeaves by "ownership::contender_that_left_blocks_nobody";
+    a_queue_entry_that_is_never_removed:
+        NeverLeaves by "ownership::contender_that_left_blocks_nobody";
     a_waiter_that_sleeps_on: NeverWakes by "waiting::wake_up_is_as_promised";
     lost_updates: RecordsIgnoreVersions by "records::concurrent_increments_are_exact";
     stale_writes: RecordsIgnoreVersions by "records::version_must_match";

@@ -117,7 +117,7 @@ impl<D: PlainDatabase> Subject for RowLocks<D> {
             match self.change(D::TAKE, name, holder).await {
                 Ok(_) => return Ok((name.to_owned(), holder)),
                 Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
-                    pause_before_poll().await
+                    pause_before_poll().await;
                 }
                 Err(error) => return Err(error),
             }

@@ -103,7 +103,7 @@ impl Subject for PlainSqlite {
             match self.execute(TAKE, name, holder).await {
                 Ok(_) => return Ok((name.to_owned(), holder)),
                 Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
-                    pause_before_poll().await
+                    pause_before_poll().await;
                 }
                 Err(error) => return Err(error),
             }

@@ -14,7 +14,7 @@ use crate::config::Secret;
 /// so the delay limits how many guesses an address has per second. It delays no right token.
 const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 
-/// A token of the configuration, and the treatment of a wrong one.
+/// A token of the configuration. Wrong guesses at it are counted, logged and delayed.
 #[derive(Clone)]
 pub(crate) struct BearerToken {
     token: Arc<Secret>,
@@ -45,7 +45,8 @@ impl BearerToken {
         }
     }
 
-    /// Whether a request shows the token.
+    /// Checks the bearer token in the headers of a request, as [`verify`](Self::verify) does.
+    /// Without a bearer token the answer is `false` at once.
     pub(crate) async fn verify_request(&self, headers: &HeaderMap, from: IpAddr) -> bool {
         let shown = headers.get(header::AUTHORIZATION);
         let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
@@ -55,8 +56,8 @@ impl BearerToken {
         }
     }
 
-    /// Whether a token is the right one. A wrong one is counted and logged, and the answer is
-    /// delayed.
+    /// Returns whether a token is the right one. A wrong token is counted and logged, and its
+    /// answer is delayed by [`WRONG_TOKEN_DELAY`].
     pub(crate) async fn verify(&self, given: &str, from: IpAddr) -> bool {
         if self.token.matches(given) {
             return true;

@@ -9,6 +9,7 @@ use axum::{
 use distlock_kickout::{KickOut, NodeId, NodeState};
 use serde::Serialize;
 
+/// The body of the answer.
 #[derive(Serialize)]
 struct Health<'a> {
     status: &'a str,
@@ -18,7 +19,7 @@ struct Health<'a> {
     lease_remaining_ms: u128,
 }
 
-/// The answer to a health check.
+/// Builds the answer to a health check: 200 if the node takes clients, else 503.
 pub(crate) fn health(kick: &KickOut) -> Response {
     let boot = kick.boot().map(distlock_kickout::Boot::get);
     let (code, status) = match (boot, kick.state()) {
@@ -34,7 +35,7 @@ pub(crate) fn health(kick: &KickOut) -> Response {
         sessions: kick.sessions(),
         lease_remaining_ms: kick.lease_remaining().as_millis(),
     };
-    // A health check shows no token, and connections without a token end silently after a short
-    // time. So this one closes at once, in order.
+    // A connection on which no token is shown ends by a reset after a short time. `close` ends the
+    // connection of a health check in the regular way before that.
     (code, [(header::CONNECTION, "close")], Json(health)).into_response()
 }

@@ -11,6 +11,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 const SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
+/// Counter of clients' messages, by outcome.
 const MESSAGES: &str = "distlock_messages_total";
 
 static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
@@ -23,6 +24,7 @@ pub fn install_metrics() {
     handle();
 }
 
+/// Returns the handle of the recorder, and installs the recorder at the first call.
 pub(crate) fn handle() -> PrometheusHandle {
     HANDLE
         .get_or_init(|| {
@@ -39,7 +41,8 @@ pub(crate) fn handle() -> PrometheusHandle {
         .clone()
 }
 
-/// Describes the gateway's own metrics, so that they appear from the start.
+/// Describes the gateway's own metrics and sets them to 0, so that `/metrics` shows them from the
+/// start.
 pub(crate) fn describe() {
     for (name, help) in [
         (

@@ -1,6 +1,7 @@
 //! Messages of the operator's own servers, over HTTP and gRPC.
 //!
-//! Such a server needs no session, but the send token. That token must never allow anything else.
+//! Such a server shows the send token in place of a session. That token must never allow anything
+//! else.
 
 use std::net::IpAddr;
 
@@ -13,22 +14,24 @@ use crate::{
     front::{FrontContext, MessageOutcome, check_message, deliver},
 };
 
+/// Checks the send token, and sends messages of servers.
 #[derive(Clone)]
 pub(crate) struct SendApi {
     pub(crate) front: FrontContext,
-    /// The token of sending servers. No server may send unless it is set.
+    /// The send token. Without it no server may send.
     pub(crate) bearer: Option<BearerToken>,
 }
 
 /// The reason why a server may not send.
 pub(crate) enum SendDenied {
-    /// The configuration has no token for it.
+    /// The configuration has no send token.
     Disabled,
     /// The request does not show the token.
     NotShown,
 }
 
 impl SendDenied {
+    /// The reason as text for the server.
     pub(crate) const fn reason(&self) -> &'static str {
         match self {
             Self::Disabled => "nobody may send: send_token is not set",
@@ -52,11 +55,11 @@ impl SendApi {
         }
     }
 
-    /// Delivers a message, or keeps it.
+    /// Delivers a message, or keeps it for later.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a message that may not be sent as it is; failures of the
-    /// store.
+    /// [`ErrorKind::InvalidArgument`] for a message with an id or a body that is too long; failures
+    /// of the store.
     pub(crate) async fn send(&self, to: &Uid, message: &Message) -> Result<MessageOutcome> {
         if let Err((_, why)) = check_message(message, self.front.max_frame) {
             return Err(Error::new(ErrorKind::InvalidArgument, why));

@@ -1,8 +1,8 @@
 //! Access to the admin HTTP and its page: by the admin token, or by a pass that a browser got for
-//! it.
+//! that token.
 //!
-//! It keeps this invariant: orders need the token or both halves of a pass; the cookie alone only
-//! shows the page. It must never show the token or a pass in a log.
+//! It keeps this invariant: orders need the token or both halves of a pass; the cookie alone opens
+//! only the page. It must never show the token or a pass in a log.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -12,6 +12,7 @@ use distlock_core::Clock;
 use super::pass::{COOKIE, PASS_LIFETIME, Passes};
 use crate::{bearer::BearerToken, config::Secret};
 
+/// Decides which requests may give orders, and which may see the page.
 #[derive(Clone)]
 pub(crate) struct AdminAccess {
     bearer: BearerToken,
@@ -21,8 +22,8 @@ pub(crate) struct AdminAccess {
 }
 
 impl AdminAccess {
-    /// Uses the token of the configuration, or makes one if there is none. Returns the token that
-    /// it made.
+    /// Uses the token of the configuration. Without one it makes a random token, and returns that
+    /// token as well.
     pub(crate) fn new(
         configured: Option<Secret>,
         clock: Arc<dyn Clock>,
@@ -53,8 +54,8 @@ impl AdminAccess {
         self.passes.may_see_page(headers) || self.bearer.verify_request(headers, from).await
     }
 
-    /// Makes a pass for a browser that shows the token. Returns the cookie, and the half for the
-    /// page's script.
+    /// Makes a pass for a browser that shows the token. Returns the `Set-Cookie` header, and the
+    /// half for the page's script; `None` for a wrong token.
     pub(crate) async fn sign_in(&self, token: &str, from: IpAddr) -> Option<(HeaderValue, Secret)> {
         if !self.bearer.verify(token, from).await {
             return None;
@@ -66,13 +67,14 @@ impl AdminAccess {
         ))
     }
 
-    /// Ends the pass that a request shows. Returns a header that makes the browser forget the
-    /// cookie.
+    /// Ends the pass that a request shows. Returns a `Set-Cookie` header that makes the browser
+    /// delete the cookie.
     pub(crate) fn sign_out(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         self.passes.end(headers);
         self.cookie_header("", Duration::ZERO)
     }
 
+    /// A `Set-Cookie` header by which the browser keeps `pass` for `age`; zero deletes the cookie.
     fn cookie_header(&self, pass: &str, age: Duration) -> Option<HeaderValue> {
         let age = age.as_secs();
         let secure = if self.secure { "; Secure" } else { "" };
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_made_where_none_is_set() {
+    fn each_start_without_a_configured_token_makes_a_new_one() {
         let made = || AdminAccess::new(None, Arc::new(ManualClock::new()), false).1;
         let (one, other) = (made().unwrap(), made().unwrap());
         assert!(one.expose().len() >= 32 && !one.matches(other.expose()));

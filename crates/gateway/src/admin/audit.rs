@@ -15,6 +15,7 @@ use super::{
 };
 use crate::listen::ConnectionHandle;
 
+/// The header in which administrators name themselves. Nobody checks that name.
 const ACTOR_HEADER: &str = "x-distlock-actor";
 
 impl<S: Send + Sync> FromRequestParts<S> for Actor {
@@ -39,14 +40,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
     }
 }
 
+/// The answer to `GET /v1/audit`.
 #[derive(Serialize)]
 pub(super) struct AuditAnswer {
     entries: Vec<Entry>,
-    /// Records that cannot be read, so the answer shows nothing of them.
+    /// The keys of records that cannot be read. Their entries are missing in this answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
 }
 
+/// `GET /v1/audit`: the entries of all nodes, newest first.
 pub(super) async fn list_audit(
     State(admin): State<AdminContext>,
     QueryParams(query): QueryParams<LimitQuery>,

@@ -1,7 +1,7 @@
-//! The audit log: the orders of administrators, the node, and the result. The store keeps the last
-//! entries of every node.
+//! The audit log: each order of an administrator, with the node and the result. The store keeps the
+//! last entries of every node, in one record for each node.
 //!
-//! It keeps this invariant: an order that changed something is on record even if its sender did not
+//! It keeps this invariant: an order that changed something is recorded even if its sender did not
 //! wait for the answer. It must never overwrite a record that it cannot read.
 
 use std::{collections::HashMap, sync::Arc};
@@ -15,21 +15,22 @@ use serde::{Deserialize, Serialize};
 
 /// Entries kept per node.
 pub(super) const MAX_ENTRIES: usize = 200;
-/// Longest text of an entry's members, in characters.
+/// Longest text of one member of an entry, in characters. A longer text is cut off.
 const MAX_TEXT: usize = 512;
+/// Compare-and-swap attempts before a write of the record is given up.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// One order of an administrator, with its result.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Entry {
-    /// Wall clock of the node in milliseconds since 1970.
+    /// The time by the node's wall clock, in milliseconds since 1970.
     at_ms: u64,
     node: NodeId,
     action: String,
     target: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// The name that the administrator gave.
+    /// The name that the administrator gave in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<String>,
     /// The address of the request.
@@ -37,7 +38,7 @@ pub(super) struct Entry {
     result: String,
 }
 
-/// The request of an administrator.
+/// An order, as the administrator gave it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order<'a> {
     pub(super) action: &'a str,
@@ -60,12 +61,12 @@ impl<'a> Order<'a> {
     }
 }
 
-/// The effect of an order.
+/// Whether an order changed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Something changed, or the outcome is unknown.
+    /// The order changed something, or its outcome is unknown.
     Changed,
-    /// Nothing changed.
+    /// The order changed nothing.
     Unchanged,
 }
 
@@ -82,10 +83,13 @@ impl Effect {
 /// The sender of a request.
 #[derive(Debug)]
 pub(super) struct Actor {
+    /// The name that the request gives.
     pub(super) name: Option<String>,
+    /// The address that the request comes from.
     pub(super) from: String,
 }
 
+/// Writes this node's orders to the log and to the store, and reads those of all nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditLog {
     node: NodeId,
@@ -102,9 +106,9 @@ impl AuditLog {
         }
     }
 
-    /// Writes an order to the log. Keeps it in the store, too, unless it is known to have changed
-    /// nothing: such orders must not push out the others. A store that does not take the entry is
-    /// reported in the log, with the entry, because the order itself cannot be taken back.
+    /// Writes an order to the log, and to the store unless it is known to have changed nothing:
+    /// such orders would push out the others. If the store fails, the log gets an error with the
+    /// whole entry, because the order itself cannot be taken back.
     pub(super) async fn record(
         &self,
         actor: &Actor,
@@ -149,6 +153,7 @@ impl AuditLog {
         }
     }
 
+    /// Adds an entry to this node's record, by compare-and-swap.
     async fn append(&self, entry: &Entry) -> Result<()> {
         let key = RecordKey::new(format!("audit/{}", self.node))?;
         for _ in 0..MAX_ATTEMPTS {
@@ -156,30 +161,11 @@ impl AuditLog {
             let expect = stored
                 .as_ref()
                 .map_or(Expect::Absent, |stored| Expect::Version(stored.version));
-            let mut entries = match &stored {
+            let entries = match &stored {
                 Some(stored) => parse_entries(&key, &stored.value)?,
                 None => Vec::new(),
             };
-            let mut value;
-            loop {
-                // The new entry is kept in any case.
-                let kept = entries.len() + 1;
-                value = serialise_entries(entries.iter().chain([entry]))?;
-                if kept <= MAX_ENTRIES && value.len() <= MAX_VALUE_BYTES || entries.is_empty() {
-                    break;
-                }
-                let longest = value.len().div_ceil(kept);
-                let excess = value
-                    .len()
-                    .saturating_sub(MAX_VALUE_BYTES)
-                    .div_ceil(longest);
-                for _ in 0..excess
-                    .max(kept.saturating_sub(MAX_ENTRIES))
-                    .min(entries.len())
-                {
-                    entries.remove(entry_to_drop(&entries));
-                }
-            }
+            let value = value_with(entries, entry)?;
             match self.records.put(&key, &value, expect).await? {
                 Written::Stored(_) => return Ok(()),
                 Written::Conflict => {}
@@ -216,26 +202,53 @@ impl AuditLog {
     }
 }
 
-/// The index of the entry to drop when there is no room. It is the oldest entry of the order that
-/// was given most often, counted by action and then by target. So a repeated order pushes out only
-/// itself, and many bans push out no kick.
-fn entry_to_drop(entries: &[Entry]) -> usize {
-    let mut given = HashMap::<&str, usize>::new();
-    let mut given_to = HashMap::<(&str, &str), usize>::new();
-    for entry in entries {
-        *given.entry(&entry.action).or_default() += 1;
-        *given_to.entry((&entry.action, &entry.target)).or_default() += 1;
+/// The value of a record with these entries and a new one. It drops old entries until the value
+/// keeps both bounds. The new entry is never dropped.
+fn value_with(mut entries: Vec<Entry>, new: &Entry) -> Result<Vec<u8>> {
+    loop {
+        let count = entries.len() + 1;
+        let value = serialise_entries(entries.iter().chain([new]))?;
+        if count <= MAX_ENTRIES && value.len() <= MAX_VALUE_BYTES || entries.is_empty() {
+            return Ok(value);
+        }
+        // Without this estimate by the mean length, each dropped entry would cost a serialisation.
+        let mean_bytes = value.len().div_ceil(count);
+        let excess = value
+            .len()
+            .saturating_sub(MAX_VALUE_BYTES)
+            .div_ceil(mean_bytes);
+        for _ in 0..excess
+            .max(count.saturating_sub(MAX_ENTRIES))
+            .min(entries.len())
+        {
+            entries.remove(entry_to_drop(&entries));
+        }
     }
-    let often = |entry: &Entry| {
-        let to = given_to[&(&*entry.action, &*entry.target)];
-        (given[&*entry.action], to)
-    };
-    let newest_first = (0..entries.len()).rev();
-    // Of equal ones `max_by_key` takes the last, which is the oldest here.
-    let most_often = newest_first.max_by_key(|at| often(&entries[*at]));
-    most_often.unwrap_or_default()
 }
 
+/// The index of the entry to drop when there is no room: the oldest entry of the most frequent
+/// order. The frequency counts the action first, and its target second. So a repeated order pushes
+/// out only itself, and many bans push out no kick.
+fn entry_to_drop(entries: &[Entry]) -> usize {
+    let mut per_action = HashMap::<&str, usize>::new();
+    let mut per_target = HashMap::<(&str, &str), usize>::new();
+    for entry in entries {
+        *per_action.entry(&entry.action).or_default() += 1;
+        *per_target
+            .entry((&entry.action, &entry.target))
+            .or_default() += 1;
+    }
+    let frequency = |entry: &Entry| {
+        let to = per_target[&(&*entry.action, &*entry.target)];
+        (per_action[&*entry.action], to)
+    };
+    let newest_first = (0..entries.len()).rev();
+    // Among equal entries `max_by_key` takes the last one, which is the oldest here.
+    let most_frequent = newest_first.max_by_key(|at| frequency(&entries[*at]));
+    most_frequent.unwrap_or_default()
+}
+
+/// Reads the entries in a record.
 fn parse_entries(key: &RecordKey, value: &[u8]) -> Result<Vec<Entry>> {
     serde_json::from_slice(value).map_err(|error| {
         let problem = format!("audit log in record {key:?} cannot be read; it is left as it is");
@@ -243,6 +256,7 @@ fn parse_entries(key: &RecordKey, value: &[u8]) -> Result<Vec<Entry>> {
     })
 }
 
+/// Writes entries as the value of a record.
 fn serialise_entries<'a>(entries: impl Iterator<Item = &'a Entry>) -> Result<Vec<u8>> {
     serde_json::to_vec(&entries.collect::<Vec<_>>()).map_err(|error| {
         Error::new(ErrorKind::Internal, "audit log cannot be written").caused_by(error)

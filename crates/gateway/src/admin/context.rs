@@ -6,6 +6,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::{AdminAccess, AuditLog};
 
+/// The parts that the handlers share.
 #[derive(Clone)]
 pub(crate) struct AdminContext {
     pub(crate) kick: KickOut,

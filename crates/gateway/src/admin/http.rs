@@ -20,14 +20,14 @@ use crate::listen::ConnectionHandle;
 /// Longest reason in bytes.
 const MAX_REASON: usize = 256;
 
-/// The address that a request comes from.
+/// The address that a request comes from; 0.0.0.0 for a request without a connection.
 pub(crate) fn client_ip(request: &Request) -> IpAddr {
     let connection = request.extensions().get::<ConnectInfo<ConnectionHandle>>();
     connection.map_or(IpAddr::from([0; 4]), |connection| connection.0.peer().ip())
 }
 
-/// Lets an authorised caller keep its connection. A connection without this mark ends after a short
-/// time.
+/// Lets an authorised caller keep its connection. A connection without this mark ends at its login
+/// deadline.
 pub(crate) fn mark_logged_in(request: &Request) {
     if let Some(ConnectInfo(connection)) =
         request.extensions().get::<ConnectInfo<ConnectionHandle>>()
@@ -36,12 +36,13 @@ pub(crate) fn mark_logged_in(request: &Request) {
     }
 }
 
+/// An error with this status, and `why` as its text.
 pub(crate) fn http_error(code: StatusCode, why: &str) -> HttpError {
     HttpError::Http(code, why.to_owned())
 }
 
-/// A JSON body, with errors in JSON as well. The request must declare it as JSON, because a web
-/// page of another origin cannot do that without permission.
+/// A JSON body. Its errors are answered in JSON as well. The request must declare the body as JSON,
+/// because a web page of another origin cannot do so without permission.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
@@ -55,7 +56,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// The query, with errors in JSON as well.
+/// The query of a request. Its errors are answered in JSON as well.
 pub(crate) struct QueryParams<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
@@ -69,14 +70,15 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T>
     }
 }
 
-/// The query of a list that may be shortened.
+/// The query of a list.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitQuery {
+    /// Most entries of the answer.
     pub(super) limit: Option<usize>,
 }
 
-/// Checks a reason that is shown to people.
+/// Checks a reason that is shown to people, and returns it.
 pub(super) fn check_reason(reason: Option<&str>) -> Result<Option<&str>, Error> {
     if let Some(reason) = reason {
         let problem = if reason.len() > MAX_REASON {
@@ -97,7 +99,9 @@ pub(super) fn check_reason(reason: Option<&str>) -> Result<Option<&str>, Error> 
 /// An error as an HTTP answer.
 #[derive(Debug)]
 pub(crate) enum HttpError {
+    /// An error of the flow or of the store. Its kind decides the status.
     Error(Error),
+    /// A status with a text.
     Http(StatusCode, String),
 }
 

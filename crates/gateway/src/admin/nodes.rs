@@ -1,4 +1,4 @@
-//! Orders about nodes: listing them, draining this one, and freeing a lock by hand.
+//! Orders about nodes: list all nodes, drain this one, and release a lock by force.
 
 use axum::{Json, extract::State};
 use distlock_core::{Error, ErrorKind, FencingToken, Forced};
@@ -12,6 +12,7 @@ use super::{
     http::{HttpError, JsonBody},
 };
 
+/// The answer to `GET /v1/nodes`.
 #[derive(Serialize)]
 pub(super) struct NodesAnswer {
     /// The node that answers.
@@ -19,6 +20,7 @@ pub(super) struct NodesAnswer {
     nodes: Vec<NodeInfo>,
 }
 
+/// `GET /v1/nodes`: all nodes of the store.
 pub(super) async fn list_nodes(
     State(admin): State<AdminContext>,
 ) -> Result<Json<NodesAnswer>, HttpError> {
@@ -31,9 +33,11 @@ pub(super) async fn list_nodes(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DrainBody {
+    /// Sessions that end each second.
     rate: u32,
 }
 
+/// `POST /v1/drain`: this node takes no more logins, and ends its sessions at a rate.
 pub(super) async fn drain(
     State(admin): State<AdminContext>,
     actor: Actor,
@@ -45,6 +49,7 @@ pub(super) async fn drain(
     record_and_answer(&admin, &actor, "drain", before, outcome, rate).await
 }
 
+/// `DELETE /v1/drain`: this node takes logins again.
 pub(super) async fn undrain(
     State(admin): State<AdminContext>,
     actor: Actor,
@@ -54,6 +59,8 @@ pub(super) async fn undrain(
     record_and_answer(&admin, &actor, "undrain", before, outcome, Value::Null).await
 }
 
+/// Records a drain order in the audit log, and answers with the node's state. `before` is the state
+/// before the order.
 async fn record_and_answer(
     admin: &AdminContext,
     actor: &Actor,
@@ -84,6 +91,7 @@ pub(super) struct ReleaseBody {
     token: u64,
 }
 
+/// `POST /v1/force-release`: releases a lock if it is held with this fencing token.
 pub(super) async fn force_release(
     State(admin): State<AdminContext>,
     actor: Actor,

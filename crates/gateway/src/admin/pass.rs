@@ -1,10 +1,10 @@
 //! The passes of browsers that are signed in to this node's page.
 //!
-//! A pass has two halves. The cookie opens the page; a browser sends it to every port of the host,
-//! so it must open nothing else. The page's own script keeps the other half and sends it in a
-//! header: both together are as good as the admin token. A node keeps the passes in memory, so they
-//! end with `Sign out`, at their expiry, and with the node. A pass must never be valid after any of
-//! these.
+//! A pass has two halves. The cookie opens the page. A browser sends the cookie to every port of
+//! the host, so the cookie must open nothing else. The page's script keeps the other half and sends
+//! it in a header. Both halves together are as good as the admin token. A node keeps the passes in
+//! memory, so a pass ends with `Sign out`, at its expiry, and with the node. A pass must never be
+//! valid after any of these.
 
 use std::{
     collections::VecDeque,
@@ -19,19 +19,22 @@ use crate::config::Secret;
 
 /// Time for which a pass is valid.
 pub(super) const PASS_LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// The name of the cookie.
 pub(super) const COOKIE: &str = "distlock_admin";
 /// The header with the half that the script keeps.
 const PASS_HEADER: &str = "x-distlock-pass";
-/// Passes that are kept; the oldest one is dropped first. Only holders of the admin token can make
-/// new ones.
+/// Most passes that are kept. A further pass replaces the oldest one. Only a holder of the admin
+/// token can make passes.
 const MAX_PASSES: usize = 1024;
 
+/// One pass.
 struct Pass {
     cookie: Secret,
     script_half: Secret,
     valid_until: Moment,
 }
 
+/// The passes of this node.
 #[derive(Clone)]
 pub(super) struct Passes {
     passes: Arc<Mutex<VecDeque<Pass>>>,
@@ -92,7 +95,7 @@ impl Passes {
         }
     }
 
-    /// Runs `work` on the passes that are valid now.
+    /// Drops the passes that have expired, and runs `work` on the others.
     fn with_valid<T>(&self, work: impl FnOnce(&mut VecDeque<Pass>) -> T) -> T {
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
@@ -101,6 +104,7 @@ impl Passes {
     }
 }
 
+/// The cookie of a pass in the headers of a request.
 fn read_cookie(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get(header::COOKIE)?.to_str().ok()?;
     let mut cookies = cookies.split("; ");
@@ -114,6 +118,7 @@ mod tests {
 
     use super::*;
 
+    /// Headers that show these halves of a pass, beside another cookie.
     fn headers_with(cookie: &Secret, orders: Option<&Secret>) -> HeaderMap {
         let cookie = format!("a=b; {COOKIE}={}", cookie.expose());
         let mut headers = HeaderMap::new();

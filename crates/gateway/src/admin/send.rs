@@ -21,6 +21,7 @@ use crate::{
     send_api::{SendApi, SendDenied},
 };
 
+/// The route of sending servers.
 pub(super) fn routes(sender: SendApi) -> Router {
     Router::new()
         .route("/v1/send", post(send_message))
@@ -28,8 +29,9 @@ pub(super) fn routes(sender: SendApi) -> Router {
         .with_state(sender)
 }
 
+/// The body of `POST /v1/send`.
 #[derive(Deserialize)]
-// The name is part of serde's error, which senders may see.
+// Serde's errors repeat this name, and senders see those errors.
 #[serde(deny_unknown_fields, rename = "Sent")]
 struct SendBody {
     from: Uid,
@@ -47,7 +49,7 @@ struct SendAnswer {
     devices: Vec<DeviceOutcome>,
 }
 
-/// The check comes before anything of the body is read.
+/// Lets a request with the send token pass. The check comes before the body is read.
 async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) -> Response {
     let allowed = sender.authorise(request.headers(), client_ip(&request));
     if let Err(denied) = allowed.await {
@@ -61,6 +63,7 @@ async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) 
     next.run(request).await
 }
 
+/// `POST /v1/send`: delivers a message, or keeps it for later.
 async fn send_message(
     State(sender): State<SendApi>,
     JsonBody(sent): JsonBody<SendBody>,

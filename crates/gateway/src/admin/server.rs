@@ -1,7 +1,7 @@
 //! The server of the admin HTTP, with its routes.
 //!
 //! It keeps this invariant: an order that has begun is completed and recorded, even if its sender
-//! leaves. It must never carry out an order without the admin token or a pass.
+//! leaves. It must never execute an order without the admin token or a pass.
 
 use axum::{
     Router,
@@ -27,7 +27,8 @@ use crate::{
 
 /// Longest body of an order in bytes.
 const MAX_BODY: usize = 64 * 1024;
-/// Serves administrators until `stop`.
+
+/// Serves administrators until `stop`, and then waits for the orders in progress.
 pub(crate) async fn serve_admin(
     admin: AdminContext,
     sender: SendApi,
@@ -74,8 +75,8 @@ pub(crate) async fn serve_admin(
     orders.wait().await;
 }
 
-/// Runs an order in a task of its own, with its audit entry, because the sender may leave before
-/// the answer.
+/// Runs an order and the write of its audit entry in a task of their own. A sender that leaves
+/// before the answer would cancel them otherwise.
 async fn run_to_completion(
     State(orders): State<TaskTracker>,
     request: Request,
@@ -91,6 +92,7 @@ async fn run_to_completion(
     })
 }
 
+/// Lets a request with the admin token or a whole pass through.
 async fn authorise(State(admin): State<AdminContext>, request: Request, next: Next) -> Response {
     if !admin
         .access
@@ -104,6 +106,7 @@ async fn authorise(State(admin): State<AdminContext>, request: Request, next: Ne
     next.run(request).await
 }
 
+/// `GET /metrics`: all metrics in the text format of Prometheus.
 async fn show_metrics(State(admin): State<AdminContext>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, admin.metrics.render()).into_response()
@@ -135,10 +138,11 @@ mod tests {
         token::TokenKey,
     };
 
+    /// A time-out that no healthy run reaches.
     const LONG: Duration = Duration::from_secs(20);
 
-    /// Sends a request and keeps the connection. Returns the first characters of the answer; they
-    /// are empty if the connection ended.
+    /// Sends a request and keeps the connection open. Returns the first twelve characters of the
+    /// answer, or nothing if the connection ended.
     async fn ask(stream: &mut TcpStream, path: &str, token: &str) -> String {
         let request =
             format!("GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer {token}\r\n\r\n");
@@ -203,7 +207,7 @@ mod tests {
         assert_eq!(answer, "HTTP/1.1 200");
         let mut stranger = TcpStream::connect(address).await.unwrap();
         assert_eq!(ask(&mut stranger, "/", "guess").await, "HTTP/1.1 401");
-        // The connect may already see the end.
+        // The node refuses this connection, and the connect itself may already fail.
         if let Ok(mut refused) = TcpStream::connect(address).await {
             assert_eq!(ask(&mut refused, "/healthz", "").await, "");
         }

@@ -1,4 +1,4 @@
-//! Orders about accounts and their sessions: looking up, kicking, banning.
+//! Orders about accounts and their sessions: look up, kick, ban.
 
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use super::{
 /// Entries of a list, unless the request names another limit.
 const DEFAULT_LIMIT: usize = 1000;
 
+/// `GET /v1/users/{uid}`: the record of an account, with the states of its nodes.
 pub(super) async fn show_user(
     State(admin): State<AdminContext>,
     Path(uid): Path<String>,
@@ -29,6 +30,7 @@ pub(super) async fn show_user(
     Ok(Json(admin.kick.view(&Uid::new(uid)?).await?))
 }
 
+/// The body of `POST /v1/kick`: one of the first five members selects the sessions.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KickBody {
@@ -53,6 +55,7 @@ pub(super) struct KickAnswer {
 }
 
 impl KickBody {
+    /// The sessions that the order names.
     fn target(&self) -> Result<Target, Error> {
         let mut targets = Vec::new();
         targets.extend(self.uid.clone().map(Target::Uid));
@@ -73,6 +76,7 @@ impl KickBody {
     }
 }
 
+/// `POST /v1/kick`: ends sessions. A dry run only lists them, and is not recorded.
 pub(super) async fn kick(
     State(admin): State<AdminContext>,
     actor: Actor,
@@ -119,6 +123,7 @@ pub(super) struct BanAnswer {
     kicked: Vec<Kicked>,
 }
 
+/// `POST /v1/ban`: bans an account, and ends its sessions.
 pub(super) async fn ban(
     State(admin): State<AdminContext>,
     actor: Actor,
@@ -148,6 +153,7 @@ pub(super) struct UnbanQuery {
     uid: Uid,
 }
 
+/// `DELETE /v1/ban`: lifts the ban of an account.
 pub(super) async fn unban(
     State(admin): State<AdminContext>,
     actor: Actor,
@@ -171,6 +177,7 @@ pub(super) struct RevocationsAnswer {
     revocations: Vec<Pending>,
 }
 
+/// `GET /v1/revocations`: sessions whose end is not confirmed yet.
 pub(super) async fn list_revocations(
     State(admin): State<AdminContext>,
     QueryParams(query): QueryParams<LimitQuery>,
@@ -183,6 +190,7 @@ pub(super) async fn list_revocations(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OnlineQuery {
+    /// The last account of the page before.
     after: Option<Uid>,
     limit: Option<usize>,
 }
@@ -195,7 +203,7 @@ pub(super) struct OnlineAnswer {
     next: Option<Uid>,
 }
 
-/// The sessions of all nodes, account by account.
+/// `GET /v1/sessions`: the sessions of all nodes, sorted by account, page by page.
 pub(super) async fn list_sessions(
     State(admin): State<AdminContext>,
     QueryParams(page): QueryParams<OnlineQuery>,
@@ -205,7 +213,7 @@ pub(super) async fn list_sessions(
     Ok(Json(OnlineAnswer { sessions, next }))
 }
 
-/// The results of a kick in words, each session counted once.
+/// The results of a kick as text for the audit log. It counts each session once.
 fn summarise(kicked: &[Kicked]) -> String {
     let failed = kicked.iter().filter(|it| it.error.is_some()).count();
     let ended = kicked.iter().filter(|it| it.gone).count();
@@ -217,6 +225,7 @@ fn summarise(kicked: &[Kicked]) -> String {
     format!("{ended} ended, {pending} not confirmed yet{failed}")
 }
 
+/// Reads the `ttl` of a ban.
 fn parse_ttl(text: &str) -> Result<Duration, Error> {
     parse_duration(text).map_err(|error| {
         Error::new(

@@ -11,14 +11,14 @@ use distlock_kickout::NodeId;
 use super::{GatewayConfig, Secret, config_error, error::PREFIX};
 use crate::services::MAX_MAY_SEND;
 
-/// A token, checked to fit into the header of a request.
+/// Returns the token of this key as text, if a request's header can carry it.
 fn token_for_header<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
     let Some(token) = token.map(Secret::expose) else {
         return Ok(None);
     };
     let is_plain = token.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-    // A value from a file may end with a line break. Servers cut off the white space around a
-    // header, so such a token would never match.
+    // A value from a file may end with a line break. Servers trim the value of a header, so a token
+    // with white space around it would never match.
     if is_plain && token.trim() == token {
         return Ok(Some(token));
     }
@@ -47,6 +47,7 @@ impl GatewayConfig {
         self.check_numbers()
     }
 
+    /// Checks the name of the node.
     fn check_node(&self) -> Result<()> {
         if self.node.is_empty() {
             return Err(config_error(
@@ -63,6 +64,7 @@ impl GatewayConfig {
         Ok(())
     }
 
+    /// Checks the addresses, and what each kind of address needs beside it.
     fn check_addresses(&self) -> Result<()> {
         check_host_port("listen", &self.listen)?;
         check_host_port("peer_listen", &self.peer_listen)?;
@@ -76,7 +78,7 @@ impl GatewayConfig {
             }
         }
         self.tls_files()?;
-        // Host names are resolved when they are bound, and their addresses are checked then.
+        // A host name has no address before it is bound, so it is checked only then.
         for (key, address) in [
             ("listen", Some(&self.listen)),
             ("tcp_listen", self.tcp_listen.as_ref()),
@@ -105,6 +107,7 @@ impl GatewayConfig {
         Ok(())
     }
 
+    /// Checks the bearer tokens that other programs show to this node.
     fn check_tokens(&self) -> Result<()> {
         for (key, token) in [
             ("admin_token", &self.admin_token),
@@ -120,6 +123,7 @@ impl GatewayConfig {
         Ok(())
     }
 
+    /// Checks each duration against its limits.
     fn check_durations(&self) -> Result<()> {
         let ms = Duration::from_millis;
         let hour = Duration::from_secs(3600);
@@ -150,6 +154,7 @@ impl GatewayConfig {
         Ok(())
     }
 
+    /// Checks each number against its limits.
     fn check_numbers(&self) -> Result<()> {
         for (key, value, least, most) in [
             ("max_frame", self.max_frame, 512, 65_535),
@@ -183,14 +188,14 @@ impl GatewayConfig {
     /// The `admin_token`, as requests carry it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when no request could
-    /// carry it.
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when no header of a
+    /// request could carry it.
     pub fn admin_bearer(&self) -> Result<Option<&str>> {
         token_for_header("admin_token", self.admin_token.as_ref())
     }
 
-    /// A token that the node makes is enough on loopback, where the reader of the node's output is
-    /// its user.
+    /// Refuses an admin listener beyond loopback without a configured token. On loopback a token
+    /// that the node makes and prints is enough, because its user can read the node's output.
     pub(crate) fn check_admin_address(&self, listen: SocketAddr) -> Result<()> {
         if listen.ip().is_loopback() || self.admin_token.is_some() {
             return Ok(());
@@ -201,7 +206,8 @@ impl GatewayConfig {
         ))
     }
 
-    /// Checks that other nodes get an address of this one.
+    /// Refuses a wildcard address, such as 0.0.0.0, for other nodes without `peer_advertise`: they
+    /// could not call it.
     pub(crate) fn check_peer_address(&self, listen: SocketAddr) -> Result<()> {
         if !listen.ip().is_unspecified() || self.peer_advertise.is_some() {
             return Ok(());
@@ -212,10 +218,10 @@ impl GatewayConfig {
         ))
     }
 
-    /// The key that an error is about, if it is about one. The error may come from
+    /// The key that an error is about; `None` for any other error. The error may come from
     /// [`set`](Self::set), [`validate`](Self::validate), or
-    /// [`Gateway::start`](crate::Gateway::start). A caller that knows the origin of that key can
-    /// name it.
+    /// [`Gateway::start`](crate::Gateway::start). So a caller can tell its user where the wrong
+    /// value stands.
     #[must_use]
     pub fn key_of(error: &Error) -> Option<&'static str> {
         let (key, _) = error.message().strip_prefix(PREFIX)?.split_once(' ')?;
@@ -224,6 +230,7 @@ impl GatewayConfig {
     }
 }
 
+/// Checks that a value has the form `host:port`.
 fn check_host_port(key: &str, value: &str) -> Result<()> {
     match value.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),

@@ -1,4 +1,4 @@
-//! Every key of the table, with its line of help, its default, and the way to read it from text.
+//! Every key of the table: its line of help, its default, and the code that reads it from text.
 //!
 //! It keeps this invariant: each key in `KEYS` can be set from text.
 
@@ -145,7 +145,7 @@ impl GatewayConfig {
         ("may_send_timeout", "longest wait for its answer"),
     ];
 
-    /// The keys whose value is `true` or `false`. Their flag alone means `true`.
+    /// The keys whose value is `true` or `false`. On a command line their flag alone means `true`.
     pub const SWITCHES: &'static [&'static str] = &["insecure_listen"];
 
     /// Sets one key from text, as a flag or an environment variable gives it.
@@ -230,6 +230,7 @@ impl GatewayConfig {
         }
     }
 
+    /// The setting of a key whose value is a number.
     fn number_mut(&mut self, key: &str) -> Option<&mut usize> {
         Some(match key {
             "max_frame" => &mut self.max_frame,
@@ -248,6 +249,7 @@ impl GatewayConfig {
         })
     }
 
+    /// The setting of a key whose value is a duration.
     fn duration_mut(&mut self, key: &str) -> Option<&mut Duration> {
         Some(match key {
             "lock_ttl" => &mut self.lock_ttl,
@@ -265,6 +267,7 @@ impl GatewayConfig {
     }
 }
 
+/// Reads one of the fixed values of a key.
 fn parse_choice<T: for<'de> Deserialize<'de>>(key: &str, value: &str) -> Result<T> {
     let deserializer = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(value);
     T::deserialize(deserializer)
@@ -280,7 +283,7 @@ fn parse_bool(key: &str, value: &str) -> Result<bool> {
     })
 }
 
-/// A choice as the configuration spells it.
+/// A value that has one word for its name, as the configuration spells it.
 fn choice_as_text(choice: impl fmt::Debug) -> String {
     format!("{choice:?}").to_lowercase()
 }

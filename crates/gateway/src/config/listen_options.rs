@@ -2,15 +2,15 @@
 
 use serde::Deserialize;
 
-/// The proof that a caller is a node, beside the token that each call carries.
+/// The proof by which a node accepts a caller as another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PeerAuth {
-    /// The token alone; TLS keeps it secret.
+    /// The token that each call carries.
     #[default]
     Token,
-    /// A certificate as well: the caller has to show one of `peer_tls_ca`.
+    /// The token, and a certificate that an authority of `peer_tls_ca` has signed.
     Mutual,
 }
 
@@ -19,10 +19,11 @@ pub enum PeerAuth {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ClientAddress {
-    /// Its connection.
+    /// The other end of its connection.
     #[default]
     Connection,
-    /// The header of the PROXY protocol (version 1 or 2) that a proxy puts in front.
+    /// The header of the PROXY protocol (version 1 or 2), which a proxy sends before the client's
+    /// bytes.
     ProxyProtocol,
     /// The last entry of `X-Forwarded-For`, for WebSocket clients.
     ForwardedFor,
@@ -31,8 +32,9 @@ pub enum ClientAddress {
 /// The files of a node's certificates and keys, each pair as certificate and key.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
+    /// The pair for clients and administrators.
     pub(crate) own: Option<(String, String)>,
-    /// The pair for other nodes, if it is a different one.
+    /// The pair for other nodes; `own` is used if this is `None`.
     pub(crate) peer: Option<(String, String)>,
     pub(crate) peer_ca: Option<String>,
     pub(crate) peer_auth: PeerAuth,

@@ -1,6 +1,6 @@
 //! Secrets of the configuration.
 //!
-//! It must never show one, and never compare one in a time that depends on its content.
+//! It must never show a secret, and never compare a secret in a time that depends on its content.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ impl Secret {
         Self::new(format!("{one}{two}"))
     }
 
-    /// Compares in constant time.
+    /// Whether `other` is this secret. The comparison takes a constant time.
     pub(crate) fn matches(&self, other: &str) -> bool {
         constant_time_eq(self.0.as_bytes(), other.as_bytes())
     }
@@ -44,7 +44,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Compares two secrets in a time that does not tell where they differ.
+/// Compares two secrets in a time that does not show where they differ. It compares their HMACs,
+/// whose lengths are equal.
 pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     let digest = |secret: &[u8]| {
         let mut mac = Hmac::<Sha256>::new_from_slice(b"compare").ok()?;

@@ -1,6 +1,6 @@
 //! Settings of a web service that a node asks.
 //!
-//! It must never show the path or the token of the service in an error, because either may hold a
+//! It must never show the path or the token of the service in an error, because each may contain a
 //! key.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use distlock_core::Result;
 
 use super::{Secret, config_error};
 
-/// The settings, each with the key that sets it.
+/// The settings of one service: its URL and its token, each with the key that sets it.
 pub(crate) struct ServiceSettings<'a> {
     pub(crate) url: (&'static str, Option<&'a Secret>),
     pub(crate) token: (&'static str, Option<&'a Secret>),
@@ -35,16 +35,17 @@ impl ServiceSettings<'_> {
     }
 }
 
+/// Reads the URL of a service.
 fn parse_url(key: &str, url: &str) -> Result<Uri> {
     if url.contains('@') {
-        // The address may hold a password, so it is not shown.
+        // The URL may contain a password, so the error does not show it.
         return Err(config_error(
             key,
             "has a user or password in it: give the service's secret as its bearer token",
         ));
     }
     let parsed = url.parse::<Uri>().unwrap_or_default();
-    // Only its beginning is shown, because the path may hold a key.
+    // The error shows only the beginning of the URL, because the path may contain a key.
     let problem = match (parsed.scheme_str(), parsed.authority()) {
         (Some("http" | "https"), Some(_)) => return Ok(parsed),
         (Some(scheme), Some(at)) => format!("begins with \"{scheme}://{at}\""),
@@ -56,6 +57,7 @@ fn parse_url(key: &str, url: &str) -> Result<Uri> {
     ))
 }
 
+/// The `Authorization` header with this token.
 fn bearer_header(key: &str, token: &str) -> Result<HeaderValue> {
     let header = (!token.is_empty())
         .then(|| HeaderValue::try_from(format!("Bearer {token}")).ok())

@@ -22,21 +22,21 @@ pub struct GatewayConfig {
     pub node: String,
     /// The address for WebSocket clients.
     pub listen: String,
-    /// The address for raw TCP clients; there is none unless set.
+    /// The address for raw TCP clients. Unless it is set, the node does not listen for them.
     pub tcp_listen: Option<String>,
     /// The address for other nodes.
     pub peer_listen: String,
-    /// The address that other nodes call; `peer_listen` as it was bound unless set.
+    /// The address that other nodes call. Unless it is set, they call the bound `peer_listen`.
     pub peer_advertise: Option<String>,
     /// The address of the admin HTTP.
     pub admin_listen: String,
-    /// Certificate chain (PEM file) for clients and administrators; they connect without TLS unless
-    /// it is set.
+    /// Certificate chain (PEM file) for clients and administrators. Unless it is set, they connect
+    /// without TLS.
     pub tls_cert: Option<String>,
     /// The private key of `tls_cert` (PEM file).
     pub tls_key: Option<String>,
-    /// The CA certificates (PEM file) by which nodes check each other. It turns on TLS between
-    /// nodes.
+    /// The CA certificates (PEM file) by which nodes check each other. This key turns on TLS
+    /// between nodes.
     pub peer_tls_ca: Option<String>,
     /// Certificate chain (PEM file) for other nodes; `tls_cert` unless set.
     pub peer_tls_cert: Option<String>,
@@ -50,15 +50,15 @@ pub struct GatewayConfig {
     pub insecure_listen: bool,
     /// The source of a client's address.
     pub client_address: ClientAddress,
-    /// The bearer token of the admin HTTP. It is required when `admin_listen` is not a loopback
-    /// address; on loopback the node makes one at each start unless it is set.
+    /// The bearer token of the admin HTTP. It is required if `admin_listen` is not a loopback
+    /// address. On loopback the node makes a random token at each start unless this one is set.
     pub admin_token: Option<Secret>,
     /// The bearer token of servers that send messages by `POST /v1/send`. No server may send unless
     /// it is set.
     pub send_token: Option<Secret>,
     /// The number of sessions that an account may have.
     pub policy: PolicyName,
-    /// The treatment of a login beyond that number.
+    /// The node's decision about a login beyond that number.
     pub on_exceed: OnExceed,
     /// The classes of devices that clients may name under a policy that counts by class, separated
     /// by commas. A device whose token names its class has that class, whether it is listed or not.
@@ -69,13 +69,13 @@ pub struct GatewayConfig {
     pub route: RouteMode,
     /// The key that signs login tokens: at least 32 bytes, the same on every node.
     pub token_key: Option<Secret>,
-    /// A second key that is accepted and never signs, for the time in which one key replaces the
-    /// other; none unless set.
+    /// A second key for the time in which one key replaces the other: its tokens are accepted, but
+    /// it signs none.
     pub token_key_also: Option<Secret>,
-    /// TTL of the account's lock.
+    /// TTL of an account's lock.
     #[serde(deserialize_with = "deserialise_duration")]
     pub lock_ttl: Duration,
-    /// Longest wait for the account's lock.
+    /// Longest wait for an account's lock.
     #[serde(deserialize_with = "deserialise_duration")]
     pub lock_wait: Duration,
     /// Time for ending the older sessions before a login is answered.
@@ -116,23 +116,23 @@ pub struct GatewayConfig {
     pub send_rate: usize,
     /// Messages of one account on this node at once, after a quiet time.
     pub send_burst: usize,
-    /// Messages of one account to another one per second on this node, in the long run; 0 = no
-    /// bound.
+    /// Messages of one account to one other account per second on this node, in the long run; 0 =
+    /// no bound.
     pub pair_rate: usize,
-    /// Messages of one account to another one on this node at once, after a quiet time.
+    /// Messages of one account to one other account on this node at once, after a quiet time.
     pub pair_burst: usize,
-    /// The web service that checks each login before it goes on; none unless set. It is never
-    /// shown, because it may hold a key.
+    /// The URL of the web service that checks each login. Unless it is set, there is no such check.
+    /// No text shows it, because it may contain a key.
     pub profile_url: Option<Secret>,
-    /// The bearer token for that service.
+    /// The bearer token that the node shows to that service.
     pub profile_token: Option<Secret>,
     /// Longest wait for that service's answer.
     #[serde(deserialize_with = "deserialise_duration")]
     pub profile_timeout: Duration,
-    /// The web service that checks each message of a client before it goes anywhere; none unless
-    /// set. It is never shown, because it may hold a key.
+    /// The URL of the web service that checks each message of a client. Unless it is set, there is
+    /// no such check. No text shows it, because it may contain a key.
     pub may_send_url: Option<Secret>,
-    /// The bearer token for that service.
+    /// The bearer token that the node shows to that service.
     pub may_send_token: Option<Secret>,
     /// Longest wait for that service's answer.
     #[serde(deserialize_with = "deserialise_duration")]
@@ -198,7 +198,7 @@ impl Default for GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// The key that signs, with the second one that is accepted.
+    /// The key that signs, together with the second key if there is one.
     ///
     /// # Errors
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when there is no signing key,
@@ -214,8 +214,8 @@ impl GatewayConfig {
         let Some(also) = &self.token_key_also else {
             return Ok(key);
         };
-        // Two equal keys are a mistake: the operator believes that two keys are accepted, but the
-        // other one is missing.
+        // Two equal keys are a mistake: the operator believes that the node accepts two keys, but
+        // one of them is missing.
         if also.matches(secret.expose()) {
             return Err(config_error(
                 "token_key_also",
@@ -225,7 +225,8 @@ impl GatewayConfig {
         key.also(also.expose().as_bytes())
     }
 
-    /// The classes that clients may name; `None` = any, because the policy does not count by class.
+    /// The classes that clients may name; `None` if they may name any, because the policy does not
+    /// count by class.
     ///
     /// # Errors
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a text that is no class.
@@ -266,6 +267,7 @@ impl GatewayConfig {
         }
     }
 
+    /// The durations of the kick-out flow.
     pub(crate) fn timers(&self) -> Timers {
         let mut timers = Timers::default();
         timers.lock_ttl = self.lock_ttl;
@@ -277,6 +279,7 @@ impl GatewayConfig {
         timers
     }
 
+    /// The limits of the login queue.
     pub(crate) fn admission(&self) -> Admission {
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Admission::unbounded()
@@ -285,6 +288,7 @@ impl GatewayConfig {
     }
 }
 
+/// Reads a duration from text such as `250ms`.
 fn deserialise_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_duration(&text).map_err(|error| D::Error::custom(error.message()))

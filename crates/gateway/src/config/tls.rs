@@ -1,6 +1,6 @@
 //! Checks of the keys about TLS.
 //!
-//! It must never allow a listener beyond loopback without TLS, unless the configuration says so.
+//! It must never allow a listener beyond loopback without TLS, unless `insecure_listen` allows it.
 
 use std::net::SocketAddr;
 
@@ -12,8 +12,8 @@ impl GatewayConfig {
     /// The files of the certificates and keys.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for half a pair, and for keys
-    /// that have no meaning without another one.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a certificate without its key
+    /// or the reverse, and for keys of TLS between nodes without `peer_tls_ca`.
     pub(crate) fn tls_files(&self) -> Result<TlsFiles> {
         let pair = |cert_key, cert: &Option<String>, key_key, key: &Option<String>| {
             let lacks = |set, other| {
@@ -55,7 +55,7 @@ impl GatewayConfig {
         })
     }
 
-    /// Refuses an address beyond loopback without TLS: on a network others could read and change
+    /// Refuses an address beyond loopback without TLS: others on the network could read and change
     /// the bytes.
     pub(crate) fn check_listen_address(&self, key: &str, address: SocketAddr) -> Result<()> {
         let (secured, by) = if key == "peer_listen" {
