@@ -54,7 +54,7 @@ struct PresentSession {
 
 impl Judge {
     /// Makes a judge without observations. Of the rules it applies only [`Rules::limit`] and
-    /// [`Rules::settle`].
+    /// [`Rules::settle_time`].
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self {
