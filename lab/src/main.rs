@@ -27,23 +27,23 @@ enum LabCommand {
 fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
-        // The reader of the output has gone, as `head` does.
+        // The reader of the output has closed the pipe, for example `head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "distlock-lab: {error:#}");
-            // The run could not start a server or a worker.
+            // The run itself failed, for example because a server did not start.
             ExitCode::from(69)
         }
     }
 }
 
-/// Tells whether an error means that nobody reads the output any more.
+/// Tells whether an error means that nobody reads the output any longer.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let cause = error.downcast_ref::<io::Error>();
     cause.is_some_and(|it| it.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Runs a worker or a node, if the environment has its settings, or else the command.
+/// Runs a worker or a node if the environment has the settings of one. Otherwise runs the command.
 fn run() -> Result<ExitCode> {
     // A run starts this very program for its workers and nodes.
     if let Some(settings) = chaos::WorkerSettings::from_environment()? {

@@ -88,7 +88,7 @@ mod keeps_its_promises {
 }
 
 #[test]
-fn one_use_of_the_store_can_be_chosen() {
+fn chosen_workloads_run_and_unknown_workloads_are_refused() {
     let said = assert_exit(
         &chaos(&[
             "--spawn",
@@ -158,7 +158,7 @@ fn planted_bugs_are_caught() {
 }
 
 #[test]
-fn unknown_stores_and_faults_are_explained() {
+fn unknown_stores_and_faults_are_refused_with_the_known_names() {
     let output = chaos(&["--spawn", "papyrus"]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(

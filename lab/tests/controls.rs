@@ -44,7 +44,7 @@ fn set_nx_and_del_violate_exclusion_where_distlock_does_not() {
 }
 
 #[test]
-fn unknown_controls_and_faults_are_explained() {
+fn unknown_controls_and_unsuitable_faults_are_refused() {
     // The first name is a planted bug, and the second name does not exist.
     for wrong in ["fails-open", "papyrus"] {
         let output = controls(&["--only", wrong]);

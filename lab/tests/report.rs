@@ -29,7 +29,7 @@ fn read(file: &Path) -> Value {
 }
 
 #[test]
-fn the_page_is_made_from_the_data_beside_it() {
+fn the_published_pages_equal_the_pages_made_from_their_data() {
     let folder = tempfile::tempdir().unwrap();
     for file in data() {
         let copy = folder.path().join(&file);
@@ -50,7 +50,7 @@ fn the_page_is_made_from_the_data_beside_it() {
 }
 
 #[test]
-fn the_published_runs_show_what_is_claimed() {
+fn the_published_data_shows_what_the_readme_claims() {
     let of_folder = |folder: &str| {
         let files = data().into_iter().filter(|it| it.starts_with(folder));
         files.map(|it| read(&it)).collect::<Vec<_>>()

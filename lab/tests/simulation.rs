@@ -41,7 +41,7 @@ fn planted_bugs_are_caught() {
 
 /// Another process has other hash keys for its tables, and must still make the same history.
 #[test]
-fn another_process_repeats_each_step() {
+fn another_process_makes_the_same_history() {
     let history = || {
         let said = assert_good(&simulate(&["--seeds", "20", "--seed", FIXED]));
         let line = said.lines().find(|it| it.starts_with("trace "));

@@ -1,8 +1,8 @@
 //! The history of a run: the only input of the verdict.
 //!
 //! All processes of a run are on one machine, so every time in a history comes from one clock: the
-//! boot-time clock, in microseconds. The serialized names are kept, because published histories and
-//! tools use them.
+//! boot-time clock, in microseconds. The serialized names must not change, because published
+//! histories and tools use these names.
 
 use distlock::{Clock as _, Moment, SystemClock};
 use serde::{Deserialize, Serialize};
@@ -53,8 +53,8 @@ pub(crate) enum Event {
         at: Micros,
         answer: CallResult,
     },
-    /// The caller got a guard that it had asked for at `asked`. `resumed` is the ticket that the
-    /// guard came from.
+    /// The caller got a guard. `asked` is the time of the request. `resumed` is the ticket from
+    /// which the guard was resumed.
     Granted {
         hold: HoldNumber,
         name: String,
@@ -63,21 +63,22 @@ pub(crate) enum Event {
         at: Micros,
         resumed: Option<u64>,
     },
-    /// `is_valid()` was called after `from`, and had returned `true` by `to`.
+    /// `is_valid()` was called after `from`, and returned `true` before `to`.
     Valid {
         hold: HoldNumber,
         from: Micros,
         to: Micros,
         deadline: Micros,
     },
-    /// The process gives a hold up, or sees that the hold is not valid any more.
+    /// The process gives a hold up, or sees that the hold is no longer valid.
     Ended {
         hold: HoldNumber,
         at: Micros,
         deadline: Micros,
         how: HoldEnd,
     },
-    /// `ended()` returned with a loss. The task that waited for it never called `is_valid()`.
+    /// The `ended()` future of a guard returned with a loss. The task that awaited `ended()` never
+    /// called `is_valid()`.
     #[serde(rename = "told")]
     LossNotified {
         hold: HoldNumber,
@@ -245,7 +246,7 @@ pub(crate) enum RecipeStep {
         term: u64,
         at: Micros,
     },
-    /// The work of a leader is over.
+    /// The work of a leader has ended.
     LedUntil {
         election: String,
         term: u64,

@@ -159,7 +159,8 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
         .await?;
     let shows_before_roll_call = |bug: StoreBug| !bug.may_break().contains(&Promise::Recovery);
     if finds_planted_bug(plan, &referee) || plan.bug.is_some_and(shows_before_roll_call) {
-        // Such a bug shows before the roll call, and may make the roll call take long.
+        // A bug that breaks no promise about recovery shows before the roll call. With such a bug
+        // the roll call may take long.
         return Ok(judge_run(plan, &referee, server));
     }
     if let Some(admin) = &admin {
@@ -226,8 +227,8 @@ async fn inject_faults(
             .step(worker_group, running_store, locker.as_ref())
             .await?;
         worker_group.replace_crashed(running_store).await?;
-        // An active fault is not in the history yet, so the verdict would take a violation that
-        // the fault excuses for the planted bug.
+        // An active fault is not in the history yet. The verdict would attribute a violation of
+        // such a fault to the planted bug.
         let looks = plan.bug.is_some() && !nemesis.has_open_excuse();
         if looks && SystemClock.now() >= next_verdict {
             if finds_planted_bug(plan, &worker_group.referee) {

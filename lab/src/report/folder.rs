@@ -15,7 +15,7 @@ pub(super) struct ReportData {
     pub(super) runs: Vec<RunSet>,
     pub(super) gateways: Vec<GatewayFigures>,
     pub(super) simulated: Option<SimulationFigures>,
-    /// Planted bugs by the name of the file, which names their place.
+    /// Planted bugs by the name of their file: `gateways`, `simulation` or `stores`.
     pub(super) planted: BTreeMap<String, PlantedBugs>,
     pub(super) controls: Option<ControlReport>,
     pub(super) found: Vec<FoundBug>,

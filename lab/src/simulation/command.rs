@@ -180,7 +180,7 @@ fn run_all(range: Range<u64>, trace: bool, sum: &Totals) -> Result<Option<Failed
     Ok(results.into_iter().flatten().min_by_key(|(seed, _)| *seed))
 }
 
-/// Prints the broken promise of a seed, its trace, and the command that repeats it.
+/// Prints the broken promise of a seed, its trace, and the command that repeats the run.
 fn print_failure(seed: u64, outcome: &SeedResult) -> Result<()> {
     let Some(broken) = &outcome.broken else {
         return Ok(());

@@ -61,7 +61,7 @@ fn living_tasks(world: &World) -> usize {
     alive * world.setting.tasks
 }
 
-/// Waits until a condition holds. `false` means that it did not hold within `at_most`.
+/// Waits until a condition holds. `false` means that the condition did not hold within `at_most`.
 async fn wait_until(world: &World, at_most: Duration, holds: impl Fn(&World) -> bool) -> bool {
     let end = world.now() + at_most;
     loop {
@@ -75,7 +75,7 @@ async fn wait_until(world: &World, at_most: Duration, holds: impl Fn(&World) -> 
     }
 }
 
-/// Records that some tasks do not end, with the calls that they are in.
+/// Records that some tasks do not end, with the present calls of these tasks.
 fn record_stuck_tasks(world: &World, when: &str) {
     let mut judge = world.judge();
     let busy = judge.busy_calls().join(", ");
@@ -133,7 +133,7 @@ fn random_process(world: &World) -> Option<usize> {
     world.draw(|random| random.choice(running))
 }
 
-/// Ends a fault later, unless the phase of faults is over by then.
+/// Ends a fault later, unless the phase of faults has ended by then.
 fn end_later(world: &Arc<World>, most: u64, then: impl FnOnce(&Arc<World>) + Send + 'static) {
     let after = Duration::from_millis(world.draw(|random| random.u64(10..=most)));
     let world = Arc::clone(world);
@@ -161,8 +161,9 @@ fn pause_process(world: &Arc<World>) {
     });
 }
 
-/// Kills a process, and starts another one in its place. A run kills at most two processes: their
-/// entries stay in the store queue until they expire, and the roll call waits for that.
+/// Kills a process, and starts another process in its place. A run kills at most two processes. The
+/// queue entries of killed processes stay in the store queue until they expire, and the roll call
+/// waits for that.
 fn kill_process(world: &Arc<World>) {
     let dead = world
         .judge()

@@ -1,5 +1,5 @@
-//! The checks after every step. They must never call `is_valid()` of a guard: that call would find
-//! a loss by itself, and notify the tasks that wait for it.
+//! The checks after every step. The checks must never call `is_valid()` of a guard. That call would
+//! find a loss by itself, and notify the tasks that wait for the loss.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -150,13 +150,14 @@ impl Judge {
         grant.map(|(number, _)| number)
     }
 
-    /// Records that a call ended without the lock, or that its caller went away.
-    pub(super) fn record_over(&mut self, now: Duration, call: u64) {
+    /// Records that a call ended without the lock, that its guard was released, or that its task
+    /// gave up.
+    pub(super) fn record_call_ended(&mut self, now: Duration, call: u64) {
         self.check_call_bound(now, call);
         self.asking.remove(&call);
         self.guards.remove(&call);
         if let Some(call) = self.calls.get_mut(&call) {
-            call.state = CallState::Over(now);
+            call.state = CallState::Ended(now);
         }
     }
 
@@ -331,7 +332,7 @@ impl Judge {
                 continue;
             };
             if let Some(call) = self.calls.get(&row.call)
-                && let CallState::Over(over) = call.state
+                && let CallState::Ended(over) = call.state
                 && now > over.max(calm) + PROMPT_TIME
             {
                 let detail = format!("lock {lock} is still held for call {}", row.call);
@@ -360,7 +361,7 @@ impl Judge {
     /// Describes the calls that still ask or hold, in processes that are alive.
     pub(super) fn busy_calls(&self) -> Vec<String> {
         let calls = self.calls.iter().filter(|(_, call)| {
-            !matches!(call.state, CallState::Over(_)) && self.processes[call.process].alive
+            !matches!(call.state, CallState::Ended(_)) && self.processes[call.process].alive
         });
         calls
             .map(|(number, call)| {

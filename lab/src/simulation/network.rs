@@ -166,7 +166,8 @@ impl SimulatedConnection {
         }
     }
 
-    /// Returns a grant as its process receives it: with the feed of losses that the store pushes.
+    /// Returns a grant for the process that receives it, with the feed of losses that the store
+    /// pushes.
     fn received_grant(&self, name: &LockName, mut grant: Grant) -> Grant {
         if self.world.setting.pushes_losses {
             let (sender, feed) = LossFeed::new();
@@ -177,7 +178,7 @@ impl SimulatedConnection {
         grant
     }
 
-    /// Returns the answer to an attempt as its process receives it.
+    /// Returns the answer to an attempt for the process that receives the answer.
     fn received_attempt(&self, name: &LockName, attempt: Attempt<Grant>) -> Attempt<Grant> {
         attempt.map(|grant| self.received_grant(name, grant))
     }

@@ -31,7 +31,7 @@ pub(super) struct ObservedLock {
     pub(super) last_token: u64,
     /// The highest token that a caller got.
     pub(super) last_held: u64,
-    /// By token: the number of the grant for this lock, and the call that got it.
+    /// By token: the number of the grant for this lock, and the call that received the grant.
     pub(super) grants: BTreeMap<u64, (u64, u64)>,
     /// Tokens of grants that were force-released.
     pub(super) forced: BTreeSet<u64>,
@@ -57,12 +57,12 @@ pub(super) struct ObservedCall {
     pub(super) state: CallState,
 }
 
-/// The state of a call. `Over` has the time of its end.
+/// The state of a call. `Ended` has the time at which the call failed or its guard was released.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallState {
     Asking,
     Held,
-    Over(Duration),
+    Ended(Duration),
 }
 
 /// A guard that a task has. `leaving` means that its release has begun, and `forced` that its lock
@@ -77,7 +77,7 @@ pub(super) struct HeldGuard {
     pub(super) leaving: bool,
     pub(super) forced: bool,
     pub(super) notified: bool,
-    /// Time since which the guard is not valid any more.
+    /// Time from which the guard is no longer valid.
     pub(super) invalid: Option<Duration>,
 }
 
@@ -124,7 +124,7 @@ impl SimulatedProcess {
 }
 
 impl ObservedLock {
-    /// Returns the time since which nobody holds the lock. `None` means that it is held.
+    /// Returns the time since which nobody holds the lock. `None` means that the lock is held.
     pub(super) fn free_since(&self, now: Duration) -> Option<Duration> {
         match self.row {
             None => Some(self.freed),

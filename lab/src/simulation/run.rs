@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_repeated_step_by_step() {
+    fn two_runs_of_one_seed_take_the_same_steps() {
         for seed in 0..20 {
             let (one, other) = (
                 run_seed(seed, Variant::Honest, true).unwrap(),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn two_seeds_give_two_histories() {
+    fn two_seeds_give_different_histories() {
         let hash = |seed| run_seed(seed, Variant::Honest, false).unwrap().hash;
         assert_ne!(hash(1), hash(2));
     }

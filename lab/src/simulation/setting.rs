@@ -44,7 +44,7 @@ pub(super) struct Setting {
     pub(super) pushes_losses: bool,
 }
 
-/// Number of affected requests of a thousand.
+/// The number of affected requests among a thousand, for each kind of fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chances {
     pub(super) request_lost: u32,
@@ -91,8 +91,8 @@ impl Setting {
         }
     }
 
-    /// Returns the capabilities of the store in this run: its own, without those that the setting
-    /// removes.
+    /// Returns the capabilities of the store in this run: the store's own capabilities, without
+    /// those that the setting removes.
     pub(super) fn capabilities(&self, own: &Capabilities) -> Capabilities {
         let mut promised = own.clone();
         promised.hand_over = self.hand_over;

@@ -1,5 +1,5 @@
-//! Simulated time: one timeline for all processes, and a clock for each process that shows this
-//! time in its own way. Time moves only when the run moves it.
+//! Simulated time: one timeline for all processes, and a clock for each process. Each clock has its
+//! own start and its own error. Time moves only when the run moves it.
 
 use std::{
     collections::BTreeMap,
@@ -73,7 +73,7 @@ impl Timeline {
     }
 }
 
-/// A sleep; dropping it cancels its timer.
+/// A sleep. Dropping the value cancels its timer.
 struct SimulatedSleep {
     time: Timeline,
     key: (Duration, u64),
@@ -99,7 +99,7 @@ impl Drop for SimulatedSleep {
     }
 }
 
-/// The clock of one machine. It starts at its own moment, and runs a little too fast or too slow.
+/// The clock of one machine. Each clock has its own start, and runs a little too fast or too slow.
 #[derive(Clone)]
 pub(super) struct MachineClock {
     time: Timeline,

@@ -1,4 +1,4 @@
-//! The tasks that take locks, and give up at every possible point.
+//! The tasks that take locks, and that give a lock or a request up at every possible point.
 
 use std::{
     future::{Future, poll_fn},
@@ -210,7 +210,7 @@ impl SimulatedWorker {
             .add_trace_line(owner, what, Some(turn.lock), Some(call), grant);
     }
 
-    /// Takes and uses one lock as the turn says, and reports each step to the judge.
+    /// Takes one lock and uses it as the turn requires, and reports each step to the judge.
     async fn take_lock(&self, turn: Turn) {
         let world = &self.world;
         let (wait, queues) = match turn.ask {
@@ -225,7 +225,7 @@ impl SimulatedWorker {
         self.add_trace_line("asks", turn, call, None);
         let guard = self.acquire(turn, call).await;
         let Some(guard) = guard else {
-            world.judge().record_over(world.now(), call);
+            world.judge().record_call_ended(world.now(), call);
             self.add_trace_line("goes without", turn, call, None);
             return;
         };
@@ -251,7 +251,7 @@ impl SimulatedWorker {
             }
             TurnEnd::Drop => drop(guard),
         }
-        world.judge().record_over(world.now(), call);
+        world.judge().record_call_ended(world.now(), call);
         self.add_trace_line("is over", turn, call, grant);
     }
 
@@ -298,7 +298,7 @@ impl SimulatedWorker {
         }
     }
 
-    /// Tells the judge when the lock is lost.
+    /// Starts a task that reports the loss of the lock to the judge.
     fn spawn_loss_watch(&self, turn: Turn, call: u64, guard: &Guard) {
         let (world, process, watch) = (Arc::clone(&self.world), self.process, guard.watch());
         let owner = Owner::Process(process);

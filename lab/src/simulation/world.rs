@@ -178,7 +178,7 @@ impl World {
         change(&mut locked(&self.outages));
     }
 
-    /// Adds a line to the trace. `what` says what the owner did.
+    /// Adds a line to the trace. `what` names the step of the owner.
     pub(super) fn add_trace_line(
         &self,
         owner: Owner,
@@ -246,7 +246,8 @@ impl World {
         }
     }
 
-    /// Force-releases a lock. The store notifies the holder later, if the setting has that.
+    /// Force-releases a lock. If the setting has `pushes_losses`, the store notifies the holder
+    /// later.
     pub(super) fn force_release_lock(&self, lock: usize) {
         let name = &self.names[lock];
         let Some(row) = self.read_holder(name) else {
@@ -255,8 +256,8 @@ impl World {
         let Ok(token) = FencingToken::new(row.token) else {
             return;
         };
-        // The judge must know before the release happens, because the holder's trust in the lease
-        // is excused from then on.
+        // The judge must know of the release before it happens, because from the release on the
+        // holder may still trust its lease.
         self.judge().record_forced(lock, row.token);
         let forced = poll_once(self.store.force_release(name, token));
         if !matches!(forced, Ok(Forced::Released)) {
@@ -274,7 +275,8 @@ impl World {
             });
     }
 
-    /// Drops the lockers and the senders of losses, which refer to this value in a circle.
+    /// Drops the lockers and the senders of losses. Both refer to this value, so the value would
+    /// never be freed otherwise.
     pub(super) fn drop_references(&self) {
         let lockers = std::mem::take(&mut *self.lockers());
         drop(lockers);

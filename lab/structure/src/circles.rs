@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Files that reach each other through imports.
+/// The files of one circle, by index. Each file reaches each other file through imports.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Circle {
     pub(crate) files: Vec<usize>,
 }
 
-/// All circles of at least two files, the largest first.
+/// Returns all circles of at least two files, the largest first.
 ///
-/// This is Tarjan's algorithm (Depth-first search and linear graph algorithms, 1972).
+/// The algorithm is Tarjan's ("Depth-First Search and Linear Graph Algorithms", 1972).
 pub(crate) fn circles(edges: &BTreeMap<usize, BTreeSet<usize>>) -> Vec<Circle> {
     let mut search = Search::new(edges);
     for &file in edges.keys() {
@@ -91,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_no_circle() {
+    fn an_acyclic_graph_has_no_circle() {
         assert_eq!(found(&[(0, 1), (0, 2), (1, 2)]), Vec::<Vec<usize>>::new());
     }
 
     #[test]
-    fn two_circles_are_told_apart() {
+    fn two_circles_joined_by_one_import_are_reported_separately() {
         assert_eq!(
             found(&[(0, 1), (1, 0), (1, 2), (2, 3), (3, 4), (4, 2)]),
             [vec![2, 3, 4], vec![0, 1]]
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_names_itself_is_no_circle() {
+    fn a_file_that_imports_from_itself_is_no_circle() {
         assert_eq!(found(&[(0, 0)]), Vec::<Vec<usize>>::new());
     }
 }

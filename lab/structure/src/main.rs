@@ -1,7 +1,8 @@
 //! Checks how the source tree is built, and measures it.
 //!
-//! It owns three questions: do imports between files form circles, is a line too wide, and does a
-//! comment open with a clause instead of a subject. It reads sources only and never changes them.
+//! This program answers three questions: whether imports between files form circles, whether a line
+//! is too wide, and whether a comment opens with a clause instead of a subject. The program reads
+//! sources only, and must never change them.
 
 mod circles;
 mod package;
@@ -21,7 +22,7 @@ use clap::{Parser, Subcommand};
 
 use self::package::Package;
 
-/// Circles of more files than this are refused.
+/// The number of files in the largest circle that `check` accepts.
 const LARGEST_CIRCLE: usize = 2;
 
 #[derive(Debug, Parser)]
@@ -61,16 +62,17 @@ enum Command {
 fn main() -> Result<ExitCode> {
     let (lines, may_pass) = match Arguments::parse().command {
         Command::Check { top } => {
-            let mut found = circles_in(&sources::packages(&top)?, LARGEST_CIRCLE)?;
-            found.extend(words_in(&[top])?);
+            let mut found = describe_circles(&sources::packages(&top)?, LARGEST_CIRCLE)?;
+            found.extend(describe_complaints(&[top])?);
             let may_pass = found.is_empty();
             (found, may_pass)
         }
-        Command::Circles { packages } if packages.is_empty() => {
-            (circles_in(&sources::packages(Path::new("."))?, 1)?, true)
-        }
-        Command::Circles { packages } => (circles_in(&packages, 1)?, true),
-        Command::Words { below } => (words_in(&below)?, true),
+        Command::Circles { packages } if packages.is_empty() => (
+            describe_circles(&sources::packages(Path::new("."))?, 1)?,
+            true,
+        ),
+        Command::Circles { packages } => (describe_circles(&packages, 1)?, true),
+        Command::Words { below } => (describe_complaints(&below)?, true),
         Command::Table { top } => (
             vec![table::table(&top, &sources::packages(&top)?)?.to_string()],
             true,
@@ -87,8 +89,8 @@ fn main() -> Result<ExitCode> {
     })
 }
 
-/// Each circle of more than `allowed` files.
-fn circles_in(packages: &[PathBuf], allowed: usize) -> Result<Vec<String>> {
+/// Describes each circle of more than `allowed` files.
+fn describe_circles(packages: &[PathBuf], allowed: usize) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for folder in packages {
         for package in Package::read_all(folder)? {
@@ -103,8 +105,8 @@ fn circles_in(packages: &[PathBuf], allowed: usize) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Each line that breaks a rule of width or opening.
-fn words_in(places: &[PathBuf]) -> Result<Vec<String>> {
+/// Describes each line that breaks the rule of width or the rule of openings.
+fn describe_complaints(places: &[PathBuf]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for place in places {
         for path in sources::texts(place)? {

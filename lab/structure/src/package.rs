@@ -1,8 +1,8 @@
-//! The modules of one target of a package, and which file imports from which.
+//! The modules of one library or program of a package, and the imports between its files.
 //!
-//! An edge goes from a file to the file that defines the item it names, through re-exports. Neither
-//! `mod` nor `pub use` is an edge, so that a file that only declares and re-exports is in no
-//! circle. Tests are left out: a test may name all that it tests.
+//! An edge goes from a file to the file that defines the imported item; re-exports are followed to
+//! that file. `mod` and `pub use` make no edge, so a file that only declares and re-exports is in
+//! no circle. Tests are left out, because a test may name everything that it tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,19 +23,20 @@ use crate::{
     paths::{self, Import, Segments},
 };
 
-/// Longer chains of re-exports are circles of their own.
+/// Longest chain of imports and re-exports that is followed to an item. A longer chain is a circle
+/// of re-exports, or an import of another crate.
 const DEEPEST_CHAIN: usize = 32;
 
-/// The crate root is the first module.
+/// The index of the crate root among the modules.
 const ROOT: usize = 0;
 
-/// A library or a program of a package.
+/// The modules of a library or a program of a package.
 #[derive(Debug, Default)]
 pub(crate) struct Package {
     files: Vec<PathBuf>,
     modules: Vec<Module>,
     edges: BTreeMap<usize, BTreeSet<usize>>,
-    /// The names that make an edge.
+    /// By edge: the names that the first file imports from the second file.
     reasons: BTreeMap<(usize, usize), BTreeSet<String>>,
     code_lines: usize,
     longest: Longest,
@@ -59,7 +60,7 @@ pub(crate) struct Longest {
     pub(crate) name: String,
 }
 
-/// The module or item that a path names.
+/// The target of a path: a module, or an item in the file with this index.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Module(usize),
@@ -67,8 +68,8 @@ enum Target {
 }
 
 impl Package {
-    /// Reads `src/lib.rs` and `src/main.rs` of the package in `folder`, each if it exists. Programs
-    /// in other places are not read.
+    /// Reads `src/lib.rs` and `src/main.rs` of the package in `folder`, if these files exist.
+    /// Programs in other files are not read.
     pub(crate) fn read_all(folder: &Path) -> Result<Vec<Self>> {
         ["src/lib.rs", "src/main.rs"]
             .map(|root| folder.join(root))
@@ -106,7 +107,7 @@ impl Package {
         &self.longest
     }
 
-    /// The files of a circle and the imports that close it.
+    /// Describes the files of a circle, and the imports that close the circle.
     pub(crate) fn describe(&self, circle: &Circle) -> String {
         let inside: BTreeSet<usize> = circle.files.iter().copied().collect();
         let mut text = format!("a circle of {} files", inside.len());
@@ -124,7 +125,7 @@ impl Package {
         text
     }
 
-    /// Reads a file as `module`. Its child modules are in `folder`.
+    /// Reads a file as the content of `module`. The files of its child modules are in `folder`.
     fn read_file(&mut self, path: &Path, folder: &Path, module: usize) -> Result<()> {
         let text =
             fs::read_to_string(path).with_context(|| format!("{} is missing", path.display()))?;
@@ -146,6 +147,7 @@ impl Package {
         Ok(())
     }
 
+    /// Reads the items of `module`. Adds the numbers of the lines of tests to `tested`.
     fn read_items(
         &mut self,
         items: &[Item],
@@ -167,6 +169,7 @@ impl Package {
         Ok(())
     }
 
+    /// Reads a child module: its items in the same file, or its own file below `folder`.
     fn read_module(
         &mut self,
         item: &ItemMod,
@@ -220,7 +223,8 @@ impl Package {
         paths::mentions(tokens(item), &mut module.mentions);
     }
 
-    /// Makes the edges once all modules are known.
+    /// Makes the edges. All modules must be known, because a path may name a module of a later
+    /// file.
     fn connect(&mut self) {
         let mut reasons: BTreeMap<(usize, usize), BTreeSet<String>> = BTreeMap::new();
         for (index, module) in self.modules.iter().enumerate() {
@@ -243,6 +247,8 @@ impl Package {
         self.reasons = reasons;
     }
 
+    /// Follows a path that the module `from` names. `None` means that the target is in another
+    /// crate.
     fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<Target> {
         if depth > DEEPEST_CHAIN {
             return None;
@@ -266,6 +272,7 @@ impl Package {
         Some(target)
     }
 
+    /// Finds a name in a module: an item, a child module or an import.
     fn look_up(&self, module: usize, name: &str, depth: usize) -> Option<Target> {
         let scope = &self.modules[module];
         if scope.items.contains(name) {
@@ -277,8 +284,8 @@ impl Package {
         let imports = || scope.private_imports.iter().chain(&scope.public_imports);
         let named = imports().find(|import| import.name.as_deref() == Some(name));
         if let Some(import) = named {
-            // An import of another crate itself, such as `use serde;`, leads back to this import.
-            // The limit on the depth ends that.
+            // `use serde;` names no module of this package, so the search reaches this import
+            // again. The limit on the depth ends the search.
             return self.resolve(module, &import.path, depth + 1);
         }
         let mut globs = imports().filter(|import| import.name.is_none());
@@ -289,7 +296,7 @@ impl Package {
     }
 }
 
-/// Collects what is inside functions: their lengths and their own imports.
+/// Collects the longest function of an item, and the imports inside its functions.
 #[derive(Default)]
 struct Functions {
     longest: Longest,
@@ -374,7 +381,8 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// `cfg(test)` and `cfg(all(test, ..))`; `cfg(any(test, ..))` is code that ships.
+/// Tells whether an attribute is `cfg(test)` or `cfg(all(test, ..))`. Code under a `cfg` with `any`
+/// or `not` counts as code of the product.
 fn is_for_tests(attribute: &Attribute) -> bool {
     let Meta::List(list) = &attribute.meta else {
         return false;
@@ -412,7 +420,7 @@ mod tests {
             .remove(0)
     }
 
-    /// Names of files without their folders.
+    /// Returns the names of the files in a circle, without their folders.
     fn names(package: &Package, circle: &Circle) -> Vec<String> {
         let name = |&file: &usize| package.files[file].file_name().map(ToOwned::to_owned);
         let names = circle.files.iter().filter_map(name);
@@ -459,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_function_is_told_with_its_lines() {
+    fn the_longest_function_is_reported_with_its_line_count() {
         let package = planted();
         assert_eq!(
             (package.longest().name.as_str(), package.longest().lines),

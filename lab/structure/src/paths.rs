@@ -1,20 +1,20 @@
-//! Paths that Rust code names, as they stand in the text.
+//! The paths that Rust code names, with the segments that the code contains.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::UseTree;
 
-/// The segments of a path, `["crate", "engine", "Queue"]`.
+/// The segments of a path, for example `["crate", "engine", "Queue"]`.
 pub(crate) type Segments = Vec<String>;
 
-/// One leaf of a `use` declaration.
+/// One imported name of a `use` declaration.
 #[derive(Debug)]
 pub(crate) struct Import {
-    /// The name in scope; none for a glob.
+    /// The name in scope. `None` means a glob.
     pub(crate) name: Option<String>,
     pub(crate) path: Segments,
 }
 
-/// The leaves of a `use` declaration.
+/// Returns the imports of a `use` declaration.
 pub(crate) fn imports(tree: &UseTree) -> Vec<Import> {
     let mut found = Vec::new();
     collect_imports(tree, &mut Vec::new(), &mut found);
@@ -45,7 +45,7 @@ fn collect_imports(tree: &UseTree, before: &mut Segments, found: &mut Vec<Import
     }
 }
 
-/// `use a::b::{self}` imports `b`.
+/// Returns the import of one name. For example, `use a::b::{self}` imports `b`.
 fn leaf(before: &[String], last: &str, renamed: Option<String>) -> Import {
     let mut path = before.to_vec();
     if last != "self" || path.is_empty() {
@@ -57,10 +57,10 @@ fn leaf(before: &[String], last: &str, renamed: Option<String>) -> Import {
     }
 }
 
-/// Each path and each lone name in a piece of code, those inside macro calls too.
+/// Collects each path and each single name in a piece of code, also inside macro calls.
 ///
-/// Names after a dot are fields and methods. They are left out: the file that calls a method need
-/// not know the file that defines it.
+/// Names after a dot are fields and methods, which are left out. A file can call a method without
+/// an import from the file that defines the method.
 pub(crate) fn mentions(tokens: TokenStream, found: &mut Vec<Segments>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut at = 0;
@@ -85,7 +85,7 @@ pub(crate) fn mentions(tokens: TokenStream, found: &mut Vec<Segments>) {
     }
 }
 
-/// Whether the name at `at` follows a lone dot, or the quote of a lifetime.
+/// Tells whether the name at `at` follows a single dot or the quote of a lifetime.
 fn is_member(tokens: &[TokenTree], at: usize) -> bool {
     let is = |back: usize, mark: char| {
         at.checked_sub(back).is_some_and(

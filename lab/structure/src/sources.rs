@@ -1,4 +1,4 @@
-//! Which packages and files are checked: those that git tracks.
+//! Finds the packages and files to check: all files that git does not ignore.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,7 +7,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Made by programs, or compared byte for byte with an output. Their lines are not ours to wrap.
+/// Parts of the paths of files that a program makes, or that are compared byte for byte with an
+/// output. Nobody may wrap the lines of these files.
 const GENERATED: [&str; 5] = [
     "/generated/",
     "/snapshots/",
@@ -20,10 +21,10 @@ const TEXTS: [&str; 11] = [
     "rs", "sql", "lua", "md", "sh", "toml", "proto", "yml", "yaml", "html", "css",
 ];
 
-/// The folders of all packages below `top`.
+/// Returns the folders of all packages below `top`.
 pub(crate) fn packages(top: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for path in tracked(top)? {
+    for path in unignored_files(top)? {
         if path.ends_with("Cargo.toml") && !is_generated(&path) {
             let folder = path.parent().context("a manifest is in a folder")?;
             if folder.join("src").is_dir() {
@@ -34,15 +35,15 @@ pub(crate) fn packages(top: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// All texts below `place` that a person writes.
+/// Returns all texts below `place` that a person writes. `place` is a folder or a file.
 pub(crate) fn texts(place: &Path) -> Result<Vec<PathBuf>> {
-    Ok(tracked(place)?
+    Ok(unignored_files(place)?
         .into_iter()
         .filter(|path| is_text(path) && !is_generated(path))
         .collect())
 }
 
-fn tracked(place: &Path) -> Result<Vec<PathBuf>> {
+fn unignored_files(place: &Path) -> Result<Vec<PathBuf>> {
     let (folder, file) = if place.is_file() {
         (place.parent().unwrap_or(Path::new(".")), place.file_name())
     } else {
@@ -87,7 +88,8 @@ fn is_generated(path: &Path) -> bool {
     GENERATED.iter().any(|part| path.contains(part))
 }
 
-/// A script has no extension; its first line names the interpreter.
+/// Tells whether a file is a text. A file without an extension is a text if its first line names an
+/// interpreter.
 fn is_text(path: &Path) -> bool {
     match path.extension() {
         Some(extension) => TEXTS.iter().any(|known| extension == *known),

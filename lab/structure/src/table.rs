@@ -1,4 +1,4 @@
-//! The figures of each package, side by side.
+//! The table of measurements, with a row for each package.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::{circles, package::Package, sources, words};
 
-/// One row for each package that has code.
+/// Returns the table for these packages. Folders are shown relative to `top`.
 pub(crate) fn table(top: &Path, packages: &[PathBuf]) -> Result<Table> {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -50,7 +50,7 @@ pub(crate) fn table(top: &Path, packages: &[PathBuf]) -> Result<Table> {
             lines.to_string(),
             largest.to_string(),
             format!("{longest} ({name})"),
-            wide(folder, packages)?.to_string(),
+            count_wide_lines_of(folder, packages)?.to_string(),
         ]);
     }
     for column in 1..=5 {
@@ -63,8 +63,9 @@ pub(crate) fn table(top: &Path, packages: &[PathBuf]) -> Result<Table> {
     Ok(table)
 }
 
-/// Wide lines of a package, its tests included; those of a package inside it are its own.
-fn wide(folder: &Path, packages: &[PathBuf]) -> Result<usize> {
+/// Counts the wide lines of a package, tests included. The lines of a package in a subfolder count
+/// for the inner package only.
+fn count_wide_lines_of(folder: &Path, packages: &[PathBuf]) -> Result<usize> {
     let inner: Vec<&PathBuf> = packages
         .iter()
         .filter(|other| *other != folder && other.starts_with(folder))
@@ -72,7 +73,7 @@ fn wide(folder: &Path, packages: &[PathBuf]) -> Result<usize> {
     let mut wide = 0;
     for path in sources::texts(folder)? {
         if !inner.iter().any(|other| path.starts_with(other)) {
-            wide += words::wide_lines(&fs::read_to_string(path)?);
+            wide += words::count_wide_lines(&fs::read_to_string(path)?);
         }
     }
     Ok(wide)

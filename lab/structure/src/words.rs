@@ -1,13 +1,14 @@
-//! Widths of lines and openings of comments.
+//! Checks the width of lines and the openings of comments.
 
 use std::{fmt, fs, path::Path, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Columns of the widest line.
+/// Largest allowed width of a line, in columns.
 const WIDTH: usize = 100;
 
-/// A comment that opens with one of these has a clause where a subject belongs.
+/// Words that begin a clause. A comment that opens with such a word has a clause in place of a
+/// subject.
 const CLAUSES: [&str; 7] = [
     "What",
     "Who",
@@ -54,12 +55,12 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// All lines of a file that break a rule.
+/// Returns all lines of a file that break a rule.
 pub(crate) fn complaints(path: &Path) -> Result<Vec<Complaint>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("{} is not UTF-8", path.display()))?;
     let marks = marks(path);
-    let found = in_text(&text, marks);
+    let found = rule_breaks(&text, marks);
     Ok(found
         .into_iter()
         .map(|(line, rule, text)| Complaint {
@@ -71,12 +72,12 @@ pub(crate) fn complaints(path: &Path) -> Result<Vec<Complaint>> {
         .collect())
 }
 
-/// How many lines of a file are too wide.
-pub(crate) fn wide_lines(text: &str) -> usize {
-    in_text(text, &[]).len()
+/// Counts the lines that are too wide.
+pub(crate) fn count_wide_lines(text: &str) -> usize {
+    rule_breaks(text, &[]).len()
 }
 
-/// The marks with which a line comment starts, the longest first.
+/// Returns the marks that start a line comment, the longest mark first.
 fn marks(path: &Path) -> &'static [&'static str] {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("rs" | "proto") => &["///", "//!", "//"],
@@ -86,13 +87,13 @@ fn marks(path: &Path) -> &'static [&'static str] {
     }
 }
 
-/// The lines that break a rule: number, rule and text of each. Without marks only the width is
-/// checked.
-fn in_text(text: &str, marks: &[&str]) -> Vec<(usize, Rule, String)> {
+/// Returns the number, the rule and the text of each line that breaks a rule. With empty `marks`,
+/// only the width is checked.
+fn rule_breaks(text: &str, marks: &[&str]) -> Vec<(usize, Rule, String)> {
     let mut found = Vec::new();
-    // Whether the next line of a comment is the first of a paragraph.
+    // Whether the next comment line opens a comment or a paragraph.
     let mut opens = true;
-    // Commands and outputs to copy keep their lines.
+    // A block of `text` contains commands or outputs to copy, so its lines must not be wrapped.
     let mut verbatim = false;
     for (index, line) in text.lines().enumerate() {
         let columns = line.chars().count();
@@ -104,10 +105,10 @@ fn in_text(text: &str, marks: &[&str]) -> Vec<(usize, Rule, String)> {
         if columns > WIDTH && !verbatim && !may_be_wide(line, marks) {
             found.push((index + 1, Rule::Width(columns), line.to_owned()));
         }
-        match comment(line, marks) {
+        match comment_text(line, marks) {
             Some("") | None => opens = true,
             Some(words) => {
-                if opens && is_clause(words) {
+                if opens && opens_with_clause(words) {
                     found.push((index + 1, Rule::Opening, words.to_owned()));
                 }
                 opens = false;
@@ -117,8 +118,8 @@ fn in_text(text: &str, marks: &[&str]) -> Vec<(usize, Rule, String)> {
     found
 }
 
-/// The words of a line that is a comment and nothing else.
-fn comment<'a>(line: &'a str, marks: &[&str]) -> Option<&'a str> {
+/// Returns the text of a line that contains only a comment.
+fn comment_text<'a>(line: &'a str, marks: &[&str]) -> Option<&'a str> {
     let line = line.trim_start();
     marks
         .iter()
@@ -126,13 +127,13 @@ fn comment<'a>(line: &'a str, marks: &[&str]) -> Option<&'a str> {
         .map(str::trim)
 }
 
-/// Rows of tables and lines with an address cannot be wrapped.
+/// Tells whether a line cannot be wrapped: a row of a table, or a line with an address.
 fn may_be_wide(line: &str, marks: &[&str]) -> bool {
-    let words = comment(line, marks).unwrap_or_else(|| line.trim_start());
+    let words = comment_text(line, marks).unwrap_or_else(|| line.trim_start());
     words.starts_with('|') || line.contains("https://") || line.contains("http://")
 }
 
-fn is_clause(words: &str) -> bool {
+fn opens_with_clause(words: &str) -> bool {
     let mut words = words
         .trim_start_matches(['-', '*', ' '])
         .split([' ', ',', ':', '.']);
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     fn rules(text: &str) -> Vec<(usize, Rule)> {
-        in_text(text, &["///", "//!", "//"])
+        rule_breaks(text, &["///", "//!", "//"])
             .into_iter()
             .map(|(line, rule, _)| (line, rule))
             .collect()
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_pass() {
+    fn openings_outside_the_list_pass() {
         assert_eq!(
             rules("// How long a lease lasts\n// Whether it ended\n// When it ends\n"),
             []

@@ -59,17 +59,17 @@ impl Control {
     /// Returns the faults that show the weakness of the control.
     pub(crate) const fn faults(self) -> &'static [FaultKind] {
         match self {
-            // The holder stands still for longer than the TTL.
+            // The process of the holder is stopped for longer than the TTL.
             Self::SetNxDel => &[FaultKind::StopWorker, FaultKind::StopAtGrant],
             // The answer arrives late, so the user counts the TTL from too late a moment.
             Self::SetNxCompare => &[FaultKind::SlowConnections, FaultKind::StopReplies],
-            // No renewal reaches the server, and the user gets no notice of that.
+            // No renewal reaches the server, and the user gets no notice of the failed renewals.
             Self::Watchdog => &[
                 FaultKind::StopWorker,
                 FaultKind::StopAtGrant,
                 FaultKind::BlackHole,
             ],
-            // One server is down when the lock is granted, and another one later forgets its grant.
+            // One server is down when the lock is granted, and another server later loses its data.
             Self::Redlock => &[FaultKind::KillServer, FaultKind::WipeServer],
             // A failed extension deletes the key, so the lock is lost.
             Self::Rslock => &[FaultKind::EndConnections, FaultKind::LoseAnswer],

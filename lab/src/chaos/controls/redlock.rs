@@ -3,8 +3,8 @@
 //! The key is set on all servers at once, each with a short time-out. A majority grants the lock,
 //! and its validity is the TTL less the time of the requests and an allowance for clock drift. A
 //! lock that was not granted is deleted on all servers. The users believe in the computed validity.
-//! A server that has lost its data comes back at once: the documentation recommends a delay after a
-//! crash, but deployments leave it out.
+//! A server that has lost its data restarts at once. The documentation recommends to delay the
+//! restart after a crash, but most deployments have no such delay.
 
 use std::{sync::Arc, time::Duration};
 

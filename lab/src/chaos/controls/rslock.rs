@@ -1,7 +1,8 @@
 //! The crate `rslock`, over three servers and used as its readme shows: acquire, extend, release.
 //!
-//! The users believe in the documented `validity_time` of their lock. The readme prints that an
-//! extension failed and goes on, so the users still believe in the earlier lock then.
+//! The users believe in the documented `validity_time` of their lock. The example in the readme
+//! prints the error of a failed extension and continues. So after a failed extension the users
+//! still believe in the earlier validity.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ impl ControlLock for Rslock {
 }
 
 /// Returns the end of the validity. The crate has already subtracted the time of its requests from
-/// `validity_time`, so the rest counts from now.
+/// `validity_time`, so `validity_time` counts from now.
 fn validity_end(lock: &Lock) -> Moment {
     let left = u64::try_from(lock.validity_time).unwrap_or(u64::MAX);
     SystemClock.now() + Duration::from_millis(left)

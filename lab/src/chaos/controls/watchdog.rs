@@ -5,8 +5,9 @@
 //! third, and after a renewal that finds another owner the timer stops. The owner gets no notice
 //! and believes in the lock until `unlock`.
 //!
-//! Redisson waits for a message from the process that unlocks, and this control polls: that changes
-//! the times of its requests, not the grants. Redisson's default lease is 30 s.
+//! Redisson waits for a message from the process that unlocks, and this control polls. Polling
+//! changes the times of the requests, but no rule about which request is granted. Redisson's
+//! default lease is 30 s.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,8 +21,8 @@ use super::{
     redis_link::{RedisLink, random_value},
 };
 
-/// KEYS: lock; ARGV: lease in ms, owner. Returns nil after a grant, or the remaining time of
-/// another owner.
+/// KEYS: lock; ARGV: lease in ms, owner. Returns nil after a grant. Otherwise another owner has the
+/// lock, and the script returns the remaining lease in ms.
 const LOCK: &str = "\
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
   redis.call('HINCRBY', KEYS[1], ARGV[2], 1)

@@ -1,7 +1,8 @@
 //! The lock recipe of the crate `zookeeper-client`, as its readme shows it.
 //!
 //! The users believe in the lock until they drop it or the client reports the end of its session.
-//! The crate protects writes to ZooKeeper by the lock; these workers write elsewhere.
+//! The readme of the crate uses the lock for writes to ZooKeeper; these workers write to the
+//! referee.
 
 use std::time::Duration;
 

@@ -77,7 +77,7 @@ enum ClientCommand {
     Leave,
 }
 
-/// A connected device. Dropping the value breaks the connection without a logout, as a device does
+/// A connected device. Dropping the value breaks the connection without a logout, like a device
 /// that loses its power.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -133,9 +133,9 @@ impl Client {
     }
 
     /// Waits until the client is logged out.
-    pub(super) async fn wait_until_out(&mut self) {
-        // The sender is gone only if the client's task has ended, and then the client is out as
-        // well.
+    pub(super) async fn wait_until_logged_out(&mut self) {
+        // The sender is dropped only when the task of the client ends. The client is logged out
+        // then as well.
         let _ = self
             .state
             .wait_for(|it| *it == ClientState::LoggedOut)
@@ -151,7 +151,7 @@ impl Client {
     /// Logs out, and waits until the connection is closed.
     pub(super) async fn log_out(mut self) {
         let _ = self.commands.send(ClientCommand::Leave);
-        let _ = timeout(CONNECT_TIMEOUT, self.wait_until_out()).await;
+        let _ = timeout(CONNECT_TIMEOUT, self.wait_until_logged_out()).await;
     }
 }
 
@@ -164,7 +164,7 @@ struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// Carries out commands and records frames until the connection is over.
+    /// Carries out commands and records frames until the connection has ended.
     async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<ClientCommand>) {
         loop {
             tokio::select! {
@@ -217,7 +217,7 @@ impl ClientConnection {
         self.send_frame(&frame).await;
     }
 
-    /// Records a frame. Returns whether the connection is over.
+    /// Records a frame. Returns whether the connection has ended.
     async fn handle_frame(&mut self, frame: &Value) -> bool {
         let id = || frame["id"].as_str().unwrap_or_default().to_owned();
         let code = || serde_json::from_value(frame["code"].clone()).unwrap_or(Code::Denied);

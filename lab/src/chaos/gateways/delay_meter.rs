@@ -21,7 +21,7 @@ const WAKE_UPS: usize = 64;
 /// Pause between two measurements.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Measures until it is dropped.
+/// Measures until the value is dropped.
 #[derive(Debug)]
 pub(super) struct DelayMeter {
     worst: Arc<Mutex<Micros>>,
@@ -29,7 +29,7 @@ pub(super) struct DelayMeter {
 }
 
 impl DelayMeter {
-    /// Starts two threads that wake each other up, and measures how long that takes.
+    /// Starts two threads that wake each other up, and measures the time of each wake-up.
     pub(super) fn start() -> Self {
         let meter = Self {
             worst: Arc::default(),

@@ -86,7 +86,7 @@ impl DeviceContext {
 }
 
 impl TestDevice {
-    /// Logs in and out again and again until `stop` turns true.
+    /// Logs in and out again and again until `stop` becomes true.
     pub(super) async fn log_in_repeatedly(mut self, mut stop: watch::Receiver<bool>) {
         while !*stop.borrow() {
             if let Some(client) = self.connect_to_random_node().await {
@@ -144,7 +144,7 @@ impl TestDevice {
         }
         let stays = Duration::from_millis(self.rng.u64(..self.stay_times.stays_ms));
         tokio::select! {
-            () = client.wait_until_out() => return,
+            () = client.wait_until_logged_out() => return,
             () = SystemClock.sleep(stays) => {}
             _ = stop.wait_for(|stop| *stop) => {}
         }

@@ -1,8 +1,9 @@
-//! Breaks nodes, their connections and the store at random, drawn from a seed, and heals them
+//! Breaks nodes, their connections and the store at random, drawn from a seed, and heals all faults
 //! again.
 //!
-//! Each fault becomes a fact of the history, about the very node and time that it affects. The
-//! checker makes its allowances from these facts alone, so a fault must never be left out.
+//! Each fault becomes a fact of the history, with the affected node and the time of the fault. The
+//! checker makes its allowances from these facts alone. A fault without a fact would look like a
+//! broken invariant.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -78,8 +79,8 @@ impl NodeNemesis {
         }
     }
 
-    /// Heals the faults that are due, injects another one if that is possible now, and waits for a
-    /// random time.
+    /// Heals the faults that are due, injects another fault unless too many are active, and waits
+    /// for a random time.
     pub(super) async fn step(
         &mut self,
         group: &mut NodeGroup,
@@ -95,7 +96,7 @@ impl NodeNemesis {
         Ok(())
     }
 
-    /// Draws the duration of a fault. One in four may last longer than the lease of a node.
+    /// Draws the duration of a fault. One fault in four may last longer than the lease of a node.
     fn draw_duration(&mut self) -> Micros {
         let longest = self.lease.mul_f32(match self.rng.u32(..4) {
             0 => 2.0,
@@ -104,7 +105,7 @@ impl NodeNemesis {
         u64::try_from(longest.mul_f32(self.rng.f32()).as_micros()).unwrap_or_default()
     }
 
-    /// Injects one fault, if that is possible now.
+    /// Injects one fault, unless an active fault or a missing node prevents the injection.
     fn inject(
         &mut self,
         kind: NodeFaultKind,
@@ -124,8 +125,8 @@ impl NodeNemesis {
             return Ok(());
         };
         if kind == NodeFaultKind::Isolate {
-            // Some isolations last longer than the node may continue alone: its lease, and the
-            // check before the end of that lease.
+            // Some isolations must last longer than a node continues without its store: until the
+            // end of its lease, or until its last check before that end.
             lasts *= 2;
         }
         *self.faults.entry(kind.key()).or_default() += 1;
@@ -165,7 +166,7 @@ impl NodeNemesis {
         }))
     }
 
-    /// Breaks a node or its connections, unless the node is not up or a fault of it is active.
+    /// Breaks a node or its connections, unless the node is down or has an active fault.
     fn inject_into_node(
         &self,
         kind: NodeFaultKind,
@@ -207,7 +208,8 @@ impl NodeNemesis {
                 }
                 NodeRemedy::RestoreStore(at)
             }
-            // At least one other node must be able to take the sessions over.
+            // The isolated node loses its sessions, so at least one other node must be healthy to
+            // take them over.
             NodeFaultKind::Isolate if self.active.is_empty() => {
                 node.peers.black_hole();
                 for proxy in &node.store {
@@ -256,8 +258,8 @@ impl NodeNemesis {
                         from_us: from,
                         to_us: now(),
                     });
-                    // The stopped node may have held the lock of the file, so no other node could
-                    // write.
+                    // The stopped node may have held the lock of the database file. Then no other
+                    // node could write.
                     if running_store.kind == StoreKind::Sqlite {
                         self.record_store_outage(None, from);
                     }

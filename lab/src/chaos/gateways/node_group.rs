@@ -159,7 +159,7 @@ impl NodeGroup {
         Ok(())
     }
 
-    /// Ends the process of a node as a crash does, and waits until the process is gone.
+    /// Kills the process of a node with SIGKILL, and waits until the process has ended.
     pub(super) fn kill(&mut self, at: usize) -> Result<()> {
         let node = &mut self.nodes[at];
         self.addresses.forget(&node.settings.node);
@@ -171,8 +171,8 @@ impl NodeGroup {
         Ok(())
     }
 
-    /// Adds nodes that have started to the known addresses. Records a crashed node, and restarts
-    /// it.
+    /// Adds nodes that have started to the known addresses. Records each crashed node, and restarts
+    /// that node.
     pub(super) fn update_processes(&mut self) -> Result<()> {
         for at in 0..self.nodes.len() {
             let node = &mut self.nodes[at];

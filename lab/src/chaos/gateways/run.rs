@@ -121,8 +121,8 @@ fn node_settings(rules: &Rules, bug: Option<NodeBug>) -> NodeSettings {
 /// Runs a plan to its end.
 ///
 /// # Errors
-/// Returns an error if the store or a node cannot be started. A broken invariant is no error: it is
-/// in the result.
+/// Returns an error if the store or a node cannot be started. A broken invariant is no error: the
+/// result contains every broken invariant.
 pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (kind, path) = (plan.store, folder.path().to_owned());
@@ -172,7 +172,8 @@ pub(super) async fn run_plan(plan: &GatewayPlan) -> Result<GatewayResult> {
         &mut problems,
     )
     .await?;
-    // Some output of the nodes may still be in a pipe.
+    // Some output of the nodes may still be in a pipe, so the checker runs again until it finds no
+    // problem.
     let calm = eventually_async("a clean report", LAST_EVENTS_TIMEOUT, async || {
         let (report, _) =
             run_checker(&group, &observations, &records, meter.longest_delay()).ok()?;

@@ -1,4 +1,4 @@
-//! Faults that are not healed yet: the time of each, and the step that ends it.
+//! Faults that are not healed yet, with the time of each fault and the step that ends the fault.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ pub(super) struct ActiveFault {
     pub(super) remedy: Remedy,
 }
 
-/// A fault that was injected, and the step that ends it. A fault that is over at once needs no such
-/// step.
+/// A fault that was injected, and the step that ends it. A fault that ends by itself at once has no
+/// such step.
 pub(super) type Injection = (InjectedFault, Option<Remedy>);
 
 /// The step that ends a fault. `member` is the index of a worker, and `worker` its number.

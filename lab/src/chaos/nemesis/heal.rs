@@ -1,4 +1,4 @@
-//! Heals faults, and records each fault in the history when it is over.
+//! Heals faults, and records each fault in the history when the fault has ended.
 
 use anyhow::Result;
 use distlock_harness::Signal;
@@ -15,8 +15,8 @@ use crate::chaos::{
 };
 
 impl Nemesis {
-    /// Heals all faults whose end is not after `by`. A fault of several servers may stay active
-    /// until these servers agree.
+    /// Heals all faults whose end is not after `by`. A fault that involves several servers may stay
+    /// active until these servers agree.
     pub(super) async fn heal_due(
         &mut self,
         worker_group: &mut WorkerGroup,
@@ -56,8 +56,8 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Takes the step that ends a fault, and returns the fault if it is over now. `None` means that
-    /// the fault stays active, or that the history contains it already.
+    /// Takes the step that ends a fault, and returns the fault if it has ended. `None` means that
+    /// the fault stays active, or that the history contains the fault already.
     async fn apply_remedy(
         &mut self,
         remedy: Remedy,

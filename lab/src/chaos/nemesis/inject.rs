@@ -23,7 +23,8 @@ use crate::chaos::{
 };
 
 impl Nemesis {
-    /// Injects one fault, if that is possible now.
+    /// Injects one fault. `None` means that an active fault, or the state of the store, prevents
+    /// the injection.
     pub(super) async fn inject(
         &mut self,
         kind: FaultKind,
@@ -39,7 +40,8 @@ impl Nemesis {
             to: from + lasts,
             excuse: None,
         };
-        // Both draws are made for each fault, so that the faults of a seed stay the same.
+        // Both values are drawn for each fault, even if unused, so that the faults of a seed stay
+        // the same.
         let member = self.rng.usize(..worker_group.members.len());
         let pick = self.rng.usize(..64);
         match kind {
@@ -126,7 +128,7 @@ impl Nemesis {
                 if !worker_group.stop_at_grant(worker, self.longest_ttl).await {
                     return Ok(None);
                 }
-                // The wait for the grant is no part of the fault.
+                // The fault begins at the grant. The wait for the grant is no part of the fault.
                 fault.from = now();
                 fault.to = fault.from + lasts;
                 Some(Remedy::ResumeWorker { member, worker })

@@ -42,8 +42,8 @@ impl Nemesis {
         }
     }
 
-    /// Heals the faults that are due, injects another one if that is possible now, and waits for a
-    /// random time.
+    /// Heals the faults that are due, injects another fault unless too many are active, and waits
+    /// for a random time.
     pub(crate) async fn step(
         &mut self,
         worker_group: &mut WorkerGroup,
@@ -81,7 +81,7 @@ impl Nemesis {
         })
     }
 
-    /// Draws the duration of a fault. One in four may last longer than the longest TTL.
+    /// Draws the duration of a fault. One fault in four may last longer than the longest TTL.
     pub(super) fn draw_duration(&mut self) -> Micros {
         let longest = self
             .longest_ttl

@@ -84,11 +84,11 @@ impl Nemesis {
         )))
     }
 
-    /// Waits for `time`. Meanwhile it records the fault of each former leader that another server
-    /// has replaced.
+    /// Waits for `time`. Meanwhile the function records the fault of each former leader that
+    /// another server has replaced.
     ///
     /// For the verdict, the fault ends when another server leads. The documentation allows no
-    /// violation that comes more than one lease later.
+    /// violation later than one lease after that end.
     pub(super) async fn wait_and_watch_leaders(
         &mut self,
         worker_group: &WorkerGroup,

@@ -47,7 +47,7 @@ impl Clock for SleepsTooLong {
     }
 }
 
-/// Advances only while its process runs, as a clock of processor time does.
+/// Advances only while its process runs, like a clock of processor time.
 #[derive(Debug)]
 pub(super) struct StopsWithProcess {
     started: Moment,

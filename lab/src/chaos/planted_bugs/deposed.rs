@@ -63,7 +63,7 @@ fn wrap_store(store: &Store, at: SocketAddr, belief: BelievedLeader) -> Store {
     Store::with_clock(Arc::new(lock), store.records(), Arc::new(SystemClock))
 }
 
-/// A lock on a server that may have lost its place.
+/// A lock on a server that may no longer be the leader.
 #[derive(Debug)]
 struct DeposedLock {
     capabilities: Capabilities,
@@ -208,7 +208,7 @@ impl DeposedLock {
         Arc::clone(&inner.1)
     }
 
-    /// Returns the answer. After an error it asks the sentinels for the primary again.
+    /// Returns the answer. After an error the client asks the sentinels for the primary again.
     async fn switch_after_error<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
         if let (Err(_), BelievedLeader::Primary(sentinels)) = (&answer, &self.belief)
             && let Ok((at, store)) = sentinels.open_primary().await

@@ -38,14 +38,15 @@ struct BugState {
     files: Mutex<Vec<File>>,
 }
 
-/// A renewal that has not answered by then is also taken for a success.
+/// Time-out of a renewal under `RenewalErrorIsSuccess`. A renewal without an answer by then counts
+/// as a success.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// No worker asks for a shorter lease. A renewal with a shorter TTL keeps a released lock for the
-/// rest of its minimum hold time.
+/// Shortest TTL that a worker requests. A renewal with a shorter TTL belongs to a released lock,
+/// which the renewal keeps for the rest of its minimum hold time.
 const SHORTEST_LEASE: Duration = Duration::from_millis(200);
 
-/// The newest grant of this process. One bug gives it to another caller.
+/// The newest grant of this process. `AnswersAreMixedUp` gives this grant to another caller.
 #[derive(Clone, Debug)]
 struct LastGrant {
     name: LockName,
@@ -155,7 +156,7 @@ impl BuggyLock {
         grant
     }
 
-    /// Delays some answers, as a slow network does.
+    /// Delays some answers, like a slow network.
     async fn delay_some_answers(&self, ttl: Ttl) {
         if self.has_bug(StoreBug::ValidFromReceipt) && fastrand::u32(..3) == 0 {
             SystemClock.sleep(ttl.duration() * 2 / 3).await;

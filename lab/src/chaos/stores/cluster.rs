@@ -1,10 +1,10 @@
 //! A Redis cluster of three shards, each with a replica.
 //!
-//! Clients learn the addresses of the servers from the servers, and replicas use the same
-//! addresses. So no proxy can stand in front of a server for one client alone. For the same reason
-//! a primary cannot be cut off from the other servers while clients still reach it, because the
-//! servers use connections of their own. The nearest fault is a primary that stands still while it
-//! is replaced (`stop-server`).
+//! The servers tell clients the addresses of all servers, and replicas use the same addresses. So
+//! no proxy can stand in front of a server for one client alone. For the same reason a primary
+//! cannot be cut off from the other servers while clients still reach the primary, because the
+//! servers use connections of their own. The nearest fault is a primary that is stopped while a
+//! replica replaces it (`stop-server`).
 
 use anyhow::{Context as _, Result};
 use distlock_harness::servers::redis::{RedisCluster, RedisServer};
@@ -90,7 +90,8 @@ impl ClusterStore {
         self.leads(next)
     }
 
-    /// Restarts a killed server. A server that lost its shard by command rejoins by itself.
+    /// Restarts a killed server. A server that was replaced by an ordered failover rejoins by
+    /// itself.
     pub(super) fn rejoin(&mut self, FormerLeader { at, how, .. }: FormerLeader) -> Result<()> {
         match how {
             RemovedBy::Killed => self.node_mut(at).restart(),

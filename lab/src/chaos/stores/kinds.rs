@@ -53,8 +53,8 @@ impl StoreKind {
         }
     }
 
-    /// Tells whether the servers tell clients their addresses. Then no proxy can stand in front of
-    /// a server for one client alone.
+    /// Tells whether the servers tell clients their addresses. Then clients bypass a proxy, so no
+    /// proxy can break the connections of one client alone.
     pub(crate) const fn announces_addresses(self) -> bool {
         matches!(self, Self::RedisSentinel | Self::RedisCluster)
     }

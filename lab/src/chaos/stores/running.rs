@@ -44,8 +44,8 @@ pub(super) enum StoreServers {
     ZooKeeper(EnsembleStore),
 }
 
-/// A server that stands still. A paused Postgres continues when this value is dropped, other
-/// servers when [`RunningStore::resume`] is called.
+/// A stopped server. A paused Postgres continues when this value is dropped. Other servers continue
+/// when [`RunningStore::resume`] is called.
 #[derive(Debug)]
 pub(crate) enum PausedServer {
     Postgres(Paused),
@@ -98,7 +98,8 @@ impl RunningStore {
         })
     }
 
-    /// Tells whether only the process that opens the store can reach it.
+    /// Tells whether the store is in the memory of one process, so that no other process can reach
+    /// the store.
     pub(crate) const fn is_in_process(&self) -> bool {
         matches!(self.servers, StoreServers::InProcess)
     }
@@ -171,7 +172,7 @@ impl RunningStore {
         })
     }
 
-    /// Pauses a server, as SIGSTOP does. `pick` modulo the number of servers is the index.
+    /// Pauses a server with SIGSTOP. `pick` modulo the number of servers is the index.
     pub(crate) fn pause(&self, pick: usize) -> Result<PausedServer> {
         Ok(match &self.servers {
             StoreServers::Postgres(it) => PausedServer::Postgres(it.pause()?),
@@ -229,7 +230,8 @@ impl RunningStore {
         Ok(())
     }
 
-    /// Kills a server as a crash does, and returns its index: `pick` modulo the number of servers.
+    /// Kills a server without a shutdown, and returns its index: `pick` modulo the number of
+    /// servers.
     pub(crate) fn kill(&mut self, pick: usize) -> usize {
         match &mut self.servers {
             StoreServers::Redis(it) => it.kill(),

@@ -104,8 +104,8 @@ impl SentinelStore {
         named.count() >= majority && info_is(self.server(next), "role", "master")
     }
 
-    /// Restarts a killed server, or connects it with the other servers again. A server that lost
-    /// its place by command rejoins by itself.
+    /// Restarts a killed server, or connects a cut-off server with the other servers again. A
+    /// server that was replaced by an ordered failover rejoins by itself.
     pub(super) fn rejoin(&mut self, FormerLeader { at, next, how }: FormerLeader) -> Result<()> {
         match how {
             RemovedBy::Command => Ok(()),

@@ -25,7 +25,8 @@ pub(crate) struct Hold {
     /// Time of the request. The store granted the lock after that time, and before the process
     /// knew.
     asked: Micros,
-    /// Time in which the guard was certainly valid: from the first answer to the last question.
+    /// Time in which the guard was certainly valid: from the first `true` answer of `is_valid()` to
+    /// the last call that returned `true`.
     valid: Option<(Micros, Micros)>,
     /// The last known deadline.
     deadline: Micros,
@@ -123,7 +124,8 @@ pub(super) fn overlapping(
     let mut found = Vec::new();
     let mut longest = 0;
     for holds in holds.values() {
-        // All guards that are still valid are kept, because each pair needs its own excuse.
+        // Guards that are still valid stay in this list, because each pair of guards needs its own
+        // excuse.
         let mut open: Vec<(&Hold, Micros)> = Vec::new();
         for hold in holds {
             let Some((first, last)) = hold.valid else {
@@ -152,8 +154,8 @@ pub(super) fn overlapping(
     (found, longest)
 }
 
-/// Finds the fault that excuses that both holds are valid from `from` to `to`. One of the holds
-/// must have been requested before the end of the fault; its answer may arrive long after that.
+/// Finds the fault that excuses the overlap of two holds from `from` to `to`. One of the holds must
+/// have been requested before the end of the fault; the answer to that request may arrive later.
 fn find_excuse(
     holds: [&Hold; 2],
     from: Micros,
@@ -182,7 +184,8 @@ fn find_excuse(
     Some(format!("{} of {}", fault.kind, fault.target))
 }
 
-/// Finds losses that were reported too late, or never although the process went on.
+/// Finds losses that were reported too late, and losses that were never reported although the
+/// process continued.
 pub(super) fn late_notices(
     history: &[HistoryEntry],
     holds: &BTreeMap<String, Vec<Hold>>,
@@ -194,8 +197,8 @@ pub(super) fn late_notices(
     for hold in holds.values().flatten() {
         let seen = match (hold.notified, alive_at.get(&hold.worker)) {
             (Some(notified), _) => notified,
-            // Nobody waits for the loss of a released guard. A guard that has not ended may have
-            // been renewed after its last known deadline.
+            // The end of a released guard is no loss. A guard without a recorded end may have been
+            // renewed after its last known deadline.
             (None, Some(end)) if matches!(hold.ended, Some((_, HoldEnd::NotValid))) => *end,
             _ => continue,
         };

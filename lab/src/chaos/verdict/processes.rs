@@ -6,7 +6,8 @@ use crate::chaos::history::{Event, HistoryEntry, Micros};
 
 use super::promise::{Promise, Violation};
 
-/// The times in which each process did not run, because it was stopped or the machine was busy.
+/// The times in which each process did not run, because the process was stopped or the machine was
+/// busy.
 #[derive(Debug, Default)]
 pub(super) struct Stalls(BTreeMap<u32, Vec<(Micros, Micros)>>);
 

@@ -27,8 +27,9 @@ pub(super) fn check(
     let ttl_us = limits.ttl_us;
     let eras = Eras::of(faults);
     let mut found = leader_violations(history, stalls, &eras, limits);
-    // The documentation allows two leaders until the end of a lease that the store ended early or
-    // forgot. A removed lock is no excuse, because no fault removes the lock of an election.
+    // The store may end a lease early or lose it. The documentation then allows two leaders until
+    // the local end of that lease. A removed lock is no excuse, because no fault removes the lock
+    // of an election.
     for violation in &mut found {
         let ended_early = |it: &&&InjectedFault| {
             let excuse = it.excuse.as_ref();
@@ -47,8 +48,8 @@ pub(super) fn check(
     found
 }
 
-/// The times between losses of the store's data. A recipe that finds no record starts anew, as its
-/// documentation says, so only events within one such era are compared.
+/// The times between losses of the store's data. A recipe that finds no record starts anew, as
+/// documented, so only events within one era are compared.
 struct Eras(Vec<(Micros, Micros)>);
 
 impl Eras {
@@ -131,8 +132,8 @@ fn collect_terms(history: &[HistoryEntry]) -> BTreeMap<&str, Vec<LeaderTerm>> {
 /// Finds elections in which a leader worked after the next leader had begun, or in which terms do
 /// not rise.
 ///
-/// A process may be stopped at any time. So only the time for which the earlier leader ran counts,
-/// and a leader that was stopped shortly before its work may begin an earlier term late.
+/// A process may be stopped at any time. So only the running time of the earlier leader counts. A
+/// leader that was stopped shortly before its work may begin an earlier term late.
 fn leader_violations(
     history: &[HistoryEntry],
     stalls: &Stalls,

@@ -1,4 +1,4 @@
-//! Each promise: a history that breaks it, and a similar history that keeps it.
+//! For each promise: a history that breaks it, and a similar history that keeps it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,27 +75,27 @@ fn broken(history: &[HistoryEntry]) -> Vec<Promise> {
 }
 
 #[test]
-fn holds_one_after_the_other_are_right() {
+fn consecutive_holds_break_no_promise() {
     let history = [hold(1, 1, 0, 10), hold(2, 2, 11, 20), hold(1, 3, 20, 30)].concat();
     assert_eq!(broken(&history), []);
 }
 
 #[test]
-fn two_valid_guards_break_exclusion() {
+fn two_guards_valid_at_one_instant_break_exclusion() {
     let history = [hold(1, 1, 0, 12), hold(2, 2, 11, 20)].concat();
     assert_eq!(broken(&history), [Promise::Exclusion]);
     assert_eq!(judge(&history, LIMITS).longest_overlap_us, 1);
 }
 
 #[test]
-fn a_long_hold_overlaps_each_short_one() {
+fn a_long_hold_violates_exclusion_once_per_short_hold() {
     let history = [hold(1, 1, 0, 100), hold(2, 2, 10, 11), hold(3, 3, 50, 51)].concat();
     let verdict = judge(&history, LIMITS);
     assert_eq!(verdict.violations.len(), 2, "{:?}", verdict.violations);
 }
 
 #[test]
-fn holds_of_different_names_have_nothing_to_do_with_each_other() {
+fn overlapping_holds_of_different_names_break_no_promise() {
     let mut other = hold(2, 2, 5, 20);
     if let Event::Granted { name, .. } = &mut other[0].event {
         *name = "another".into();
@@ -104,7 +104,7 @@ fn holds_of_different_names_have_nothing_to_do_with_each_other() {
 }
 
 #[test]
-fn an_overlap_is_excused_by_its_own_fault_alone() {
+fn an_overlap_is_excused_only_by_a_fault_that_can_explain_it() {
     let overlap = [hold(1, 1, 0, 500), hold(2, 2, 300, 600)].concat();
     for (fault, excused) in [
         (fault(200, 210, removed(NAME)), true),
@@ -114,7 +114,7 @@ fn an_overlap_is_excused_by_its_own_fault_alone() {
             fault(200, 210, Some(Excuse::SteppedClock { by_us: 200 })),
             true,
         ),
-        // The clock was stepped by less than the guards were valid together.
+        // The step of the clock is shorter than the overlap of the two guards.
         (
             fault(200, 210, Some(Excuse::SteppedClock { by_us: 50 })),
             false,
@@ -133,7 +133,7 @@ fn an_overlap_is_excused_by_its_own_fault_alone() {
     assert_eq!(broken(&history), [Promise::Exclusion]);
 }
 
-/// A failover takes time, so the end of the fault alone bounds nothing.
+/// A failover may last longer than a lease. The allowed overlap must not grow with the failover.
 #[test]
 fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
     let failover = fault(200, 5_000, Some(Excuse::FailedOver));
@@ -177,10 +177,10 @@ fn no_fault_excuses_a_token_that_falls() {
     }
 }
 
-/// A store granted the lock, lost its data, and granted the lock again. The first answer arrives
-/// last.
+/// The store granted the lock to hold 5, lost its data, and granted the lock to hold 9. The answer
+/// for hold 5 arrives after the answer for hold 9.
 #[test]
-fn an_answer_that_is_late_is_excused_by_a_fault_before_it() {
+fn a_fault_after_the_request_excuses_a_late_grant() {
     let mut late = hold(2, 5, 400, 450);
     if let Event::Granted { asked, .. } = &mut late[0].event {
         *asked = 100;
@@ -206,7 +206,7 @@ fn tokens_that_do_not_rise_are_violations() {
 }
 
 #[test]
-fn a_resumed_ticket_keeps_its_token_and_is_good_once() {
+fn a_ticket_resumed_twice_is_a_violation() {
     let mut history = [hold(1, 5, 0, 10), hold(2, 6, 20, 30)].concat();
     history[4].event = Event::Granted {
         hold: 6,
@@ -283,14 +283,14 @@ fn late_and_missing_notices_of_a_loss_are_violations() {
 }
 
 #[test]
-fn a_guard_that_has_not_ended_may_have_been_renewed() {
+fn a_guard_without_a_recorded_end_needs_no_notice() {
     let mut history = lost(None);
     history.retain(|line| !matches!(line.event, Event::Ended { .. }));
     assert_eq!(broken(&history), []);
 }
 
 #[test]
-fn a_stalled_process_cannot_get_a_notice() {
+fn a_stall_extends_the_time_for_a_notice() {
     let mut history = lost(Some(900));
     history.push(entry(1, Event::Stalled { from: 0, to: 500 }));
     assert_ne!(broken(&history), []);
@@ -489,7 +489,7 @@ fn records_without_an_order_are_violations() {
         &[step(0, 5, put(None, 1, Conflict))],
         // A value that nobody wrote.
         &[step(0, 1, get(Some(1)))],
-        // A value that was read, and was gone again.
+        // A value that was read and then vanished without a delete.
         &[
             step(0, 1, put(None, 1, Unknown)),
             step(2, 3, get(Some(1))),
@@ -506,7 +506,7 @@ fn records_without_an_order_are_violations() {
             step(0, 1, put(None, 2, Done)),
             step(2, 3, put(Some(2), 1, Done)),
         ],
-        // Two reads that see two writes in different orders.
+        // Two reads that see the two writes in different orders.
         &[
             step(0, 1, put(None, 1, Done)),
             step(2, 9, put(Some(1), 2, Done)),

@@ -8,7 +8,8 @@ use super::promise::{Promise, Violation};
 
 /// Finds waiters that were served after a waiter with a later place in the local queue.
 ///
-/// A waiter that gave up, or whose call failed, was never served and delays nobody.
+/// A waiter that gave up, or whose call failed, is never served, so that waiter delays no other
+/// waiter.
 pub(super) fn wrong_serving_order(history: &[HistoryEntry]) -> Vec<Violation> {
     let mut last: BTreeMap<(u32, u64), u32> = BTreeMap::new();
     let mut found = Vec::new();

@@ -21,7 +21,8 @@ use crate::chaos::{
 /// Longest pause between two attempts for a busy lock.
 const RETRY_MS: u64 = 40;
 
-/// Number of rounds, out of sixty, that extend the lock. Most controls ignore an extension.
+/// Number of steps of a hold, out of sixty, that extend the lock. Most controls ignore an
+/// extension.
 const EXTENSIONS: u32 = 6;
 
 /// Works until the process is killed, because a run asks nothing of a control after the last fault.
@@ -164,8 +165,8 @@ impl ControlTask {
         Ok(())
     }
 
-    /// Reads both registers and writes them while the user believes in the lock. Returns whether
-    /// the user did.
+    /// Reads both registers, and writes them while the user believes in the lock. Returns whether
+    /// the user believed in the lock.
     async fn update_registers(
         &mut self,
         hold: HoldNumber,

@@ -112,7 +112,8 @@ impl WorkerTask {
         Ok(())
     }
 
-    /// Reads both registers and writes them if the lock is still held. Returns whether it was.
+    /// Reads both registers, and writes them if the lock is still held. Returns whether the lock
+    /// was held.
     async fn update_registers(&mut self, hold: HoldNumber, guard: &Guard) -> Result<bool> {
         let (name, token) = (guard.name().to_string(), guard.token().get());
         if !self.check_validity(hold, &guard.watch()) {
@@ -144,7 +145,7 @@ impl WorkerTask {
         })
     }
 
-    /// Blocks this thread of the runtime, as a long calculation does.
+    /// Blocks this thread of the runtime, like a long calculation.
     fn block_runtime(&mut self) {
         let longest = Duration::min(self.settings.longest_ttl() * 2, Duration::from_secs(2));
         let time = longest.mul_f32(self.rng.f32());

@@ -19,8 +19,8 @@ impl WorkerTask {
     pub(super) async fn wait_in_local_queue(&mut self) -> Result<()> {
         let capabilities = self.locker.capabilities();
         if capabilities.fairness == Fairness::Fifo && !capabilities.hand_over {
-            // With such a store all waiters queue at the store, and the first waiters of a process
-            // may change places.
+            // At such a store each waiter has its own place in the store queue. The waiters of one
+            // process may join the store queue in another order than they started.
             return self.use_one_lock().await;
         }
         let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait() * 4);
@@ -78,8 +78,8 @@ impl WorkerTask {
     }
 }
 
-/// Awaits all futures. Each future is polled for the first time before the next one is, so they
-/// join the queue in this order.
+/// Awaits all futures. The first poll of each future comes before the first poll of the next
+/// future, so the waiters join the queue in this order.
 async fn join_all_in_order<F: Future<Output = ()>>(all: Vec<F>) {
     let mut open: Vec<Pin<Box<F>>> = all.into_iter().map(Box::pin).collect();
     std::future::poll_fn(|context| {

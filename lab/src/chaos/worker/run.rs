@@ -31,8 +31,8 @@ impl WorkerTask {
         Ok(())
     }
 
-    /// Returns the kinds of use of this task. A brief task leaves slow uses to other tasks, if the
-    /// run has any quick use.
+    /// Returns the kinds of use of this task. A brief task has only the quick kinds, if the run has
+    /// a quick kind.
     fn suitable_workloads(&self) -> Vec<Workload> {
         let all = &self.settings.workloads;
         let quick = all.iter().filter(|it| self.is_brief && it.is_quick());

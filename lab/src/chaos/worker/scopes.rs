@@ -54,7 +54,8 @@ impl WorkerTask {
             while now() < until && !*stop.borrow() {
                 SystemClock.sleep(std::time::Duration::from_millis(5)).await;
                 if !under.check_validity() {
-                    // The lock is lost, so the closure only waits until it is dropped.
+                    // The lock is lost. The closure does nothing until the library drops the
+                    // closure.
                     return std::future::pending().await;
                 }
             }

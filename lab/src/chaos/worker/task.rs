@@ -23,7 +23,7 @@ pub(super) struct WorkerTask {
     pub(super) rng: Rng,
     pub(super) number: u32,
     pub(super) is_brief: bool,
-    /// Turns true when the faults are over.
+    /// Becomes true when the faults have ended.
     pub(super) stop: watch::Receiver<bool>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct DrawnOptions {
 }
 
 impl WorkerTask {
-    /// Tells whether the faults are over.
+    /// Tells whether the faults have ended.
     pub(super) fn is_stopped(&self) -> bool {
         *self.stop.borrow()
     }

@@ -26,7 +26,7 @@ use crate::simulation::{
     world::locked,
 };
 
-/// After this number of turns of the runtime, nothing continues by itself.
+/// Number of polls of the runtime after which every task waits for the store or for a caller.
 const TURNS: usize = 200;
 
 /// A caller that waits for the answer to its operation.
@@ -65,7 +65,7 @@ pub(in crate::simulation) fn run_batcher(
     bug: Option<EngineBug>,
     full_trace: bool,
 ) -> Result<SeedResult> {
-    // One turn of the runtime must be one poll of one task.
+    // With an interval of 1, the runtime polls one task between two steps of the run.
     let runtime = Builder::new_current_thread().event_interval(1).build()?;
     let seen = Arc::<Mutex<BatcherObservations>>::default();
     let steps = runtime.block_on(async {
@@ -234,7 +234,7 @@ impl BatcherRun {
         self.callers.remove(&number);
     }
 
-    /// Stops polling a random caller for ever. No other caller may depend on it.
+    /// Stops polling a random caller for ever. No other caller may depend on the unpolled caller.
     fn stop_polling(&mut self) {
         let all: Vec<u64> = self.callers.keys().copied().collect();
         let Some(number) = self.random.choice(all).filter(|_| self.unpolled.len() < 2) else {

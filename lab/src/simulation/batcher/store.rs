@@ -25,7 +25,7 @@ pub(super) enum OperationKind {
     Acquire,
 }
 
-/// One operation of a caller, or the undo of one.
+/// One operation of a caller, or the undo of such an operation.
 #[derive(Clone, Debug)]
 pub(super) struct BatchOperation {
     pub(super) kind: OperationKind,
@@ -87,8 +87,8 @@ impl BatcherObservations {
         self.broken.get_or_insert(Breach { promise, detail });
     }
 
-    /// Performs an operation at the store, and checks that it happens once and after the undo of an
-    /// abandoned grant.
+    /// Performs an operation at the store. Checks that the operation happens once. Checks also that
+    /// the undo of an earlier abandoned grant of this key came first.
     fn apply(&mut self, op: &BatchOperation) {
         self.lines.push(("applied", op.number));
         if op.undo {

@@ -1,4 +1,4 @@
-//! Each recipe's promise: histories that break it, and similar histories that keep it.
+//! For each recipe: histories that break its promise, and similar histories that keep its promise.
 
 use super::*;
 

@@ -9,7 +9,7 @@ use crate::chaos::{
     worker::{referee_client::HistoryWriter, task::WorkerTask},
 };
 
-/// Candidates take turns, so a run needs few elections.
+/// Number of elections. With few elections, each election has several candidates at a time.
 const ELECTIONS: u32 = 2;
 
 impl WorkerTask {
@@ -45,7 +45,7 @@ impl WorkerTask {
                 return;
             };
             let term = leadership.term().number.get();
-            // The work is dropped before the leader resigns.
+            // The work must end before the leader resigns, so dropping the work comes first.
             tokio::select! {
                 biased;
                 _ = leadership.must_stop() => {}

@@ -11,7 +11,7 @@ use crate::chaos::{
     worker::task::WorkerTask,
 };
 
-/// The period is much longer than a start takes.
+/// Period of each job, much longer than the start of a job takes.
 const PERIOD: Duration = Duration::from_millis(800);
 /// A killed host keeps the lock of its job for ten seconds, so a run needs many jobs.
 const JOBS: u32 = 8;
@@ -19,7 +19,7 @@ const JOBS: u32 = 8;
 impl WorkerTask {
     /// Starts a job, if it is due.
     pub(super) async fn run_periodic_job(&mut self) -> Result<()> {
-        // The records of some stores do not tell their age.
+        // Some stores record no age of a record, and the recipe needs that age.
         let Ok(periodic) = Periodic::new(&self.store) else {
             return Ok(());
         };
@@ -38,7 +38,7 @@ impl WorkerTask {
             });
             SystemClock.sleep(time).await;
             if fails {
-                // A failed job has used its turn of the period.
+                // A failed job does not run again in the same period.
                 return Err(Error::new(ErrorKind::Unavailable, "the job failed"));
             }
             Ok(())
