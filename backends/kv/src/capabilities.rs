@@ -8,29 +8,31 @@ use std::{
 
 use distlock_core::{Capabilities, Reach};
 
-/// The TTL of a caller that names none: a holder that dies costs the others this long.
+/// TTL of a request that names none. After a holder dies, others wait up to this long for its lock.
 const DEFAULT_TTL: Duration = Duration::from_secs(5);
 
-/// Names of backends are static texts. Each of them is made once in a process.
+/// A backend's name is a `&'static str`. Each name is leaked once in a process and kept in this
+/// map.
 static NAMES: Mutex<BTreeMap<&'static str, &'static str>> = Mutex::new(BTreeMap::new());
 
-/// The name of the backend over the records of another one: `kv+redis` over `redis`.
-fn name_over(backend: &'static str) -> &'static str {
+/// Returns the name for locks over the records of `backend`: `kv+redis` for `redis`.
+fn kv_name(backend: &'static str) -> &'static str {
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     names
         .entry(backend)
         .or_insert_with(|| Box::leak(format!("kv+{backend}").into_boxed_str()))
 }
 
-/// The capabilities over records of a backend of which nothing but its name is known. The values
-/// are those of a server.
+/// Returns the capabilities when only the name of the inner backend is known. The other values are
+/// the defaults, which fit a server that outlives this process.
 pub(crate) fn over_records_of(backend: &'static str) -> Capabilities {
-    let mut capabilities = Capabilities::new(name_over(backend));
+    let mut capabilities = Capabilities::new(kv_name(backend));
     capabilities.default_ttl = DEFAULT_TTL;
     capabilities
 }
 
-/// The capabilities over the records of a store whose own locks have the capabilities `inner`.
+/// Returns the capabilities over the records of a store. `inner` are those of the store's own
+/// locks.
 pub(crate) fn over_store(inner: &Capabilities) -> Capabilities {
     let mut capabilities = over_records_of(inner.backend);
     capabilities.reach = inner.reach;

@@ -1,4 +1,5 @@
-//! Locks over records as a driver: `kv+` before the URL of any store whose records tell their ages.
+//! The driver for locks over records. Its URLs are `kv+` followed by the URL of a store that
+//! reports the age of its records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,13 +17,14 @@ const REAP_AFTER: DriverOption = DriverOption::new(
 
 const URLS: [DriverUrl; 1] = [DriverUrl::new("kv+URL", "the records of another store")];
 
-/// The driver of locks over the records of another store. All options but its own are those of the
-/// other store.
+/// The driver of locks over the records of another store. Every option except `kv_reap_after` is
+/// passed on to that store.
 #[derive(Clone, Copy, Debug)]
 pub struct KvDriver;
 
 impl KvDriver {
-    /// The other store, and how long expired records stay.
+    /// Returns the URL parts of the other store, and the value of `kv_reap_after` if the URL has
+    /// one.
     fn inner(self, mut parts: TargetParts) -> Result<(TargetParts, Option<Duration>)> {
         let range = Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600);
         let idle = parts.options.take_duration(REAP_AFTER.name, range)?;

@@ -1,20 +1,21 @@
 //! A lock over the versioned records of any store.
 //!
-//! `kv+URL` opens it over the store of that URL: `kv+redis://h`, `kv+sqlite:PATH`. It needs no more
-//! of the store than [`Records`](distlock_core::Records) that tell their ages, so it shows what the
-//! contract of records is worth, and serves stores whose own locks are not built.
+//! The URL `kv+redis://h` opens a lock over the records of `redis://h`, and `kv+sqlite:PATH` one over
+//! those of `sqlite:PATH`. The store must offer [`Records`](distlock_core::Records) and report the
+//! age of each record. So this backend shows that the contract of records is enough for a lock. It
+//! also serves a store for which no locks are built.
 //!
-//! # How it arbitrates
+//! # Algorithm
 //!
-//! A lock is one record. A client reads it, decides, and writes on condition of the version that it
-//! read, so exactly one of several clients gets a free or expired lock. A lease has expired when
-//! the record's age, by the store's clock, reaches the TTL. The version that a grant wrote is the
-//! fencing token.
+//! A lock is one record. A client reads the record and decides. Then it writes on condition that
+//! the record still has the version that was read, so exactly one of several clients gets a free or
+//! expired lock. A lease has expired when the record's age, by the store's clock, reaches the TTL.
+//! The version that a grant wrote is the fencing token.
 //!
-//! An acquire and a release cost two operations each, four a cycle, where a store's own locks cost
-//! two. Waiters poll. The TTL of a caller that names none is 5 s.
+//! An acquire costs two operations of the store, and so does a release. A store's own locks cost
+//! one each. Waiters poll. The TTL of a request that names none is 5 s.
 //!
-//! A store whose records tell no ages (ZooKeeper) is refused.
+//! A store that reports no age of its records (ZooKeeper) is refused.
 //!
 //! # Map
 //!
@@ -22,10 +23,10 @@
 //! |---|---|
 //! | [`KvDriver`]: `kv+URL` | `driver` |
 //! | [`KvLock`]: `DistLock` | `lock` |
-//! | the records of locks in the store: read, and written on condition | `lock_records` |
+//! | records of locks: read, and written on condition of the version | `lock_records` |
 //! | the stored form of a lock, and its meaning | `record` |
-//! | a waiter's polls | `wait` |
-//! | records of dead holders are removed | `reaper` |
+//! | the polls of a waiter | `wait` |
+//! | the removal of records whose lease expired long ago | `reaper` |
 //! | the promises of such a lock | `capabilities` |
 
 mod capabilities;

@@ -1,9 +1,10 @@
 //! A lock over versioned records: read, decide, and write on condition of the version that was
 //! read.
 //!
-//! This module owns [`KvLock`], a [`DistLock`] for every [`Records`]. Invariant: each change names
-//! the version that was read, so a decision about an old state changes nothing. It must never
-//! decide by its own clock whether a lease has ended; only the age that the store tells counts.
+//! This module owns [`KvLock`], a [`DistLock`] over any [`Records`]. Invariant: each change names
+//! the version that was read, so a decision about an old state changes nothing. This module must
+//! never decide by the local clock whether a lease has expired; only the age that the store reports
+//! counts.
 
 use std::{
     fmt,
@@ -27,7 +28,7 @@ use crate::{
     wait::KvContender,
 };
 
-/// A [`DistLock`] over [`Records`] whose store tells the age of an entry.
+/// A [`DistLock`] over [`Records`] whose store reports the age of each record.
 ///
 /// A lock is one record under `lock/NAME`. The record holds the owner and the TTL. The lease has
 /// expired when the record's age, by the store's clock, reaches the TTL. Every change is
@@ -39,27 +40,27 @@ use crate::{
 /// An operation costs two round trips where a backend's own lock costs one, and waiters poll. Use
 /// this lock where a store offers records only, or for a comparison.
 ///
-/// The record of a lock with a vanished holder stays until the lock is taken again, or until a
-/// client that uses locks of this store removes it, an hour after the lease ended by default
+/// The record of a holder that died stays until the lock is acquired again, or until a client of
+/// this store reaps the record. By default a record is reaped one hour after its lease expired
 /// ([`KvLock::with_reap_after`]).
 #[derive(Clone)]
 pub struct KvLock {
     records: LockRecords,
     clock: Arc<dyn Clock>,
     capabilities: Arc<Capabilities>,
-    /// Spreads the polls of waiters.
+    /// The source of jitter for the polls of waiters.
     random: Arc<Mutex<fastrand::Rng>>,
-    /// Whether this lock opened the connection, and so closes it.
+    /// Whether this handle opened the connection, and so must close it.
     opened_here: bool,
     reaper: Arc<Reaper>,
 }
 
 impl KvLock {
-    /// A lock over these records, with the machine's clock. The clock serves for pauses and for
-    /// display, not for leases.
+    /// Creates a lock over these records, with the machine's clock. The clock serves for pauses and
+    /// for display, not for leases.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the store does not tell the age of an entry.
+    /// [`ErrorKind::Unsupported`] when the store does not report the age of a record.
     pub fn new(records: Arc<dyn Records>) -> Result<Self> {
         let backend = records.backend();
         if !records.tells_ages() {
@@ -80,8 +81,8 @@ impl KvLock {
         })
     }
 
-    /// A lock over the records of a store, with the store's clock. It reaches as far as the store's
-    /// own locks do.
+    /// Creates a lock over the records of a store, with the store's clock. Its capability `reach`
+    /// is that of the store's own locks.
     ///
     /// # Errors
     /// As [`KvLock::new`].
@@ -110,8 +111,8 @@ impl KvLock {
         }
     }
 
-    /// Sets how long the record of an expired lock stays; 1 h by default. It must not be shorter
-    /// than a second.
+    /// Sets the time after its expiry for which a record stays: 1 h by default. A value below one
+    /// second counts as one second.
     #[must_use]
     pub fn with_reap_after(self, idle: Duration) -> Self {
         Self {
@@ -120,25 +121,23 @@ impl KvLock {
         }
     }
 
-    /// Removes up to `limit` records of locks that have been expired for longer than `idle`, and
-    /// returns how many it removed.
+    /// Removes up to `limit` records of locks that have been expired for longer than `idle`.
+    /// Returns the number of removed records.
     ///
-    /// # Errors
-    /// Failures of the store, and [`ErrorKind::Corrupt`] for a record that cannot be read. Such a
-    /// record stays, and the others are removed all the same.
+    /// Failures of the store, and [`ErrorKind::Corrupt`] for a record that cannot be read. An
+    /// unreadable record stays, and does not keep the others from being removed.
     ///
-    /// # Cancel safety
-    /// Safe: each record is removed in a step of its own, and only if its version is the one that
-    /// was read.
+    /// Safe: each record is removed in a step of its own, on condition of the version that was
+    /// read.
     pub async fn reap(&self, idle: Duration, limit: u32) -> Result<u32> {
         reaper::reap(&self.records, idle, limit).await
     }
 
-    fn grant(&self, token: FencingToken, epoch: &Epoch, request: &AcquireRequest) -> Grant {
+    fn new_grant(&self, token: FencingToken, epoch: &Epoch, request: &AcquireRequest) -> Grant {
         Grant::new(token, epoch.clone(), request.ttl.duration())
     }
 
-    fn record(&self, request: &AcquireRequest) -> Record {
+    fn new_record(&self, request: &AcquireRequest) -> Record {
         Record::new(request, unix_time(&*self.clock))
     }
 }
@@ -149,7 +148,7 @@ impl fmt::Debug for KvLock {
     }
 }
 
-/// The smallest number of records that one scan asks for.
+/// The smallest number of records that one scan requests.
 const PAGE: u32 = 128;
 
 #[async_trait]
@@ -173,13 +172,13 @@ impl DistLock for KvLock {
             let granted = match self.records.read(name).await? {
                 None => {
                     self.records
-                        .write_grant(name, &self.record(request), Expect::Absent)
+                        .write_grant(name, &self.new_record(request), Expect::Absent)
                         .await?
                 }
                 Some(current) if !current.is_live() => {
                     let expect = Expect::Version(current.version);
                     self.records
-                        .write_grant(name, &self.record(request), expect)
+                        .write_grant(name, &self.new_record(request), expect)
                         .await?
                 }
                 Some(current) if current.record.is_of(request.owner) => {
@@ -192,11 +191,12 @@ impl DistLock for KvLock {
                 Some(current) => return Ok(Attempt::Busy(Some(current.info()))),
             };
             if let Some(Granted(token)) = granted {
-                self.reaper.take_turn(&self.records, &self.clock);
-                return Ok(Attempt::Acquired(self.grant(token, epoch, request)));
+                self.reaper.start_if_due(&self.records, &self.clock);
+                return Ok(Attempt::Acquired(self.new_grant(token, epoch, request)));
             }
         }
-        // Others changed the record before each of our writes, so the lock counts as busy.
+        // Each attempt failed because another client changed the record first, so the lock counts
+        // as busy.
         Ok(Attempt::Busy(None))
     }
 
@@ -219,8 +219,8 @@ impl DistLock for KvLock {
             match renewal.ticket {
                 TicketStep::Keep => {}
                 TicketStep::Issue(nonce) => record.ticket = Some(nonce),
-                // The ticket was redeemed before, or a later ticket replaced it: its bearer has the
-                // lock.
+                // The ticket was redeemed before, or a later ticket replaced it. In both cases
+                // another process may hold the lock, so the bearer of this ticket does not.
                 TicketStep::Redeem(nonce) if record.ticket != Some(nonce) => {
                     return Ok(Renewed::NotHeld(LossReason::TakenOver));
                 }
@@ -253,8 +253,8 @@ impl DistLock for KvLock {
         for _ in 0..TRIES {
             let current = match self.records.read_held(lease).await {
                 Ok(Ok(current)) => current,
-                // The record is gone after a delete without an answer, so that delete released the
-                // lock.
+                // An earlier delete got no answer, and now the lease does not hold the lock any
+                // more. So that delete is taken to have released the lock.
                 Ok(Err(_)) if unanswered.is_some() => return Ok(released),
                 Ok(Err(_)) => return Ok(ReleaseOutcome::NotHeld),
                 Err(error) => return Err(unanswered.unwrap_or(error)),
@@ -290,10 +290,10 @@ impl DistLock for KvLock {
             let expect = Expect::Version(current.version);
             if let Some(Granted(token)) = self
                 .records
-                .write_grant(&next.name, &self.record(next), expect)
+                .write_grant(&next.name, &self.new_record(next), expect)
                 .await?
             {
-                return Ok(HandOver::Done(self.grant(token, epoch, next)));
+                return Ok(HandOver::Done(self.new_grant(token, epoch, next)));
             }
         }
         Err(too_many_conflicts())
@@ -379,7 +379,7 @@ impl DistLock for KvLock {
     }
 
     async fn close(&self) {
-        // Records that were passed in belong to the caller and may be in use elsewhere.
+        // The caller passed these records in, and may use them elsewhere.
         self.records.close(self.opened_here).await;
     }
 }

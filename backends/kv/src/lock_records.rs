@@ -1,4 +1,5 @@
-//! One lock's record in the store: read it, and write it on condition of the version that was read.
+//! The record of one lock in the store: read, and written on condition of the version that was
+//! read.
 //!
 //! Invariant: a write or delete names the version that it replaces, so of several writers exactly
 //! one succeeds. A record that cannot be read must never count as "free".
@@ -19,14 +20,14 @@ use crate::record::{Record, StoredLock};
 /// Prefix of the keys of all locks.
 pub(crate) const PREFIX: &str = "lock/";
 
-/// Number of attempts at one change. An attempt fails when another client changes the record
-/// between read and write.
+/// The limit of attempts at one change. An attempt fails when another client changes the record
+/// between the read and the write.
 pub(crate) const TRIES: u32 = 5;
 
-/// Key of the record that names the history of these records. It is outside of [`PREFIX`].
+/// Key of the record that holds the epoch of these records. It does not start with [`PREFIX`].
 const EPOCH_KEY: &str = "lock-epoch";
 
-/// The token of a grant that was written.
+/// The token of a grant whose record was written.
 pub(crate) struct Granted(pub(crate) FencingToken);
 
 pub(crate) fn key(name: &LockName) -> Result<RecordKey> {
@@ -51,13 +52,13 @@ pub(crate) fn too_many_conflicts() -> Error {
     )
 }
 
-/// The records of all locks, as one handle sees them. Clones share the flag and the history.
+/// The records of all locks, as one handle sees them. Clones share `open` and the cached epoch.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRecords {
     records: Arc<dyn Records>,
-    /// The name of the backend over these records, for errors.
+    /// The name of this backend (`kv+redis`), for errors.
     backend: &'static str,
-    /// The store's history, which is read once.
+    /// The store's epoch, cached after the first read.
     epoch: Arc<OnceCell<Epoch>>,
     open: OpenFlag,
 }
@@ -72,7 +73,8 @@ impl LockRecords {
         }
     }
 
-    /// The same records over a connection of their own, for a handle that is closed by itself.
+    /// Opens the same records over a new connection, for a handle that is closed independently of
+    /// this one.
     pub(crate) async fn reopen(&self) -> Result<Self> {
         Ok(Self {
             records: self.open()?.reopen().await?,
@@ -81,13 +83,13 @@ impl LockRecords {
         })
     }
 
-    /// The records, unless this handle was closed.
+    /// Returns the records; an error of kind `Closed` when this handle was closed.
     pub(crate) fn open(&self) -> Result<&Arc<dyn Records>> {
         self.open.check(self.backend)?;
         Ok(&self.records)
     }
 
-    /// Ends this handle. `and_records`: its connection, too.
+    /// Closes this handle. With `and_records` the connection is closed as well.
     pub(crate) async fn close(&self, and_records: bool) {
         self.open.close();
         if and_records {
@@ -95,7 +97,7 @@ impl LockRecords {
         }
     }
 
-    /// The name of the store's own backend.
+    /// Returns the name of the store's own backend, without `kv+`.
     pub(crate) fn store_backend(&self) -> &'static str {
         self.records.backend()
     }
@@ -107,7 +109,7 @@ impl LockRecords {
         }
     }
 
-    /// The record, if this lease holds the lock; otherwise the reason of the loss.
+    /// Returns the record if this lease holds the lock; otherwise the reason of the loss.
     pub(crate) async fn read_held(&self, lease: &Lease) -> Result<Result<StoredLock, LossReason>> {
         let Some(current) = self.read(&lease.name).await? else {
             return Ok(Err(LossReason::Removed));
@@ -136,13 +138,14 @@ impl LockRecords {
             version: entry.version,
             token,
             ttl,
-            // A record without an age is from an earlier boot, so its holder is gone.
+            // The store's clock started again after this record was written, so its lease counts as
+            // expired.
             age: entry.age.unwrap_or(Duration::MAX),
         })
     }
 
-    /// Writes a new grant. The version of the record becomes the token. `None`: another writer was
-    /// faster.
+    /// Writes a new grant; the version of the record becomes the token. `None`: another client
+    /// changed the record first.
     pub(crate) async fn write_grant(
         &self,
         name: &LockName,
@@ -155,19 +158,19 @@ impl LockRecords {
         match token_of(version) {
             Ok(token) => Ok(Some(Granted(token))),
             Err(error) => {
-                // The lock is held, and no guard can name it without a token. If this delete fails
-                // too, the lock stays taken until its lease ends.
+                // The record holds the lock, but no guard can release a lock without a token. If
+                // this delete fails too, the lock stays held until its lease expires.
                 let _ = self.remove(&key(name)?, version).await;
                 Err(error)
             }
         }
     }
 
-    /// Writes a record if the stored version is as expected. `None`: it is not, and nothing was
-    /// written.
+    /// Writes a record if the stored version is the expected one. `None`: another version is
+    /// stored, and nothing was written.
     ///
-    /// When the answer is lost, it reads the record: the write may have happened, or it cannot
-    /// happen any more.
+    /// When the answer is lost, this function reads the record. It reports the write as done if the
+    /// record has the id of this write, and as not done if the write can no longer succeed.
     pub(crate) async fn write(
         &self,
         name: &LockName,
@@ -194,11 +197,11 @@ impl LockRecords {
         });
         match expect {
             _ if ours => Ok(version),
-            // The expected version never comes back, so a write that is still under way finds
-            // nothing to replace.
+            // An expected version that was replaced never returns, so this write fails even if it
+            // arrives later.
             Expect::Version(expected) if version != Some(expected) => Ok(None),
-            // The write may still arrive. That is so for `Absent` also where another record stands:
-            // once that record is deleted, "absent" is true again.
+            // This write may still arrive and succeed. For `Absent` this is true even if another
+            // record is stored now, because the key is absent again after that record is deleted.
             Expect::Version(_) | Expect::Absent => Err(unknown),
         }
     }
@@ -208,13 +211,13 @@ impl LockRecords {
         Ok(self.records.delete(key, version).await? == Deleted::Done)
     }
 
-    /// The history of these records.
+    /// Returns the epoch of these records. The first call reads it from the store.
     pub(crate) async fn epoch(&self) -> Result<&Epoch> {
         self.epoch.get_or_try_init(|| self.read_epoch()).await
     }
 
-    /// Reads the name of the history. The first reader of an empty store gives the name, which
-    /// lasts as long as the records do.
+    /// Reads the epoch from the store. If the store has none, this client writes a random one,
+    /// which lasts as long as the records.
     pub(crate) async fn read_epoch(&self) -> Result<Epoch> {
         let key = RecordKey::new(EPOCH_KEY)?;
         let records = self.open()?;
@@ -236,7 +239,7 @@ impl LockRecords {
             if matches!(written, Written::Stored(_)) {
                 return Ok(Epoch::new(format!("kv-{id}")));
             }
-            // Another client named the history, so the next read finds it.
+            // Another client wrote an epoch first, so the next read finds that epoch.
         }
         Err(too_many_conflicts())
     }

@@ -1,9 +1,9 @@
 //! Removes the records of locks that expired long ago, so that their number is bounded.
 //!
-//! A granted lock starts a turn when one is due. The turn runs as a task of its own beside the
-//! caller, so the cycle of the caller costs no operation more. A handle has one turn at a time.
-//! Removing a record is safe at any time: it is conditional on the version that was read, and no
-//! version of a key comes back, so tokens go on rising.
+//! A grant starts a reap task when one is due. The task runs beside the caller, so it adds no
+//! operation to the caller's acquire. A handle runs one reap task at a time. Removing an expired
+//! record is always safe: the delete is conditional on the version that was read, and versions of a
+//! key never repeat, so the tokens of that name still rise.
 
 use std::{
     sync::{
@@ -18,17 +18,18 @@ use tokio::runtime::Handle;
 
 use crate::lock_records::{self, LockRecords, PREFIX};
 
-/// How long the record of an expired lock stays by default.
+/// Default of the time after its expiry for which a record stays.
 const REAP_AFTER: Duration = Duration::from_secs(3600);
 
-/// The most records that one turn removes. The next turn comes at once when there were more.
-const PER_TURN: u32 = 1024;
+/// The limit of records that one task removes. A task that reaches the limit makes the next one due
+/// at once.
+const MAX_PER_TASK: u32 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Reaper {
-    /// How long the record of an expired lock stays.
+    /// The time after its expiry for which a record stays.
     idle: Duration,
-    /// The time of the next turn. `None` before the first grant of this handle.
+    /// The time at which the next task is due; `None` before the first grant of this handle.
     // A std mutex: it is held to read or change the time, never across an await.
     due: Mutex<Option<Moment>>,
     running: AtomicBool,
@@ -49,12 +50,13 @@ impl Reaper {
         }
     }
 
-    /// Starts a turn if one is due. Outside of a tokio runtime it does nothing.
-    pub(crate) fn take_turn(self: &Arc<Self>, records: &LockRecords, clock: &Arc<dyn Clock>) {
+    /// Starts a reap task if one is due. Does nothing outside a tokio runtime.
+    pub(crate) fn start_if_due(self: &Arc<Self>, records: &LockRecords, clock: &Arc<dyn Clock>) {
         let now = clock.now();
         {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-            // A process that lives for a second takes part; one that does not is spared.
+            // The first task is due after one second, so that a process with a shorter life pays
+            // nothing.
             let next = *due.get_or_insert(now + Duration::from_secs(1).min(self.idle));
             if now < next {
                 return;
@@ -66,28 +68,29 @@ impl Reaper {
         if self.running.swap(true, Ordering::AcqRel) {
             return;
         }
-        let turn = Turn {
+        let task = ReapTask {
             reaper: Arc::clone(self),
             records: records.clone(),
             clock: Arc::clone(clock),
         };
-        runtime.spawn(turn.run());
+        runtime.spawn(task.run());
     }
 }
 
-/// One turn. Its drop, also by a runtime that ends, lets the next turn begin.
-struct Turn {
+/// One reap task. Its drop permits the next task, also when the runtime ends and drops it
+/// unfinished.
+struct ReapTask {
     reaper: Arc<Reaper>,
     records: LockRecords,
     clock: Arc<dyn Clock>,
 }
 
-impl Turn {
+impl ReapTask {
     async fn run(self) {
         let idle = self.reaper.idle;
         let mut pause = idle / 4;
-        match reap(&self.records, idle, PER_TURN).await {
-            Ok(PER_TURN..) => pause = Duration::ZERO,
+        match reap(&self.records, idle, MAX_PER_TASK).await {
+            Ok(MAX_PER_TASK..) => pause = Duration::ZERO,
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "records of expired locks were removed"),
             Err(error) => tracing::debug!(%error, "the next turn removes expired locks' records"),
@@ -101,28 +104,29 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ReapTask {
     fn drop(&mut self) {
         self.reaper.running.store(false, Ordering::Release);
     }
 }
 
-/// The smallest number of records that one scan asks for.
+/// The smallest number of records that one scan requests.
 const PAGE: u32 = 128;
 
 /// Removes up to `limit` records of locks that have been expired for longer than `idle`. Returns
-/// how many it removed.
+/// the number of removed records.
 ///
 /// # Errors
-/// Failures of the store, and `Corrupt` after the turn for the first record that cannot be read.
+/// Failures of the store. `Corrupt` for the first unreadable record, after all others were
+/// examined.
 pub(crate) async fn reap(records: &LockRecords, idle: Duration, limit: u32) -> Result<u32> {
     let (mut removed, mut unreadable) = (0, None);
     let mut after: Option<RecordKey> = None;
     while removed < limit {
         let page = records.open()?.scan(PREFIX, after.as_ref(), PAGE).await?;
         for (key, entry) in &page {
-            // A record that cannot be read stays: it may be a lock that somebody holds. It must not
-            // keep the others from being removed.
+            // An unreadable record stays, because it may belong to a held lock. The scan goes on,
+            // so one such record does not protect all records after it.
             let parsed = lock_records::name(key).and_then(|name| records.parse(&name, entry));
             let current = match parsed {
                 Ok(current) => current,

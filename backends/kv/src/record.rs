@@ -1,7 +1,7 @@
 //! The record of one lock: its stored form and its meaning.
 //!
-//! Invariant: a stored record says everything about its lock, together with its version and age.
-//! This module must never read a clock.
+//! Invariant: a stored record, with its version and its age, describes its lock completely. This
+//! module must never read a clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,22 +12,23 @@ use distlock_core::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// The JSON under a lock's key. Unknown fields are refused, because they would say something about
-/// the lock that this version does not know.
+/// The JSON under a lock's key. Unknown fields are refused, because a later version may have stored
+/// something there that decides who holds the lock.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
     owner: Uuid,
-    /// `null`: the token is the version of this record, which its writer could not know.
+    /// `null`: the token is the version of this record, which is not known before the write.
     pub(crate) token: Option<FencingToken>,
     holder: String,
     meta: Option<String>,
     ttl_ms: u64,
-    /// The nonce of the ticket that can be redeemed.
+    /// The nonce of the ticket that can be redeemed now; `null` without such a ticket.
     pub(crate) ticket: Option<Uuid>,
     /// Time of the grant by the holder's wall clock, for display.
     acquired_at_unix_us: u64,
-    /// Random id of this write. It tells the write from all others after a lost answer.
+    /// Random id of this write. After a lost answer, it shows whether the stored record is from
+    /// this write.
     pub(crate) write: Uuid,
 }
 
@@ -59,14 +60,14 @@ impl Record {
         self.owner == *owner.as_uuid()
     }
 
-    /// The TTL, counted from the moment the record was written. `None`: the number is not a valid
-    /// TTL.
+    /// The TTL, counted from the moment at which the record was written. `None`: the stored number
+    /// is not a valid TTL.
     pub(crate) fn ttl(&self) -> Option<Ttl> {
         Ttl::from_millis(self.ttl_ms).ok()
     }
 }
 
-/// A record that was read, with its version, token, TTL and age.
+/// A record as read from the store, with its version, token, TTL and age.
 pub(crate) struct StoredLock {
     pub(crate) record: Record,
     pub(crate) version: Version,
@@ -84,13 +85,13 @@ impl StoredLock {
         self.age.saturating_sub(self.ttl.duration())
     }
 
-    /// Checks whether this lease holds the lock now. The error is the reason of the loss.
+    /// Checks that this lease holds the lock now. The error is the reason of the loss.
     pub(crate) fn check(&self, lease: &Lease) -> Result<(), LossReason> {
         if !self.record.is_of(lease.owner) {
             Err(LossReason::TakenOver)
         } else if !self.is_live() || lease.token.is_some_and(|token| token != self.token) {
-            // With another token under the same owner, the lease expired before its owner was
-            // granted the lock again.
+            // The owner is the same and the token is another one: the lease expired, and the owner
+            // was then granted the lock again.
             Err(LossReason::Expired)
         } else {
             Ok(())

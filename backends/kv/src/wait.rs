@@ -1,7 +1,7 @@
 //! Waiting for a lock over records, by polling.
 //!
-//! Invariant: the pause is short while the lock changes hands and grows while it does not. No poll
-//! comes later than the end of the lease that was seen.
+//! Invariant: the pause is short after the holder changed, and grows while the holder stays the
+//! same. No pause ends after the last seen lease would expire.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -13,11 +13,11 @@ use distlock_core::{
     AcquireRequest, Attempt, Clock, Contender, DistLock, FencingToken, Grant, Moment, Result,
 };
 
-/// The shortest pause. Even for a lock that changes hands all the time, a waiting process costs
-/// less than 20 reads a second.
+/// The shortest pause. It limits a waiting process to less than 20 reads a second, also when the
+/// holder changes all the time.
 const SHORTEST: Duration = Duration::from_millis(60);
 
-/// The longest pause. A release is noticed this late while nothing has changed for long.
+/// The longest pause, and so the longest delay after which a waiter sees a release.
 const LONGEST: Duration = Duration::from_millis(480);
 
 pub(crate) struct KvContender {
@@ -26,10 +26,10 @@ pub(crate) struct KvContender {
     random: Arc<Mutex<fastrand::Rng>>,
     request: AcquireRequest,
     pause: Duration,
-    /// The token of the grant that was seen last, and the end of its lease without a renewal.
+    /// The token of the last seen grant, and the end of its lease if nobody renews it.
     seen: Option<(Option<FencingToken>, Moment)>,
     /// The end of the present pause. It is kept when a wait is dropped, so that several short waits
-    /// reach it too.
+    /// together reach it.
     due: Option<Moment>,
 }
 
@@ -51,8 +51,8 @@ impl KvContender {
         }
     }
 
-    /// The moment of the next poll: after a pause with some jitter, but not later than the end of
-    /// the lease that was seen.
+    /// Returns the moment of the next poll: after a pause with jitter, and not after the end of the
+    /// last seen lease.
     fn next(&self, now: Moment) -> Moment {
         let factor = {
             let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,8 +81,8 @@ impl Contender for KvContender {
             } else {
                 self.pause
             };
-            // The lease is counted from before the request, so the poll comes rather early than
-            // late.
+            // The lease is counted from before the request was sent, so the poll is early by up to
+            // one round trip and never late.
             let expires = before + holder.expires_in.unwrap_or(LONGEST);
             self.seen = Some((holder.token, expires));
         } else {
@@ -117,7 +117,7 @@ impl Contender for KvContender {
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        // The store knows nothing of waiters.
+        // The store keeps no queue of waiters, so there is nothing to remove.
         Ok(())
     }
 }

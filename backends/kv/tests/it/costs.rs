@@ -1,4 +1,5 @@
-//! A lock over records: what a cycle costs the store, and what dead holders leave there.
+//! A lock over records: the number of store operations in a cycle, and the removal of expired
+//! records.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ async fn a_cycle_costs_four_operations_of_the_store() {
         assert_eq!(released.unwrap(), RELEASED);
         assert_eq!(fixture.operations() - before, 4, "a cycle");
     }
-    // A lease that expired is taken over at the same price.
+    // Acquiring an expired lock costs the same two operations.
     fixture.acquire(&request("a")).await;
     fixture.clock.advance(TTL);
     let before = fixture.operations();
@@ -26,9 +27,10 @@ async fn a_cycle_costs_four_operations_of_the_store() {
     assert_eq!(fixture.operations() - before, 2, "a takeover");
 }
 
-/// Holders that die leave their records behind, and nobody calls `reap`.
+/// Fifty holders die in each round, and nobody calls `reap`: the tasks of the live client must
+/// suffice.
 #[tokio::test]
-async fn records_of_dead_holders_are_removed_by_the_clients_that_go_on() {
+async fn live_clients_remove_the_records_of_dead_holders() {
     let mut fixture = fixture().await;
     let idle = Duration::from_secs(60);
     fixture.lock = fixture.lock.with_reap_after(idle);
@@ -44,7 +46,7 @@ async fn records_of_dead_holders_are_removed_by_the_clients_that_go_on() {
                 .await;
         }
         fixture.clock.advance(idle / 4);
-        // A client that lives on. Its grant starts a turn, which runs beside it.
+        // A live client. Its grant starts a reap task, which runs beside the test.
         let grant = fixture.acquire(&request("alive")).await;
         fixture
             .lock
@@ -56,9 +58,10 @@ async fn records_of_dead_holders_are_removed_by_the_clients_that_go_on() {
         }
         most = most.max(dead().await);
     }
-    // A record lives for its lease, then for `idle`, and at most a quarter of that until a turn.
+    // A record stays for its TTL and for `idle`. Then it waits at most a quarter of `idle` for a
+    // task.
     assert!((50..=350).contains(&most), "{most} records");
-    // Tokens go on rising where a record was removed.
+    // The tokens of a name rise also across the removal of its record.
     let before = fixture.acquire(&request("last")).await.token;
     fixture.clock.advance(TTL + idle * 2);
     assert!(fixture.lock.reap(idle, 10_000).await.unwrap() > 0);

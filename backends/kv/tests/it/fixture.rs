@@ -1,4 +1,4 @@
-//! The fixture: a lock over records, with a network between them that loses chosen writes.
+//! The fixture: a lock over records, with a simulated network that loses chosen writes.
 
 use std::{
     collections::VecDeque,
@@ -23,14 +23,14 @@ pub(crate) const RELEASED: ReleaseOutcome = ReleaseOutcome::Released {
     others_waiting: None,
 };
 
-/// A fault that the next write meets.
+/// A fault of one write.
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
     /// The write happens, and its answer is lost.
     Unanswered,
-    /// The write is lost on the way, and its outcome stays unknown.
+    /// The write does not reach the store, and the caller gets an unknown outcome.
     Lost,
-    /// A server that cannot serve now refuses the write.
+    /// The server refuses the write, as when it is unavailable. The write does not happen.
     Refused,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct FaultyRecords {
     /// The number of writes and of scans so far.
     pub(crate) writes: AtomicUsize,
     pub(crate) scans: AtomicUsize,
-    /// Whether the records tell ages.
+    /// Whether the records report their age.
     pub(crate) ages: bool,
 }
 
@@ -64,7 +64,7 @@ impl FaultyRecords {
             .extend(faults.into_iter().map(Some));
     }
 
-    /// Runs a write as the next fault allows.
+    /// Runs a write with the next fault of the list, or without a fault if the list is empty.
     pub(crate) async fn run_with_next_fault<T>(
         &self,
         write: impl Future<Output = Result<T>>,
@@ -128,7 +128,7 @@ impl Records for FaultyRecords {
     }
 
     async fn close(&self) {
-        // `KvLock` must leave the records open that were passed to it.
+        // `KvLock` must not close records that were passed to it.
         panic!("the test that opened the records closes them");
     }
 }
@@ -139,7 +139,7 @@ pub(crate) struct Fixture {
     pub(crate) lock: KvLock,
 }
 
-/// A lock over records, and the clock of both. No write has met a fault yet.
+/// Creates a lock over records with one clock for both, and no faults yet.
 pub(crate) async fn fixture() -> Fixture {
     let clock = ManualClock::new();
     let records = Arc::new(FaultyRecords {
@@ -152,7 +152,8 @@ pub(crate) async fn fixture() -> Fixture {
     });
     let lock = KvLock::new(Arc::clone(&records) as Arc<dyn Records>).unwrap();
     let lock = lock.with_clock(Arc::new(clock.clone())).with_seed(7);
-    // The first operation writes the store's epoch, so the faults of a test must come after it.
+    // The first operation writes the store's epoch. It happens here, so that no test's fault hits
+    // it.
     lock.inspect(&name("x")).await.unwrap();
     Fixture {
         clock,
@@ -183,19 +184,19 @@ pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
 }
 
 impl Fixture {
-    /// Takes a lock, which must be free or already belong to the request's owner.
+    /// Acquires a lock, which must be free or already belong to the request's owner.
     pub(crate) async fn acquire(&self, request: &AcquireRequest) -> Grant {
         let attempt = self.lock.try_acquire(request).await.unwrap();
         attempt.acquired().expect("it is free")
     }
 
-    /// Makes an attempt as a new owner. Returns whether the lock is held.
+    /// Makes an attempt as a new owner. Returns whether the attempt found the lock held.
     pub(crate) async fn is_busy(&self, text: &str) -> bool {
         let attempt = self.lock.try_acquire(&request(text)).await.unwrap();
         matches!(attempt, Attempt::Busy(Some(_)))
     }
 
-    /// The number of operations of the store so far.
+    /// Returns the number of store operations so far.
     pub(crate) fn operations(&self) -> usize {
         [
             &self.records.reads,
@@ -207,7 +208,7 @@ impl Fixture {
         .sum()
     }
 
-    /// Reads the record of a key, which may be that of a lock.
+    /// Reads the record under a key, for example `lock/NAME`.
     pub(crate) async fn read_record(&self, text: &str) -> Option<Entry> {
         self.records.get(&key(text)).await.unwrap()
     }

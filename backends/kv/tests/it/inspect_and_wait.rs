@@ -9,7 +9,7 @@ use distlock_memory::Memory;
 use crate::fixture::{RELEASED, TTL, fixture, lease, name, request};
 
 #[tokio::test]
-async fn intervention_needs_the_right_token() {
+async fn a_force_release_needs_the_current_token() {
     let fixture = fixture().await;
     let a = name("a");
     let grant = fixture.acquire(&request("a")).await;
@@ -24,7 +24,7 @@ async fn intervention_needs_the_right_token() {
 }
 
 #[tokio::test]
-async fn lists_page_through_held_locks() {
+async fn a_list_pages_through_held_locks() {
     let fixture = fixture().await;
     for n in 0..300 {
         fixture.acquire(&request(&format!("old/{n:03}"))).await;
@@ -72,7 +72,7 @@ async fn lists_page_through_held_locks() {
 }
 
 #[tokio::test]
-async fn handles_share_a_history() {
+async fn handles_share_an_epoch() {
     let fixture = fixture().await;
     let other = fixture.lock.reopen().await.unwrap();
     let first = request("a");
@@ -90,7 +90,7 @@ async fn handles_share_a_history() {
             .all(|found| found.verdict == Verdict::Pass)
     );
     other.close().await;
-    // The records that were passed in stay open: `FaultyRecords` panics otherwise.
+    // `close` must leave the records open that were passed in; otherwise `FaultyRecords` panics.
     fixture.lock.close().await;
     let memory = Memory::default();
     let elsewhere = KvLock::over(&Store::new(memory.lock(), memory.records())).unwrap();
@@ -104,7 +104,7 @@ async fn handles_share_a_history() {
 }
 
 #[tokio::test]
-async fn a_waiter_polls_and_asks_when_the_lease_ends() {
+async fn a_waiter_polls_rarely_and_acquires_when_the_lease_expires() {
     let fixture = fixture().await;
     let grant = fixture.acquire(&request("a")).await;
     let mut contender = fixture.lock.contend(&request("a")).await.unwrap();
@@ -118,7 +118,8 @@ async fn a_waiter_polls_and_asks_when_the_lease_ends() {
             }
         }
     });
-    // The waiter gets the lock exactly at the end of the lease, because its last pause ends there.
+    // The last pause of the waiter ends exactly when the lease expires, so the waiter gets the lock
+    // then.
     for _ in 0..TTL.as_millis() {
         while clock.sleepers() == 0 && !waiter.is_finished() {
             tokio::task::yield_now().await;
@@ -138,7 +139,7 @@ async fn a_waiter_polls_and_asks_when_the_lease_ends() {
 }
 
 #[tokio::test]
-async fn several_short_waits_reach_the_poll() {
+async fn several_short_waits_together_reach_the_next_poll() {
     let fixture = fixture().await;
     fixture.acquire(&request("a")).await;
     let mut contender = fixture.lock.contend(&request("a")).await.unwrap();

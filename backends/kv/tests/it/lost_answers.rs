@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::fixture::{Fault, RELEASED, TTL, fixture, lease, request, ttl};
 
 #[tokio::test]
-async fn lost_answers_to_an_acquire() {
+async fn an_acquire_with_a_lost_answer_is_confirmed_or_unknown() {
     let fixture = fixture().await;
     let first = request("a");
     fixture.records.set_next_faults([Fault::Unanswered]);
@@ -24,8 +24,8 @@ async fn lost_answers_to_an_acquire() {
         );
         assert_eq!(error.did_not_happen(), !unknown);
     }
-    // The same holds for an expired lock, because a late write still finds the version that it
-    // expects.
+    // The same is true for an expired lock: a lost write that arrives late still finds the version
+    // that it expects.
     fixture.clock.advance(TTL);
     fixture.records.set_next_faults([Fault::Lost]);
     let error = fixture.lock.try_acquire(&request("a")).await.unwrap_err();
@@ -35,7 +35,7 @@ async fn lost_answers_to_an_acquire() {
 }
 
 #[tokio::test]
-async fn lost_answers_to_a_release() {
+async fn a_release_with_a_lost_answer_is_repeated() {
     let fixture = fixture().await;
     for faults in [vec![Fault::Unanswered], vec![Fault::Lost, Fault::Lost]] {
         let first = request("a");
@@ -61,7 +61,7 @@ async fn lost_answers_to_a_release() {
 }
 
 #[tokio::test]
-async fn lost_answers_to_a_renewal_and_a_hand_over() {
+async fn a_lost_answer_to_a_renewal_or_hand_over_is_confirmed_or_unknown() {
     let fixture = fixture().await;
     let (first, second) = (request("a"), request("a"));
     let grant = fixture.acquire(&first).await;

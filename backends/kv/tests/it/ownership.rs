@@ -1,4 +1,4 @@
-//! A lock over records: its owner, and the records that can hold a lock.
+//! A lock over records: its owner, its token, and records that cannot be read.
 
 use std::{
     sync::{Arc, Mutex, atomic::AtomicUsize},
@@ -88,7 +88,7 @@ async fn an_expired_lock_is_taken_exactly_once() {
     assert!(fixture.is_busy("a").await);
 }
 
-/// Tasks on four threads race for one name, many times.
+/// On four threads, eight tasks race for one free lock, a hundred times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_of_many_threads_gets_a_free_lock() {
     let records = Memory::default().records();
@@ -166,7 +166,8 @@ async fn an_unreadable_record_never_counts_as_free() {
             panic!("nobody else writes")
         };
         version = stored;
-        // The clock is long after the end of every lease.
+        // The time is long after the end of every lease, so only the unreadable record keeps the
+        // lock held.
         fixture.clock.advance(TTL * 1000);
         let lock = &fixture.lock;
         let next = request("a");
