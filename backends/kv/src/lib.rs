@@ -1,9 +1,9 @@
 //! A lock over the versioned records of any store.
 //!
-//! The URL `kv+redis://h` opens a lock over the records of `redis://h`, and `kv+sqlite:PATH` one over
-//! those of `sqlite:PATH`. The store must offer [`Records`](distlock_core::Records) and report the
-//! age of each record. So this backend shows that the contract of records is enough for a lock. It
-//! also serves a store for which no locks are built.
+//! The URL `kv+redis://h` opens a lock over the records of `redis://h`. The store must offer
+//! [`Records`](distlock_core::Records) and report the age of each record. This backend shows that
+//! the contract of records is enough for a lock. It also serves a store for which no locks are
+//! built.
 //!
 //! # Algorithm
 //!

@@ -1,4 +1,4 @@
-//! Memory as a driver: its URLs, and how a store is opened.
+//! The driver for stores in memory: their URLs, and the opening of a store.
 
 use async_trait::async_trait;
 use distlock_backend_kit::{Driver, DriverOption, DriverUrl, Drivers, TargetParts};
@@ -19,12 +19,12 @@ const URLS: [DriverUrl; 1] = [DriverUrl::new(
          ?private=true a new one",
 )];
 
-/// The driver of stores in this process.
+/// The driver of stores in the memory of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryDriver;
 
 impl MemoryDriver {
-    /// Checks name and options; returns whether the store is private.
+    /// Checks the name and the options. Returns whether the store is private.
     fn is_private(self, parts: &mut TargetParts) -> Result<bool> {
         let mut options = std::mem::take(&mut parts.options);
         let private = match options.take(OPTIONS[0].name) {

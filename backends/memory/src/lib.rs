@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! [`Memory::new`] is a store of its own. [`Memory::shared`] is one store for the whole process,
-//! found by its name.
+//! [`Memory::new`] creates a store. [`Memory::shared`] returns the store that the process shares
+//! under a name.
 //!
 //! - `memory`: the store that callers open.
 //! - `table`: the lock table, a synchronous state machine with the time passed in. It is public, so
@@ -35,10 +35,10 @@
 //! - `records`: the versioned key-value store.
 //! - `now`: the time of one call.
 //!
-//! Guarantees: leases are counted on the boot-time clock. Tokens rise for each name while the
-//! process lives, and across restarts as long as the wall clock is right. Contenders are served in
-//! the order in which they joined, except that a contender that does not come within half a second
-//! of its turn is skipped. A release wakes one contender of that name.
+//! Guarantees: a lease is counted on the boot-time clock. The tokens of a name rise while the
+//! process lives, and across restarts if the wall clock is right. Contenders get the lock in the
+//! order in which they joined. A contender that makes no attempt within half a second of its turn
+//! is skipped. A release wakes one contender of that name.
 
 mod driver;
 mod lock;

@@ -1,7 +1,7 @@
 //! The lock contract on top of the table.
 //!
-//! This module owns one handle: it reads the clock, refuses operations after a close, and converts
-//! the table's answers. It must never keep state of its own about a lock.
+//! This module owns one handle. The handle reads the clock, refuses operations after `close`, and
+//! converts the table's answers. It must never keep state of its own about a lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ impl MemoryLock {
         let mut capabilities = Capabilities::new(BACKEND);
         capabilities.fairness = Fairness::Fifo;
         capabilities.wakeup = Wakeup::Push;
-        // The table itself accepts 1 ms. Below 10 ms a guard has no time for any work.
+        // The table itself accepts 1 ms. A guard with less than 10 ms has no time for any work.
         capabilities.min_ttl = Duration::from_millis(10);
         capabilities.survives_restart = false;
         capabilities.expiry_clock = ExpiryClock::Host;
@@ -50,7 +50,7 @@ impl MemoryLock {
         }
     }
 
-    /// Opens another handle on the same table. The new handle is open also when this one was
+    /// Opens another handle on the same table. The new handle is open even if this handle was
     /// closed.
     pub(crate) fn new_handle(&self) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl MemoryLock {
         }
     }
 
-    /// The shared table; an error of kind `Closed` when this handle was closed.
+    /// Returns the shared table; an error of kind `Closed` when this handle was closed.
     fn checked_table(&self) -> Result<&Arc<SharedTable>> {
         self.open.check(BACKEND)?;
         Ok(&self.shared)
@@ -157,7 +157,7 @@ impl DistLock for MemoryLock {
     }
 
     async fn close(&self) {
-        // Only this handle closes, because other handles may still use the table.
+        // Only this handle closes; other handles may still use the table.
         self.open.close();
     }
 }

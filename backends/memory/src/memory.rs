@@ -21,7 +21,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty store on this clock.
+    /// Creates an empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let epoch = Epoch::new(format!("{BACKEND}-{}", Uuid::new_v4()));
         Self {
@@ -30,13 +30,13 @@ impl Memory {
         }
     }
 
-    /// The store of this name, which the whole process shares. It uses the machine's clock. The
-    /// first call creates it.
+    /// Returns the store of this name, which the whole process shares. The first call creates the
+    /// store. The store uses the machine's clock.
     ///
-    /// The store is kept until the process ends, also when no handle is left. Otherwise a lock
-    /// would become free, and its fencing tokens could start again, just because its holder closed
-    /// the client. So each name costs memory as long as the process lives: take names from the
-    /// configuration, and do not make them from requests.
+    /// The store is kept until the process ends, even when no handle is left. If it were dropped, a
+    /// holder that closes its client would free its locks, and fencing tokens could start again. So
+    /// each name costs memory for the life of the process: take names from the configuration, never
+    /// from requests.
     #[must_use]
     pub fn shared(name: &str) -> Self {
         static STORES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
@@ -63,7 +63,7 @@ impl Memory {
 }
 
 impl Default for Memory {
-    /// An empty store on the machine's clock.
+    /// Creates an empty store with the machine's clock.
     fn default() -> Self {
         Self::new(Arc::new(SystemClock))
     }

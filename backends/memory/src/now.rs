@@ -2,13 +2,13 @@
 
 use distlock_core::{Clock, Moment, micros, unix_time};
 
-/// The time at which one call to the table happens.
+/// The time at which a call to the table happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// The boot-time clock, on which leases are counted.
     pub boot: Moment,
-    /// The wall clock in microseconds since 1970: the lower bound of new tokens, and the time that
-    /// people see.
+    /// The wall clock in microseconds since 1970. New tokens are not below this number, and people
+    /// see this time.
     pub wall_micros: u64,
 }
 

@@ -20,22 +20,22 @@ use crate::shared_table::BACKEND;
 
 /// One handle on records in memory. All handles share the records.
 ///
-/// One counter, `max(last + 1, wall clock in microseconds)`, gives all versions. So they rise for
-/// every key also after a delete, and nothing is remembered of a deleted key.
+/// One counter, `max(last + 1, wall clock in microseconds)`, gives all versions. So the versions of
+/// a key rise even after a delete, although nothing is stored about a deleted key.
 #[derive(Debug)]
 pub struct MemoryRecords {
     clock: Arc<dyn Clock>,
-    // No code awaits while it holds this lock, so a blocking lock is enough. One map has all keys,
-    // because a scan needs their order.
+    // No code awaits while it holds this lock, so a blocking one is enough. All keys are in one
+    // map, because a scan needs their order.
     store: Arc<RwLock<RecordMap>>,
     open: OpenFlag,
 }
 
-/// All records, with the counter that gives their versions.
+/// All records, and the counter for their versions.
 #[derive(Debug, Default)]
 struct RecordMap {
     records: BTreeMap<Arc<str>, Record>,
-    /// The highest version that a write of any key got.
+    /// The highest version given to any key.
     last_version: u64,
 }
 
@@ -43,12 +43,12 @@ struct RecordMap {
 struct Record {
     version: Version,
     value: Vec<u8>,
-    /// The moment of the last write, from which the age counts.
+    /// The moment of the last write; the record's age counts from here.
     written: Moment,
 }
 
 impl MemoryRecords {
-    /// An empty set of records.
+    /// Creates an empty set of records.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -57,7 +57,7 @@ impl MemoryRecords {
         }
     }
 
-    /// Opens another handle on the same records. The new handle is open also when this one was
+    /// Opens another handle on the same records. The new handle is open even if this handle was
     /// closed.
     pub(crate) fn new_handle(&self) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl MemoryRecords {
 }
 
 impl RecordMap {
-    /// The present version of a key; `None`: there is no record.
+    /// Returns the present version of a key; `None` without a record.
     fn version(&self, key: &RecordKey) -> Option<Version> {
         self.records.get(key.as_str()).map(|record| record.version)
     }
@@ -189,7 +189,7 @@ impl Records for MemoryRecords {
     }
 
     async fn close(&self) {
-        // Only this handle closes, because other handles may still use the records.
+        // Only this handle closes; other handles may still use the records.
         self.open.close();
     }
 }

@@ -1,7 +1,7 @@
 //! One held lock in the table.
 //!
-//! Invariant: a row is small, because a store may hold a million of them. A row must never read a
-//! clock: the time comes in with each call.
+//! Invariant: a row is small, because a store may have a million of them. A row must never read a
+//! clock; each call passes the time in.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,24 +13,25 @@ use uuid::Uuid;
 
 use crate::now::Now;
 
-/// The lease of one lock name. The row may stay for a while after the lease has expired.
+/// The lease of one lock name. The row may stay in memory after the lease has expired.
 #[derive(Debug)]
 pub(crate) struct Row {
     owner: OwnerId,
     token: FencingToken,
-    /// The end of the lease in nanoseconds since boot. This takes half the size of a [`Moment`].
+    /// The end of the lease in nanoseconds since boot. A `u64` needs half the bytes of a
+    /// [`Moment`].
     expires: u64,
     /// The time of the grant in microseconds since 1970, for display.
     granted: u64,
     holder: HolderLabel,
-    /// The parts that few locks have.
+    /// The parts that few locks have; boxed to keep the row small.
     extra: Option<Box<Extra>>,
 }
 
 #[derive(Debug, Default)]
 struct Extra {
     meta: Option<Meta>,
-    /// The nonce of the ticket that can be redeemed.
+    /// The nonce of the ticket that can be redeemed now; `None` without such a ticket.
     ticket: Option<Uuid>,
 }
 
@@ -56,7 +57,7 @@ impl Row {
         nanos_since_boot(now) < self.expires
     }
 
-    /// The time until the lease expires; zero after that.
+    /// Returns the time until the lease expires; zero afterwards.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         Duration::from_nanos(self.expires.saturating_sub(nanos_since_boot(now)))
     }
@@ -69,34 +70,35 @@ impl Row {
         self.owner == owner
     }
 
-    /// Lets the lease begin anew: it expires after `ttl` from now.
+    /// Starts the lease again: it expires `ttl` from now.
     pub(crate) fn restart_lease(&mut self, now: Moment, ttl: Ttl) {
         self.expires = nanos_since_boot(now + ttl.duration());
     }
 
-    /// Checks whether this lease holds the lock now. The error is the reason of the loss.
+    /// Checks that this lease holds the lock now. The error is the reason of the loss.
     pub(crate) fn check(&self, now: Moment, lease: &Lease) -> Result<(), LossReason> {
         if self.owner != lease.owner {
             Err(LossReason::TakenOver)
         } else if !self.is_live(now) || lease.token.is_some_and(|token| token != self.token) {
-            // A row with the same owner and another token belongs to a later grant. So the lease
-            // that the caller names had expired before.
+            // The owner is the same and the token is another one: the lease expired, and the owner
+            // was then granted the lock again.
             Err(LossReason::Expired)
         } else {
             Ok(())
         }
     }
 
-    /// Restarts the lease, and stores or redeems the ticket's nonce in the same step. A ticket that
-    /// cannot be redeemed leaves the lease unchanged.
+    /// Restarts the lease, and stores or redeems the ticket's nonce in the same step. If the ticket
+    /// cannot be redeemed, the lease is unchanged.
     pub(crate) fn renew(&mut self, now: Moment, renewal: &Renewal) -> Result<(), LossReason> {
         match renewal.ticket {
             TicketStep::Issue(nonce) => {
                 self.extra.get_or_insert_default().ticket = Some(nonce);
             }
             TicketStep::Redeem(nonce) => {
-                // If the row holds another nonce or none, this ticket was redeemed before, or a
-                // later ticket replaced it. In both cases another caller has taken the lock over.
+                // The row has another nonce or none: this ticket was redeemed before, or a later
+                // ticket replaced it. In both cases the bearer of this ticket does not hold the
+                // lock.
                 self.extra
                     .as_mut()
                     .and_then(|extra| extra.ticket.take_if(|ticket| *ticket == nonce))
@@ -108,7 +110,7 @@ impl Row {
         Ok(())
     }
 
-    /// The description of the holder, as other clients see it.
+    /// Returns the description of the holder that other clients see.
     pub(crate) fn holder_info(&self, now: Moment) -> HolderInfo {
         let mut info = HolderInfo::new(self.holder.as_str());
         info.meta = self
@@ -124,6 +126,6 @@ impl Row {
 }
 
 fn nanos_since_boot(moment: Moment) -> u64 {
-    // A `u64` of nanoseconds lasts for 584 years.
+    // A `u64` of nanoseconds is enough for 584 years since boot.
     u64::try_from(moment.since_boot().as_nanos()).unwrap_or(u64::MAX)
 }

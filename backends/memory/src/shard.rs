@@ -1,7 +1,7 @@
 //! One shard of the lock table: its rows, store queues and counters.
 //!
-//! Invariant: tokens and queue entries of a shard rise strictly, also for names that were released
-//! and forgotten, because one counter serves all names of the shard.
+//! Invariant: the tokens and the queue entries of a shard rise strictly, even for a name that was
+//! released and has no row any more, because one counter serves all names of the shard.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,29 +16,29 @@ use crate::{
 /// The number of force-released leases that a shard remembers.
 const MAX_REMEMBERED_FORCED: usize = 64;
 
-/// A shard with fewer rows keeps its expired rows. A shard that shrinks keeps memory for at least
-/// this many rows.
+/// A shard with fewer rows than this keeps its expired rows. A shard that shrinks keeps memory for
+/// at least this many rows.
 const SMALL_ROW_COUNT: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) rows: HashMap<LockName, Row, RandomState>,
     pub(crate) queues: HashMap<LockName, StoreQueue, RandomState>,
-    /// An empty queue whose memory is reused for the next lock that gets contenders.
+    /// An empty queue. The next lock that gets contenders reuses its memory.
     pub(crate) spare: StoreQueue,
     /// The highest token that this shard has granted.
     pub(crate) last_token: u64,
-    /// The number of the last queue entry.
+    /// The number of the latest queue entry.
     pub(crate) last_entry: u64,
-    /// The number of rows at which the next attempt removes the expired rows.
+    /// The row count at which the next attempt removes the expired rows.
     pub(crate) sweep_at: usize,
-    /// The tokens of the latest force-released leases, so that their holders learn the reason.
-    /// Tokens are unique within a shard.
+    /// The tokens of the latest force-released leases. A holder whose token is here gets the reason
+    /// `ForceReleased`. Tokens are unique within a shard.
     pub(crate) forced: VecDeque<FencingToken>,
 }
 
 impl Shard {
-    /// An empty shard.
+    /// Creates an empty shard.
     pub(crate) fn new(hasher: RandomState) -> Self {
         Self {
             rows: HashMap::with_hasher(hasher.clone()),
@@ -51,18 +51,18 @@ impl Shard {
         }
     }
 
-    /// Remembers the token of a force-released lease, so that its holder learns the reason.
+    /// Stores the token of a force-released lease, so that its holder gets the reason.
     pub(crate) fn remember_forced(&mut self, token: FencingToken) {
-        // The list may be short, because few locks are force-released and each holder asks for the
-        // reason at its next renewal.
+        // A short list is enough: few locks are force-released, and each holder asks for the reason
+        // at its next renewal.
         if self.forced.len() == MAX_REMEMBERED_FORCED {
             self.forced.pop_front();
         }
         self.forced.push_back(token);
     }
 
-    /// Removes a row and gives the turn to the first contender that is not away. Returns whether
-    /// there is one.
+    /// Removes a row, and gives the turn to the first present contender. Returns whether there is
+    /// one.
     pub(crate) fn free_and_give_turn(
         &mut self,
         name: &LockName,
@@ -78,7 +78,7 @@ impl Shard {
                 .is_some_and(|queue| queue.give_turn(now, None, deferred).is_some())
     }
 
-    /// The reason why a lease is lost whose lock has no row.
+    /// Returns the reason of the loss for a lease without a row.
     pub(crate) fn loss_reason_without_row(&self, lease: &Lease) -> LossReason {
         match lease.token {
             Some(token) if self.forced.contains(&token) => LossReason::ForceReleased,
@@ -86,8 +86,8 @@ impl Shard {
         }
     }
 
-    /// Runs `f` on the queue of a name, if there is one, and recycles the queue when it is empty
-    /// afterwards.
+    /// Runs `f` on the queue of a name, if the name has one. If the queue is empty afterwards, its
+    /// memory is kept for another name.
     pub(crate) fn with_queue<T>(
         &mut self,
         name: &LockName,
@@ -101,21 +101,21 @@ impl Shard {
         Some(value)
     }
 
-    /// The number of contenders of a lock that are not away.
+    /// Returns the number of present contenders of a lock.
     pub(crate) fn waiter_count(&self, name: &LockName) -> u32 {
         let waiters = self.queues.get(name).map_or(0, StoreQueue::present_count);
         u32::try_from(waiters).unwrap_or(u32::MAX)
     }
 
-    /// Removes all expired rows, and sets the number of rows at which the next removal is due.
+    /// Removes all expired rows, and sets the row count at which the next removal is due.
     pub(crate) fn remove_expired(&mut self, now: Moment) {
         self.rows.retain(|_, row| row.is_live(now));
         self.sweep_at = (self.rows.len() * 2).max(SMALL_ROW_COUNT);
         self.shrink_rows();
     }
 
-    /// Returns memory to the allocator when fewer than an eighth of it is in use. The map keeps
-    /// room for twice its rows, so it neither grows nor shrinks again soon.
+    /// Returns memory to the allocator when less than an eighth of the map's room is used. The map
+    /// keeps room for twice its rows, so that the next changes neither grow nor shrink it.
     pub(crate) fn shrink_rows(&mut self) {
         let rows = self.rows.len().max(SMALL_ROW_COUNT);
         if rows < self.rows.capacity() / 8 {

@@ -11,7 +11,7 @@ use crate::{now::Now, store_queue::QueueEntry, table::Table};
 /// The backend's short name.
 pub(crate) const BACKEND: &str = "memory";
 
-/// The table, the clock and the facts that all handles share.
+/// The table, and the clock, capabilities and epoch that all its handles share.
 #[derive(Debug)]
 pub(crate) struct SharedTable {
     pub(crate) table: Table,
@@ -21,7 +21,7 @@ pub(crate) struct SharedTable {
 }
 
 impl SharedTable {
-    /// Makes one attempt at the present time.
+    /// Makes one attempt, at the clock's present time.
     pub(crate) fn try_acquire(
         &self,
         request: &AcquireRequest,
@@ -33,7 +33,7 @@ impl SharedTable {
         Ok(attempt.map(|token| self.new_grant(token, request)))
     }
 
-    /// The grant of this request, with the store's epoch.
+    /// Returns the grant of this request, with the store's epoch.
     pub(crate) fn new_grant(&self, token: FencingToken, request: &AcquireRequest) -> Grant {
         Grant::new(token, self.epoch.clone(), request.ttl.duration())
     }

@@ -1,17 +1,18 @@
 //! The store queue of one lock: the contenders in the order in which they joined.
 //!
-//! This module owns the turn, which is the reservation of a free lock for one contender. It also
-//! knows which contenders are away; the others are present, and only they get the turn. Invariant:
-//! while a present contender waits and the lock is free, exactly one contender has the turn, and it
-//! has been woken. This module must never run a waker under the shard's mutex: a waker may run
-//! foreign code, and that code would deadlock if it called the table.
+//! This module owns the turn: the reservation of a free lock for one contender. A contender is
+//! skipped or present, and only present contenders get the turn. Invariant: while a present
+//! contender waits and the lock is free, exactly one contender has the turn, and that contender has
+//! been woken. This module must never run a waker under the shard's mutex: a waker may run code of
+//! the caller, which would deadlock if it called the table.
 
 use std::{collections::VecDeque, task::Waker, time::Duration};
 
 use distlock_core::{Moment, OwnerId};
 
-/// The time for which a free lock is reserved for the contender that has the turn. A contender that
-/// makes no attempt in that time (its task is blocked) is away until its next call.
+/// The time for which a free lock is reserved for the contender that has the turn. If that
+/// contender makes no attempt in this time (its task is blocked), it is skipped until its next
+/// call.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// An entry in a store queue. The numbers rise in the order of joining.
@@ -24,16 +25,16 @@ impl QueueEntry {
     }
 }
 
-/// Wakers that are called or dropped after the shard's mutex is free again, because both may run
-/// foreign code that calls the table.
+/// Wakers that are called or dropped after the shard's mutex is unlocked. Calling or dropping a
+/// waker may run code of the caller, and that code may call the table.
 ///
-/// The drop of this value calls and drops them. Declare the value before locking the mutex, so that
-/// it is dropped after the mutex guard.
+/// The drop of this value calls or drops its wakers. Declare the value before locking the mutex, so
+/// that it is dropped after the mutex guard.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredWakes {
-    /// The waker of the contender that is woken.
+    /// The waker that is called.
     wake: Option<Waker>,
-    /// A waker that is no longer needed. It is dropped and not called.
+    /// A waker that is replaced or no longer needed. It is dropped and not called.
     drop_only: Option<Waker>,
 }
 
@@ -50,8 +51,8 @@ impl Drop for DeferredWakes {
 #[derive(Debug, Default)]
 pub(crate) struct StoreQueue {
     waiters: VecDeque<Waiter>,
-    /// The contender that has the turn, and the moment since when the lock is reserved for it. Set
-    /// only while the lock is free.
+    /// The contender that has the turn, and the moment at which its reservation began. `Some` only
+    /// while the lock is free.
     turn: Option<(QueueEntry, Moment)>,
 }
 
@@ -59,28 +60,28 @@ pub(crate) struct StoreQueue {
 struct Waiter {
     entry: QueueEntry,
     owner: OwnerId,
-    /// Whether the contender is skipped for now: its wait was dropped while its entry stayed, or it
-    /// made no attempt while it had the turn.
-    away: bool,
-    /// Whether the contender has a wake-up that it has not received yet.
+    /// Whether the contender is skipped when the turn is given: it dropped its wait and kept its
+    /// entry, or it made no attempt while it had the turn.
+    skipped: bool,
+    /// Whether the contender was woken and has not polled its wait since.
     woken: bool,
     waker: Option<Waker>,
 }
 
 impl StoreQueue {
-    /// Adds a contender at the end. Entries must rise from one call to the next.
+    /// Adds a contender at the end. Each call must pass a higher entry than the one before.
     pub(crate) fn join(&mut self, entry: QueueEntry, owner: OwnerId) {
         self.waiters.push_back(Waiter {
             entry,
             owner,
-            away: false,
+            skipped: false,
             woken: false,
             waker: None,
         });
     }
 
-    /// Removes an entry and ends its turn. Returns whether the entry had the turn. If it had, and
-    /// the lock is still free, the caller gives the turn to the next contender.
+    /// Removes an entry and ends its turn. Returns whether the entry had the turn. The caller then
+    /// gives the turn to the next contender if the lock is still free.
     pub(crate) fn leave(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
         if let Some(waiter) = self.position(entry).and_then(|at| self.waiters.remove(at)) {
             deferred.drop_only = waiter.waker;
@@ -92,7 +93,7 @@ impl StoreQueue {
         self.waiters.is_empty()
     }
 
-    /// Turns an empty queue into one for another lock. It keeps its memory unless that is large.
+    /// Empties the queue for use by another lock. It keeps its memory unless that is large.
     pub(crate) fn into_spare(mut self) -> Self {
         self.turn = None;
         if self.waiters.capacity() > 16 {
@@ -101,24 +102,24 @@ impl StoreQueue {
         self
     }
 
-    /// The number of contenders that are not away.
+    /// Returns the number of present contenders.
     pub(crate) fn present_count(&self) -> usize {
-        self.waiters.iter().filter(|waiter| !waiter.away).count()
+        self.waiters.iter().filter(|waiter| !waiter.skipped).count()
     }
 
-    /// Records that this contender makes an attempt. It is no longer away, and its pending wake-up
-    /// is used up.
+    /// Records that this contender makes an attempt: it is present, and its pending wake-up is used
+    /// up.
     pub(crate) fn mark_present(&mut self, entry: QueueEntry) {
         if let Some(waiter) = self.waiter_mut(entry) {
-            waiter.away = false;
+            waiter.skipped = false;
             waiter.woken = false;
         }
     }
 
-    /// Gives the turn to the first present contender of a free lock, wakes it, and returns it;
-    /// `None`: no contender is present, so any caller may take the lock. A contender that has the
-    /// turn already is not woken again. A contender whose turn has lasted too long is skipped,
-    /// except `asking`, the contender that makes this call.
+    /// Gives the turn to the first present contender of a free lock, wakes that contender, and
+    /// returns its entry. `None`: no contender is present, so any caller may take the lock. A
+    /// contender that already has the turn is not woken again. A contender that keeps the turn for
+    /// longer than [`GRACE`] is skipped, unless that contender makes this call (`asking`).
     pub(crate) fn give_turn(
         &mut self,
         now: Moment,
@@ -130,10 +131,11 @@ impl StoreQueue {
             .take_if(|(turn, since)| Some(*turn) != asking && now.since(*since) >= GRACE)
             && let Some(waiter) = self.waiter_mut(entry)
         {
-            waiter.away = true;
+            waiter.skipped = true;
         }
-        let first = self.waiters.iter_mut().find(|waiter| !waiter.away)?;
-        // Another contender may have got the turn while the first one was away.
+        let first = self.waiters.iter_mut().find(|waiter| !waiter.skipped)?;
+        // A later contender may have the turn, because the first one was skipped and is present
+        // again.
         if self.turn.is_none_or(|(turn, _)| turn != first.entry) {
             self.turn = Some((first.entry, now));
             first.woken = true;
@@ -142,17 +144,17 @@ impl StoreQueue {
         Some(first.entry)
     }
 
-    /// The rest of the time for which the lock is reserved; `None`: no contender has the turn.
+    /// Returns the rest of the reservation; `None`: no contender has the turn.
     pub(crate) fn reservation_left(&self, now: Moment) -> Option<Duration> {
         self.turn.map(|(_, since)| (since + GRACE).since(now))
     }
 
-    /// Ends the turn, because the lock is no longer free.
+    /// Ends the turn, because the lock is held now.
     pub(crate) fn end_turn(&mut self) {
         self.turn = None;
     }
 
-    /// Wakes the contender of this owner after a hand-over, if it waits here.
+    /// Wakes the contender of the owner that got the lock by hand-over, if it waits in this queue.
     pub(crate) fn wake_owner(&mut self, owner: OwnerId, deferred: &mut DeferredWakes) {
         let mut waiters = self.waiters.iter_mut();
         if let Some(waiter) = waiters.find(|waiter| waiter.owner == owner) {
@@ -161,17 +163,17 @@ impl StoreQueue {
         }
     }
 
-    /// Records that a contender waits, so it is no longer away. Returns whether a wake-up is
+    /// Records that a contender waits, and is therefore present. Returns whether a wake-up is
     /// pending for it.
     pub(crate) fn mark_waiting(&mut self, entry: QueueEntry) -> bool {
         self.waiter_mut(entry).is_some_and(|waiter| {
-            waiter.away = false;
+            waiter.skipped = false;
             waiter.woken
         })
     }
 
-    /// Takes a pending wake-up, or stores the waker for the next one. `true`: a wake-up was
-    /// pending, or the entry is gone.
+    /// Takes a pending wake-up, or stores the waker for the next one. Returns `true` if a wake-up
+    /// was pending or the entry is no longer in the queue.
     pub(crate) fn register_waker(
         &mut self,
         entry: QueueEntry,
@@ -195,11 +197,11 @@ impl StoreQueue {
         false
     }
 
-    /// Marks a contender as away after its wait was dropped, and ends its turn. A pending wake-up
-    /// is kept for it. Returns whether the contender had the turn.
-    pub(crate) fn mark_away(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
+    /// Marks a contender as skipped after its wait was dropped, and ends its turn. A pending
+    /// wake-up is kept. Returns whether the contender had the turn.
+    pub(crate) fn mark_skipped(&mut self, entry: QueueEntry, deferred: &mut DeferredWakes) -> bool {
         if let Some(waiter) = self.waiter_mut(entry) {
-            waiter.away = true;
+            waiter.skipped = true;
             deferred.drop_only = waiter.waker.take();
         }
         self.turn.take_if(|(turn, _)| *turn == entry).is_some()
@@ -210,7 +212,7 @@ impl StoreQueue {
         self.waiters.get_mut(at)
     }
 
-    /// The index of an entry. The entries rise, so a binary search finds it.
+    /// Returns the index of an entry. The entries are sorted, so a binary search finds it.
     fn position(&self, entry: QueueEntry) -> Option<usize> {
         self.waiters
             .binary_search_by_key(&entry, |waiter| waiter.entry)

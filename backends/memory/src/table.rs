@@ -1,8 +1,8 @@
 //! The lock table, a synchronous state machine.
 //!
-//! This module owns all locks of a store in memory. Invariant: the time comes in with each call and
-//! no method waits, so one sequence of calls has one outcome. A method must never lock two shards
-//! at once, and must never run a waker under a shard's mutex.
+//! This module owns all locks of a store in memory. Invariant: each call passes the time in and no
+//! method waits, so the same sequence of calls has always the same result. A method must never lock
+//! two shards at once, and must never run a waker under a shard's mutex.
 
 use std::{
     collections::{BTreeMap, hash_map},
@@ -25,21 +25,23 @@ use crate::{
     store_queue::{DeferredWakes, QueueEntry, StoreQueue},
 };
 
-/// Number of shards: a power of two, large enough that threads with different names seldom meet.
+/// Number of shards: a power of two, large enough that threads with different names rarely wait for
+/// one mutex.
 const SHARDS: usize = 64;
 
 /// All locks of a store, with their holders and contenders.
 ///
-/// Names are spread over shards. Each shard has its own mutex, which is held for one operation on
-/// one name (or for one shard of a listing). A release removes the row at once. An expired row
-/// counts as free and stays in memory until a sweep of its shard. The sweep is due whenever the
-/// shard has doubled since the last one, so it costs each grant a constant time on average.
+/// Names are spread over shards. Each shard has its own mutex, which is locked for one operation on
+/// one name (or, in a listing, for one shard at a time). A release removes the row at once. An
+/// expired row counts as free, and stays in memory until its shard removes all expired rows. That
+/// is due when the number of rows has doubled since the last time, so it adds a constant average
+/// cost to each grant.
 ///
-/// Tokens come from a counter of the shard and the wall clock: `max(last + 1, microseconds)`. They
-/// keep rising although the table forgets a released name.
+/// The token of a grant is `max(last + 1, wall clock in microseconds)`, where `last` is a counter
+/// of the shard. So the tokens of a name rise although a released name has no row.
 ///
-/// Contenders wait in a store queue (see [`Table::join`]). While one waits, a free lock is reserved
-/// for the first of them.
+/// Contenders wait in a store queue (see [`Table::join`]). While contenders wait, a free lock is
+/// reserved for the first of them.
 #[derive(Debug)]
 pub struct Table {
     shards: Box<[Mutex<Shard>]>,
@@ -51,7 +53,7 @@ pub struct Table {
 pub enum Armed {
     /// Make an attempt now.
     Ask,
-    /// Sleep: nothing changes for this long, unless a wake-up comes.
+    /// Sleep for this time, unless a wake-up comes earlier. Then call [`Table::arm`] again.
     Sleep(Duration),
 }
 
@@ -62,7 +64,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         let hasher = RandomState::default();
@@ -74,14 +76,14 @@ impl Table {
         }
     }
 
-    /// Makes one attempt. It takes a free or expired lock. A lock that its owner holds keeps its
-    /// token and gets a new lease. An attempt with a queue entry removes the entry when it
-    /// succeeds.
+    /// Makes one attempt. The attempt takes a free or expired lock. If the owner already holds the
+    /// lock, its lease starts again and the token stays. A successful attempt with a queue entry
+    /// removes the entry.
     ///
-    /// `Busy(None)`: the lock is free, and it is reserved for a contender that has waited longer.
+    /// `Busy(None)`: the lock is free, and it is reserved for another contender.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] when the tokens are used up.
+    /// [`ErrorKind::LimitExceeded`] when no higher token exists.
     pub fn try_acquire(
         &self,
         now: Now,
@@ -150,7 +152,7 @@ impl Table {
         Ok(row.token())
     }
 
-    /// Frees a lock that this lease holds, and gives the turn to its first contender.
+    /// Frees a lock that this lease holds, and gives the turn to the first present contender.
     pub fn release(&self, now: Moment, lease: &Lease) -> ReleaseOutcome {
         let mut deferred = DeferredWakes::default();
         let mut shard = self.lock_shard_of(&lease.name);
@@ -169,7 +171,7 @@ impl Table {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when the lease and the request have different names.
-    /// [`ErrorKind::LimitExceeded`] when the tokens are used up.
+    /// [`ErrorKind::LimitExceeded`] when no higher token exists.
     pub fn hand_over(
         &self,
         now: Now,
@@ -203,7 +205,7 @@ impl Table {
         Ok(Ok(token))
     }
 
-    /// Frees a lock of any holder, if its token is the expected one.
+    /// Frees a lock, whoever holds it, if its token is the expected one.
     pub fn force_release(&self, now: Moment, name: &LockName, expected: FencingToken) -> Forced {
         let mut deferred = DeferredWakes::default();
         let mut shard = self.lock_shard_of(name);
@@ -217,7 +219,7 @@ impl Table {
         Forced::Released
     }
 
-    /// Reads the holder of a lock and the number of its contenders that are not away.
+    /// Reads the holder of a lock and the number of its present contenders.
     pub fn inspect(&self, now: Moment, name: &LockName) -> LockInfo {
         let shard = self.lock_shard_of(name);
         let mut info = match shard.rows.get(name) {
@@ -233,8 +235,8 @@ impl Table {
         info
     }
 
-    /// Lists held locks by prefix, in byte order of their names. It visits every row: it is for
-    /// people and repair tools.
+    /// Lists held locks by prefix, in byte order of their names. This visits every row, so it is
+    /// meant for people and repair tools.
     pub fn list(
         &self,
         now: Moment,
@@ -273,7 +275,7 @@ impl Table {
             .collect()
     }
 
-    /// The number of rows in memory. Expired rows that no sweep has removed are included.
+    /// Returns the number of rows in memory, including expired rows that are not removed yet.
     pub fn rows(&self) -> usize {
         self.shards
             .iter()
@@ -281,7 +283,7 @@ impl Table {
             .sum()
     }
 
-    /// Joins the store queue of a lock.
+    /// Adds an entry for this owner to the store queue of a lock.
     pub fn join(&self, name: &LockName, owner: OwnerId) -> QueueEntry {
         let mut shard = self.lock_shard_of(name);
         let shard = &mut *shard;
@@ -295,16 +297,16 @@ impl Table {
         entry
     }
 
-    /// Removes a queue entry. If the lock was reserved for it, the next contender gets the turn.
-    /// The call is idempotent.
+    /// Removes a queue entry. If the lock was reserved for this entry, the next contender gets the
+    /// turn. A second call with the same entry changes nothing.
     pub fn leave(&self, now: Moment, name: &LockName, entry: QueueEntry) {
         self.depart_and_give_turn(now, name, StoreQueue::leave, entry);
     }
 
-    /// Records that the wait of a contender was dropped. The contender is skipped until it comes
-    /// back, and a pending wake-up is kept for it.
+    /// Records that a contender dropped its wait. The contender is skipped until its next call, and
+    /// a pending wake-up is kept for it.
     pub fn interrupt_wait(&self, now: Moment, name: &LockName, entry: QueueEntry) {
-        self.depart_and_give_turn(now, name, StoreQueue::mark_away, entry);
+        self.depart_and_give_turn(now, name, StoreQueue::mark_skipped, entry);
     }
 
     /// Starts or continues the wait of a contender. The answer says whether the contender makes an
@@ -340,8 +342,8 @@ impl Table {
         }
     }
 
-    /// Takes a pending wake-up, or stores the waker for the next one. Returns `true` when a wake-up
-    /// was pending, or when the entry is not in the queue any more.
+    /// Takes a pending wake-up, or stores the waker for the next one. Returns `true` if a wake-up
+    /// was pending or the entry is no longer in the queue.
     pub fn listen(&self, name: &LockName, entry: QueueEntry, waker: &Waker) -> bool {
         let mut deferred = DeferredWakes::default();
         let mut shard = self.lock_shard_of(name);
@@ -351,8 +353,8 @@ impl Table {
         }
     }
 
-    /// Lets `depart` take a contender out of its turn. If it had the turn and the lock is still
-    /// free, the next contender gets the turn.
+    /// Ends the turn of a contender through `depart`. If the contender had the turn and the lock is
+    /// still free, the next contender gets the turn.
     fn depart_and_give_turn(
         &self,
         now: Moment,
@@ -372,15 +374,15 @@ impl Table {
 
     /// Locks the shard of a name.
     fn lock_shard_of(&self, name: &LockName) -> MutexGuard<'_, Shard> {
-        // The hash maps of a shard use the lowest and the highest bits of the same hash. The shard
-        // comes from other bits, so the names of one shard still spread over all its buckets.
+        // The hash maps in a shard use the lowest and the highest bits of the same hash. The shard
+        // is chosen by other bits, so that the names of one shard spread over all buckets of its
+        // maps.
         let at = usize::try_from(self.hasher.hash_one(name) >> 32).unwrap_or(0) % SHARDS;
         lock_shard(&self.shards[at])
     }
 }
 
 fn lock_shard(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // Every change of a shard is complete before the code can panic, so the data behind a poisoned
-    // mutex is valid.
+    // No change of a shard can panic halfway, so the data behind a poisoned mutex is consistent.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

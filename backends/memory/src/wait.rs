@@ -1,8 +1,8 @@
-//! Waiting for a lock of the table: a queue entry, a wake-up, and the end of the holder's lease as
-//! a timer.
+//! One contender's wait for a lock of the table. A wake-up or a timer ends the wait; the timer ends
+//! with the holder's lease.
 //!
-//! Invariant: a contender whose wait was dropped is marked as away, so no other contender waits for
-//! it. A wake-up that it had not received is kept.
+//! Invariant: a contender whose wait was dropped is marked as skipped, so that a free lock is not
+//! reserved for it. A wake-up that it has not received is kept.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -17,9 +17,9 @@ use crate::{
     table::Armed,
 };
 
-/// The longest sleep of a contender that gets no wake-up. After it the contender looks at the table
-/// again, which costs one hash look-up. Without that, a contender would sleep until the end of the
-/// former lease when the contender before it has the turn and is stuck.
+/// The longest sleep without a look at the table; a look costs one hash look-up. Without this
+/// limit, a contender would sleep until the end of the former lease if the contender before it had
+/// the turn and made no attempt.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// One contender, with its entry in the store queue.
@@ -28,7 +28,7 @@ pub(crate) struct MemoryContender {
     shared: Arc<SharedTable>,
     open: OpenFlag,
     request: AcquireRequest,
-    /// `None` after the contender got the lock.
+    /// The queue entry; `None` after the contender got the lock.
     entry: Option<QueueEntry>,
 }
 
@@ -97,7 +97,7 @@ impl Contender for MemoryContender {
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        // The drop removes the queue entry.
+        // The drop of `self` removes the queue entry.
         Ok(())
     }
 }
@@ -111,8 +111,8 @@ impl Drop for MemoryContender {
     }
 }
 
-/// Marks the contender as away when its wait is dropped before the end. Otherwise a free lock would
-/// be reserved for it.
+/// Marks the contender as skipped if its wait is dropped before the end. Otherwise a free lock
+/// would be reserved for a contender that does not wait.
 struct WaitInProgress<'a> {
     contender: &'a MemoryContender,
     entry: QueueEntry,

@@ -1,6 +1,6 @@
-//! Random histories of operations, compared with a plain model: one map without shards or sweeps.
-//! The lock table, the backend around it, and a lock over the records must all answer as the model
-//! does.
+//! Random histories of operations, compared with a simple model: one map without shards and without
+//! removal of expired rows. The lock table, the backend over it, and a lock over records must all
+//! give the model's answers.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -42,7 +42,7 @@ enum Step {
     },
     Force {
         name: usize,
-        /// The difference between the expected token and the present one.
+        /// The expected token is the present one plus this number.
         off_by: u64,
     },
     Inspect(usize),
@@ -51,21 +51,22 @@ enum Step {
         after: Option<usize>,
         limit: u32,
     },
-    /// Moves the boot-time clock by the first number and the wall clock by the second, which may be
-    /// negative.
+    /// Advances the boot-time clock by the first number and the wall clock by the second, which may
+    /// be negative.
     Time(u64, i64),
 }
 
-/// The lease that a caller claims: its owner, with the token of any of its grants or without one.
+/// The lease that a caller passes: an owner, and the token of one of its grants or no token.
 #[derive(Clone, Debug)]
 struct Pick {
     name: usize,
     owner: u128,
-    /// Index from the latest of all tokens of that name; `None`: the token is not known.
+    /// The index of the token, counted back from the latest token of that name; `None`: no token is
+    /// passed.
     token: Option<usize>,
 }
 
-/// The ticket step of a renewal. A number stands for a nonce.
+/// The ticket step of a renewal. The number stands for a nonce.
 #[derive(Clone, Copy, Debug)]
 enum Ticket {
     Keep,
@@ -85,9 +86,9 @@ struct Held {
 #[derive(Default)]
 struct Model {
     rows: HashMap<usize, Held>,
-    /// Every token of a name, in the order of grants.
+    /// All tokens of a name, in the order of grants.
     granted: BTreeMap<usize, Vec<FencingToken>>,
-    /// Names and tokens of force-released leases, where the store tells that reason.
+    /// Names and tokens of force-released leases, if the store reports that reason.
     forced: Vec<(usize, FencingToken)>,
     now: Duration,
 }
@@ -98,7 +99,7 @@ impl Model {
         self.rows.get(&name).filter(|held| self.now < held.expires)
     }
 
-    /// The expected answer to an operation of a lease.
+    /// Returns the expected answer to an operation with a lease.
     fn expected_answer(
         &self,
         name: usize,
@@ -120,7 +121,8 @@ impl Model {
         }
     }
 
-    /// Adds a lease that the code under test has granted, whose token must be the highest.
+    /// Adds a lease that the subject granted. Its token must be higher than all earlier ones of the
+    /// name.
     fn record_grant(&mut self, name: usize, owner: u128, ttl: u64, token: FencingToken) {
         let tokens = self.granted.entry(name).or_default();
         assert!(
@@ -140,7 +142,8 @@ impl Model {
         );
     }
 
-    /// The token that a caller claims; `None`: it claims none, or there were fewer grants.
+    /// Returns the token that a caller passes; `None`: it passes none, or the name had fewer
+    /// grants.
     fn picked_token(&self, pick: &Pick) -> Option<FencingToken> {
         let tokens = self.granted.get(&pick.name)?;
         let back = pick.token?;
@@ -202,7 +205,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// The code under test. Every call ends at once, and the clock stands still between calls.
+/// The code under test. Every call ends at once, and time stands still between calls.
 trait Subject {
     fn advance(&mut self, boot: Duration, wall_micros: i64);
     fn acquire(&self, request: &AcquireRequest) -> Attempt<FencingToken>;
@@ -284,7 +287,7 @@ impl Subject for BareTable {
     }
 }
 
-/// A backend that is used through two handles in turn.
+/// A backend, used through two handles alternately.
 struct BackendUnderTest {
     handles: [Arc<dyn DistLock>; 2],
     turn: std::cell::Cell<usize>,
@@ -303,7 +306,7 @@ impl BackendUnderTest {
         }
     }
 
-    /// The handle whose turn it is. Each call changes the turn.
+    /// Returns the handle for this call. The next call gets the other handle.
     fn next_handle(&self) -> &dyn DistLock {
         let turn = self.turn.get();
         self.turn.set(1 - turn);
@@ -419,7 +422,7 @@ fn run_history(subject: &mut dyn Subject, steps: Vec<Step>) -> Result<(), TestCa
     Ok(())
 }
 
-/// Runs one operation on the code under test and on the model, and compares the answers.
+/// Runs one operation on the subject and on the model, and compares the answers.
 fn run_step(subject: &dyn Subject, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
     match step {
         Step::Time(..) => Ok(()),
@@ -593,9 +596,9 @@ fn run_list(
     Ok(())
 }
 
-/// Expired rows do not accumulate, and a sweep never removes a held one.
+/// A sweep removes expired rows before they accumulate, and never removes the row of a held lock.
 #[test]
-fn a_sweep_keeps_held_locks() {
+fn a_sweep_removes_expired_rows_and_keeps_held_ones() {
     let table = Table::new();
     let at = |seconds| Now {
         boot: Moment::from_boot(Duration::from_secs(seconds)),
@@ -623,8 +626,8 @@ fn a_sweep_keeps_held_locks() {
     }
     let listed = table.list(at(39).boot, "", None, u32::MAX);
     assert_eq!(listed.len(), 100, "all that is still held");
-    // The bound is one round of rows and as many expired ones, plus the rows that each shard keeps:
-    // far less than twenty rounds.
+    // The bound is one round of held rows, the same number of expired rows, and the rows that each
+    // shard may keep. Twenty rounds of expired rows would be far more.
     let rows = table.rows();
     assert!(rows < 2 * 20_100 + 64 * 256, "{rows} rows are kept");
 }

@@ -1,4 +1,4 @@
-//! The asynchronous shell around the lock table, and the records.
+//! The asynchronous layer over the lock table, and the records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,12 +26,12 @@ async fn acquire(lock: &dyn DistLock, request: &AcquireRequest) -> Lease {
     Lease::new(request.name.clone(), request.owner, Some(grant.token))
 }
 
-/// Makes an attempt. Returns whether it was granted.
+/// Makes an attempt. Returns whether the lock was granted.
 async fn attempt_is_granted(contender: &mut dyn Contender) -> bool {
     matches!(contender.attempt().await.unwrap(), Attempt::Acquired(_))
 }
 
-/// Waits until the code under test has this many sleeps.
+/// Waits until exactly this many sleeps are active on the clock.
 async fn wait_for_sleepers(clock: &ManualClock, sleepers: usize) {
     while clock.sleepers() != sleepers {
         tokio::task::yield_now().await;
@@ -39,7 +39,7 @@ async fn wait_for_sleepers(clock: &ManualClock, sleepers: usize) {
 }
 
 #[tokio::test]
-async fn handles_share_one_table() {
+async fn all_handles_share_one_table() {
     let memory = Memory::default();
     let (first, second) = (memory.lock(), memory.lock().reopen().await.unwrap());
     let held = acquire(&*first, &request("a")).await;
@@ -62,7 +62,7 @@ async fn handles_share_one_table() {
 }
 
 #[tokio::test]
-async fn a_release_ends_one_wait() {
+async fn a_release_ends_the_wait_of_the_first_contender_only() {
     let lock = Memory::default().lock();
     let held = acquire(&*lock, &request("a")).await;
     let mut first = lock.contend(&request("a")).await.unwrap();
@@ -74,8 +74,8 @@ async fn a_release_ends_one_wait() {
         first.wait(LONG).await;
         first
     });
-    // The yield lets the first contender start its wait. The release must reach it also when it has
-    // not started yet.
+    // The yield usually lets the first contender start its wait. The release must end that wait
+    // even if it has not started yet.
     tokio::task::yield_now().await;
     lock.release(&held).await.unwrap();
     let mut first = first_waits.await.unwrap();
@@ -87,7 +87,7 @@ async fn a_release_ends_one_wait() {
 }
 
 #[tokio::test]
-async fn a_cancelled_wait_passes_the_wake_up_on() {
+async fn a_dropped_wait_passes_its_wake_up_to_the_next_contender() {
     let lock = Memory::default().lock();
     let held = acquire(&*lock, &request("a")).await;
     let mut first = lock.contend(&request("a")).await.unwrap();
@@ -101,14 +101,14 @@ async fn a_cancelled_wait_passes_the_wake_up_on() {
     assert!((&mut second_waits).now_or_never().is_none());
     drop(waits);
     second_waits.await;
-    // The wake-up of the first contender is kept, and the first is still ahead.
+    // The first contender keeps its wake-up, and its place before the second contender.
     assert!(first.wait(LONG).now_or_never().is_some());
     assert!(attempt_is_granted(&mut *first).await);
     assert!(!attempt_is_granted(&mut *second).await);
 }
 
 #[tokio::test]
-async fn a_gone_contender_blocks_nobody() {
+async fn a_dropped_contender_blocks_no_other_caller() {
     let lock = Memory::default().lock();
     let held = acquire(&*lock, &request("a")).await;
     let gone = lock.contend(&request("a")).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_gone_contender_blocks_nobody() {
 }
 
 #[tokio::test]
-async fn waits_end_at_the_lease_or_at_most() {
+async fn a_wait_ends_with_the_lease_or_after_the_given_time() {
     let clock = ManualClock::new();
     let lock = Memory::new(Arc::new(clock.clone())).lock();
     acquire(&*lock, &request("a")).await;
@@ -139,7 +139,7 @@ async fn waits_end_at_the_lease_or_at_most() {
     clock.advance(Duration::from_millis(1));
     let mut contender = task.await.unwrap();
     assert!(!attempt_is_granted(&mut *contender).await);
-    // 7.5 s are left.
+    // The lease ends 7.5 s from now.
     let task = tokio::spawn(async move {
         contender.wait(LONG).await;
         contender
@@ -152,10 +152,10 @@ async fn waits_end_at_the_lease_or_at_most() {
     assert!(attempt_is_granted(&mut *task.await.unwrap()).await);
 }
 
-/// Many lockers, many names and no pauses: a counter behind each lock loses no update, and every
-/// task ends.
+/// Many lockers compete for many names without pauses: no increment of a counter behind a lock is
+/// lost, and every task ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn lockers_exclude_each_other() {
+async fn lockers_of_one_table_exclude_each_other() {
     let memory = Memory::default();
     let counters: Arc<[std::sync::atomic::AtomicU32; 3]> = Arc::default();
     let tasks: Vec<_> = (0..4)
@@ -189,7 +189,7 @@ fn key(text: &str) -> RecordKey {
     RecordKey::new(text).unwrap()
 }
 
-/// Writes a record. Returns its version; `None`: the expectation did not hold.
+/// Writes a record. Returns its version; `None` after a conflict.
 async fn put(records: &dyn Records, name: &str, value: &[u8], expect: Expect) -> Option<Version> {
     match records.put(&key(name), value, expect).await.unwrap() {
         Written::Stored(version) => Some(version),
@@ -247,7 +247,7 @@ async fn versions_rise_across_deletes_although_the_clock_stands_still() {
 }
 
 #[tokio::test]
-async fn scans_are_in_byte_order_and_page() {
+async fn a_scan_pages_in_byte_order() {
     let records = Memory::default().records();
     let names = ["a", "a/", "a/b", "a/é", "aa", "b", "A"];
     for name in names {
@@ -299,7 +299,7 @@ async fn scans_are_in_byte_order_and_page() {
 }
 
 #[tokio::test]
-async fn large_values_are_refused() {
+async fn a_too_large_value_is_refused() {
     let records = Memory::default().records();
     let value = vec![0; distlock_core::MAX_VALUE_BYTES + 1];
     let error = records

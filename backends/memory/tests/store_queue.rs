@@ -1,5 +1,5 @@
-//! The store queue: contenders are served in order, none is forgotten, and none delays others after
-//! it left.
+//! The store queue: contenders are served in order, each of them is served, and a contender that
+//! has left delays no other.
 
 use std::{
     sync::{
@@ -28,21 +28,21 @@ impl Wake for CountingWaker {
     }
 }
 
-/// A contender whose steps the test makes one by one.
+/// A contender, run by the test step by step.
 struct Waiter {
     request: AcquireRequest,
     entry: Option<QueueEntry>,
     /// Whether the contender is inside `wait`.
     waiting: bool,
-    /// The moment at which the contender's own timer ends its sleep.
+    /// The moment at which the contender's sleep ends without a wake-up.
     timer: Moment,
     waker: Arc<CountingWaker>,
-    /// The number of calls of the waker before the last poll.
+    /// The number of wakes that the last poll had seen.
     wakes_seen: usize,
 }
 
 impl Waiter {
-    /// Whether the contender has a queue entry and is not inside `wait`.
+    /// Returns whether the contender has a queue entry and is not inside `wait`.
     fn is_idle(&self) -> bool {
         self.entry.is_some() && !self.waiting
     }
@@ -93,7 +93,7 @@ impl Fixture {
         }
     }
 
-    /// Takes the lock, which must be free, as a new owner.
+    /// Acquires the lock, which must be free, as a new owner.
     fn acquire(&self) -> Lease {
         let request = self.request();
         self.try_acquire(&request).expect("the lock is free")
@@ -120,8 +120,8 @@ impl Fixture {
         }
     }
 
-    /// Starts a wait, as `MemoryContender::wait` does. `false`: the contender makes an attempt at
-    /// once.
+    /// Starts a wait like `MemoryContender::wait`. Returns `false` if the contender must make an
+    /// attempt at once.
     fn start_waiting(&self, waiter: &mut Waiter) -> bool {
         let entry = waiter.entry.unwrap();
         waiter.waiting = false;
@@ -133,7 +133,7 @@ impl Fixture {
         waiter.waiting
     }
 
-    /// Polls the wait. `true`: the contender was woken.
+    /// Polls the wait. Returns whether the contender was woken.
     fn listen(&self, waiter: &mut Waiter) -> bool {
         waiter.wakes_seen = waiter.waker.0.load(Ordering::SeqCst);
         let entry = waiter.entry.unwrap();
@@ -141,8 +141,8 @@ impl Fixture {
         self.table.listen(&self.name, entry, &waker)
     }
 
-    /// Ends or continues the wait, and returns whether it has ended. An executor polls a task only
-    /// after its waker was called or its timer has fired.
+    /// Ends or continues the wait. Returns whether the wait has ended. As with an executor, the
+    /// wait is polled only after its waker was called or its timer has fired.
     fn wait_ends(&self, waiter: &mut Waiter) -> bool {
         assert!(waiter.waiting);
         let touched = waiter.waker.0.load(Ordering::SeqCst) > waiter.wakes_seen;
@@ -172,7 +172,7 @@ fn lease(request: &AcquireRequest, token: FencingToken) -> Lease {
     Lease::new(request.name.clone(), request.owner, Some(token))
 }
 
-/// Whether a contender waits after this release, which must have freed the lock.
+/// Returns whether a contender still waits after this release, which must have freed the lock.
 fn others_wait_after(outcome: ReleaseOutcome) -> bool {
     match outcome {
         ReleaseOutcome::Released { others_waiting } => others_waiting.unwrap(),
@@ -181,7 +181,7 @@ fn others_wait_after(outcome: ReleaseOutcome) -> bool {
 }
 
 #[test]
-fn a_release_wakes_one_contender_which_is_next() {
+fn a_release_wakes_the_first_contender_only() {
     let fixture = Fixture::new();
     let held = fixture.acquire();
     let (mut first, mut second) = (fixture.join_as_waiter(), fixture.join_as_waiter());
@@ -192,7 +192,7 @@ fn a_release_wakes_one_contender_which_is_next() {
     );
     assert!(others_wait_after(fixture.table.release(fixture.now, &held)));
     assert!(fixture.wait_ends(&mut first) && !fixture.wait_ends(&mut second));
-    // Neither a new caller nor the second contender gets in between.
+    // Between the wake-up and the attempt of the first contender, no other caller gets the lock.
     assert!(fixture.try_acquire(&fixture.request()).is_none());
     assert!(fixture.attempt(&mut second).is_none());
     let held = fixture.attempt(&mut first).unwrap();
@@ -207,7 +207,7 @@ fn a_release_wakes_one_contender_which_is_next() {
 }
 
 #[test]
-fn only_waiters_of_that_name_are_woken() {
+fn a_release_wakes_no_contender_of_another_name() {
     let fixture = Fixture::new();
     let held = fixture.acquire();
 
@@ -226,7 +226,7 @@ fn only_waiters_of_that_name_are_woken() {
 }
 
 #[test]
-fn a_departing_contender_passes_its_wake_up_on() {
+fn a_contender_that_leaves_passes_its_wake_up_on() {
     let fixture = Fixture::new();
     let held = fixture.acquire();
     let mut waiters: Vec<_> = (0..3).map(|_| fixture.join_as_waiter()).collect();
@@ -234,14 +234,14 @@ fn a_departing_contender_passes_its_wake_up_on() {
         assert!(fixture.start_waiting(waiter));
     }
     fixture.table.release(fixture.now, &held);
-    // One contender leaves after it was woken, and the wait of another is dropped.
+    // The first contender leaves after it was woken. The wait of the second contender is dropped.
     fixture.leave(&mut waiters[0]);
     assert!(fixture.wait_ends(&mut waiters[1]));
     waiters[1].waiting = true;
     fixture.interrupt_wait(&mut waiters[1]);
     assert!(fixture.wait_ends(&mut waiters[2]));
     let held = fixture.attempt(&mut waiters[2]).unwrap();
-    // The contender with the dropped wait has kept its queue entry.
+    // The contender that dropped its wait still has its queue entry.
     assert!(!others_wait_after(
         fixture.table.release(fixture.now, &held)
     ));
@@ -249,7 +249,7 @@ fn a_departing_contender_passes_its_wake_up_on() {
 }
 
 #[test]
-fn an_unreceived_wake_up_is_kept() {
+fn a_wake_up_outlives_a_dropped_wait() {
     let fixture = Fixture::new();
     let held = fixture.acquire();
     let mut waiter = fixture.join_as_waiter();
@@ -277,12 +277,12 @@ fn a_contender_that_misses_its_turn_is_skipped() {
     assert!(fixture.start_waiting(&mut stuck) && fixture.start_waiting(&mut next));
     fixture.table.release(fixture.now, &held);
     assert!(fixture.attempt(&mut next).is_none());
-    // The timer of the next contender is now the end of the reservation.
+    // The timer of the next contender now fires at the end of the reservation.
     assert!(fixture.start_waiting(&mut next));
     fixture.now = next.timer;
     assert!(fixture.wait_ends(&mut next));
     let held = fixture.attempt(&mut next).unwrap();
-    // A contender that was skipped is the first again after its next call.
+    // A skipped contender is again the first after its next call.
     let mut late = fixture.join_as_waiter();
     assert!(fixture.attempt(&mut stuck).is_none());
     assert!(fixture.start_waiting(&mut stuck) && fixture.start_waiting(&mut late));
@@ -297,8 +297,8 @@ fn an_expired_lock_goes_to_the_first_contender() {
     let (mut first, mut second) = (fixture.join_as_waiter(), fixture.join_as_waiter());
     assert!(fixture.start_waiting(&mut first) && fixture.start_waiting(&mut second));
     fixture.now = first.timer;
-    // Both timers fire. The second contender looks at the lock first, and so only gives the turn to
-    // the first one.
+    // Both timers fire. The second contender calls `arm` first. That call gives the turn to the
+    // first contender.
     assert!(!fixture.wait_ends(&mut second));
     assert!(fixture.wait_ends(&mut first));
     assert!(fixture.attempt(&mut first).is_some());
@@ -335,7 +335,7 @@ fn a_forced_release_wakes_a_contender() {
     assert!(fixture.wait_ends(&mut waiter));
 }
 
-/// A step of a random history. A number is the index of a contender.
+/// A step of a random history. The number is the index of a contender.
 #[derive(Clone, Debug)]
 enum Act {
     Join,
@@ -366,17 +366,17 @@ fn any_acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// After any history: when the lock is freed and all waiting contenders behave like real ones,
-    /// each gets its turn in the order of joining. No time passes, except for contenders that
-    /// missed their turn.
+    /// After any history, the lock is freed and all waiting contenders go on as real ones do. Each
+    /// of them then gets the lock, in the order of joining. Time passes only for contenders that
+    /// miss their turn.
     #[test]
     fn every_contender_is_served_in_order(acts in any_acts()) {
         let mut fixture = Fixture::new();
         let mut waiters: Vec<Waiter> = Vec::new();
         let held = run_acts(&mut fixture, &mut waiters, acts)?;
 
-        // Contenders that neither wait nor left do nothing from here on. Each of these stuck
-        // contenders costs one reservation time at most.
+        // From here on, a contender that neither waits nor left does nothing. Each of these stuck
+        // contenders delays the others by at most one reservation and one sleep.
         let stuck = waiters.iter().filter(|w| w.is_idle()).count();
         let start = fixture.now;
         if let Some(lease) = held {
@@ -388,7 +388,7 @@ proptest! {
             waited <= Duration::from_millis(1500) * u32::try_from(stuck).unwrap(),
             "{stuck} stuck ones delayed the others by {waited:?}"
         );
-        // The list of contenders has the order of joining.
+        // The list of contenders is in the order of joining.
         let expected: Vec<_> = waiters
             .iter()
             .map(|w| w.request.owner)
@@ -406,7 +406,7 @@ proptest! {
 }
 
 /// Runs a random history, and checks that no grant overlaps a live lease. Returns the last lease
-/// that was not released, which may have expired.
+/// that was not released; it may have expired.
 fn run_acts(
     fixture: &mut Fixture,
     waiters: &mut Vec<Waiter>,
@@ -463,8 +463,8 @@ fn run_acts(
     Ok(held.map(|(lease, _)| lease))
 }
 
-/// Lets every waiting contender behave like a real one until each has got the lock and released it.
-/// Time passes only when no contender can go on. Returns the owners in the order of their grants.
+/// Runs each waiting contender like a real one, until each has got the lock and released it. Time
+/// passes only when no contender can go on. Returns the owners in the order of their grants.
 fn serve_waiting(
     fixture: &mut Fixture,
     waiters: &mut [Waiter],
@@ -493,8 +493,7 @@ fn serve_waiting(
         if quiet {
             let timers = waiters.iter().filter(|w| w.waiting).map(|w| w.timer);
             let next = timers.min().unwrap();
-            // A real contender looks at the table at least once per second, also when its timer is
-            // far away.
+            // A real contender calls `arm` at least once per second, even if its timer fires later.
             fixture.now = next.min(fixture.now + Duration::from_secs(1));
             for waiter in waiters.iter_mut().filter(|w| w.waiting) {
                 waiter.timer = waiter.timer.min(fixture.now);
