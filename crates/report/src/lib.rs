@@ -1,4 +1,4 @@
-//! The measuring engine: workloads, samples, statistics, and the pages that show them.
+//! The measuring engine: workloads, samples, statistics, and the pages that show the results.
 //!
 //! One workload runs on one or several *arms* (ways of taking and releasing locks), interleaved in
 //! rounds: A B, B A, A B. Each round of each arm gives a [`Sample`]. A [`Report`] holds the
@@ -33,10 +33,13 @@
 //! - [`render::Document`]: any other report, as the same kind of page.
 //!
 //! # Meaning of the figures
-//! - A *cycle* is one acquire and one release. Its latency is the time from the request of the
-//!   acquire to the answer of the release. In [`Workload::Handoff`] it is the time from one task's
-//!   release to the next task's grant. In [`Workload::Counters`] a cycle is an increment and, after
-//!   every fourth, a clear. In [`Workload::Cache`] it is one look.
+//! - A *figure* is a number that is measured, or computed from measurements. A drawing of figures
+//! is called a *chart*.
+//! - A *cycle* is one acquire and one release. The latency of a cycle is the time from the request
+//! of the acquire to the answer of the release. In [`Workload::Handoff`] the latency is the time
+//! from one task's release to the next task's grant. In [`Workload::Counters`] a cycle is an
+//! increment and, in one cycle of four, also a clear. In [`Workload::Cache`] a cycle is one read of
+//! the cached value.
 //! - *Operations per cycle* are calls to the backend's contract. A backend with batches serves many
 //!   of them in one round trip, so the report also shows *statements per cycle* where the backend
 //!   reports them.

@@ -1,5 +1,5 @@
-//! The page in a real browser: the console has no message, and every figure is drawn. No table is
-//! cut off on a screen of 1280 pixels, and nothing is cut off on a telephone.
+//! Tests of the page in a real browser: the console has no message, and every chart is drawn. No
+//! table is cut off on a screen of 1280 pixels, and nothing is cut off on a telephone.
 
 mod made_up;
 
@@ -10,7 +10,7 @@ use std::{
 };
 
 /// A script that measures the page from inside and sends the results to the page around it. The
-/// test adds the script to a copy, because the page itself has none.
+/// test adds the script to a copy of the page, because the page itself has no script.
 const MEASURING_SCRIPT: &str = r#"<script>
 addEventListener("load", () => {
   const svgs = [...document.querySelectorAll("svg")];
@@ -27,8 +27,8 @@ addEventListener("load", () => {
     for (const text of svg.querySelectorAll("text"))
       smallest = Math.min(smallest, parseFloat(getComputedStyle(text).fontSize) * scale);
   }
-  // Every element that holds a table, the tables themselves, and their cells: none is wider inside
-  // than outside.
+  // For every element that holds a table, every table and every cell: the content is not wider than
+  // the element.
   const tables = [...document.querySelectorAll("table")];
   const clipped = new Set();
   for (const table of tables) {
@@ -38,7 +38,7 @@ addEventListener("load", () => {
       if (cell.scrollWidth > cell.clientWidth) clipped.add(cell);
     if (table.getBoundingClientRect().right > page.clientWidth) clipped.add(table);
   }
-  // No label of a figure lies outside of the figure.
+  // No label of a chart lies outside of the chart.
   const labels = [...document.querySelectorAll("svg text")].filter(text => {
     const [label, figure] = [text, text.ownerSVGElement].map(it => it.getBoundingClientRect());
     return label.left < figure.left - 1 || label.right > figure.right + 1;
@@ -53,8 +53,9 @@ addEventListener("load", () => {
 });
 </script>"#;
 
-/// A page around the page, in a frame as wide as a telephone: a browser's own window cannot be made
-/// that narrow. The frame comes after the script, so that the script hears its message.
+/// A page that shows the tested page in a frame as wide as a telephone: a browser's own window
+/// cannot be made that narrow. The frame comes after the script, so that the script receives the
+/// message from the frame.
 const OUTER_PAGE: &str = r#"<!doctype html><link rel="icon" href="data:,"><script>
 addEventListener("message", told => {
   const seen = document.createElement("pre");
@@ -71,7 +72,7 @@ fn published() -> String {
     fs::read_to_string(published).unwrap()
 }
 
-/// Opens the page in a frame of the given width, and answers what the script measured.
+/// Opens the page in a frame of the given width, and returns the measurements of the script.
 fn measure_page(page: &str, name: &str, width: u32) -> serde_json::Value {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}"));
     let _ = fs::remove_dir_all(&folder);

@@ -1,5 +1,5 @@
 //! Tests of the pages: the exact text for a small comparison, and the published pages, which must
-//! equal what their data give.
+//! equal the pages that their data give.
 
 use std::{fs, path::Path};
 
@@ -14,17 +14,17 @@ mod made_up;
 use made_up::small;
 
 #[test]
-fn the_page_is_the_recorded_one_word_for_word() {
+fn the_page_equals_the_recorded_one() {
     insta::assert_snapshot!("report.html", render::html(&small()));
 }
 
 #[test]
-fn the_markdown_is_the_recorded_one_word_for_word() {
+fn the_markdown_equals_the_recorded_one() {
     insta::assert_snapshot!("report.md", render::markdown(&small()));
 }
 
 #[test]
-fn a_standalone_figure_is_the_recorded_one_word_for_word() {
+fn a_standalone_chart_equals_the_recorded_one() {
     insta::assert_snapshot!("throughput.svg", render::throughput_svg(&small()));
 }
 
@@ -82,7 +82,7 @@ fn an_empty_comparison_gives_a_valid_page() {
 }
 
 #[test]
-fn a_box_says_when_not_to_use_a_lock() {
+fn the_report_says_when_not_to_use_a_lock() {
     let published = published();
     for (form, text) in [
         ("page", render::html(&published)),

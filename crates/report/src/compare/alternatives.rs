@@ -1,6 +1,6 @@
 //! Situations in which something simpler than a distributed lock is the better answer.
 
-/// A situation, what to use in it, and why.
+/// A situation, the tool to use in it, and the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Alternative {
     /// The situation of the caller.

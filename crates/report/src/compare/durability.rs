@@ -55,7 +55,8 @@ fn findings_of<'a>(store: &'a StoreFacts, check: &'a str) -> impl Iterator<Item 
 }
 
 /// Describes a setting as `check=value`. The text after the colon of a finding explains the value,
-/// and is cut off. In a group, each server puts its address in front, which is cut off too.
+/// and is cut off. In a group of servers, each finding begins with the address of its server, which
+/// is cut off too.
 fn describe_setting(finding: &Finding) -> String {
     let said = match finding.detail.split_once(": ") {
         Some((address, said)) if address.contains(':') && !address.contains(' ') => said,

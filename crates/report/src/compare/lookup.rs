@@ -107,8 +107,8 @@ impl Comparison {
         clear.then_some(best)
     }
 
-    /// The ratio of the figure of `store` to that of `over`, round by round; `None` when a number
-    /// is missing.
+    /// The ratio of the figure of `store` to the figure of `over`, round by round; `None` when a
+    /// number is missing.
     #[must_use]
     pub fn ratio(
         &self,

@@ -1,8 +1,8 @@
-//! Several stores side by side: the results of a run, as data.
+//! The results of a run on several stores, as data.
 //!
-//! The run fills a [`Comparison`]; [`render`](crate::render) turns it into pages. Nothing here
-//! measures. Invariant: the pages are computed from the data alone, so that they can be made again
-//! from its JSON form.
+//! The run fills a [`Comparison`]; [`render`](crate::render) turns the data into pages. Nothing
+//! here measures. Invariant: the pages are computed from the data alone, so that the pages can be
+//! rendered again from the JSON form of the data.
 
 mod alternatives;
 mod durability;

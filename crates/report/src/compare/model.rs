@@ -244,7 +244,7 @@ pub struct Scenario {
 pub struct Lane {
     /// The client's name.
     pub who: String,
-    /// When it believed to hold the lock.
+    /// The intervals in which the client believed to hold the lock.
     pub holds: Vec<Interval>,
 }
 
@@ -255,7 +255,7 @@ pub struct Interval {
     pub from: f64,
     /// End, in milliseconds.
     pub until: f64,
-    /// The label on it.
+    /// The text that the chart shows for the interval.
     pub label: String,
 }
 
@@ -310,7 +310,7 @@ pub struct RoundLoad {
     pub experiment: String,
     /// The number of the round, from 0.
     pub round: u32,
-    /// The share of the time of all processors that other processes used, in per cent: neither this
-    /// run nor its servers used it, and it was not idle.
+    /// The share of the time of all processors that other processes used, in per cent. The rest of
+    /// the time was used by this run and its servers, or was idle.
     pub others_percent: f64,
 }

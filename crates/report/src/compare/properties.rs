@@ -9,7 +9,8 @@ pub struct Property {
     pub key: &'static str,
     /// The title that readers see.
     pub title: &'static str,
-    /// The cases that decide it. A quick run runs only the first one.
+    /// The cases that decide whether a store has the property. A quick run runs only the first
+    /// case.
     pub cases: &'static [&'static str],
 }
 

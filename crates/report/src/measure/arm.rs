@@ -23,7 +23,7 @@ impl Arm {
         Self::shared(name, Arc::new(subject))
     }
 
-    /// As [`new`](Self::new), for a subject that the caller goes on to use.
+    /// As [`new`](Self::new), for a subject that the caller still uses.
     pub fn shared<S: Subject>(name: impl Into<String>, subject: Arc<S>) -> Self {
         Self {
             name: name.into(),
@@ -37,7 +37,7 @@ impl Arm {
         &self.name
     }
 
-    /// Runs one round, and answers its sample.
+    /// Runs one round, and returns its sample.
     pub(crate) async fn run(&self, round: Round) -> Sample {
         (self.run)(round).await
     }

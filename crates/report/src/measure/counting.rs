@@ -21,8 +21,8 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A backend that counts the calls made to it. Handles that were opened from it share its count.
 ///
-/// Waiting is not counted as a call. The requests that a store gets while a caller waits are
-/// counted by the store itself: see `requests_sent`.
+/// Waiting is not counted as a call. The store itself counts the requests that it gets while a
+/// caller waits: see `requests_sent`.
 #[derive(Clone, Debug)]
 pub struct CountingLock {
     inner: Arc<dyn DistLock>,

@@ -35,7 +35,7 @@ pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Res
     let mut samples = Vec::new();
     for round in 0..options.rounds {
         // Every other round runs the arms in reverse order, so no arm always runs after the same
-        // neighbour.
+        // other arm.
         let mut turn: Vec<&Arm> = arms.iter().collect();
         if round % 2 == 1 {
             turn.reverse();
@@ -58,9 +58,8 @@ pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Res
     Ok(Report::new(samples))
 }
 
-/// Runs one round of one arm. The caller decides in which order the arms take turns. After the
-/// warm-up the round is measured for the time of one round of the options: `duration` divided by
-/// `rounds`.
+/// Runs one round of one arm. The caller decides the order of the arms. After the warm-up the arm
+/// is measured for the time of one round of the options: `duration` divided by `rounds`.
 ///
 /// # Errors
 /// As [`measure`].

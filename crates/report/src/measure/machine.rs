@@ -76,7 +76,7 @@ fn value_after(file: &str, label: &str) -> Option<String> {
     )
 }
 
-/// Turns `1234567 kB` into whole GiB. Another text is answered unchanged.
+/// Turns `1234567 kB` into whole GiB. Any other text is returned unchanged.
 fn format_gib(text: String) -> String {
     let kib: Option<u64> = text
         .split_whitespace()

@@ -1,4 +1,4 @@
-//! Runs workloads on subjects and takes samples. Nothing here computes a figure.
+//! Runs workloads on subjects and takes samples. Nothing here computes a figure from the samples.
 
 pub(crate) mod arm;
 pub(crate) mod counting;

@@ -43,7 +43,7 @@ impl Round {
     }
 }
 
-/// Runs the warm-up and then the measured time of one round, and answers its sample.
+/// Runs the warm-up and then the measured time of one round, and returns the sample of the round.
 pub(crate) async fn run_round<S: Subject>(subject: Arc<S>, round: Round) -> Sample {
     if !round.warmup.is_zero() {
         run_tasks(&subject, &round, round.warmup).await;
@@ -108,8 +108,8 @@ struct TaskResult {
     errors: u64,
     first_error: Option<String>,
     latencies: Latencies,
-    /// Durations that are not in the histogram yet. A histogram is large, and touching it in each
-    /// cycle would evict the processor's cache before the next cycle.
+    /// Durations that are not in the histogram yet. A histogram is large: a write to it in each
+    /// cycle would evict the data of the measured code from the processor's cache.
     recent: Vec<Duration>,
     ended: Instant,
 }
@@ -118,8 +118,8 @@ struct TaskResult {
 const MAX_RECENT: usize = 512;
 
 impl TaskResult {
-    /// Adds one duration to the recent ones, and empties them into the histogram when they are
-    /// many.
+    /// Adds one duration to the recent ones. Moves the recent durations into the histogram when
+    /// their number reaches [`MAX_RECENT`].
     fn record_latency(&mut self, time: Duration) {
         self.recent.push(time);
         if self.recent.len() >= MAX_RECENT {
@@ -141,7 +141,8 @@ impl TaskResult {
 }
 
 /// Runs cycles of one task until the moment `until`. With `last_release`, a latency is the time
-/// from another task's release to this task's grant; without, it is the time of the whole cycle.
+/// from another task's release to this task's grant. Without `last_release`, a latency is the time
+/// of the whole cycle.
 async fn run_task<S: Subject>(
     subject: &S,
     name: &str,
@@ -192,8 +193,8 @@ async fn run_task<S: Subject>(
             result.flush_recent();
             return result;
         }
-        // Gives other tasks of this thread a turn. A subject whose futures are always ready would
-        // otherwise hold the thread until the time is over.
+        // Lets other tasks of this thread run. A subject whose futures are always ready would
+        // otherwise hold the thread until the measured time has passed.
         consume_budget().await;
     }
 }
@@ -204,7 +205,7 @@ async fn run_task<S: Subject>(
 struct LastRelease(Mutex<Option<(u32, Instant)>>);
 
 impl LastRelease {
-    /// Removes the last release, and answers its time if another task than `task` made it.
+    /// Removes the last release, and returns its time if another task than `task` made it.
     fn take_if_by_other(&self, task: u32) -> Option<Instant> {
         self.0
             .lock()
@@ -213,7 +214,7 @@ impl LastRelease {
             .and_then(|(other, released)| (other != task).then_some(released))
     }
 
-    /// Stores that `task` releases the lock now.
+    /// Stores that `task` releases the lock at this moment.
     fn set(&self, task: u32) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, now()));
     }

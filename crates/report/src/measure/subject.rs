@@ -5,8 +5,8 @@ use std::{fmt, future::Future};
 
 /// One way of taking and releasing locks: a locker, a raw driver, another library.
 ///
-/// The loops of a workload are compiled once per subject, so a subject that answers in nanoseconds
-/// is not measured through boxed futures.
+/// The loops of a workload are compiled once per subject, without boxed futures. A box would
+/// falsify the times of a subject that answers in nanoseconds.
 pub trait Subject: Send + Sync + 'static {
     /// The value of a held lock.
     type Held: Send;

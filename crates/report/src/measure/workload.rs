@@ -99,10 +99,10 @@ pub struct Options {
     pub duration: Duration,
     /// How often the arms take turns.
     pub rounds: u32,
-    /// How long each arm runs without being counted before each of its rounds.
+    /// How long each arm runs uncounted before each of its rounds.
     pub warmup: Duration,
     /// The name of the lock that all callers want, in a workload of one name. Runs of several
-    /// processes with the same name compete. `None` = a name that only this run uses.
+    /// processes with the same name compete for one lock. `None` = a name that only this run uses.
     pub name: Option<String>,
     /// How long each lock is held. It is part of a cycle.
     pub hold: Duration,
@@ -167,7 +167,7 @@ impl Options {
         self
     }
 
-    /// Checks that the options fit `workload`, and answers the number of callers.
+    /// Checks that the options fit `workload`, and returns the number of callers.
     pub fn checked_callers(&self, workload: Workload) -> Result<u32> {
         let callers = self
             .concurrency

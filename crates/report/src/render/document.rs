@@ -1,15 +1,15 @@
-//! A report of headings, text, tables and figures, as a page and as Markdown.
+//! A report of headings, text, tables and charts, as a page and as Markdown.
 
 use std::fmt::Write as _;
 
 use super::{
-    frame::{figure_html, wrap_in_page},
+    frame::{chart_html, wrap_in_page},
     markdown,
     svg::{RangeRow, Svg},
     text::{escape, millis},
 };
 
-/// A report of headings, text, tables and figures.
+/// A report of headings, text, tables and charts.
 #[derive(Debug)]
 pub struct Document {
     title: String,
@@ -31,7 +31,7 @@ enum Block {
     },
 }
 
-/// A row of a figure of times.
+/// A row of a chart of times.
 #[derive(Clone, Debug)]
 pub struct Times {
     /// The key of the store, which decides the colour.
@@ -91,7 +91,8 @@ impl Document {
         self.blocks.push(Block::Table(heading, rows));
     }
 
-    /// Adds a figure of times, from the median to the 99th percentile. Markdown leaves it out.
+    /// Adds a chart of times, from the median to the 99th percentile. Markdown leaves the chart
+    /// out.
     pub fn times(&mut self, title: &str, note: &str, rows: Vec<Times>) {
         self.blocks.push(Block::Times {
             title: title.into(),
@@ -128,12 +129,12 @@ impl Document {
                 Block::Times { title, note, rows } => {
                     let rows: Vec<_> = rows.iter().map(RangeRow::from).collect();
                     body +=
-                        &figure_html(&Svg::new(title, note, Vec::new()).draw_ranges(&rows, millis));
+                        &chart_html(&Svg::new(title, note, Vec::new()).draw_ranges(&rows, millis));
                     body.push('\n');
                 }
             }
         }
-        wrap_in_page(&self.title, &self.stores_in_figures(), &body)
+        wrap_in_page(&self.title, &self.stores_in_charts(), &body)
     }
 
     /// The same content as Markdown, for terminals and code hosts.
@@ -158,7 +159,7 @@ impl Document {
                     }
                 }
                 Block::Table(heading, rows) => markdown::write_table(&mut text, heading, rows),
-                // The blank line is removed again, because Markdown leaves the figure out.
+                // The blank line is removed again, because Markdown leaves the chart out.
                 Block::Times { .. } => {
                     text.pop();
                 }
@@ -167,8 +168,8 @@ impl Document {
         text
     }
 
-    /// Key and product of each store in a figure. Here the key is also the product.
-    fn stores_in_figures(&self) -> Vec<(String, String)> {
+    /// Key and product of each store in a chart. Here the key is also the product.
+    fn stores_in_charts(&self) -> Vec<(String, String)> {
         let mut all = Vec::new();
         for block in &self.blocks {
             if let Block::Times { rows, .. } = block {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn markdown_has_everything_but_figures() {
+    fn markdown_has_everything_but_charts() {
         assert_eq!(
             example().markdown(),
             "# A < B\n\nRun `a|b` again.\n\n## Stores\n\n| store | lost |\n|---|--:|\n\
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_figures_and_escapes_texts() {
+    fn the_page_has_charts_and_escapes_texts() {
         let page = example().html();
         for part in [
             "<h1>A &lt; B</h1>",

@@ -1,10 +1,10 @@
-//! Behaviour under failure.
+//! The section on behaviour under failure.
 
 use std::fmt::Write as _;
 
 use super::{
-    figures,
-    frame::figure_html,
+    charts,
+    frame::chart_html,
     text::{coloured_name, escape, millis},
 };
 use crate::compare::{Comparison, Scenario, ScenarioKind};
@@ -82,9 +82,8 @@ pub(crate) fn failure_section(comparison: &Comparison) -> Option<String> {
             kind.title(),
             describe_fault(kind)
         );
-        if let Some(recovery) = figures::recovery_figure(comparison, kind).filter(|_| all.len() > 1)
-        {
-            html += &figure_html(&recovery);
+        if let Some(recovery) = charts::recovery_chart(comparison, kind).filter(|_| all.len() > 1) {
+            html += &chart_html(&recovery);
         }
         for scenario in all {
             let Some(store) = comparison.store(&scenario.store) else {
@@ -101,7 +100,7 @@ pub(crate) fn failure_section(comparison: &Comparison) -> Option<String> {
                 coloured_name(store),
                 escape(&describe_outcome(scenario))
             );
-            if let Some(lanes) = figures::lanes_figure(comparison, scenario) {
+            if let Some(lanes) = charts::holders_chart(comparison, scenario) {
                 html += &lanes.inline();
             }
             html += "</figure>";

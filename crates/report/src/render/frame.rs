@@ -1,4 +1,4 @@
-//! The frame of every page, and of every figure in it.
+//! The frame of every page, and of every chart in a page.
 
 use super::{style, svg::Svg, text::escape};
 
@@ -18,12 +18,12 @@ pub(crate) fn wrap_in_page(title: &str, stores: &[(String, String)], body: &str)
         style::DARK,
         style::colour_properties(stores, true),
         style::PAGE,
-        style::FIGURE,
+        style::CHART,
     )
 }
 
-/// A figure as HTML, with its title and its note as text above it.
-pub(crate) fn figure_html(svg: &Svg) -> String {
+/// A chart as HTML, with its title and its note as text above the drawing.
+pub(crate) fn chart_html(svg: &Svg) -> String {
     format!(
         "<figure><figcaption>{}<span>{}</span></figcaption>{}</figure>",
         escape(&svg.title),

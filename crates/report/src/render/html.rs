@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use super::{
+    charts,
     cost_table::cost_table,
     costs::{Column, all_cost_tables},
-    failures, figures,
-    frame::{figure_html, wrap_in_page},
+    failures,
+    frame::{chart_html, wrap_in_page},
     peer_table::peer_table,
     sections,
     text::{escape, join_names, keep_units_on_line, number, time},
@@ -187,29 +188,29 @@ fn promises_section(comparison: &Comparison) -> String {
     html + &sections::prose_list(comparison)
 }
 
-/// The figures and tables of costs, and the experiments that failed.
+/// The charts and tables of costs, and the experiments that failed.
 fn cost_section(comparison: &Comparison) -> String {
     let mut html = String::from("<h2 id=\"cost\">What it costs</h2>\n<div class=\"grid\">\n");
     let drawn = [
-        figures::latency_figure(comparison, "uncontended", "One cycle, one caller"),
-        Some(figures::throughput_figure(comparison))
+        charts::latency_chart(comparison, "uncontended", "One cycle, one caller"),
+        Some(charts::throughput_chart(comparison))
             .filter(|_| !comparison.sizes("independent").is_empty()),
-        figures::latency_figure(comparison, "wakeup", "Wake-up of a waiter elsewhere"),
-        figures::latency_figure(comparison, "handoff-2", "Hand-over inside a process"),
-        figures::idle_figure(comparison),
-        figures::latency_figure(
+        charts::latency_chart(comparison, "wakeup", "Wake-up of a waiter elsewhere"),
+        charts::latency_chart(comparison, "handoff-2", "Hand-over inside a process"),
+        charts::idle_chart(comparison),
+        charts::latency_chart(
             comparison,
             "kickout",
             "Takeover of a session by a new login",
         ),
-        figures::latency_figure(
+        charts::latency_chart(
             comparison,
             "takeover-cross",
             "Takeover of a client of another gateway node",
         ),
     ];
     for svg in drawn.iter().flatten() {
-        html += &figure_html(svg);
+        html += &chart_html(svg);
     }
     html += "\n</div>\n";
     for (title, note, columns) in all_cost_tables(comparison) {

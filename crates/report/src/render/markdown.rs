@@ -232,7 +232,7 @@ fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String 
     format!("{middle}{}", range_suffix(spread, column.show))
 }
 
-/// The range in brackets to print after a number; nothing when both ends are printed alike.
+/// The range in brackets, to print after a number; nothing when both ends are printed alike.
 fn range_suffix(spread: Spread, show: fn(f64) -> String) -> String {
     if show(spread.low) == show(spread.high) {
         return String::new();
@@ -240,7 +240,7 @@ fn range_suffix(spread: Spread, show: fn(f64) -> String) -> String {
     format!(" ({})", range(spread, show))
 }
 
-/// Writes the section on faults; nothing when there is no scenario.
+/// Writes the section on faults. Without a scenario, writes nothing.
 fn write_scenarios(comparison: &Comparison, text: &mut String) {
     if comparison.scenarios.is_empty() {
         return;
@@ -354,7 +354,7 @@ fn write_peers(comparison: &Comparison, text: &mut String) {
     }
 }
 
-/// Writes a table, with the first column to the left and the others to the right.
+/// Writes a table. The first column is aligned to the left, and the others to the right.
 pub(super) fn write_table(text: &mut String, heading: &[String], rows: &[Vec<String>]) {
     let line = |cells: &[String]| {
         let cells: Vec<String> = cells

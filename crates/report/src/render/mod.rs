@@ -7,18 +7,18 @@
 //! | `html.rs`, `frame.rs` | the page |
 //! | `costs.rs`, `cost_table.rs`, `peer_table.rs` | the tables of figures |
 //! | `sections.rs`, `failures.rs` | the tables of promises; behaviour under failure |
-//! | `markdown.rs` | the same as Markdown |
+//! | `markdown.rs` | the page as Markdown |
 //! | `document.rs` | a report of any kind, in both forms |
-//! | `figures.rs` | the data of each figure |
-//! | `svg.rs`, `scale.rs` | the drawing of a figure |
+//! | `charts.rs` | the data of each chart |
+//! | `svg.rs`, `scale.rs` | the drawing of a chart |
 //! | `style.rs` | colours and typography |
 //! | `text.rs` | texts of numbers |
 
+mod charts;
 mod cost_table;
 mod costs;
 mod document;
 mod failures;
-mod figures;
 mod frame;
 mod html;
 mod markdown;
@@ -29,7 +29,7 @@ mod style;
 mod svg;
 pub(crate) mod text;
 
+pub use charts::throughput_svg;
 pub use document::{Document, Times};
-pub use figures::throughput_svg;
 pub use html::html;
 pub use markdown::markdown;

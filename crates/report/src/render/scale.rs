@@ -10,8 +10,8 @@ pub(crate) struct Scale {
     log: bool,
 }
 
-/// Limits of the values of a scale. Beyond them powers of ten become zero or infinite, and the loop
-/// over the ticks would not end.
+/// Limits of the values of a scale. Beyond these limits powers of ten become zero or infinite, and
+/// the loop over the ticks would not end.
 const MIN_VALUE: f64 = 1e-18;
 const MAX_VALUE: f64 = 1e18;
 
@@ -54,8 +54,8 @@ impl Scale {
         self.from + (self.to - self.from) * share.clamp(0.0, 1.0)
     }
 
-    /// Values for the ticks: powers of ten on a logarithmic scale, multiples of a round step on
-    /// another. There are about `most` of them.
+    /// Values for the ticks: powers of ten on a logarithmic scale, multiples of a round step on a
+    /// linear scale. There are about `most` ticks.
     pub(crate) fn ticks(&self, most: usize) -> Vec<f64> {
         if self.log {
             let mut all = Vec::new();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_have_an_end() {
+    fn the_number_of_ticks_is_bounded_for_extreme_values() {
         for values in [
             [5e-324, 1.0],
             [1.0, f64::MAX],

@@ -1,4 +1,4 @@
-//! Colours and typography. Everything is in the page; nothing is fetched.
+//! Colours and typography. The page contains all of them, and fetches nothing.
 
 use std::fmt::Write as _;
 
@@ -91,16 +91,16 @@ details{margin:.6rem 0}summary{cursor:pointer}
 @media print{main{max-width:none}}
 ";
 
-/// The style of the parts of a figure, in a page and in a file of its own.
-pub(crate) const FIGURE: &str = "\
+/// The style of the parts of a chart, in a page and in a file of its own.
+pub(crate) const CHART: &str = "\
 svg text{font:11px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:var(--ink)}
 svg .axis text,svg text.quiet{fill:var(--quiet);font-size:10px}
 svg .axis line,svg line.grid{stroke:var(--line);stroke-width:1}
 ";
 
-/// The colours that every page shares, on a light screen: paper, ink, lines.
+/// The colours that every page uses on a light screen: paper, ink, lines.
 pub(crate) const LIGHT: &str = "--paper:#fff;--ink:#1c1f24;--quiet:#5d6673;--line:#dfe3e8;\
     --good:#1a7f45;--bad:#c02b1d;--fault:#f3d7d3;";
-/// The same on a dark screen.
+/// The same colours on a dark screen.
 pub(crate) const DARK: &str = "--paper:#14171c;--ink:#e7eaef;--quiet:#9aa4b2;--line:#303742;\
     --good:#5fcf8f;--bad:#ff8a7d;--fault:#4a2723;";

@@ -1,5 +1,5 @@
-//! Draws figures. Each is 360 units wide, so that its text is readable on a telephone and beside
-//! another figure.
+//! Draws charts. Each chart is 360 units wide, so that its text is readable on a telephone, and on
+//! a wide screen with two charts in a row.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::{
     text::{escape, number},
 };
 
-/// The width of every figure.
+/// The width of every chart.
 const WIDTH: f64 = 360.0;
 
 /// The width to reserve for the longest label, computed from the average width of a letter in the
@@ -20,14 +20,14 @@ fn label_width<'a>(labels: impl Iterator<Item = &'a String>) -> f64 {
     (float(longest) * LETTER_WIDTH + 10.0).clamp(78.0, WIDTH / 2.0)
 }
 
-/// A finished figure.
+/// A finished chart.
 pub(crate) struct Svg {
     pub(crate) title: String,
     /// One line under the title.
     pub(crate) note: String,
     height: f64,
     body: String,
-    /// Key and product of the stores in it.
+    /// Key and product of the stores in the chart.
     stores: Vec<(String, String)>,
 }
 
@@ -38,18 +38,18 @@ pub(crate) struct RangeRow {
     pub(crate) low: f64,
     pub(crate) middle: f64,
     pub(crate) high: f64,
-    /// The text beside it.
+    /// The text beside the row.
     pub(crate) text: String,
 }
 
-/// A line of a line plot: one value per step, where there is one.
+/// A line of a line plot: one value per step, or none at a step without a value.
 pub(crate) struct LineSeries {
     pub(crate) key: String,
     pub(crate) label: String,
     pub(crate) values: Vec<Option<f64>>,
 }
 
-/// A coloured bar in a lane.
+/// A coloured bar in a row of the chart of holders.
 pub(crate) struct Bar {
     pub(crate) from: f64,
     pub(crate) until: f64,
@@ -121,7 +121,8 @@ impl Svg {
         self
     }
 
-    /// Draws a line over the steps for each series, with its name at its end.
+    /// Draws for each series a line over the steps, with the name of the series at the end of the
+    /// line.
     pub(crate) fn draw_lines(
         mut self,
         steps: &[String],
@@ -193,8 +194,8 @@ impl Svg {
         self
     }
 
-    /// Draws a lane for each client over the time in milliseconds: a bar for each time in which the
-    /// client believed to hold the lock. The fault is shaded behind the lanes.
+    /// Draws a row (a lane) for each client over the time in milliseconds. A bar shows each time in
+    /// which the client believed to hold the lock. The fault is shaded behind the rows.
     pub(crate) fn draw_lanes(
         mut self,
         key: &str,
@@ -239,7 +240,8 @@ impl Svg {
         let whole = [1.0, 2.0, 5.0, 10.0, 20.0, 60.0]
             .into_iter()
             .find(|seconds| end / 1000.0 / seconds <= 6.0)
-            // Whole minutes, so that there are never more than a few ticks.
+            // Beyond six minutes the step is a whole number of minutes, so that there are only a
+            // few ticks.
             .unwrap_or_else(|| (end / 360_000.0).ceil() * 60.0);
         let mut tick = 0.0;
         while tick * 1000.0 <= end {
@@ -256,7 +258,7 @@ impl Svg {
         self
     }
 
-    /// The figure as part of a page. The page defines the colours.
+    /// The chart as part of a page. The page defines the colours.
     pub(crate) fn inline(&self) -> String {
         format!(
             "<svg viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{}\">{}</svg>",
@@ -266,7 +268,7 @@ impl Svg {
         )
     }
 
-    /// The figure as a file of its own.
+    /// The chart as a file of its own.
     pub(crate) fn standalone(&self) -> String {
         let light = style::colour_properties(&self.stores, false);
         let dark = style::colour_properties(&self.stores, true);
@@ -283,13 +285,13 @@ impl Svg {
             note = escape(&self.note),
             fixed_light = style::LIGHT,
             fixed_dark = style::DARK,
-            figure = style::FIGURE,
+            figure = style::CHART,
             body = self.body
         )
     }
 }
 
-/// Moves labels apart that would overlap. `wanted` are their positions, in rising order.
+/// Moves labels apart that would overlap. `wanted` holds the wanted positions in rising order.
 fn move_apart(wanted: &[f64]) -> Vec<f64> {
     const GAP: f64 = 13.0;
     let mut positions = wanted.to_vec();
@@ -310,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_have_few_ticks() {
+    fn a_chart_of_holders_has_few_ticks() {
         for end in [1.0, 359_000.0, 721_000.0, 1e9, 1e42, f64::MAX] {
             let drawn = Svg::new("", "", Vec::new())
                 .draw_lanes("a", end, None, &[])

@@ -80,12 +80,12 @@ pub(crate) fn kib(value: f64) -> String {
     }
 }
 
-/// Replaces each space by one at which no line breaks.
+/// Replaces each space by a space at which no line breaks.
 pub(crate) fn on_one_line(text: &str) -> String {
     text.replace(' ', "\u{a0}")
 }
 
-/// Replaces the space between a number and its unit by one at which no line breaks.
+/// Replaces the space between a number and its unit by a space at which no line breaks.
 pub(crate) fn keep_units_on_line(text: &str) -> String {
     let mut words = text.split(' ').peekable();
     let mut glued = String::with_capacity(text.len());
@@ -116,7 +116,8 @@ pub(crate) fn join_names(names: &[&str]) -> String {
     }
 }
 
-/// The word in place of a missing number: whether the store died or only the experiment failed.
+/// The word in place of a missing number. The word says whether the store died or only the
+/// experiment failed.
 pub(crate) fn missing_mark(store: &StoreFacts) -> &'static str {
     if store.stopped.is_some() {
         "died"
@@ -130,7 +131,7 @@ pub(crate) fn range_suffix(spread: Spread, show: fn(f64) -> String) -> String {
     if show(spread.low) == show(spread.high) {
         return String::new();
     }
-    // A line breaks only beside the "to".
+    // A line can break only beside the "to".
     let (low, high) = (
         on_one_line(&show(spread.low)),
         on_one_line(&show(spread.high)),

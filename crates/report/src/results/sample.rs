@@ -47,8 +47,8 @@ impl Sample {
         self.cycles_per_task.iter().sum()
     }
 
-    /// The cycles of the busiest task over those of the idlest one; `None` when a task finished
-    /// none.
+    /// The cycles of the busiest task over those of the idlest task; `None` when a task finished no
+    /// cycle.
     #[must_use]
     pub fn unfairness(&self) -> Option<f64> {
         let least = *self.cycles_per_task.iter().min()?;

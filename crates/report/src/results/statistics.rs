@@ -93,7 +93,7 @@ impl Figures {
         samples.iter().for_each(|s| all.add(&s.latencies));
         let cycles: u64 = samples.iter().map(|s| s.cycles()).sum();
         // The total includes the requests of failed cycles. Without a finished cycle there is no
-        // rate.
+        // number per cycle.
         let per_cycle = |total: Option<u64>| {
             (cycles > 0)
                 .then_some(total?)
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_ratio_compares_rounds_of_the_same_number() {
-        // The machine slowed down threefold in round 1; both arms did, so every round's ratio is 2.
+        // Both arms took three times as long in round 1, so every round's ratio is 2.
         let us = Duration::from_micros;
         let ours = [
             sample("ours", 0, &[600], us(10)),

@@ -1,4 +1,4 @@
-//! A table as aligned text: the first column to the left, the others to the right.
+//! A table as aligned text. The first column is aligned to the left, and the others to the right.
 
 use std::fmt;
 

@@ -7,9 +7,8 @@ use super::{
     statistics::Spread,
 };
 
-/// How long it took until the old sessions of takeovers had ended. Both times count from the
-/// sending of the new login. Where a rate is given, they count from the moment at which the login
-/// was due.
+/// The times until the old sessions of takeovers had ended. Both times count from the sending of
+/// the new login. With a rate, both times count from the moment at which the login was due.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
     /// Until the old client had read its notice.
@@ -71,7 +70,7 @@ impl TakeoverSample {
     }
 
     /// Adds the counts and the latencies of another caller of the same round. The durations of the
-    /// round stay as they are.
+    /// round do not change.
     pub fn add(&mut self, other: &Self) {
         self.takeovers += other.takeovers;
         self.messages += other.messages;

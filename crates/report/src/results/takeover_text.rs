@@ -112,7 +112,7 @@ fn rate_and_time_tables(all: &[TakeoverFigures]) -> (Table, Table) {
     (rates, times)
 }
 
-/// The median and, in brackets, the range; a dash and nothing where there is no spread.
+/// The median and, in brackets, the range. Without a spread, a dash and an empty text.
 fn median_and_range(spread: Option<Spread>) -> [String; 2] {
     let whole = |value: f64| {
         let text = format!("{value:.0}");

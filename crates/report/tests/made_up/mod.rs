@@ -9,7 +9,8 @@ use distlock_report::{
     },
 };
 
-/// A store that promises what a Redis server does, with a finding and with results of the suite.
+/// A store with the capabilities of a Redis server, with one finding of the doctor and with results
+/// of the suite.
 pub(crate) fn store(key: &str, name: &str, reach: &str) -> StoreFacts {
     StoreFacts {
         key: key.into(),
@@ -139,13 +140,13 @@ pub(crate) fn small() -> Comparison {
         add("takeover-fenced", Measure::Rate, 4000.0 / factor);
         add("takeover-locked", Measure::Rate, 3000.0 / factor);
         add("takeover-fenced", Measure::Operations, 8.2);
-        // Not every store has a figure of everything.
+        // Slow stores have no figure here, so a table has an empty cell.
         if factor < 2.0 {
             add("route-locked", Measure::Rate, 500.0 / factor);
         }
         add("wakeup", Measure::P50, 500.0 * factor);
     }
-    // One store has died, so its row has a word instead of a number.
+    // This store died during the run, so its row has a word instead of a number.
     all.stores[2].stopped = Some("in round 2 of wakeup: connection refused".into());
     if let Some(figure) = all.figures.last_mut() {
         figure.missing = all.stores[2].stopped.clone();

@@ -126,9 +126,9 @@ fn advice_by_need(comparison: &Comparison) -> Vec<Advice> {
     all
 }
 
-/// Advises the best store over the network, if its figures are clearly the best. Otherwise it
-/// advises all stores that this run does not tell apart. `None` when fewer than two stores have the
-/// figure.
+/// Advises the best store over the network, if its figures are clearly the best. Otherwise advises
+/// all stores that this run cannot tell apart from the best one. `None` when fewer than two stores
+/// have the figure.
 fn best_over_network(
     comparison: &Comparison,
     need: &str,
@@ -138,8 +138,8 @@ fn best_over_network(
 ) -> Option<Advice> {
     let all = rank_by_figure(comparison, network_stores(comparison), experiment, measure);
     let ((first, top), (second, next)) = (*all.first()?, *all.get(1)?);
-    // The stores that this run does not tell apart from the first one: their range meets its range,
-    // or their printed figure is the same.
+    // The stores that this run cannot tell apart from the best one: the ranges overlap, or the
+    // printed figures are equal.
     let level: Vec<&StoreFacts> = all
         .iter()
         .filter(|(_, it)| {

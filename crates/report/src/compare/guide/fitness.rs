@@ -5,12 +5,12 @@ use crate::compare::{
     model::{Comparison, StoreFacts},
 };
 
-/// How far the store reaches: `process`, `host`, `network`, or nothing when it is unknown.
+/// The reach of the store: `process`, `host`, `network`, or nothing when it is unknown.
 pub(super) fn reach_of(store: &StoreFacts) -> &str {
     store.promises.as_ref().map_or("", |it| it.reach.as_str())
 }
 
-/// The stores that are reached over the network and against which nothing speaks.
+/// The stores that are reached over the network and for which `reason_against` finds nothing.
 pub(super) fn network_stores(comparison: &Comparison) -> impl Iterator<Item = &StoreFacts> {
     comparison
         .stores
@@ -18,8 +18,8 @@ pub(super) fn network_stores(comparison: &Comparison) -> impl Iterator<Item = &S
         .filter(|store| reach_of(store) == "network" && reason_against(comparison, store).is_none())
 }
 
-/// Whether something speaks against a store in general: the advice to print instead, and the
-/// reason.
+/// The reason not to advise a store to anybody, if there is one: the advice to print instead, and
+/// the reason.
 pub(super) fn reason_against(
     comparison: &Comparison,
     store: &StoreFacts,

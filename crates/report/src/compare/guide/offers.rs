@@ -6,8 +6,8 @@ use crate::compare::{
     prose::failover_may_lose_locks,
 };
 
-/// Whether waiters are served in order. The suite must have seen it: a promise alone is no reason
-/// for advice.
+/// Whether waiters are served in order. A case of the suite must have passed: a promise alone is no
+/// reason for advice.
 pub(super) fn serves_in_order(store: &StoreFacts) -> bool {
     let promised = store
         .promises
@@ -39,8 +39,8 @@ pub(super) const GOES_ON: &str = "locks that go on when a server dies";
 pub(super) const WITHOUT_LOSS: &str = "locks that go on without loss when a server dies";
 
 /// The properties that this store has, and that none of the better `others` has. Another store is
-/// better if all its figures of the guide are better than those of this store.
-pub(super) fn offered_only_by(
+/// better if it has better values than this store for all figures of the guide.
+pub(super) fn properties_only_here(
     comparison: &Comparison,
     store: &StoreFacts,
     others: &[&StoreFacts],
@@ -55,14 +55,14 @@ pub(super) fn offered_only_by(
         })
         .map(|(what, _)| *what)
         .collect();
-    // The stronger property includes the weaker one, which is then left out.
+    // The stronger property includes the weaker one, so the weaker one is left out.
     if only.contains(&WITHOUT_LOSS) {
         only.retain(|it| *it != GOES_ON);
     }
     only
 }
 
-/// Whether `one` has better figures than `other` in all figures of the guide.
+/// Whether `one` has better values than `other` for all figures of the guide.
 fn has_better_figures(comparison: &Comparison, one: &StoreFacts, other: &StoreFacts) -> bool {
     GUIDE_FIGURES.iter().all(|(experiment, measure, _)| {
         let of = |store: &StoreFacts| {

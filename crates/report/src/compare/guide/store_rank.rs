@@ -3,7 +3,7 @@
 use super::{
     criteria::STAY_WITHIN,
     fitness::{network_stores, reason_against},
-    offers::offered_only_by,
+    offers::properties_only_here,
     ranking::{GUIDE_FIGURES, rank_by_figure},
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 pub(super) enum StoreRank {
     /// The store must not be advised: the advice to print instead, and the reason.
     Unfit(&'static str, String),
-    /// A figure of the store is missing, or no other store has it.
+    /// A figure of this store is missing, or no other store has that figure.
     Alone,
     /// All figures of the store are within the limit of the best ones. The sentences compare them.
     Near(Vec<String>),
@@ -63,7 +63,7 @@ pub(super) fn rank_store(comparison: &Comparison, store: &StoreFacts) -> StoreRa
     StoreRank::Far {
         beside,
         better: first.name.clone(),
-        only_here: offered_only_by(comparison, store, &others),
+        only_here: properties_only_here(comparison, store, &others),
     }
 }
 

@@ -28,8 +28,8 @@ fn redis_and_slower_postgres(times: f64) -> Comparison {
     let mut all = reached_over_network(small());
     all.stores[1].key = "postgres".into();
     all.stores[1].name = "Postgres".into();
-    all.stores[1].findings = vec![finding("synchronous_commit", "pass", "on")];
-    all.stores[0].findings = vec![finding(
+    all.stores[1].findings = vec![new_finding("synchronous_commit", "pass", "on")];
+    all.stores[0].findings = vec![new_finding(
         "persistence",
         "pass",
         "append-only file, appendfsync everysec: a",
@@ -57,7 +57,7 @@ fn redis_and_slower_postgres(times: f64) -> Comparison {
     all
 }
 
-fn finding(check: &str, verdict: &str, detail: &str) -> Finding {
+fn new_finding(check: &str, verdict: &str, detail: &str) -> Finding {
     Finding {
         check: check.into(),
         verdict: verdict.into(),
@@ -65,7 +65,7 @@ fn finding(check: &str, verdict: &str, detail: &str) -> Finding {
     }
 }
 
-fn fault(store: &str, kind: ScenarioKind, kept: bool) -> Scenario {
+fn new_scenario(store: &str, kind: ScenarioKind, kept: bool) -> Scenario {
     Scenario {
         store: store.into(),
         kind,
@@ -176,7 +176,7 @@ fn stay_with_is_said_only_where_the_report_supports_it() {
             5.1,
             |it| {
                 it.scenarios
-                    .push(fault("postgres", ScenarioKind::LeaderLost, true));
+                    .push(new_scenario("postgres", ScenarioKind::LeaderLost, true));
             },
             "Stay with Postgres only for locks that go on without loss when a server dies",
         ),
@@ -185,7 +185,7 @@ fn stay_with_is_said_only_where_the_report_supports_it() {
             5.1,
             |it| {
                 it.scenarios
-                    .push(fault("postgres", ScenarioKind::LeaderLost, false));
+                    .push(new_scenario("postgres", ScenarioKind::LeaderLost, false));
             },
             "Stay with Postgres only for locks that go on when a server dies",
         ),
@@ -194,16 +194,16 @@ fn stay_with_is_said_only_where_the_report_supports_it() {
             5.1,
             |it| {
                 it.scenarios
-                    .push(fault("redis", ScenarioKind::LeaderLost, true));
+                    .push(new_scenario("redis", ScenarioKind::LeaderLost, true));
                 it.scenarios
-                    .push(fault("postgres", ScenarioKind::LeaderLost, true));
+                    .push(new_scenario("postgres", ScenarioKind::LeaderLost, true));
             },
             "Rather Redis for its figures",
         ),
         (
             "a crash takes back locks",
             2.0,
-            |it| it.stores[1].findings = vec![finding("fsync", "fail", "off: a power cut")],
+            |it| it.stores[1].findings = vec![new_finding("fsync", "fail", "off: a power cut")],
             "Not with these settings",
         ),
         (
@@ -212,7 +212,7 @@ fn stay_with_is_said_only_where_the_report_supports_it() {
             |it| {
                 it.stores[1]
                     .findings
-                    .push(finding("access list", "warn", "open"));
+                    .push(new_finding("access list", "warn", "open"));
             },
             "Stay with Postgres",
         ),
@@ -232,7 +232,7 @@ fn stay_with_is_said_only_where_the_report_supports_it() {
             "two holders after a fault",
             2.0,
             |it| {
-                let mut two = fault("postgres", ScenarioKind::ServerKilled, true);
+                let mut two = new_scenario("postgres", ScenarioKind::ServerKilled, true);
                 two.broken = Some("two at once".into());
                 it.scenarios.push(two);
             },
@@ -280,15 +280,15 @@ fn reports() -> Vec<(&'static str, Comparison)> {
     let mut far = redis_and_slower_postgres(11.0);
     set_serves_in_order(&mut far, 1);
     for kind in ScenarioKind::ALL {
-        far.scenarios.push(fault("redis", kind, false));
-        far.scenarios.push(fault("postgres", kind, true));
+        far.scenarios.push(new_scenario("redis", kind, false));
+        far.scenarios.push(new_scenario("postgres", kind, true));
     }
     far.stores[0].product = "redis-sentinel".into();
     far.stores[0].name = "Redis with Sentinel".into();
     let mut host = redis_and_slower_postgres(3.0);
     host.stores[1].promises.as_mut().unwrap().reach = "host".into();
     let mut unfit = redis_and_slower_postgres(2.0);
-    unfit.stores[1].findings = vec![finding(
+    unfit.stores[1].findings = vec![new_finding(
         "fsync",
         "fail",
         "off: a power cut may take back locks",

@@ -1,4 +1,4 @@
-//! The data of each figure.
+//! The data of each chart.
 
 use super::{
     svg::{Bar, LineSeries, RangeRow, Svg},
@@ -18,13 +18,13 @@ fn store_keys(comparison: &Comparison) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The note under a figure that says how its values were measured.
+/// The note under a chart that says how its values were measured.
 fn rounds_note(comparison: &Comparison) -> String {
     format!("median of {} interleaved rounds", comparison.about.rounds)
 }
 
 /// Cycles a second, by the number of callers.
-pub(crate) fn throughput_figure(comparison: &Comparison) -> Svg {
+pub(crate) fn throughput_chart(comparison: &Comparison) -> Svg {
     let sizes = comparison.sizes("independent");
     let series = line_series(comparison, |store| {
         sizes
@@ -57,12 +57,12 @@ pub(crate) fn throughput_figure(comparison: &Comparison) -> Svg {
 /// Throughput by the number of callers, as a picture of its own for a README.
 #[must_use]
 pub fn throughput_svg(comparison: &Comparison) -> String {
-    throughput_figure(comparison).standalone()
+    throughput_chart(comparison).standalone()
 }
 
 /// Latency of one caller while other locks are held in the store. `None` when fewer than two
 /// numbers of held locks were measured.
-pub(crate) fn idle_figure(comparison: &Comparison) -> Option<Svg> {
+pub(crate) fn idle_chart(comparison: &Comparison) -> Option<Svg> {
     let sizes = comparison.sizes("idle");
     if sizes.len() < 2 {
         return None;
@@ -91,7 +91,7 @@ pub(crate) fn idle_figure(comparison: &Comparison) -> Option<Svg> {
     )
 }
 
-/// One line per store that has a value at some step.
+/// One line for each store that has a value at one step at least.
 fn line_series(
     comparison: &Comparison,
     values: impl Fn(&StoreFacts) -> Vec<Option<f64>>,
@@ -109,12 +109,8 @@ fn line_series(
 }
 
 /// A latency of every store: the median, and a bar to the 99th percentile. `None` when no store has
-/// it.
-pub(crate) fn latency_figure(
-    comparison: &Comparison,
-    experiment: &str,
-    title: &str,
-) -> Option<Svg> {
+/// this latency.
+pub(crate) fn latency_chart(comparison: &Comparison, experiment: &str, title: &str) -> Option<Svg> {
     let mut rows: Vec<RangeRow> = comparison
         .stores
         .iter()
@@ -139,8 +135,8 @@ pub(crate) fn latency_figure(
     Some(Svg::new(title, note, store_keys(comparison)).draw_ranges(&rows, coarse_time))
 }
 
-/// The time from a fault to the next holder, or to the next cycle that works.
-pub(crate) fn recovery_figure(comparison: &Comparison, kind: ScenarioKind) -> Option<Svg> {
+/// The time from a fault to the next holder, or to the next cycle that succeeds.
+pub(crate) fn recovery_chart(comparison: &Comparison, kind: ScenarioKind) -> Option<Svg> {
     let mut rows: Vec<RangeRow> = comparison
         .scenarios
         .iter()
@@ -183,8 +179,8 @@ pub(crate) fn scenario_time(scenario: &Scenario) -> Option<f64> {
     }
 }
 
-/// The clients of a scenario, and when each believed to hold the lock.
-pub(crate) fn lanes_figure(comparison: &Comparison, scenario: &Scenario) -> Option<Svg> {
+/// The clients of a scenario, and the times in which each client believed to hold the lock.
+pub(crate) fn holders_chart(comparison: &Comparison, scenario: &Scenario) -> Option<Svg> {
     let store = comparison.store(&scenario.store)?;
     let bar = |it: &crate::compare::Interval| Bar {
         from: it.from,
