@@ -1,6 +1,6 @@
 //! Waits for a condition with a time limit.
 //!
-//! Tests must not sleep for a guessed time: they wait here for what they need.
+//! A test must not sleep for a guessed time. A test waits here for the condition that it needs.
 
 use std::{
     future::Future,
@@ -9,18 +9,18 @@ use std::{
 
 use anyhow::{Result, bail};
 
-/// The pause between two checks: short compared with the times that tests wait, long compared with
-/// the cost of a check.
+/// The pause between two checks: short compared with the times that tests wait, and long compared
+/// with the time of one check.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Checks `condition` until it holds.
 ///
 /// # Errors
-/// When it does not hold within `within`. The error names `what`.
+/// Returns an error if the condition does not hold within `within`. The error names `what`.
 pub fn eventually(what: &str, within: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {
     let start = Instant::now();
-    // The condition is checked once more after the time is over. Otherwise a pause of a slow
-    // machine could end the wait although the condition holds.
+    // The condition is checked once more after the time has passed. Otherwise a long pause of a
+    // slow machine could end the wait although the condition holds.
     loop {
         let over = start.elapsed() >= within;
         if condition() {
@@ -33,13 +33,13 @@ pub fn eventually(what: &str, within: Duration, mut condition: impl FnMut() -> b
     }
 }
 
-/// As [`eventually`], with an asynchronous condition that yields a value.
+/// Works like [`eventually`], with an asynchronous condition that yields a value.
 ///
 /// # Errors
-/// When it yields nothing within `within`. The error names `what`.
+/// Returns an error if the condition yields no value within `within`. The error names `what`.
 ///
 /// # Cancel safety
-/// As safe as the condition's own future.
+/// The call is as cancel safe as the condition's own future.
 pub async fn eventually_async<T, F: Future<Output = Option<T>>>(
     what: &str,
     within: Duration,

@@ -19,7 +19,8 @@
 //! |---|---|
 //! | `process` | [`Process`]: a child process and its output; [`signal`], [`distlock_binary`] |
 //! | `output` | reads the output of a child line by line |
-//! | `watchdog` | [`Watchdog`]: kills a process when the test ends, in whatever way it ends |
+//! | `watchdog` | [`Watchdog`]: kills a process at the end of the test, even if the test is killed
+//! |
 //! | `eventually` | waits for a condition with a time limit: [`eventually`], [`eventually_async`] |
 //! | `proxy` | [`FaultProxy`]: a TCP proxy that delays, stops, closes or loses bytes |
 //! | `port` | [`free_port`] |
@@ -27,8 +28,8 @@
 //! | [`servers`] | real servers, started for the test |
 //!
 //! # Guarantees
-//! No process that is started here outlives the test: also if the test panics, if the test is
-//! killed with SIGKILL, or if the child is stopped with SIGSTOP at that time.
+//! No process that is started here outlives the test. This is also true if the test panics, if the
+//! test is killed with SIGKILL, or if the child is stopped with SIGSTOP at that time.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests of whole systems live in real time: there is no clock to inject into another \

@@ -1,7 +1,7 @@
 //! Reads the output of a child line by line while the child runs.
 //!
-//! Invariant: when a reader says that it is up to date, each line that was written before is among
-//! the lines.
+//! Invariant: when `Reader::is_up_to_date` returns true, each line that was written before the call
+//! is in `Lines`.
 
 use std::{
     os::fd::OwnedFd,
@@ -20,11 +20,11 @@ use rustix::{
 /// The lines of all streams of a child, in the order of arrival.
 pub(crate) type Lines = Arc<Mutex<Vec<String>>>;
 
-/// One stream of a child. A thread reads it until no process can write to it any more.
+/// One stream of a child. A thread reads the stream until no process can write to the stream.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: Arc<OwnedFd>,
-    /// Whether each complete line that the thread has read is among the lines.
+    /// Whether each complete line that the thread has read is in `Lines`.
     idle: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -45,19 +45,19 @@ impl Reader {
         }
     }
 
-    /// Whether every line that was written before this call is among the lines. Another process may
-    /// still have the stream and write more.
+    /// Tells whether every line that was written before this call is in `Lines`. Another process
+    /// may still have the stream open and write more lines.
     pub(crate) fn is_up_to_date(&self) -> bool {
-        // The stream is looked at first. The thread is not idle when it takes bytes out of the
-        // stream, so if the stream is empty and then the thread is idle, these bytes are among the
-        // lines.
+        // The stream must be checked before the thread. The thread is not idle while it takes bytes
+        // out of the stream. If the stream is empty first and the thread is idle later, the bytes
+        // are in `Lines`.
         let is_empty = ioctl_fionread(&self.stream).is_ok_and(|waiting| waiting == 0);
         self.thread.is_finished()
             || (is_empty && self.idle.load(Ordering::SeqCst) && !self.has_hung_up())
     }
 
-    /// Whether no process can write to the stream any more. The thread then ends soon, and may add
-    /// a last line without a newline before.
+    /// Tells whether no process can write to the stream any longer. The thread then ends soon.
+    /// Before that it may add a last line without a newline.
     fn has_hung_up(&self) -> bool {
         let mut stream = [PollFd::new(&self.stream, PollFlags::IN)];
         poll(&mut stream, Some(&rustix::event::Timespec::default())).is_ok()
@@ -70,8 +70,8 @@ fn read_lines(stream: &OwnedFd, idle: &AtomicBool, lines: &Lines) {
     let mut partial = Vec::new();
     let mut buffer = [0; 8192];
     loop {
-        // `poll` waits for bytes and takes none out of the stream, so the thread is idle until
-        // then.
+        // `poll` waits for bytes and takes none out of the stream. So the thread is idle until
+        // `poll` returns.
         let waited = poll(&mut [PollFd::new(stream, PollFlags::IN)], None);
         idle.store(false, Ordering::SeqCst);
         match waited.and_then(|_| read(stream, &mut buffer)) {

@@ -12,8 +12,8 @@ use tempfile::TempDir;
 /// A folder with certificates for 127.0.0.1 and `localhost`. The folder is removed when this value
 /// is dropped.
 ///
-/// The files are `ca.crt`, and `.crt` and `.key` of `server`, of `client`, and of `node`, which is
-/// for servers and clients. All are in PEM.
+/// The files are `ca.crt`, and `.crt` and `.key` of `server`, of `client` and of `node`. The
+/// certificate of `node` is for servers and for clients. All files have the format PEM.
 #[derive(Debug)]
 pub struct Pki(TempDir);
 
@@ -21,7 +21,7 @@ impl Pki {
     /// Creates an authority and the certificates that it signs.
     ///
     /// # Errors
-    /// When `openssl` is not installed or refuses.
+    /// Returns an error if `openssl` is not installed or fails.
     pub fn new() -> Result<Self> {
         let pki = Self(tempfile::tempdir().context("a folder for certificates")?);
         let request = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
@@ -51,19 +51,19 @@ impl Pki {
         Ok(pki)
     }
 
-    /// The folder.
+    /// Returns the folder with the certificates.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.0.path()
     }
 
-    /// The path of one of the files.
+    /// Returns the path of the file `name`.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// Runs `openssl` in the folder; blanks separate the arguments.
+    /// Runs `openssl` in the folder. Blanks separate the arguments.
     fn openssl(&self, arguments: &str) -> Result<()> {
         let output = Command::new("openssl")
             .args(arguments.split(' '))

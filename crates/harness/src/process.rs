@@ -24,14 +24,14 @@ use crate::{
     watchdog::Watchdog,
 };
 
-/// How long to wait for the rest of a process's output after the process has ended. It takes a
-/// moment unless the machine is busy.
+/// Time-out for the rest of a process's output after the process has ended. On a machine with idle
+/// time, the rest arrives within a moment.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A child process in its own process group. Its output is collected as lines.
 ///
-/// The whole group is killed when this value is dropped, and also when the test process itself is
-/// killed.
+/// The whole group is killed when this value is dropped. The group is also killed when the test
+/// process itself is killed.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -42,27 +42,27 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a child. Its standard output and error are collected; its standard input is empty.
+    /// Starts a child. Its standard output and error are collected. Its standard input is empty.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// Returns an error if the program cannot be started.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let what = command.get_program().to_string_lossy().into_owned();
         Self::start(command.process_group(0), what)
     }
 
-    /// Starts a server in its own session, as a service manager does. Linux divides processor time
+    /// Starts a server in its own session, like a service manager. Linux divides processor time
     /// among sessions. In the session of its client, a server would get no more processor time than
     /// one thread of the client.
     ///
     /// # Errors
-    /// As [`Process::spawn`].
+    /// Returns an error for the same reasons as [`Process::spawn`].
     pub fn serve(program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<Self> {
         Self::serve_with_command(Command::new, program.as_ref(), arguments)
     }
 
-    /// As [`Process::serve`]; `command` makes a command from a program's name, and may let it run
-    /// as another user.
+    /// Works like [`Process::serve`]. `command` makes a command from a program's name, and may let
+    /// the program run as another user.
     pub(crate) fn serve_with_command(
         command: impl FnOnce(&'static str) -> Command,
         program: &OsStr,
@@ -95,13 +95,13 @@ impl Process {
             readers: out.into_iter().chain(err).collect(),
             program,
         };
-        // The watchdog's error is returned only after `process` exists, so that its `drop` kills
-        // the child.
+        // The error of the watchdog is returned only after `process` exists, so that the drop of
+        // `process` kills the child.
         process.watchdog = Some(watchdog?);
         Ok(process)
     }
 
-    /// The process id, which is also the id of the group.
+    /// Returns the process id, which is also the id of the group.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -110,7 +110,7 @@ impl Process {
     /// Sends a signal to the child alone.
     ///
     /// # Errors
-    /// When the child has ended.
+    /// Returns an error if the child has ended.
     pub fn signal(&self, which: Signal) -> Result<()> {
         signal(self.id(), which).with_context(|| format!("signal {}", self.program))
     }
@@ -118,24 +118,25 @@ impl Process {
     /// Sends a signal to the whole group.
     ///
     /// # Errors
-    /// When the group is empty.
+    /// Returns an error if the group is empty.
     pub fn signal_group(&self, which: Signal) -> Result<()> {
         kill_process_group(to_pid(self.id())?, which)
             .with_context(|| format!("signal the group of {}", self.program))
     }
 
-    /// Whether the child still runs.
+    /// Tells whether the child still runs.
     ///
     /// # Errors
-    /// When the system cannot tell.
+    /// Returns an error if the system does not report the state of the child.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits until the child has ended, and until [`Process::output`] has all that the child wrote.
+    /// Waits until the child has ended, and until [`Process::output`] contains the child's whole
+    /// output.
     ///
     /// # Errors
-    /// When the child still runs after `within`. The output is part of the message.
+    /// Returns an error if the child still runs after `within`. The output is part of the message.
     pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         let mut status = None;
         let ended = eventually(&format!("{} ends", self.program), within, || {
@@ -145,8 +146,8 @@ impl Process {
         match (ended, status) {
             (Ok(()), Some(status)) => {
                 let read = || self.readers.iter().all(Reader::is_up_to_date);
-                // The error is ignored: another process with the same streams may write without
-                // end.
+                // The error is ignored, because another process with the same streams may write for
+                // ever.
                 let _ = eventually("the output is read", OUTPUT_LIMIT, read);
                 Ok(status)
             }
@@ -155,7 +156,7 @@ impl Process {
         }
     }
 
-    /// All output so far, both streams mixed in the order of arrival.
+    /// Returns all output until now, both streams mixed in the order of arrival.
     #[must_use]
     pub fn output(&self) -> String {
         self.lock_lines().join("\n")
@@ -164,7 +165,7 @@ impl Process {
     /// Waits for a line of output and returns it.
     ///
     /// # Errors
-    /// When no such line came within `within`. The output is part of the message.
+    /// Returns an error if no such line came within `within`. The output is part of the message.
     pub fn wait_for_line(
         &self,
         within: Duration,
@@ -201,7 +202,7 @@ impl Drop for Process {
     }
 }
 
-/// Whether a program of this name exists on the path.
+/// Tells whether a program of this name exists on the path.
 fn program_exists(program: &OsStr) -> bool {
     let path = Path::new(program);
     if path.components().count() > 1 {
@@ -214,15 +215,15 @@ fn program_exists(program: &OsStr) -> bool {
 /// Sends a signal to a process.
 ///
 /// # Errors
-/// When there is no such process.
+/// Returns an error if there is no such process.
 pub fn signal(process: u32, which: Signal) -> Result<()> {
     kill_process(to_pid(process)?, which).with_context(|| format!("signal process {process}"))
 }
 
-/// The `distlock` command-line tool, as built for the running tests.
+/// Returns the path of the `distlock` command-line tool, as built for the running tests.
 ///
 /// # Errors
-/// When it was not built.
+/// Returns an error if the tool was not built.
 pub fn distlock_binary() -> Result<PathBuf> {
     // Cargo builds the tool for the tests of the tool's own package, and names its path in a
     // variable. Tests of other packages find the tool in a folder above their own binary.
@@ -240,7 +241,7 @@ pub fn distlock_binary() -> Result<PathBuf> {
         .ok_or_else(|| missing_binary_error(&test))
 }
 
-/// The error when the tool was not built; `test` is the path of the running test.
+/// Returns the error for a tool that was not built. `test` is the path of the running test.
 fn missing_binary_error(test: &Path) -> anyhow::Error {
     anyhow!(
         "no distlock binary near {}: build it with `cargo build -p distlock-cli`",
@@ -267,14 +268,14 @@ mod tests {
         Process::spawn(Command::new("sh").args(["-c", script])).unwrap()
     }
 
-    /// Whether a process runs or is stopped. A zombie counts as gone.
+    /// Tells whether a process runs or is stopped. A zombie counts as ended.
     fn is_alive(process: &str) -> bool {
         std::fs::read_to_string(format!("/proc/{process}/stat"))
             .is_ok_and(|stat| !stat.contains(") Z "))
     }
 
     #[test]
-    fn output_and_exit_code_of_a_child() {
+    fn the_output_and_the_exit_code_of_a_child_are_returned() {
         let mut child = spawn_shell("echo ready; echo trouble >&2; exit 3");
         assert_eq!(child.wait(SOON).unwrap().code(), Some(3));
         child.wait_for_line(SOON, |line| line == "ready").unwrap();
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_reach_the_child() {
+    fn a_signal_ends_the_child() {
         let mut child = spawn_shell("echo ready; sleep 60");
         child.wait_for_line(SOON, |line| line == "ready").unwrap();
         child.signal(Signal::TERM).unwrap();
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_kills_the_grandchildren_too() {
+    fn dropping_a_process_kills_its_children_too() {
         let child = spawn_shell("sleep 60 & echo $!; wait");
         let grandchild = child
             .wait_for_line(SOON, |line| line.parse::<u32>().is_ok())
@@ -357,15 +358,16 @@ mod tests {
         eventually("grandchild gone", SOON, || !is_alive(&grandchild)).unwrap();
     }
 
-    /// The test process is killed with SIGKILL, so no destructor runs. This test starts its own
-    /// binary once more as the process that is killed.
+    /// The test process is killed with SIGKILL, so no destructor runs. For that, this test starts
+    /// its own binary once more and kills the new process.
     #[test]
     fn children_die_with_a_killed_test() {
         const ROLE: &str = "HARNESS_TEST_VICTIM";
         if env::var_os(ROLE).is_some() {
             let child = spawn_shell("sleep 60");
             child.signal(Signal::STOP).unwrap();
-            // The outer test reads the id from this file; the test runner would capture `print`.
+            // The outer test reads the id from this file, because the test runner would capture
+            // printed output.
             std::fs::write(env::var_os(ROLE).unwrap(), child.id().to_string()).unwrap();
             thread::sleep(Duration::from_secs(60));
         }

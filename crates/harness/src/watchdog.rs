@@ -7,12 +7,12 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// Kills a process or a process group as soon as this value is dropped or this process is gone.
+/// Kills a process or a process group when this value is dropped or this process has ended.
 ///
-/// A small shell waits for the end of a pipe, of which only this process has the writing end. So
+/// A small shell waits for the end of a pipe. Only this process has the writing end of the pipe. So
 /// the shell also kills the target when this process is killed with SIGKILL and no destructor runs.
-/// The kernel's parent-death signal would not do: it needs code between fork and exec, which is
-/// `unsafe`, and the kernel sends it already when the *thread* that started the child ends.
+/// The kernel's parent-death signal does not suffice. It needs code between fork and exec, which is
+/// `unsafe`, and the kernel sends it already at the end of the *thread* that started the child.
 #[derive(Debug)]
 pub struct Watchdog {
     shell: Child,
@@ -23,7 +23,7 @@ impl Watchdog {
     /// Watches one process.
     ///
     /// # Errors
-    /// When there is no `sh`.
+    /// Returns an error if there is no `sh`.
     pub fn over_process(pid: u32) -> Result<Self> {
         Self::start(pid.to_string())
     }
@@ -31,7 +31,7 @@ impl Watchdog {
     /// Watches a whole process group.
     ///
     /// # Errors
-    /// When there is no `sh`.
+    /// Returns an error if there is no `sh`.
     pub fn over_group(leader: u32) -> Result<Self> {
         Self::start(format!("-{leader}"))
     }
@@ -42,7 +42,7 @@ impl Watchdog {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // The shell is in its own group, so that killing the test's group does not kill the
+            // The shell is in its own group, so that a kill of the test's group does not kill the
             // watchdog.
             .process_group(0)
             .spawn()
@@ -50,14 +50,15 @@ impl Watchdog {
         Ok(Self { shell, target })
     }
 
-    /// The target in the form that `kill` takes: a process id, or a negative one for a group.
+    /// Returns the target in the form of an argument of `kill`: a process id, or a negative number
+    /// for a group.
     #[must_use]
     pub fn target(&self) -> &str {
         &self.target
     }
 
-    /// Ends the watch without killing. To be called when the target has ended and was reaped,
-    /// because its id may then belong to another process.
+    /// Ends the watch and kills nothing. The caller must call this function after the target has
+    /// ended and was reaped, because the id of the target may then belong to another process.
     pub fn dismiss(mut self) {
         let _ = self.shell.kill();
         let _ = self.shell.wait();
@@ -81,7 +82,7 @@ mod tests {
     use crate::{Signal, eventually, signal};
 
     #[test]
-    fn kills_a_stopped_group_when_dropped() {
+    fn a_dropped_watchdog_kills_a_stopped_group() {
         let mut sleeper = Command::new("sleep")
             .arg("60")
             .process_group(0)

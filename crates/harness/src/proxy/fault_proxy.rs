@@ -1,4 +1,4 @@
-//! The proxy: it accepts connections, and applies the faults that a test asks for.
+//! The proxy: accepts connections, and applies the faults that a test requests.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -21,7 +21,7 @@ use crate::proxy::{
     forward::Forwarder,
 };
 
-/// A proxy in front of one server. When it is dropped, it stops and its connections are reset.
+/// A proxy in front of one server. Dropping the value stops the proxy and resets its connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
@@ -34,10 +34,10 @@ impl FaultProxy {
     /// Starts a proxy on a free loopback port.
     ///
     /// # Errors
-    /// When there is no free port.
+    /// Returns an error if there is no free port.
     ///
     /// # Cancel safety
-    /// Safe: nothing is left behind.
+    /// Cancel safe: a dropped future leaves no listener and no task.
     pub async fn start(server: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
@@ -60,28 +60,27 @@ impl FaultProxy {
         })
     }
 
-    /// The address for clients.
+    /// Returns the address for clients.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The number of open connections.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.state.connections.load(Ordering::SeqCst)
     }
 
-    /// The number of times that a client sent bytes after it had received an answer, on all
-    /// connections together. This is the number of round trips if each client waits for an answer
-    /// before it sends again.
+    /// Returns the number of times that a client sent bytes after an answer, on all connections
+    /// together. This is the number of round trips if each client waits for an answer before its
+    /// next request.
     #[must_use]
     pub fn round_trips(&self) -> u64 {
         self.state.round_trips.load(Ordering::SeqCst)
     }
 
-    /// Ends every fault. Bytes that were stopped are sent on now. Connections that lost bytes are
-    /// reset.
+    /// Ends every fault. Stopped bytes are sent now. Connections that lost bytes are reset.
     pub fn pass(&self) {
         self.state.swallow_one_reply.store(false, Ordering::SeqCst);
         *self.state.lock_replaced_reply() = None;
@@ -93,12 +92,12 @@ impl FaultProxy {
         self.set_flows(Flow::Delay(by), Flow::Delay(by));
     }
 
-    /// Sends all bytes on a few at a time, with a pause after each piece, in both directions.
+    /// Forwards all bytes a few at a time, with a pause after each piece, in both directions.
     pub fn trickle(&self, pause: Duration) {
         self.set_flows(Flow::Trickle(pause), Flow::Trickle(pause));
     }
 
-    /// Holds the bytes of one direction back until [`FaultProxy::pass`].
+    /// Keeps the bytes of one direction in the proxy until [`FaultProxy::pass`].
     pub fn stop(&self, direction: Direction) {
         self.faults.send_modify(|faults| match direction {
             Direction::ToServer => faults.to_server = Flow::Stop,
@@ -112,7 +111,7 @@ impl FaultProxy {
         self.set_flows(Flow::Swallow, Flow::Swallow);
     }
 
-    /// Resets every open connection, and each new one at once, until [`FaultProxy::pass`].
+    /// Resets every open connection until [`FaultProxy::pass`], and each new connection at once.
     pub fn refuse(&self) {
         self.faults.send_modify(|faults| {
             faults.refuses = true;
@@ -120,7 +119,7 @@ impl FaultProxy {
         });
     }
 
-    /// Resets every open connection. New ones are served as before.
+    /// Resets every open connection. New connections are served as before.
     pub fn reset(&self) {
         self.faults.send_modify(|faults| faults.resets += 1);
     }
@@ -131,9 +130,9 @@ impl FaultProxy {
         self.faults.send_modify(|faults| faults.forsaken += 1);
     }
 
-    /// Ends one direction of every open connection as if its sender had closed it. Later bytes of
-    /// that direction are lost, and the other direction goes on. New connections are served as
-    /// before.
+    /// Ends one direction of every open connection as if its sender had closed the connection.
+    /// Later bytes of that direction are lost, and the other direction stays open. New connections
+    /// are served as before.
     pub fn half_close(&self, direction: Direction) {
         self.faults.send_modify(|faults| match direction {
             Direction::ToServer => faults.closed_to_server += 1,
@@ -141,22 +140,23 @@ impl FaultProxy {
         });
     }
 
-    /// Until [`FaultProxy::pass`], opens two connections to the server for each new connection, as
-    /// if the client had repeated an attempt whose answer was lost. The first of the two stays
-    /// silent, and is open as long as the second one.
+    /// Opens two connections to the server for each new connection, until [`FaultProxy::pass`]. The
+    /// server sees a client that repeated an attempt after a lost answer. The first connection
+    /// stays silent, and ends together with the second connection.
     pub fn connect_twice(&self) {
         self.faults
             .send_modify(|faults| faults.connect_twice = true);
     }
 
-    /// Resets every open connection, and leads new ones to another server, as a failover does.
+    /// Resets every open connection, and connects new clients to another server, as after a
+    /// failover.
     pub fn redirect(&self, server: SocketAddr) {
         *self.state.lock_server() = server;
         self.reset();
     }
 
-    /// Loses the next bytes from the server and resets their connection. So a request was carried
-    /// out, and its sender does not know that.
+    /// Loses the next bytes from the server, and resets the connection of these bytes. The server
+    /// then has carried out a request, and the client does not know the outcome.
     pub fn swallow_one_reply(&self) {
         self.state.swallow_one_reply.store(true, Ordering::SeqCst);
     }
@@ -188,7 +188,7 @@ async fn accept_connections(
     faults: watch::Receiver<Faults>,
     state: Arc<ProxyState>,
 ) {
-    // When this task is aborted, the set is dropped, and with it all connections.
+    // An abort of this task drops the set, and with the set all connections.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
@@ -196,7 +196,7 @@ async fn accept_connections(
     }
 }
 
-/// Counts a connection for as long as it is open.
+/// Counts a connection while the connection is open.
 struct ConnectionCounter(Arc<ProxyState>);
 
 impl ConnectionCounter {
@@ -219,13 +219,14 @@ async fn serve_connection(
 ) {
     let _counter = ConnectionCounter::new(&state);
     // With a zero linger time, closing the connection sends RST. The setting is reversed below if
-    // both directions ended in an orderly way.
+    // both directions ended with FIN.
     let _ = client.set_zero_linger();
     if faults.borrow().refuses {
         return;
     }
     let (resets, forsaken) = (faults.borrow().resets, faults.borrow().forsaken);
-    // In a black hole no connection to the server can be opened, so wait for its end.
+    // In a black hole no connection to the server can be opened, so this task waits for the end of
+    // the fault.
     let Ok(_) = faults
         .wait_for(|faults| faults.to_server != Flow::Swallow)
         .await
@@ -244,8 +245,8 @@ async fn serve_connection(
     let _ = upstream.set_zero_linger();
     let _ = client.set_nodelay(true);
     let _ = upstream.set_nodelay(true);
-    // The halves are borrowed, because an owned half sends FIN when it is dropped, and a reset must
-    // come without FIN.
+    // The halves are borrowed. An owned half sends FIN when it is dropped, and a reset must come
+    // without FIN.
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = upstream.split();
     let client_spoke_last = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! The current faults of a proxy, and the state that its connections share.
+//! The present faults of a proxy, and the state that its connections share.
 
 use std::{
     net::SocketAddr,
@@ -18,7 +18,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// The present faults. Each connection follows the changes of this value.
+/// The present faults. Each connection watches this value for changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     pub(super) to_server: Flow,
@@ -27,13 +27,13 @@ pub(super) struct Faults {
     pub(super) refuses: bool,
     /// Whether a second, silent connection to the server is opened for each new connection.
     pub(super) connect_twice: bool,
-    /// Rises with every [`FaultProxy::reset`](super::FaultProxy::reset).
+    /// The number of calls of [`FaultProxy::reset`](super::FaultProxy::reset).
     pub(super) resets: u64,
-    /// Rises with every [`FaultProxy::forsake_clients`](super::FaultProxy::forsake_clients).
+    /// The number of calls of [`FaultProxy::forsake_clients`](super::FaultProxy::forsake_clients).
     pub(super) forsaken: u64,
-    /// Rises with every [`FaultProxy::half_close`](super::FaultProxy::half_close) to the server.
+    /// The number of [`FaultProxy::half_close`](super::FaultProxy::half_close) calls to the server.
     pub(super) closed_to_server: u64,
-    /// Rises with every [`FaultProxy::half_close`](super::FaultProxy::half_close) to the client.
+    /// The number of [`FaultProxy::half_close`](super::FaultProxy::half_close) calls to the client.
     pub(super) closed_to_client: u64,
 }
 
@@ -43,11 +43,11 @@ pub(super) enum Flow {
     /// There is no fault.
     #[default]
     Pass,
-    /// All bytes arrive later by this time.
+    /// All bytes arrive this much later.
     Delay(Duration),
     /// A few bytes arrive at a time, with this pause after each piece.
     Trickle(Duration),
-    /// Bytes are held back until the fault is over.
+    /// Bytes stay in the proxy until the fault ends.
     Stop,
     /// Bytes are lost.
     Swallow,

@@ -29,8 +29,8 @@ pub(super) struct Forwarder<'a> {
 }
 
 impl Forwarder<'_> {
-    /// Forwards bytes until the end of the stream, and passes the end on. An error means that the
-    /// connection has to be reset.
+    /// Forwards bytes until the end of the stream, and forwards the end as well. An error means
+    /// that the connection must be reset.
     pub(super) async fn run(
         mut self,
         mut from: ReadHalf<'_>,
@@ -44,7 +44,8 @@ impl Forwarder<'_> {
             let closed = |faults: &Faults| Self::half_close_count(faults, self.direction) != before;
             let read = tokio::select! {
                 read = from.read(&mut buffer) => Some(read?),
-                // A stream that lost bytes must not go on after the fault.
+                // A stream that lost bytes must not continue after the fault, because the receiver
+                // would see a gap.
                 () = Self::wait_while_lossy(&mut self.faults, self.direction),
                     if lost_bytes =>
                 {
@@ -54,7 +55,8 @@ impl Forwarder<'_> {
             };
             let Some(read) = read else {
                 to.shutdown().await?;
-                // The sender must not notice that its bytes are lost, so read them all.
+                // The sender must not notice that its bytes are lost, so the proxy reads all of
+                // them.
                 tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
                 return Ok(());
             };
@@ -93,7 +95,8 @@ impl Forwarder<'_> {
             }
             if lost_bytes {
                 if read == 0 {
-                    // The end of the stream is lost as well, so the connection waits for its reset.
+                    // The end of the stream is lost as well, so the connection stays open until its
+                    // reset.
                     Self::wait_while_lossy(&mut self.faults, self.direction).await;
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
@@ -108,7 +111,7 @@ impl Forwarder<'_> {
         }
     }
 
-    /// Writes all bytes at once, or a few at a time while they trickle.
+    /// Writes all bytes at once, or a few bytes at a time under [`Flow::Trickle`].
     async fn write(&mut self, to: &mut WriteHalf<'_>, mut bytes: &[u8]) -> io::Result<()> {
         while let Flow::Trickle(pause) = self.flow()
             && bytes.len() > TRICKLE_BYTES
@@ -118,14 +121,14 @@ impl Forwarder<'_> {
             bytes = rest;
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                // The next fault applies to the rest.
+                // The next fault applies to the remaining bytes.
                 _ = self.faults.changed() => {}
             }
         }
         to.write_all(bytes).await
     }
 
-    /// How often this direction was half-closed by request.
+    /// Returns the number of half-closes of this direction that a test has requested.
     const fn half_close_count(faults: &Faults, direction: Direction) -> u64 {
         match direction {
             Direction::ToServer => faults.closed_to_server,
@@ -133,7 +136,7 @@ impl Forwarder<'_> {
         }
     }
 
-    /// The present fault of this direction.
+    /// Returns the present fault of this direction.
     fn flow(&mut self) -> Flow {
         Self::flow_in(&self.faults.borrow_and_update(), self.direction)
     }
@@ -145,7 +148,7 @@ impl Forwarder<'_> {
         }
     }
 
-    /// Waits until the bytes of this direction are not lost any more.
+    /// Waits until the bytes of this direction are no longer lost.
     async fn wait_while_lossy(faults: &mut watch::Receiver<Faults>, direction: Direction) {
         let _ = faults
             .wait_for(|faults| Self::flow_in(faults, direction) != Flow::Swallow)

@@ -1,7 +1,7 @@
 //! A TCP proxy between a client and its server, with faults on request.
 //!
-//! The proxy changes or loses bytes only as a fault says. When a fault has lost bytes of a
-//! connection, the proxy resets that connection at the end of the fault.
+//! The proxy must change or lose bytes only as a fault requires. At the end of a fault that lost
+//! bytes of a connection, the proxy resets that connection.
 
 mod fault_proxy;
 mod faults;

@@ -15,8 +15,8 @@ use crate::{Direction, FaultProxy, eventually_async};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// How long a test waits to show that bytes do not arrive. In that time bytes could cross the
-/// loopback interface many times.
+/// Time for which a test checks that no bytes arrive. Bytes need much less time to cross the
+/// loopback interface.
 const NOT_YET: Duration = Duration::from_millis(150);
 
 /// Starts a server that answers each line with the same line and records the lines.
@@ -47,8 +47,8 @@ async fn start_echo_server() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     (address, received)
 }
 
-/// Connects a client to a server through a proxy. Answers also with the lines that the server
-/// receives.
+/// Connects a client to a server through a proxy. Returns the proxy, the client and the lines that
+/// the server receives.
 async fn connect_through_proxy() -> (FaultProxy, Client, Arc<Mutex<Vec<String>>>) {
     let (server, received) = start_echo_server().await;
     let proxy = FaultProxy::start(server).await.unwrap();
@@ -69,7 +69,7 @@ impl Client {
         self.0.write_all(format!("{line}\n").as_bytes()).await
     }
 
-    /// Reads the next line; `None` at the end of the stream.
+    /// Reads the next line. `None` means the end of the stream.
     async fn read_line_or_end(&mut self) -> io::Result<Option<String>> {
         let mut line = String::new();
         let read = self.0.read_line(&mut line).await?;
@@ -92,7 +92,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn passes_bytes_and_the_end_of_the_stream() {
+async fn a_proxy_without_a_fault_forwards_bytes_and_the_end_of_the_stream() {
     let (proxy, mut client, _) = connect_through_proxy().await;
     assert_eq!(client.ask("one").await, "one");
     assert_eq!(proxy.connections(), 1);
@@ -113,7 +113,7 @@ async fn passes_bytes_and_the_end_of_the_stream() {
 }
 
 #[tokio::test]
-async fn delays_both_ways() {
+async fn a_delay_applies_to_both_directions() {
     let (proxy, mut client, _) = connect_through_proxy().await;
     client.ask("quick").await;
     proxy.delay(Duration::from_millis(100));
@@ -135,7 +135,7 @@ async fn a_stopped_request_arrives_after_the_fault() {
 }
 
 #[tokio::test]
-async fn a_stopped_reply_leaves_the_request_done() {
+async fn the_request_of_a_stopped_reply_is_carried_out() {
     let (proxy, mut client, received) = connect_through_proxy().await;
     proxy.stop(Direction::ToClient);
     client.send_line("done").await.unwrap();
@@ -150,7 +150,7 @@ async fn a_stopped_reply_leaves_the_request_done() {
 }
 
 #[tokio::test]
-async fn a_black_hole_loses_bytes_for_ever() {
+async fn a_black_hole_loses_bytes_and_resets_their_connection_at_its_end() {
     let (proxy, mut old, received) = connect_through_proxy().await;
     old.ask("before").await;
     proxy.black_hole();
@@ -183,7 +183,7 @@ async fn a_reset_affects_only_open_connections() {
 }
 
 #[tokio::test]
-async fn a_replaced_reply_leaves_the_request_done() {
+async fn the_request_of_a_replaced_reply_is_carried_out() {
     let (proxy, mut client, received) = connect_through_proxy().await;
     proxy.replace_one_reply("no\n");
     assert_eq!(client.ask("please").await, "no");
@@ -192,7 +192,7 @@ async fn a_replaced_reply_leaves_the_request_done() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_leaves_the_request_done() {
+async fn the_request_of_a_lost_reply_is_carried_out() {
     let (proxy, mut client, received) = connect_through_proxy().await;
     client.ask("before").await;
     proxy.swallow_one_reply();
@@ -208,12 +208,12 @@ async fn a_lost_reply_leaves_the_request_done() {
 }
 
 #[tokio::test]
-async fn refused_connections_are_reset_until_the_fault_is_over() {
+async fn refused_connections_are_reset_until_the_fault_ends() {
     let (proxy, mut client, _heard) = connect_through_proxy().await;
     assert_eq!(client.ask("a").await, "a");
     proxy.refuse();
     assert!(client.read_line_or_end().await.is_err());
-    // A new client may connect, and is reset after that.
+    // A new client may still connect. The proxy then resets the new connection.
     let mut other = Client::connect(&proxy).await;
     let _ = other.send_line("b").await;
     assert!(!matches!(other.read_line_or_end().await, Ok(Some(_))));
@@ -222,7 +222,7 @@ async fn refused_connections_are_reset_until_the_fault_is_over() {
 }
 
 #[tokio::test]
-async fn bytes_trickle_until_the_fault_is_over() {
+async fn bytes_trickle_until_the_fault_ends() {
     let (proxy, mut client, _) = connect_through_proxy().await;
     assert_eq!(client.ask("a").await, "a");
     proxy.trickle(Duration::from_millis(20));
@@ -247,8 +247,8 @@ async fn bytes_trickle_until_the_fault_is_over() {
 }
 
 #[tokio::test]
-async fn one_direction_is_closed_and_the_other_goes_on() {
-    // The server sees the end of the requests, and closes as well.
+async fn a_half_close_ends_one_direction_and_keeps_the_other() {
+    // The server receives the end of the requests, and closes the connection as well.
     let (proxy, mut client, received) = connect_through_proxy().await;
     assert_eq!(client.ask("a").await, "a");
     proxy.half_close(Direction::ToServer);
@@ -260,7 +260,7 @@ async fn one_direction_is_closed_and_the_other_goes_on() {
         None
     );
     assert_eq!(*received.lock().unwrap(), ["a"]);
-    // The client sees the end of the answers, and the server still receives from it.
+    // The client receives the end of the answers. The server still receives requests.
     let mut client = Client::connect(&proxy).await;
     assert_eq!(client.ask("b").await, "b");
     proxy.half_close(Direction::ToClient);
@@ -280,7 +280,7 @@ async fn one_direction_is_closed_and_the_other_goes_on() {
 }
 
 #[tokio::test]
-async fn a_connection_has_a_silent_twin() {
+async fn connect_twice_opens_a_second_silent_connection() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let proxy = FaultProxy::start(listener.local_addr().unwrap())
         .await
@@ -293,7 +293,7 @@ async fn a_connection_has_a_silent_twin() {
     let mut byte = [0];
     assert_eq!(spoken.read(&mut byte).await.unwrap(), 1);
     assert!(timeout(NOT_YET, silent.read(&mut byte)).await.is_err());
-    // The silent connection ends with the other one.
+    // The silent connection ends together with the other connection.
     drop((client, spoken));
     let ended = timeout(SOON, silent.read(&mut byte)).await.unwrap();
     assert!(!matches!(ended, Ok(1..)), "{ended:?}");

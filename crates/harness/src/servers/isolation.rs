@@ -1,5 +1,5 @@
-//! Keeps the other users of this host away from the servers: random passwords, private folders, and
-//! an unprivileged user that each server runs as.
+//! Isolates the servers from the other users of this host: with random passwords, with private
+//! folders, and with an unprivileged user for each server.
 //!
 //! Invariant: a server never runs as root, and no secret is in a process list.
 
@@ -19,27 +19,29 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// The longest path of a socket on Linux, without the zero byte at its end.
+/// The longest path of a socket on Linux, without the zero byte at the end of the path.
 const MAX_SOCKET_PATH: usize = 107;
 
 /// The remedy in the error when the servers' user cannot run a program.
 pub(super) const PROGRAM_REMEDY: &str =
     "put it where every user can run it (root's home is no such place)";
 
-/// The longest name of a socket in a server's folder: Postgres' `/.s.PGSQL.65535.lock`.
+/// The length of the longest name of a socket in a server's folder: Postgres'
+/// `/.s.PGSQL.65535.lock`.
 const MAX_SOCKET_NAME: usize = 20;
 
-/// The password of one server. It consists of letters and digits, so it needs no escaping in a URL.
+/// The password of one server. The password consists of letters and digits, so a URL can contain it
+/// without escapes.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Password(String);
 
 impl Password {
-    /// A random password.
+    /// Returns a random password.
     pub(super) fn random() -> Self {
         Self(Uuid::new_v4().simple().to_string())
     }
 
-    /// A password that a test has chosen.
+    /// Returns a password that a test has chosen.
     pub(super) fn chosen(password: &str) -> Self {
         Self(password.to_owned())
     }
@@ -55,8 +57,8 @@ impl fmt::Debug for Password {
     }
 }
 
-/// The user that a server runs as. `None` is the user of the test; if that is root, there is an
-/// unprivileged account.
+/// The user of a server's process. `None` is the user of the test. If the test runs as root, there
+/// is an account without privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunAs(Option<Account>);
 
@@ -67,8 +69,8 @@ struct Account {
 }
 
 impl RunAs {
-    /// The user of the test. If that is root: the user of the server's Debian package, or `nobody`
-    /// if there is no such user.
+    /// Returns the user of the test, unless the test runs as root. For root, returns the user of
+    /// the server's Debian package, or `nobody` if there is no such user.
     pub(super) fn for_package(package: &str) -> Result<Self> {
         if !geteuid().is_root() {
             return Ok(Self(None));
@@ -86,13 +88,13 @@ impl RunAs {
         Ok(Self(Some(account)))
     }
 
-    /// The user's number, for the names of files that belong to one user.
+    /// Returns the number of the user, for the names of files that belong to one user.
     pub(super) fn uid(self) -> u32 {
         self.0
             .map_or_else(|| geteuid().as_raw(), |account| account.user)
     }
 
-    /// A command that runs as this user.
+    /// Returns a command that runs as this user.
     pub(super) fn command(self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         // The user may have no access to the current folder.
@@ -124,8 +126,8 @@ impl RunAs {
         Ok(folder)
     }
 
-    /// Checks that this user can enter a folder or run a program. A folder above it may be closed
-    /// to this user, and the servers report that in many ways or not at all. An error names the
+    /// Checks that this user can enter a folder or run a program. A parent folder may be closed to
+    /// this user. Servers report that failure in many ways, or not at all. The error here names the
     /// remedy.
     pub(super) fn check_access(self, path: &Path, remedy: &str) -> Result<()> {
         let Some(Account { user, .. }) = self.0 else {
@@ -149,9 +151,10 @@ impl RunAs {
         Ok(())
     }
 
-    /// Writes a file that only this user can read. A file of that name is replaced.
+    /// Writes a file that only this user can read. An existing file of that name is replaced.
     pub(super) fn write_private_file(self, path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
-        // An old file is removed, so that the new file has this mode from its creation.
+        // The existing file is removed first, so that the new file has the private mode from its
+        // creation.
         let _ = fs::remove_file(path);
         let mut file = fs::OpenOptions::new()
             .write(true)
@@ -163,15 +166,15 @@ impl RunAs {
         self.make_owner(path)
     }
 
-    /// Copies a file; only this user can read the copy.
+    /// Copies a file. Only this user can read the copy.
     pub(super) fn copy_private_file(self, from: &Path, to: &Path) -> Result<()> {
         let content = fs::read(from).with_context(|| from.display().to_string())?;
         self.write_private_file(to, content)
     }
 }
 
-/// Finds a user's account in the text of `/etc/passwd`; `None` also for an account with root's
-/// number.
+/// Finds a user's account in the text of `/etc/passwd`. `None` means that there is no such account,
+/// or that the account has the number of root.
 fn find_account(users: &str, name: &str) -> Option<Account> {
     // `name:x:UID:GID:..`
     let fields = users
@@ -204,7 +207,7 @@ pub(super) mod tests {
             let path = entry.unwrap().path();
             let read = |name| fs::read_to_string(path.join(name)).unwrap_or_default();
             let stat = read("stat");
-            // The fields follow the process's name in brackets, which may contain blanks and
+            // The fields follow the process's name in brackets. The name may contain blanks and
             // brackets.
             let Some((_, fields)) = stat.rsplit_once(") ") else {
                 continue;
@@ -222,7 +225,7 @@ pub(super) mod tests {
                     .split_whitespace()
                     .map(|user| user.parse().unwrap())
                     .collect();
-                // The real, effective, saved and file system users.
+                // The real, the effective, the saved and the file-system user.
                 assert!(users.iter().all(|user| *user != 0), "as root: {arguments}");
                 assert!(users.iter().all(|user| *user == folder.uid()));
             }
@@ -240,7 +243,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_user_without_rights_is_found() {
+    fn only_accounts_without_the_number_of_root_are_found() {
         let users = "root:x:0:0::/root:/bin/sh\ntoor:x:0:0::/root:/bin/sh\n\
                      nobody:x:65534:65533::/:/bin/false\nredis:x:103:106::/:/bin/false\n";
         let found = |name| find_account(users, name).map(|it| (it.user, it.group));
@@ -254,7 +257,7 @@ pub(super) mod tests {
     #[test]
     fn a_closed_folder_is_reported_with_its_remedy() {
         if !geteuid().is_root() {
-            // The servers then run as the user of the test, who can enter the folder.
+            // Without root, the servers run as the user of the test, who can enter the folder.
             return;
         }
         let shut = tempfile::tempdir().unwrap();
@@ -269,7 +272,7 @@ pub(super) mod tests {
         let user = RunAs::for_package("redis").unwrap();
         let folder = user.create_folder(&std::env::temp_dir()).unwrap();
         let file = folder.path().join("secret");
-        // The file exists with another mode, and is replaced.
+        // The existing file has another mode and must be replaced.
         fs::write(&file, "old").unwrap();
         user.write_private_file(&file, "new").unwrap();
         for (path, mode) in [(folder.path(), 0o700), (&file, 0o600)] {

@@ -1,4 +1,5 @@
-//! Real servers on free ports. Each server has its own folder, which is removed with the server.
+//! Real servers on free ports. Each server has its own folder, and the folder is removed with the
+//! server.
 //!
 //! No other user of this host can use the servers. Each server requires a random password over TCP,
 //! only the server's user can enter the folder, no command line contains a secret, and no server

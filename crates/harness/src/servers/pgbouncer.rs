@@ -17,7 +17,7 @@ use crate::{
 /// The program of the Debian package.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// How long the pooler lends a session of the server to one client.
+/// Time for which the pooler lends a session of the server to one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolMode {
     /// Until the client disconnects.
@@ -26,7 +26,7 @@ pub enum PoolMode {
     Transaction,
 }
 
-/// A private pooler with default settings. It is killed when it is dropped.
+/// A private pooler with default settings. Dropping the value kills the pooler.
 #[derive(Debug)]
 pub struct PgBouncer {
     _process: Process,
@@ -40,7 +40,7 @@ impl PgBouncer {
     /// server's password.
     ///
     /// # Errors
-    /// When PgBouncer is not installed or does not start.
+    /// Returns an error if PgBouncer is not installed or does not start.
     pub fn start(server: &PostgresServer, mode: PoolMode) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
@@ -96,13 +96,13 @@ impl PgBouncer {
         })
     }
 
-    /// The URL of the server's first database, through the pooler.
+    /// Returns the URL of the server's first database, through the pooler.
     #[must_use]
     pub fn url(&self) -> String {
         self.url.clone()
     }
 
-    /// The address that the pooler listens on.
+    /// Returns the address on which the pooler listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address

@@ -1,9 +1,9 @@
 //! A separate clock for one server, which can be stepped forward while the server runs.
 //!
 //! The clock is Debian's `libfaketime`, loaded into the server. The server's wall clock is the
-//! machine's plus an offset, and its monotonic clock is the machine's. The library does not work
-//! with programs that use `jemalloc`, because `jemalloc` asks for the time before the library is
-//! ready. So Debian's `redis-server` hangs with it.
+//! machine's wall clock plus an offset, and its monotonic clock is the machine's. `libfaketime`
+//! does not work with programs that use `jemalloc`, because `jemalloc` asks for the time before
+//! `libfaketime` is ready. So Debian's `redis-server` hangs with `libfaketime`.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{eventually, servers::isolation::RunAs};
 
-/// How long the server may take to see a step.
+/// Time-out for the server to see a step.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The stepped clock of one server.
@@ -33,8 +33,8 @@ pub(super) struct SteppedClock {
 }
 
 impl SteppedClock {
-    /// Makes a clock that shows the machine's time until it is stepped. Its file is in `folder`,
-    /// which belongs to `user`.
+    /// Makes a clock that shows the machine's time until its first step. The file of the clock is
+    /// in `folder`, which belongs to `user`.
     pub(super) fn new(user: RunAs, folder: &Path) -> Result<Self> {
         let clock = Self {
             library: find_library()?,
@@ -47,21 +47,21 @@ impl SteppedClock {
         Ok(clock)
     }
 
-    /// The environment variables that make a process use this clock.
+    /// Returns the environment variables that make a process use this clock.
     pub(super) fn environment(&self) -> [(&'static str, &Path); 4] {
         [
             ("LD_PRELOAD", &self.library),
             ("FAKETIME_TIMESTAMP_FILE", &self.file),
-            // Without a cache, all processes of a server see a step at once, and each reading of
-            // the clock reads the file. With a cache, the clocks of the processes would differ for
-            // a while.
+            // Without a cache, all processes of a server see a step at once, because each reading
+            // of the clock reads the file. With a cache, the clocks of the processes would differ
+            // for a while.
             ("FAKETIME_NO_CACHE", Path::new("1")),
             ("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
         ]
     }
 
-    /// Notes a process that uses this clock. When the clock is dropped, the process's shared memory
-    /// is removed, because the library does not remove it when the process is killed.
+    /// Records a process that uses this clock. The library leaves the shared memory of a killed
+    /// process. When the clock is dropped, the shared memory of all recorded processes is removed.
     pub(super) fn note_process(&self, process: u32) {
         let mut used_by = self.used_by.lock().unwrap_or_else(PoisonError::into_inner);
         used_by.push(process);
@@ -85,7 +85,7 @@ impl SteppedClock {
 
     /// Writes the clock's offset to its file.
     fn write_offset(&self, ahead: Duration) -> Result<()> {
-        // A new file is written and then renamed, so that the server never reads a half-written
+        // A new file is written and then renamed. Otherwise the server could read a half-written
         // file.
         let new = self.file.with_extension("new");
         let offset = format!("+{}.{:06}\n", ahead.as_secs(), ahead.subsec_micros());
@@ -102,7 +102,7 @@ impl Drop for SteppedClock {
             .unwrap_or_else(PoisonError::into_inner);
         for process in used_by {
             for kind in ["faketime_shm", "sem.faketime_sem"] {
-                // A process that ended by itself has removed both files.
+                // A process that ended by itself has removed its own files.
                 let _ = fs::remove_file(format!("/dev/shm/{kind}_{process}"));
             }
         }

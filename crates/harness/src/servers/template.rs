@@ -1,4 +1,5 @@
-//! Template folders of server data. To set up the data takes seconds, and to copy it does not.
+//! Template folders of server data. Setting up the data takes seconds, and copying a template takes
+//! much less time.
 
 use std::{
     env, fs,
@@ -10,13 +11,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::geteuid;
 
-/// The folder for files that are kept from one run of the tests to the next. scripts/get-server
-/// uses the same folder.
+/// Returns the folder for files that are kept between runs of the tests. `scripts/get-server` uses
+/// the same folder.
 #[must_use]
 pub fn cache_folder() -> PathBuf {
     let chosen = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = if geteuid().is_root() {
-        // No other user may enter root's home, and root's servers run as another user.
+        // No other user may enter root's home, and the servers of root run as another user.
         chosen.or_else(|| Some("/var/cache".into()))
     } else {
         chosen.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
@@ -24,8 +25,8 @@ pub fn cache_folder() -> PathBuf {
     base.unwrap_or_else(env::temp_dir).join("distlock")
 }
 
-/// Creates the folder of the templates if it is absent. Only its owner may enter it, because it
-/// contains data of servers.
+/// Creates the folder of the templates if the folder is absent. Only its owner may enter the
+/// folder, because the folder contains data of servers.
 pub(super) fn templates_folder() -> Result<PathBuf> {
     let folder = cache_folder().join("templates");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -33,8 +34,8 @@ pub(super) fn templates_folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Copies a folder with its owners and modes. If the file system can, the copies share their
-/// blocks. Parts of a file that take no space take none in the copy.
+/// Copies a folder with its owners and modes. The copies share their blocks if the file system
+/// supports that. Holes in a file stay holes in the copy.
 pub(super) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     run_to_end(
         Command::new("cp")
@@ -49,8 +50,8 @@ pub(super) fn run_to_end(command: &mut Command) -> Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .output();
-    // The error names only the program, because the whole command shows the environment, which has
-    // passwords.
+    // The error names only the program. The text of the whole command would contain the
+    // environment, which has passwords.
     let what = command.get_program().to_string_lossy();
     let output = output.with_context(|| what.clone().into_owned())?;
     ensure!(

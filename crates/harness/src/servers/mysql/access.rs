@@ -22,8 +22,9 @@ use crate::{
 };
 
 impl MySqlServer {
-    /// Logs a user in over TCP once, with TLS if the server has it. MySQL accepts a password
-    /// without TLS only after such a login. MariaDB needs none, so nothing is done there.
+    /// Logs a user in over TCP once, with TLS if the server has TLS. MySQL accepts a password
+    /// without TLS only after such a login. MariaDB needs no such login, so the function does
+    /// nothing there.
     pub(super) fn log_in(&self, user: &str) -> Result<()> {
         if self.product == Product::MariaDb {
             return Ok(());
@@ -38,75 +39,75 @@ impl MySqlServer {
         )
     }
 
-    /// The product.
+    /// Returns the product.
     #[must_use]
     pub const fn product(&self) -> Product {
         self.product
     }
 
-    /// The address that the server listens on.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// The path of the server's socket.
+    /// Returns the path of the server's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("sock")
     }
 
-    /// The folder of the server's data. MySQL writes the certificates that it makes there.
+    /// Returns the folder of the server's data. MySQL writes its own certificates into this folder.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
-    /// The URL of the first database, without TLS.
+    /// Returns the URL of the first database, without TLS.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of(DATABASE)
     }
 
-    /// The URL of any database, without TLS.
+    /// Returns the URL of any database, without TLS.
     #[must_use]
     pub fn url_of(&self, database: &str) -> String {
         let at = self.account_at(self.address());
         format!("mysql://{at}/{database}?ssl-mode=disabled")
     }
 
-    /// As [`MySqlServer::url`], at another address that leads to this server.
+    /// Returns [`MySqlServer::url`] with another address that leads to this server.
     #[must_use]
     pub fn url_at(&self, address: SocketAddr) -> String {
         let at = self.account_at(address);
         format!("mysql://{at}/{DATABASE}?ssl-mode=disabled")
     }
 
-    /// As [`MySqlServer::url`], for another user, who must have the same password as `root`.
+    /// Returns [`MySqlServer::url`] for another user, who must have the same password as `root`.
     ///
     /// # Errors
-    /// When the server refuses that user.
+    /// Returns an error if the server refuses that user.
     pub fn url_as(&self, user: &str) -> Result<String> {
         self.log_in(user)?;
         Ok(self.url().replace("://root:", &format!("://{user}:")))
     }
 
-    /// The password of `root`.
+    /// Returns the password of `root`.
     #[must_use]
     pub fn password(&self) -> &str {
         self.password.expose()
     }
 
-    /// `root:PASSWORD@ADDRESS`, for a URL with other options.
+    /// Returns `root:PASSWORD@ADDRESS`, for a URL with other options.
     #[must_use]
     pub fn account_at(&self, address: SocketAddr) -> String {
         format!("root:{}@{address}", self.password.expose())
     }
 
-    /// Makes an empty database and returns its name.
+    /// Creates an empty database and returns its name.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// Returns an error if the server does not answer.
     pub fn new_database(&self) -> Result<String> {
         let number = self.databases.fetch_add(1, Ordering::Relaxed);
         let name = format!("{DATABASE}_{number}");
@@ -117,7 +118,7 @@ impl MySqlServer {
     /// Runs statements as `root`, and returns their output, with columns separated by tabs.
     ///
     /// # Errors
-    /// When one of them fails. The error contains the server's message.
+    /// Returns an error if a statement fails. The error contains the server's message.
     pub fn sql(&self, statements: &str) -> Result<String> {
         let output = self
             .client()
@@ -133,14 +134,14 @@ impl MySqlServer {
             .to_owned())
     }
 
-    /// Runs statements in a session that stays open until the value is dropped, so that their locks
-    /// stay.
+    /// Runs statements in a session that stays open until the value is dropped. Until then the
+    /// session keeps the locks of the statements.
     ///
     /// # Errors
-    /// When they were not carried out soon.
+    /// Returns an error if the server does not carry out the statements soon.
     pub fn hold_open(&self, statements: &str) -> Result<Process> {
-        // The client sleeps and not the server, because a sleeping server does not notice that its
-        // client has gone.
+        // The client sleeps instead of the server, because a sleeping server does not notice the
+        // end of its client.
         let process = Process::spawn(self.client().arg("--unbuffered").args([
             "--execute",
             &format!("{statements}; SELECT 'held open';\n\\! sleep 600"),
@@ -149,12 +150,12 @@ impl MySqlServer {
         Ok(process)
     }
 
-    /// A command for the client program, which connects through the socket as `root`.
+    /// Returns a command for the client program, which connects through the socket as `root`.
     pub(super) fn client(&self) -> Command {
         let mut command = Command::new("mariadb");
         command
-            // A process list shows arguments to every user, and the environment only to the
-            // process's own user.
+            // Every user can read the arguments of a process. Only the user of the process can read
+            // its environment.
             .env("MYSQL_PWD", self.password.expose())
             .args([
                 "--no-defaults",

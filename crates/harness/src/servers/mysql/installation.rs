@@ -19,13 +19,13 @@ use crate::servers::{
 /// The database that every server has from the start.
 pub(super) const DATABASE: &str = "distlock";
 
-/// The user that the servers run as.
+/// Returns the user of the servers' processes.
 pub(super) fn server_user() -> Result<RunAs> {
     RunAs::for_package("mysql")
 }
 
-/// The command that starts the server's program, with the options that are the same for setting up
-/// data and for serving.
+/// Returns the command that starts the server's program, with the options that the setup of the
+/// data and the running server share.
 pub(super) fn server_command(product: Product, user: RunAs, data: &Path) -> Result<Command> {
     let program = product.program()?;
     user.check_access(&program, isolation::PROGRAM_REMEDY)?;
@@ -46,8 +46,8 @@ pub(super) fn server_command(product: Product, user: RunAs, data: &Path) -> Resu
     Ok(command)
 }
 
-/// The setting under which no statement can read or write files. In MariaDB the value NULL would
-/// allow all folders. So there the setting names an empty folder that nobody can write to.
+/// Returns the setting under which no statement can read or write files. In MariaDB the value NULL
+/// would allow all folders, so the setting names an empty folder in which nobody can write.
 pub(super) fn secure_file_setting(product: Product, folder: &Path) -> Result<String> {
     if product == Product::MySql {
         return Ok("--secure-file-priv=NULL".into());
@@ -60,9 +60,9 @@ pub(super) fn secure_file_setting(product: Product, folder: &Path) -> Result<Str
     Ok(format!("--secure-file-priv={}", empty.display()))
 }
 
-/// The path of the data's template. The template is made once for each machine, server version and
-/// user, because that takes seconds. Except for root of this host, nobody can log in to a server
-/// with this data until its first statements set a password.
+/// Returns the path of the data's template. The template is made once for each machine, server
+/// version and user, because making a template takes seconds. Except for root of this host, nobody
+/// can log in to a server with this data until its first statements set a password.
 pub(super) fn data_template(product: Product) -> Result<PathBuf> {
     let (program, user) = (product.program()?, server_user()?);
     let made = fs::metadata(&program)?.modified()?;
@@ -74,7 +74,7 @@ pub(super) fn data_template(product: Product) -> Result<PathBuf> {
     if finished.exists() {
         return Ok(finished);
     }
-    // The folder is accessible to the server's user.
+    // The server's user can enter this folder.
     let work = user.create_folder(&env::temp_dir())?;
     let data = work.path().join("data");
     let statements = work.path().join("setup.sql");
@@ -97,8 +97,8 @@ pub(super) fn data_template(product: Product) -> Result<PathBuf> {
                 .stdin(fs::File::open(&statements)?),
         )?;
     } else {
-        // `--initialize` gives `root` a random password and prints it, and `root` must change it
-        // before it can do anything else. The password that is set here is never used.
+        // `--initialize` gives `root` a random password and prints the password. `root` must change
+        // that password before any other statement. Nobody uses the password that is set here.
         let unknown = Password::random();
         let locked = format!(
             "ALTER USER 'root'@'localhost' IDENTIFIED BY '{}';\n",
@@ -111,7 +111,7 @@ pub(super) fn data_template(product: Product) -> Result<PathBuf> {
                 .arg(secure_file_setting(product, work.path())?)
                 .arg(format!("--init-file={}", statements.display())),
         )?;
-        // This file has the server's id. Each server that starts with a copy makes a new one.
+        // This file contains the server's id. Each server that starts with a copy makes its own id.
         fs::remove_file(data.join("auto.cnf"))?;
     }
     let copied = folder.join(format!("{product:?}-unfinished"));

@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result};
 
 use crate::servers::template::cache_folder;
 
-/// The product.
+/// A product with the protocol of MySQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Product {
     /// `mariadbd` of the Debian package.
     MariaDb,
-    /// The program `mysqld`: `$DISTLOCK_MYSQLD`, or the one that `scripts/get-server mysql`
-    /// fetched, or the one on the path unless it is MariaDB's.
+    /// The program `mysqld`: `$DISTLOCK_MYSQLD`, or the program that `scripts/get-server mysql`
+    /// fetched, or the program on the path unless MariaDB provides that program.
     MySql,
 }
 

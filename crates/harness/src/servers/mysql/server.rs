@@ -1,4 +1,4 @@
-//! One server: starts it, steps its clock, crashes, copies and restarts it.
+//! One server: the start, the step of its clock, the crash, the copy and the restart.
 
 use std::{
     env, fs,
@@ -23,16 +23,16 @@ use crate::{
     },
 };
 
-/// How long a server may take until it serves.
+/// Time-out for the start of a server, until it serves clients.
 pub(super) const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// The Debian package's library that makes a cluster of MariaDB servers.
+/// The library of Debian's package that makes a cluster of MariaDB servers.
 const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
 
-/// A private server. When it is dropped, it is killed and its data is removed.
+/// A private server. Dropping the value kills the server and removes its data.
 ///
-/// The user `root` has a random password, which [`MySqlServer::url`] contains. There is an empty
-/// database, `distlock`. No statement can read or write files.
+/// The user `root` has a random password, which [`MySqlServer::url`] contains. The server has an
+/// empty database, `distlock`. No statement can read or write files.
 #[derive(Debug)]
 pub struct MySqlServer {
     pub(super) process: Option<Process>,
@@ -41,7 +41,7 @@ pub struct MySqlServer {
     pub(super) port: u16,
     pub(super) product: Product,
     pub(super) settings: Vec<String>,
-    /// The number of databases that were made, for their names.
+    /// The number of created databases, for the names of new databases.
     pub(super) databases: AtomicU32,
     pub(super) password: Password,
     pub(super) clock: Option<SteppedClock>,
@@ -51,7 +51,7 @@ impl MySqlServer {
     /// Starts a server with settings under which every promise of this library holds.
     ///
     /// # Errors
-    /// When the server is not installed or does not start.
+    /// Returns an error if the server is not installed or does not start.
     pub fn start(product: Product) -> Result<Self> {
         Self::with(product, &[])
     }
@@ -59,7 +59,8 @@ impl MySqlServer {
     /// Starts a server with its own clock, see [`MySqlServer::put_clock_forward`].
     ///
     /// # Errors
-    /// As [`MySqlServer::start`], and when Debian's package `libfaketime` is not installed.
+    /// Returns an error for the same reasons as [`MySqlServer::start`], and if Debian's package
+    /// `libfaketime` is not installed.
     pub fn with_clock(product: Product) -> Result<Self> {
         let mut server = Self::prepare(product, free_port()?, &[])?;
         server.clock = Some(SteppedClock::new(server.user, server.folder.path())?);
@@ -70,7 +71,7 @@ impl MySqlServer {
     /// Steps the server's own clock forward, and waits until the server has seen the step.
     ///
     /// # Errors
-    /// When the server has no clock of its own or does not answer.
+    /// Returns an error if the server has no clock of its own or does not answer.
     pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
         clock.step_forward(by, || {
@@ -81,7 +82,7 @@ impl MySqlServer {
     /// Starts a server with further settings, such as `sql-mode=ANSI_QUOTES`.
     ///
     /// # Errors
-    /// As [`MySqlServer::start`].
+    /// Returns an error for the same reasons as [`MySqlServer::start`].
     pub fn with(product: Product, settings: &[&str]) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
@@ -99,7 +100,7 @@ impl MySqlServer {
     /// certificates of its authority.
     ///
     /// # Errors
-    /// As [`MySqlServer::start`].
+    /// Returns an error for the same reasons as [`MySqlServer::start`].
     pub fn with_tls(product: Product, pki: &Pki) -> Result<Self> {
         let mut server = Self::prepare(product, free_port()?, &[])?;
         for (option, name) in [
@@ -120,7 +121,7 @@ impl MySqlServer {
     /// Starts MariaDB as the only node of a Galera cluster.
     ///
     /// # Errors
-    /// As [`MySqlServer::start`].
+    /// Returns an error for the same reasons as [`MySqlServer::start`].
     pub fn start_galera() -> Result<Self> {
         ensure!(
             Path::new(GALERA).exists(),
@@ -141,12 +142,12 @@ impl MySqlServer {
         )
     }
 
-    /// Crashes the server, restarts it, and starts another server with a copy of its data. The
-    /// other server is like a replica that became the primary and received no later change. Both
-    /// have the same password.
+    /// Crashes the server, starts another server with a copy of its data, and restarts the first
+    /// server. The other server is like a replica that became the primary without the later
+    /// changes. Both servers have the same password.
     ///
     /// # Errors
-    /// As [`MySqlServer::start`].
+    /// Returns an error for the same reasons as [`MySqlServer::start`].
     pub fn crash_and_copy(&mut self) -> Result<Self> {
         self.kill();
         let mut last = None;
@@ -154,7 +155,7 @@ impl MySqlServer {
             let mut other = Self::prepare_from(&self.data(), self.product, free_port()?)?;
             other.settings.clone_from(&self.settings);
             other.password.clone_from(&self.password);
-            // This file has the server's id. The other server makes a new one.
+            // This file contains the server's id. The other server makes its own id.
             let _ = fs::remove_file(other.data().join("auto.cnf"));
             match other.launch() {
                 Ok(()) => {
@@ -192,13 +193,13 @@ impl MySqlServer {
         })
     }
 
-    /// Writes the statements that the server runs at each start before it serves clients. They set
-    /// the password of `root`, so at no time is there an account with a known password.
+    /// Writes the statements that the server runs at each start before it serves clients. The
+    /// statements set the password of `root`, so no account has a known password at any time.
     pub(super) fn write_first_statements(&self) -> Result<PathBuf> {
         let (file, password) = (self.folder.path().join("first.sql"), self.password.expose());
         let mut statements = String::new();
         if self.settings.iter().any(|it| it == "--wsrep-on=ON") {
-            // The cluster does not work yet when these statements run.
+            // The cluster does not work yet while these statements run.
             statements += "SET SESSION wsrep_on = OFF;\n";
         }
         // The same account is used through the socket and over TCP, where the server listens on the
@@ -226,8 +227,8 @@ impl MySqlServer {
             .arg(format!("--port={}", self.port))
             .arg("--bind-address=127.0.0.1")
             .arg(format!("--socket={}", self.socket().display()))
-            // Each server has its own folder for temporary files, because a server that starts
-            // removes the temporary tables that it finds there, also those of another server.
+            // Each server has its own folder for temporary files. A starting server removes all
+            // temporary tables in its folder, also the tables of another server.
             .arg(format!("--tmpdir={}", self.folder.path().display()))
             .arg(format!(
                 "--pid-file={}",
@@ -242,7 +243,8 @@ impl MySqlServer {
             clock.note_process(process.id());
         }
         let said = process.wait_for_line(READY_LIMIT, |line| {
-            // MySQL would print this line first for its X protocol, but that is off here.
+            // With its X protocol, MySQL would print such a line earlier. That protocol is off
+            // here.
             (line.contains("ready for connections")) || line.contains("Aborting")
         })?;
         ensure!(
@@ -265,20 +267,20 @@ impl MySqlServer {
     /// Sends the server a signal.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the server does not run.
     pub fn signal(&self, which: Signal) -> Result<()> {
         self.process.as_ref().context("it runs")?.signal(which)
     }
 
-    /// Kills the server at once, as a crash would. Its data stays.
+    /// Kills the server with SIGKILL. Its data stays.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Kills the server and starts it again, on the same port and data.
+    /// Kills the server, and starts it again on the same port and data.
     ///
     /// # Errors
-    /// As [`MySqlServer::start`].
+    /// Returns an error for the same reasons as [`MySqlServer::start`].
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
         self.launch()

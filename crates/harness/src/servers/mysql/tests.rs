@@ -5,13 +5,13 @@ use anyhow::{Result, ensure};
 use super::{super::isolation::tests::assert_isolated, *};
 
 #[test]
-fn a_clock_of_its_own_goes_forward_and_stays_there() {
+fn a_servers_own_clock_steps_forward_and_stays_ahead() {
     Product::ALL
         .into_iter()
-        .for_each(a_clock_goes_forward_and_stays_there);
+        .for_each(assert_clock_steps_forward_and_stays_ahead);
 }
 
-fn a_clock_goes_forward_and_stays_there(product: Product) {
+fn assert_clock_steps_forward_and_stays_ahead(product: Product) {
     let mut server = MySqlServer::with_clock(product).unwrap();
     let ahead = |server: &MySqlServer| {
         let theirs = server.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))").unwrap();
@@ -26,7 +26,7 @@ fn a_clock_goes_forward_and_stays_there(product: Product) {
     assert!((ahead(&server) - 7.0).abs() < 1.0, "{}", ahead(&server));
 }
 
-/// Logs in over TCP. Answers with the user that the server sees, or with its error.
+/// Logs in over TCP. Returns the user that the server reports, or the server's error.
 fn log_in_as_stranger(server: &MySqlServer, user: &str, password: Option<&str>) -> Result<String> {
     let mut command = Command::new("mariadb");
     command
@@ -45,9 +45,9 @@ fn log_in_as_stranger(server: &MySqlServer, user: &str, password: Option<&str>) 
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn keeps_strangers_out(product: Product) {
+fn assert_strangers_cannot_log_in(product: Product) {
     let mut server = MySqlServer::start(product).unwrap();
-    // This holds after a restart too.
+    // The server must be closed to strangers after a restart too.
     for _ in 0..2 {
         for user in ["root", "", "mysql", "mariadb.sys"] {
             for password in [None, Some(""), Some("root"), Some("wrong")] {
@@ -96,15 +96,15 @@ fn keeps_strangers_out(product: Product) {
 
 #[test]
 fn no_other_user_of_this_host_can_use_mariadb() {
-    keeps_strangers_out(Product::MariaDb);
+    assert_strangers_cannot_log_in(Product::MariaDb);
 }
 
 #[test]
 fn no_other_user_of_this_host_can_use_mysql() {
-    keeps_strangers_out(Product::MySql);
+    assert_strangers_cannot_log_in(Product::MySql);
 }
 
-fn lives_through_a_crash(product: Product) {
+fn committed_data_survives_a_crash(product: Product) {
     let mut server = MySqlServer::start(product).unwrap();
     let version = server.sql("SELECT VERSION()").unwrap();
     assert_eq!(
@@ -128,11 +128,11 @@ fn lives_through_a_crash(product: Product) {
 }
 
 #[test]
-fn mariadb_lives_through_a_crash() {
-    lives_through_a_crash(Product::MariaDb);
+fn committed_data_of_mariadb_survives_a_crash() {
+    committed_data_survives_a_crash(Product::MariaDb);
 }
 
 #[test]
-fn mysql_lives_through_a_crash() {
-    lives_through_a_crash(Product::MySql);
+fn committed_data_of_mysql_survives_a_crash() {
+    committed_data_survives_a_crash(Product::MySql);
 }

@@ -22,57 +22,57 @@ use crate::{
 };
 
 impl PostgresServer {
-    /// The address that the server listens on.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// The folder of the server's data.
+    /// Returns the folder of the server's data.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
-    /// The URL of the first database.
+    /// Returns the URL of the first database.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of(DATABASE)
     }
 
-    /// The URL of any database.
+    /// Returns the URL of any database.
     #[must_use]
     pub fn url_of(&self, database: &str) -> String {
         format!("postgres://{}/{database}", self.account_at(self.address()))
     }
 
-    /// As [`PostgresServer::url`], at another address that leads to this server.
+    /// Returns [`PostgresServer::url`] with another address that leads to this server.
     #[must_use]
     pub fn url_at(&self, address: SocketAddr) -> String {
         format!("postgres://{}/{DATABASE}", self.account_at(address))
     }
 
-    /// As [`PostgresServer::url`], for another user. The password must be percent-encoded.
+    /// Returns [`PostgresServer::url`] for another user. The password must be percent-encoded.
     #[must_use]
     pub fn url_as(&self, user: &str, password: &str) -> String {
         let address = self.address();
         format!("postgres://{user}:{password}@{address}/{DATABASE}")
     }
 
-    /// `postgres:PASSWORD@ADDRESS`, as in a URL.
+    /// Returns `postgres:PASSWORD@ADDRESS`, in the form of a URL.
     pub(super) fn account_at(&self, address: SocketAddr) -> String {
         format!("postgres:{}@{address}", self.password.expose())
     }
 
-    /// The password of `postgres`.
+    /// Returns the password of `postgres`.
     pub(in crate::servers) const fn password(&self) -> &Password {
         &self.password
     }
 
-    /// Makes an empty database and returns its name.
+    /// Creates an empty database and returns its name.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// Returns an error if the server does not answer.
     pub fn new_database(&self) -> Result<String> {
         let number = self.databases.fetch_add(1, Ordering::Relaxed);
         let name = format!("{DATABASE}_{number}");
@@ -84,15 +84,15 @@ impl PostgresServer {
     /// separated by tabs.
     ///
     /// # Errors
-    /// When one of them fails. The error contains the server's message.
+    /// Returns an error if a statement fails. The error contains the server's message.
     pub fn sql(&self, statements: &str) -> Result<String> {
         self.sql_in(DATABASE, statements)
     }
 
-    /// As [`PostgresServer::sql`], in another database.
+    /// Works like [`PostgresServer::sql`], in another database.
     ///
     /// # Errors
-    /// As [`PostgresServer::sql`].
+    /// Returns an error for the same reasons as [`PostgresServer::sql`].
     pub fn sql_in(&self, database: &str, statements: &str) -> Result<String> {
         let output = self
             .client(database)?
@@ -107,11 +107,11 @@ impl PostgresServer {
             .to_owned())
     }
 
-    /// Runs statements in a transaction that stays open until the value is dropped, so that their
-    /// locks stay.
+    /// Runs statements in a transaction that stays open until the value is dropped. Until then the
+    /// transaction keeps the locks of the statements.
     ///
     /// # Errors
-    /// When they were not carried out soon.
+    /// Returns an error if the server does not carry out the statements soon.
     pub fn hold_open(&self, statements: &str) -> Result<Process> {
         let process = Process::spawn(self.client(DATABASE)?.args([
             "-c",
@@ -127,8 +127,8 @@ impl PostgresServer {
         Ok(process)
     }
 
-    /// A command for `psql`, which connects through the socket as `postgres`. Variables of this
-    /// process that would change where it connects are removed.
+    /// Returns a command for `psql`, which connects through the socket as `postgres`. The command
+    /// has no environment variable that would change the server or the user.
     pub(super) fn client(&self, database: &str) -> Result<Command> {
         let mut command = Command::new(binaries_folder()?.join("psql"));
         for (name, _) in env::vars_os() {

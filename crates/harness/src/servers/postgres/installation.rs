@@ -17,7 +17,7 @@ use crate::servers::{
 /// The database that every server has from the start.
 pub(super) const DATABASE: &str = "distlock";
 
-/// The folder with the programs of the newest installed version.
+/// Returns the folder with the programs of the newest installed version.
 pub(super) fn binaries_folder() -> Result<PathBuf> {
     let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
     let newest = installed
@@ -32,19 +32,19 @@ pub(super) fn binaries_folder() -> Result<PathBuf> {
         .context("a PostgreSQL server (Debian: apt-get install postgresql)")
 }
 
-/// A command that runs a program of that version as the servers' user, because the programs refuse
-/// to run as root.
+/// Returns a command that runs a program of the newest installed version as the servers' user,
+/// because the programs refuse to run as root.
 pub(super) fn program_command(name: &str) -> Result<Command> {
     Ok(server_user()?.command(binaries_folder()?.join(name)))
 }
 
-/// The user that the servers run as.
+/// Returns the user of the servers' processes.
 pub(in crate::servers) fn server_user() -> Result<RunAs> {
     RunAs::for_package("postgres")
 }
 
-/// The path of the data's template. The template is made once for each machine, server version and
-/// user, because that takes seconds.
+/// Returns the path of the data's template. The template is made once for each machine, server
+/// version and user, because making a template takes seconds.
 pub(super) fn data_template() -> Result<PathBuf> {
     let made = fs::metadata(binaries_folder()?.join("postgres"))?.modified()?;
     let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
@@ -55,7 +55,7 @@ pub(super) fn data_template() -> Result<PathBuf> {
     if finished.exists() {
         return Ok(finished);
     }
-    // The folder is accessible to the server's user.
+    // The server's user can enter this folder.
     let work = user.create_folder(&env::temp_dir())?;
     let data = work.path().join("data");
     run_to_end(program_command("initdb")?.arg("-D").arg(&data).args([
@@ -67,8 +67,8 @@ pub(super) fn data_template() -> Result<PathBuf> {
     ]))?;
     user.write_private_file(
         &data.join("pg_hba.conf"),
-        // The socket needs no password: it is in the server's folder, and a user who can enter that
-        // folder could read the data as well.
+        // The socket needs no password. The socket is in the server's folder, and a user who can
+        // enter that folder could read the data as well.
         "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
     )?;
     let statements = work.path().join("setup.sql");

@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 use crate::servers::isolation::Password;
 
-/// The form in which the server stores a password, in the notation of RFC 5803. It has one round of
-/// hashing instead of the server's default of 4,096. Rounds make guessing slower, and a random
-/// password cannot be guessed anyway. 4,096 rounds would cost each connection of an unoptimised
-/// client a tenth of a second.
+/// Returns the form in which the server stores a password, in the notation of RFC 5803. The form
+/// has one round of hashing instead of the server's default of 4,096. More rounds make guessing
+/// slower, and a random password cannot be guessed anyway. With 4,096 rounds, each connection of an
+/// unoptimised client would take a tenth of a second longer.
 pub(super) fn scram_verifier(password: &Password) -> String {
     let salt = Uuid::new_v4().into_bytes();
     let salted = hmac(

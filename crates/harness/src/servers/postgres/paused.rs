@@ -1,7 +1,7 @@
 //! Pauses a server, or one of its processes.
 //!
-//! No process stays paused: it goes on when the value is dropped, and if the test is killed before,
-//! a watchdog kills the process.
+//! No process must stay paused. A process continues when the value is dropped. If the test is
+//! killed before that, a watchdog kills the process.
 
 use std::fs;
 
@@ -9,7 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{Signal, Watchdog, servers::postgres::server::PostgresServer, signal};
 
-/// The paused processes of a server: all of them or one. They go on when this value is dropped.
+/// The paused processes of a server: all of them or one. Dropping the value lets the processes
+/// continue.
 #[derive(Debug, Default)]
 pub struct Paused {
     processes: Vec<u32>,
@@ -19,7 +20,7 @@ pub struct Paused {
 impl Paused {
     /// Pauses one process. A watchdog kills the process if the test dies.
     fn pause_process(&mut self, process: u32) -> Result<()> {
-        // The signal fails if the process has ended, and then there is nothing to pause.
+        // The signal fails if the process has ended. Then there is nothing to pause.
         if signal(process, Signal::STOP).is_ok() {
             self.watchdogs.push(Watchdog::over_process(process)?);
             self.processes.push(process);
@@ -39,7 +40,7 @@ impl Drop for Paused {
     }
 }
 
-/// The ids of the child processes of a process.
+/// Returns the ids of the child processes of a process.
 fn child_processes(parent: u32) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -57,14 +58,15 @@ fn child_processes(parent: u32) -> Result<Vec<u32>> {
 }
 
 impl PostgresServer {
-    /// Pauses all processes of the server, as if the machine stood still.
+    /// Pauses all processes of the server, like a machine that stops.
     ///
     /// # Errors
-    /// When the server does not run.
+    /// Returns an error if the server does not run.
     pub fn pause(&self) -> Result<Paused> {
         let postmaster = self.process.as_ref().context("it runs")?.id();
         let mut paused = Paused::default();
-        // The process that starts all others is paused first, so that no new process appears.
+        // The process that starts all others is paused first, so that no new process starts
+        // meanwhile.
         for process in std::iter::once(postmaster).chain(child_processes(postmaster)?) {
             paused.pause_process(process)?;
         }
@@ -74,7 +76,7 @@ impl PostgresServer {
     /// Pauses one process of the server.
     ///
     /// # Errors
-    /// When the server has no such process.
+    /// Returns an error if the server has no such process.
     pub fn pause_one(&self, process: u32) -> Result<Paused> {
         let postmaster = self.process.as_ref().context("it runs")?.id();
         ensure!(

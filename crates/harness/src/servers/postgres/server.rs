@@ -1,4 +1,5 @@
-//! One server: starts it, steps its clock, crashes and restarts it, and promotes a replica.
+//! One server: the start, the step of its clock, the crash, the restart, and the promotion of a
+//! replica.
 
 use std::{
     env, fs, io::Write as _, path::Path, process::Stdio, sync::atomic::AtomicU32, time::Duration,
@@ -20,22 +21,23 @@ use crate::{
     },
 };
 
-/// How long a server may take until it serves.
+/// Time-out for the start of a server, until it serves clients.
 pub(in crate::servers) const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// A private server. When it is dropped, it is stopped and its data is removed.
+/// A private server. Dropping the value stops the server and removes its data.
 ///
 /// Over TCP every user needs a password. The password of `postgres` is random, and
-/// [`PostgresServer::url`] contains it. The socket is in the server's folder, which no other user
-/// can enter. There is an empty database, `distlock`. Unless the setting `fsync=on` is given, the
-/// server does not sync its disk. It keeps its data all the same when only the server crashes.
+/// [`PostgresServer::url`] contains the password. The socket is in the server's folder, which no
+/// other user can enter. The server has an empty database, `distlock`. Unless a test gives the
+/// setting `fsync=on`, the server does not sync its disk. A crash of the server alone loses no data
+/// even then.
 #[derive(Debug)]
 pub struct PostgresServer {
     pub(super) process: Option<Process>,
     pub(super) folder: TempDir,
     pub(super) port: u16,
     pub(super) settings: Vec<String>,
-    /// The number of databases that were made, for their names.
+    /// The number of created databases, for the names of new databases.
     pub(super) databases: AtomicU32,
     pub(super) password: Password,
     pub(super) clock: Option<SteppedClock>,
@@ -43,8 +45,8 @@ pub struct PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        // The server is stopped and not killed, because a killed server would leave a segment of
-        // shared memory behind, and the system has few of them.
+        // The server is stopped and not killed. A killed server would leave a segment of shared
+        // memory, and the system has few segments.
         if let Some(process) = &mut self.process
             && process.signal(Signal::QUIT).is_ok()
         {
@@ -57,7 +59,7 @@ impl PostgresServer {
     /// Starts a server.
     ///
     /// # Errors
-    /// When PostgreSQL is not installed or does not start.
+    /// Returns an error if PostgreSQL is not installed or does not start.
     pub fn start() -> Result<Self> {
         Self::with(&[])
     }
@@ -65,7 +67,8 @@ impl PostgresServer {
     /// Starts a server with its own clock, see [`PostgresServer::put_clock_forward`].
     ///
     /// # Errors
-    /// As [`PostgresServer::start`], and when Debian's package `libfaketime` is not installed.
+    /// Returns an error for the same reasons as [`PostgresServer::start`], and if Debian's package
+    /// `libfaketime` is not installed.
     pub fn with_clock() -> Result<Self> {
         let mut server = Self::prepare(free_port()?, &[])?;
         server.clock = Some(SteppedClock::new(server_user()?, server.folder.path())?);
@@ -76,7 +79,7 @@ impl PostgresServer {
     /// Steps the server's own clock forward, and waits until the server has seen the step.
     ///
     /// # Errors
-    /// When the server has no clock of its own or does not answer.
+    /// Returns an error if the server has no clock of its own or does not answer.
     pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
         clock.step_forward(by, || {
@@ -89,7 +92,7 @@ impl PostgresServer {
     /// Starts a server with further settings, such as `default_transaction_isolation=serializable`.
     ///
     /// # Errors
-    /// As [`PostgresServer::start`].
+    /// Returns an error for the same reasons as [`PostgresServer::start`].
     pub fn with(settings: &[&str]) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
@@ -103,12 +106,12 @@ impl PostgresServer {
         Err(last.context("no attempt was made")?)
     }
 
-    /// Starts a server that offers TLS with the certificate of `pki`. The user `secured`, whose
-    /// password is `hunter2`, may connect only over TLS and with a certificate of the same
-    /// authority. The user `postgres` may connect without both.
+    /// Starts a server that offers TLS with the certificate of `pki`. The user `secured` has the
+    /// password `hunter2`, and may connect only over TLS with a certificate of the same authority.
+    /// The user `postgres` may connect without TLS.
     ///
     /// # Errors
-    /// As [`PostgresServer::start`].
+    /// Returns an error for the same reasons as [`PostgresServer::start`].
     pub fn with_tls(pki: &Pki) -> Result<Self> {
         let mut server = Self::prepare(free_port()?, &["ssl=on", "ssl_ca_file=ca.crt"])?;
         for file in ["ca.crt", "server.crt", "server.key"] {
@@ -127,19 +130,19 @@ impl PostgresServer {
         Ok(server)
     }
 
-    /// Crashes the server, starts another server with a copy of its data, and restarts the first.
-    /// Then promotes the other server, as a replica that received no later change. It begins a new
-    /// timeline.
+    /// Crashes the server, starts another server with a copy of its data, and restarts the first
+    /// server. Then promotes the other server, which is like a replica without the later changes.
+    /// The promoted server begins a new timeline.
     ///
     /// # Errors
-    /// As [`PostgresServer::start`].
+    /// Returns an error for the same reasons as [`PostgresServer::start`].
     pub fn crash_and_promote_replica(&mut self) -> Result<Self> {
         self.kill();
         let mut other = Self::prepare_from(&self.data(), free_port()?)?;
         other.settings.clone_from(&self.settings);
         // The copied data has the password of the first server.
         other.password.clone_from(&self.password);
-        // This is the lock file of the killed server.
+        // The copy contains the lock file of the killed server.
         let _ = fs::remove_file(other.data().join("postmaster.pid"));
         fs::write(other.data().join("standby.signal"), "")?;
         other.launch()?;
@@ -185,9 +188,9 @@ impl PostgresServer {
             .stderr(Stdio::piped())
             .spawn()
             .context("psql")?;
-        // The statements are not passed as an argument, because a process list shows arguments to
-        // every user. The first two undo settings of a test that would make the transaction
-        // read-only, or its commit wait for a replica.
+        // Every user can read the arguments of a process, so the statements are not arguments. A
+        // test may have settings that make the transaction read-only, or let its commit wait for a
+        // replica. The first two statements undo such settings.
         let statements = format!(
             "BEGIN READ WRITE; SET LOCAL synchronous_commit = local;\n\
              ALTER ROLE postgres PASSWORD '{}'; COMMIT;\n",
@@ -219,10 +222,10 @@ impl PostgresServer {
             "shared_buffers=16MB",
             "max_connections=200",
             "jit=off",
-            // The files of this shared memory are in the server's folder, so that they are removed
-            // with it.
+            // The files of this shared memory are in the server's folder, so they are removed with
+            // the folder.
             "dynamic_shared_memory_type=mmap",
-            // The server notices soon when a client was killed, and frees its locks.
+            // The server notices a killed client soon, and frees the client's locks.
             "client_connection_check_interval=100ms",
         ];
         for setting in standard
@@ -233,7 +236,7 @@ impl PostgresServer {
         }
         command.envs(self.clock.iter().flat_map(SteppedClock::environment));
         // After a crash, some processes of the old server may not have ended yet. The new server
-        // then refuses to start, so this is repeated.
+        // then refuses to start, so the start is repeated.
         let mut process = None;
         eventually("the server starts", READY_LIMIT, || {
             process = Process::spawn(&mut command).ok();
@@ -242,7 +245,7 @@ impl PostgresServer {
                 clock.note_process(started.id());
             }
             let said = started.wait_for_line(READY_LIMIT, |line| {
-                // The log also has the errors for clients that connected too early.
+                // The log also contains the errors for clients that connected too early.
                 line.contains("ready to accept")
                     || (line.contains("FATAL") && !line.contains("the database system is"))
             });
@@ -260,17 +263,17 @@ impl PostgresServer {
         })
     }
 
-    /// Kills the server at once, as a crash would. Its data stays.
+    /// Kills the server with SIGKILL. Its data stays.
     pub fn kill(&mut self) {
-        // The server's other processes are in groups of their own. They end when they notice that
-        // the first process has ended.
+        // The server's other processes are in groups of their own. These processes end when they
+        // notice the end of the first process.
         self.process = None;
     }
 
-    /// Kills the server and starts it again, on the same port and data.
+    /// Kills the server, and starts it again on the same port and data.
     ///
     /// # Errors
-    /// As [`PostgresServer::start`].
+    /// Returns an error for the same reasons as [`PostgresServer::start`].
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
         self.launch()

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::eventually;
 
-/// Checks that a server refuses clients over TCP without a password and with a wrong one. `says` is
-/// the text of the second error.
+/// Checks that a server refuses clients over TCP without a password and with a wrong password.
+/// `says` is the text of the second error.
 pub(in crate::servers) fn assert_strangers_refused(port: u16, says: &str) {
     for user in ["postgres", "somebody"] {
         for password in [None, Some("postgres"), Some("wrong")] {
@@ -30,7 +30,7 @@ pub(in crate::servers) fn assert_strangers_refused(port: u16, says: &str) {
 }
 
 #[test]
-fn a_clock_of_its_own_goes_forward_and_stays_there() {
+fn a_servers_own_clock_steps_forward_and_stays_ahead() {
     let mut server = PostgresServer::with_clock().unwrap();
     let ahead = |server: &PostgresServer| {
         let theirs = server.sql("SELECT extract(epoch FROM clock_timestamp())");
@@ -63,7 +63,7 @@ fn no_other_user_of_this_host_can_use_postgres() {
 }
 
 #[test]
-fn lives_through_a_crash() {
+fn committed_data_survives_a_crash() {
     let mut server = PostgresServer::start().unwrap();
     server
         .sql("CREATE TABLE kept (n INT); INSERT INTO kept VALUES (1)")
@@ -84,7 +84,7 @@ fn lives_through_a_crash() {
 }
 
 #[test]
-fn a_paused_server_goes_on() {
+fn a_paused_server_continues_when_the_pause_is_dropped() {
     let server = PostgresServer::start().unwrap();
     let paused = server.pause().unwrap();
     let postmaster = server.process.as_ref().unwrap().id();

@@ -14,44 +14,44 @@ use crate::servers::{
 };
 
 impl RedisServer {
-    /// The server's port.
+    /// Returns the server's port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// The port for clients with TLS if there is one, otherwise the port.
+    /// Returns the port for clients with TLS. Without such a port, returns the other port.
     pub(super) fn client_port(&self) -> u16 {
         let mut settings = self.config.iter();
         let port = settings.find_map(|line| line.strip_prefix("tls-port ")?.parse().ok());
         port.unwrap_or(self.port)
     }
 
-    /// The address that the server listens on.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// The server's folder, which contains the append-only file.
+    /// Returns the server's folder, which contains the append-only file.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The password of the default user; empty if there is none.
+    /// Returns the password of the default user. The text is empty if there is no password.
     #[must_use]
     pub fn password(&self) -> &str {
         self.password.as_ref().map_or("", Password::expose)
     }
 
-    /// `redis://:PASSWORD@127.0.0.1:PORT`.
+    /// Returns `redis://:PASSWORD@127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_at(self.address())
     }
 
-    /// As [`RedisServer::url`], at another address that leads to this server.
+    /// Returns [`RedisServer::url`] with another address that leads to this server.
     #[must_use]
     pub fn url_at(&self, address: SocketAddr) -> String {
         format!(
@@ -60,11 +60,11 @@ impl RedisServer {
         )
     }
 
-    /// Runs a command, and returns its reply as text: the items of an array on separate lines, an
-    /// error with its code.
+    /// Runs a command, and returns its reply as text. The items of an array are on separate lines,
+    /// and the text of an error begins with its code.
     ///
     /// # Errors
-    /// When the server cannot be asked, or stays silent for 5 s.
+    /// Returns an error if the connection fails, or if the server does not answer within 5 s.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
         self.connect()?.ask(arguments)
     }
@@ -73,17 +73,17 @@ impl RedisServer {
     pub(super) fn connect(&self) -> Result<Resp> {
         let mut resp = Resp::connect(self.address())?;
         if let Some(password) = &self.password {
-            // An error is not reported here: a test may have changed the password, and then the
-            // next command fails.
+            // A refused login is not reported here. A test may have changed the password, and then
+            // the next command fails.
             resp.ask(&["AUTH", password.expose()])?;
         }
         Ok(resp)
     }
 
-    /// As [`RedisServer::command`], as another user.
+    /// Works like [`RedisServer::command`], as another user.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// Returns an error if the connection fails.
     pub fn command_as(&self, user: &str, password: &str, arguments: &[&str]) -> Result<String> {
         let mut resp = Resp::connect(self.address())?;
         resp.ask(&["AUTH", user, password])?;
@@ -93,7 +93,7 @@ impl RedisServer {
     /// Starts to record the commands that clients send.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// Returns an error if the connection fails.
     pub fn monitor(&self) -> Result<RedisMonitor> {
         let mut resp = self.connect()?;
         resp.ask(&["MONITOR"])?;
@@ -102,10 +102,10 @@ impl RedisServer {
         Ok(RedisMonitor(lines))
     }
 
-    /// The value of one field of `INFO`.
+    /// Returns the value of one field of `INFO`.
     ///
     /// # Errors
-    /// When the server cannot be asked, or has no such field.
+    /// Returns an error if the connection fails, or if the server has no such field.
     pub fn info(&self, field: &str) -> Result<String> {
         let info = self.command(&["INFO"])?;
         let value = info
@@ -116,14 +116,14 @@ impl RedisServer {
             .to_owned())
     }
 
-    /// The number of times that the server has run a command since it started, or since `CONFIG
-    /// RESETSTAT`. Commands of scripts count.
+    /// Returns the number of times that the server has run a command since the server's start, or
+    /// since `CONFIG RESETSTAT`. Commands inside scripts count.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// Returns an error if the connection fails.
     pub fn calls(&self, command: &str) -> Result<u64> {
         let stats = self.command(&["INFO", "commandstats"])?;
-        // `cmdstat_get:calls=3,usec=20,..`
+        // The line reads `cmdstat_get:calls=3,usec=20,..`.
         let prefix = format!("cmdstat_{command}:calls=");
         let Some(line) = stats.lines().find_map(|line| line.strip_prefix(&prefix)) else {
             return Ok(0);

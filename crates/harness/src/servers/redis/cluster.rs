@@ -19,29 +19,29 @@ use crate::{
 /// A cluster of Redis servers.
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The servers: first one primary for each shard, then a replica for each, if there are
-    /// replicas.
+    /// The servers: first one primary for each shard, then the replicas.
     pub nodes: Vec<RedisServer>,
     /// The password of all servers.
     password: Password,
 }
 
 impl RedisCluster {
-    /// Starts a cluster of `shards` primaries, each with `replicas` replicas, and waits until it
-    /// serves. A replica replaces a primary that does not answer for 3 s. A primary on a busy
-    /// machine answers sooner.
+    /// Starts a cluster of `shards` primaries, each with `replicas` replicas, and waits until the
+    /// cluster serves clients. A replica replaces a primary that does not answer for 3 s. Even a
+    /// primary on a busy machine answers sooner.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn start(shards: usize, replicas: usize) -> Result<Self> {
         Self::start_as(None, shards, replicas)
     }
 
-    /// As [`RedisCluster::start`], without replicas, for clients with TLS and a certificate; `pki`
-    /// as in [`RedisServer::with_tls`]. The harness itself connects without TLS.
+    /// Works like [`RedisCluster::start`], without replicas, for clients with TLS and a
+    /// certificate. `pki` has the same meaning as in [`RedisServer::with_tls`]. The harness itself
+    /// connects without TLS.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn with_tls(pki: &Path, shards: usize) -> Result<Self> {
         Self::start_as(Some(pki), shards, 0)
     }
@@ -51,8 +51,8 @@ impl RedisCluster {
         let required = password_setting(&password);
         let nodes = (0..shards * (1 + replicas))
             .map(|_| {
-                // By default the cluster bus uses the port 10000 above the server's, which may be
-                // taken or invalid.
+                // By default the port of the cluster bus is the server's port plus 10,000, which
+                // may be taken or invalid.
                 let bus = format!("cluster-port {}", free_port()?);
                 let settings = [
                     &*required,
@@ -93,8 +93,8 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// A `redis-cli` command. It has the password in its environment, because a process list shows
-    /// arguments to everybody.
+    /// Returns a `redis-cli` command. The password is in the command's environment, because every
+    /// user can read the arguments of a process.
     #[must_use]
     pub fn cli(&self) -> Command {
         let mut command = Command::new("redis-cli");
@@ -102,27 +102,27 @@ impl RedisCluster {
         command
     }
 
-    /// The password of every server.
+    /// Returns the password of every server.
     #[must_use]
     pub fn password(&self) -> &str {
         self.password.expose()
     }
 
-    /// `redis+cluster://:PASSWORD@127.0.0.1:PORT,..`.
+    /// Returns `redis+cluster://:PASSWORD@127.0.0.1:PORT,..`.
     #[must_use]
     pub fn url(&self) -> String {
         let own = url_credentials(Some(&self.password));
         format!("redis+cluster://{own}{}", addresses(&self.nodes))
     }
 
-    /// The index in [`RedisCluster::nodes`] of the current primary of a key's slot.
+    /// Returns the index in [`RedisCluster::nodes`] of the current primary of a key's slot.
     ///
     /// # Errors
-    /// When no server can be asked, or none serves the slot.
+    /// Returns an error if no server answers, or if no server serves the slot.
     pub fn primary_of(&self, key: &str) -> Result<usize> {
         let running = self.nodes.iter().enumerate();
         for (at, node) in running.filter(|(_, node)| node.process.is_some()) {
-            // A server that does not serve the key redirects to the one that does.
+            // A server that does not serve the key answers with a redirection to another server.
             let Ok(answer) = node.command(&["GET", key]) else {
                 continue;
             };

@@ -5,12 +5,13 @@ use crate::servers::isolation::Password;
 /// The name of the setting for a server's password. A test can choose a password by this setting.
 pub(super) const PASSWORD: &str = "requirepass ";
 
-/// The part of a URL before the address, with the password; empty if there is none.
+/// Returns the part of a URL before the address, with the password. The text is empty if there is
+/// no password.
 pub(super) fn url_credentials(password: Option<&Password>) -> String {
     password.map_or_else(String::new, |it| format!(":{}@", it.expose()))
 }
 
-/// The setting that gives a server this password.
+/// Returns the setting that gives a server this password.
 pub(super) fn password_setting(password: &Password) -> String {
     format!("{PASSWORD}{}", password.expose())
 }

@@ -6,20 +6,21 @@ use anyhow::{Result, ensure};
 
 use crate::servers::template::cache_folder;
 
-/// The product and version.
+/// A product and its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flavour {
-    /// The `redis-server` on the path, which is the one of the distribution.
+    /// The `redis-server` on the path, from the distribution.
     Installed,
-    /// Redis 8: the program `$DISTLOCK_REDIS`, or the one that `scripts/get-server redis` fetched.
+    /// Redis 8: the program `$DISTLOCK_REDIS`, or the program that `scripts/get-server redis`
+    /// fetched.
     Redis8,
-    /// Valkey 9: the program `$DISTLOCK_VALKEY`, or the one that `scripts/get-server valkey`
+    /// Valkey 9: the program `$DISTLOCK_VALKEY`, or the program that `scripts/get-server valkey`
     /// fetched.
     Valkey9,
 }
 
 impl Flavour {
-    /// The path of the server's program. An error says how to get it.
+    /// Returns the path of the server's program. An error names the way to get the program.
     pub(super) fn program(self) -> Result<PathBuf> {
         let (variable, fetched, help) = match self {
             Self::Installed => return Ok("redis-server".into()),

@@ -21,7 +21,7 @@ pub(super) fn start_member(
     RedisServer::start_with_tls(Flavour::Installed, arguments, &settings, pki)
 }
 
-/// The addresses of servers for clients, separated by commas.
+/// Returns the addresses of servers for clients, separated by commas.
 pub(super) fn addresses<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
     let addresses: Vec<_> = servers
         .into_iter()

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// How long a server may take to accept a connection, and to answer a command.
+/// Time-out for a server to accept a connection, and for each answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A connection that sends one command at a time.
@@ -24,8 +24,8 @@ impl Resp {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Sends a command, and returns the reply as text: the items of an array on separate lines, an
-    /// error with its code.
+    /// Sends a command, and returns the reply as text. The items of an array are on separate lines,
+    /// and the text of an error begins with its code.
     pub(super) fn ask(&mut self, arguments: &[&str]) -> Result<String> {
         let mut request = format!("*{}\r\n", arguments.len());
         for argument in arguments {
@@ -51,7 +51,7 @@ impl Resp {
         Ok(())
     }
 
-    /// Reads one reply, and adds its items to the lines.
+    /// Reads one reply, and adds the items of the reply to the lines.
     fn read_reply(&mut self, lines: &mut Vec<String>) -> Result<()> {
         let mut head = String::new();
         self.0.read_line(&mut head)?;

@@ -16,9 +16,8 @@ use crate::{
     },
 };
 
-/// A primary, one replica and the sentinels that watch them. Each sentinel logs in at the other
-/// servers as a user of its own. So a sentinel can be cut off from one server without an effect on
-/// clients.
+/// A primary, one replica and their sentinels. Each sentinel logs in at the other servers as a user
+/// of its own. So a test can cut a sentinel off from one server without an effect on clients.
 #[derive(Debug)]
 pub struct RedisSentinels {
     /// The server that is the primary at first.
@@ -35,29 +34,29 @@ impl RedisSentinels {
     /// The sentinels' name for the primary.
     pub const PRIMARY: &'static str = "mymaster";
 
-    /// Starts the servers, and waits until the sentinels know of each other and of the replica. The
-    /// sentinels replace a primary that does not answer for 3 s. A primary on a busy machine
+    /// Starts the servers, and waits until the sentinels know each other and the replica. The
+    /// sentinels replace a primary that does not answer for 3 s. Even a primary on a busy machine
     /// answers sooner.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn start() -> Result<Self> {
         Self::start_as(None, 3)
     }
 
-    /// As [`RedisSentinels::start`], with this number of sentinels instead of three.
+    /// Works like [`RedisSentinels::start`], with this number of sentinels instead of three.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn with_sentinels(count: usize) -> Result<Self> {
         Self::start_as(None, count)
     }
 
-    /// As [`RedisSentinels::start`], for clients with TLS and a certificate; `pki` as in
-    /// [`RedisServer::with_tls`]. The harness itself connects without TLS.
+    /// Works like [`RedisSentinels::start`], for clients with TLS and a certificate. `pki` has the
+    /// same meaning as in [`RedisServer::with_tls`]. The harness itself connects without TLS.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn with_tls(pki: &Path) -> Result<Self> {
         Self::start_as(Some(pki), 3)
     }
@@ -123,6 +122,7 @@ impl RedisSentinels {
         Ok(all)
     }
 
+    /// Returns
     /// `redis+sentinel://:PASSWORD@127.0.0.1:PORT,..,127.0.0.1:PORT/mymaster?sentinel_password=..`.
     #[must_use]
     pub fn url(&self) -> String {
@@ -130,7 +130,7 @@ impl RedisSentinels {
         self.url_of(&all)
     }
 
-    /// As [`RedisSentinels::url`], with only these sentinels, by their numbers.
+    /// Returns [`RedisSentinels::url`] with only these sentinels, by their numbers.
     #[must_use]
     pub fn url_of(&self, sentinels: &[usize]) -> String {
         let some = sentinels.iter().map(|at| &self.sentinels[*at]);
@@ -145,18 +145,18 @@ impl RedisSentinels {
         )
     }
 
-    /// The port of the server that the first sentinel names as the primary.
+    /// Returns the port of the server that the first sentinel names as the primary.
     ///
     /// # Errors
-    /// When the sentinel cannot be asked.
+    /// Returns an error if the sentinel does not answer.
     pub fn primary_port(&self) -> Result<u16> {
         self.primary_port_at(0)
     }
 
-    /// The port of the server that this sentinel names as the primary.
+    /// Returns the port of the server that this sentinel names as the primary.
     ///
     /// # Errors
-    /// When the sentinel cannot be asked.
+    /// Returns an error if the sentinel does not answer.
     pub fn primary_port_at(&self, sentinel: usize) -> Result<u16> {
         let answer = self.sentinels[sentinel].command(&["SENTINEL", "MASTER", Self::PRIMARY])?;
         let port = answer.lines().skip_while(|word| *word != "port").nth(1);
@@ -164,11 +164,11 @@ impl RedisSentinels {
     }
 
     /// Splits the servers into two sides: the first primary with these sentinels, and the first
-    /// replica with the others. No sentinel reaches the other side any more. Clients reach all
-    /// servers.
+    /// replica with the other sentinels. No sentinel can reach the other side. Clients can reach
+    /// all servers.
     ///
     /// # Errors
-    /// When a server cannot be asked.
+    /// Returns an error if a server does not answer.
     pub fn cut_off_primary_with(&self, sentinels: &[usize]) -> Result<()> {
         let (with, without): (Vec<_>, Vec<_>) =
             (0..self.sentinels.len()).partition(|at| sentinels.contains(at));
@@ -190,13 +190,14 @@ impl RedisSentinels {
     }
 
     /// Cuts one of the two data servers off from every sentinel and from the other data server.
-    /// Clients reach both data servers. If the other one is cut off already, the sentinels reach
-    /// neither.
+    /// Clients can reach both data servers. If the other data server is cut off already, the
+    /// sentinels can reach no data server.
     ///
     /// # Errors
-    /// When a server cannot be asked.
+    /// Returns an error if a server does not answer.
     pub fn cut_off(&self, cut: &RedisServer, other: &RedisServer) -> Result<()> {
-        // With a wrong user and password, the other server cannot replicate from this one.
+        // With a wrong user and password, the other server cannot replicate from the server that is
+        // cut off.
         other.command(&["CONFIG", "SET", "masteruser", "nobody", "masterauth", "x"])?;
         cut.command(&["CLIENT", "KILL", "TYPE", "replica"])?;
         for at in 0..self.sentinels.len() {
@@ -208,16 +209,16 @@ impl RedisSentinels {
     }
 
     /// Ends the effect of [`RedisSentinels::cut_off`]. If the other server has become the primary,
-    /// makes the server that was cut off a replica of it. Otherwise the sentinels would do that
-    /// some seconds later.
+    /// the server that was cut off becomes its replica now. Without that command, the sentinels
+    /// would do so some seconds later.
     ///
     /// # Errors
-    /// When a server cannot be asked.
+    /// Returns an error if a server does not answer.
     pub fn reconnect(&self, cut: &RedisServer, other: &RedisServer) -> Result<()> {
         let password = self.password.expose();
         let own = ["masteruser", "", "masterauth", password];
         other.command(&[&["CONFIG", "SET"], &own[..]].concat())?;
-        // The settings are written to the file, so that the next start uses them too.
+        // The settings are written to the file, so that the next start uses the same settings.
         other.command(&["CONFIG", "REWRITE"])?;
         for at in 0..self.sentinels.len() {
             let rights = ["ACL", "SETUSER", &Self::sentinel_user(at), "&*", "+@all"];
@@ -229,7 +230,7 @@ impl RedisSentinels {
         Ok(())
     }
 
-    /// The name of the user as which a sentinel logs in at other servers.
+    /// Returns the name of a sentinel's user at the other servers.
     fn sentinel_user(sentinel: usize) -> String {
         format!("sentinel-{sentinel}")
     }

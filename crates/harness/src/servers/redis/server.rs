@@ -1,4 +1,4 @@
-//! One server: configures, starts, crashes and restarts it.
+//! One server: the configuration, the start, the crash and the restart.
 
 use std::{
     env, fs,
@@ -20,14 +20,14 @@ use crate::{
     },
 };
 
-/// How long a server may take until it serves.
+/// Time-out for the start of a server, until it serves clients.
 pub(super) const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// A private `redis-server` or `valkey-server`. When it is dropped, it is killed and its data is
-/// removed.
+/// A private `redis-server` or `valkey-server`. Dropping the value kills the server and removes its
+/// data.
 ///
-/// Its default user has a random password, which [`RedisServer::url`] contains. The setting
-/// `requirepass ..` chooses another password, and `requirepass ""` no password.
+/// The default user has a random password, which [`RedisServer::url`] contains. The setting
+/// `requirepass ..` chooses another password, and `requirepass ""` removes the password.
 #[derive(Debug)]
 pub struct RedisServer {
     pub(super) process: Option<Process>,
@@ -42,7 +42,7 @@ pub struct RedisServer {
     pub(super) password: Option<Password>,
 }
 
-/// Starts a server, with several tries, because another process may take the free port before the
+/// Starts a server with several attempts, because another process may take the free port before the
 /// server does.
 pub(super) fn start_with_retries(
     mut start: impl FnMut(u16) -> Result<RedisServer>,
@@ -61,15 +61,15 @@ impl RedisServer {
     /// Starts a server that keeps its data in an append-only file.
     ///
     /// # Errors
-    /// When `redis-server` is not installed or does not start.
+    /// Returns an error if `redis-server` is not installed or does not start.
     pub fn start() -> Result<Self> {
         Self::with(&[])
     }
 
-    /// Starts a server with further settings, one `name value` each.
+    /// Starts a server with further settings. Each setting has the form `name value`.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn with(settings: &[&str]) -> Result<Self> {
         Self::start_as(Flavour::Installed, &[], settings)
     }
@@ -77,9 +77,11 @@ impl RedisServer {
     /// Starts a server of another product or version, with further settings.
     ///
     /// # Errors
-    /// As [`RedisServer::start`]. The message says how to get the program.
+    /// Returns an error for the same reasons as [`RedisServer::start`]. The message names the way
+    /// to get the program.
     pub fn start_flavour(flavour: Flavour, settings: &[&str]) -> Result<Self> {
-        // This error comes before the tries to start, because no further try would help.
+        // A missing program is reported before the first attempt, because further attempts would
+        // fail as well.
         flavour.program()?;
         Self::start_as(flavour, &[], settings)
     }
@@ -88,7 +90,7 @@ impl RedisServer {
     /// authority. `pki` is the folder of a [`Pki`](crate::Pki).
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn with_tls(pki: &Path, settings: &[&str]) -> Result<Self> {
         start_with_retries(|port| {
             let mut server = Self::prepare(Flavour::Installed, port, settings)?;
@@ -104,7 +106,7 @@ impl RedisServer {
     /// Starts a replica of this server, with the same password.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn replica(&self) -> Result<Self> {
         let mut settings = vec![format!("replicaof 127.0.0.1 {}", self.port)];
         settings.extend(self.password.as_ref().map(password_setting));
@@ -140,7 +142,7 @@ impl RedisServer {
         })
     }
 
-    /// Makes the folder and the configuration of a server, without starting it.
+    /// Creates the folder and the configuration of a server, without starting the server.
     pub(super) fn prepare(flavour: Flavour, port: u16, settings: &[&str]) -> Result<Self> {
         let user = RunAs::for_package("redis")?;
         let folder = user.create_folder(&env::temp_dir())?;
@@ -169,7 +171,7 @@ impl RedisServer {
             if chosen.is_none() {
                 config.push(password_setting(password));
             }
-            // The password with which the server logs in at its primary, if it is a replica.
+            // A replica logs in at its primary with this password.
             config.push(format!("masterauth {}", password.expose()));
         }
         Ok(Self {
@@ -185,8 +187,8 @@ impl RedisServer {
     }
 
     /// Configures TLS: the server listens on `port`, and has a client certificate for its own
-    /// connections to other servers. The files are copied, because the server cannot enter the
-    /// folder `pki`.
+    /// connections to other servers. The server cannot enter the folder `pki`, so the files are
+    /// copied.
     pub(super) fn offer_tls(&mut self, pki: &Path, port: u16) -> Result<()> {
         self.config.push(format!("tls-port {port}"));
         for (option, name) in [
@@ -203,8 +205,8 @@ impl RedisServer {
         Ok(())
     }
 
-    /// Starts the process, and does not wait until it serves. An existing configuration file stays
-    /// as it is, because the server may have rewritten it.
+    /// Starts the process, and does not wait until the server serves clients. An existing
+    /// configuration file stays unchanged, because the server may have rewritten the file.
     pub(super) fn launch(&mut self) -> Result<()> {
         let file = self.config_file();
         if !file.exists() {
@@ -245,8 +247,8 @@ impl RedisServer {
                 .process
                 .as_mut()
                 .is_some_and(|process| process.is_running().unwrap_or(false));
-            // `NOAUTH` is an answer too: the server serves, and a test has changed the password. A
-            // server that still loads its data answers with another error.
+            // `NOAUTH` is an answer too: the server serves clients, and a test has changed the
+            // password. A server that still loads its data answers with another error.
             died || self
                 .command(&["PING"])
                 .is_ok_and(|answer| answer.contains("PONG") || answer.contains("NOAUTH"))
@@ -264,18 +266,18 @@ impl RedisServer {
     /// Sends the server a signal.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the server does not run.
     pub fn signal(&self, which: Signal) -> Result<()> {
         self.process.as_ref().context("it runs")?.signal(which)
     }
 
-    /// Whether the server was started and not killed since.
+    /// Tells whether the server was started and not killed since then.
     #[must_use]
     pub const fn is_started(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Kills the server at once, as a crash would. Its data stays.
+    /// Kills the server with SIGKILL. Its data stays.
     pub fn kill(&mut self) {
         self.process = None;
     }
@@ -283,17 +285,17 @@ impl RedisServer {
     /// Kills the server if it runs, and starts it again on the same port and data.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
         self.launch()?;
         self.wait_until_ready()
     }
 
-    /// As [`RedisServer::restart`], without the data.
+    /// Kills the server if it runs, and starts it again on the same port without its data.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn restart_empty(&mut self) -> Result<()> {
         self.kill();
         let appended = self.folder.path().join("appendonlydir");

@@ -13,8 +13,8 @@ fn a_crash_keeps_the_data_and_an_empty_restart_does_not() {
     assert_eq!(server.command(&["GET", "k"]).unwrap(), "");
 }
 
-/// Checks that a server refuses commands of a client without a password and with a wrong one, and
-/// that other users of this host cannot get at it in other ways.
+/// Checks that a server refuses commands of a client without a password and with a wrong password,
+/// and that other users of this host cannot reach the server's files or processes.
 fn assert_closed_to_strangers(server: &RedisServer) {
     let mut stranger = Resp::connect(server.address()).unwrap();
     for command in [&["PING"][..], &["INFO"], &["SHUTDOWN", "NOSAVE"]] {
@@ -51,7 +51,7 @@ fn no_other_user_of_this_host_can_use_servers_that_belong_together() {
         .into_iter()
         .chain(&sentinels.sentinels)
         .for_each(assert_closed_to_strangers);
-    // The sentinels' users at the other servers have no known password either.
+    // The sentinels' users at the other servers must have no known password either.
     let said = sentinels.primary.command_as("sentinel-0", "pw", &["PING"]);
     assert!(said.unwrap().starts_with("NOAUTH "));
     let cluster = RedisCluster::start(3, 0).unwrap();
@@ -59,7 +59,7 @@ fn no_other_user_of_this_host_can_use_servers_that_belong_together() {
 }
 
 #[test]
-fn a_test_may_choose_the_password_or_none() {
+fn a_test_can_choose_a_password_or_no_password() {
     let server = RedisServer::with(&["requirepass canary"]).unwrap();
     assert_eq!(server.password(), "canary");
     assert_eq!(server.command(&["PING"]).unwrap(), "PONG");

@@ -1,4 +1,4 @@
-//! Access to an ensemble: the addresses of its servers, and questions that need no session.
+//! Access to an ensemble: the addresses of its servers, and requests that need no session.
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,22 +10,22 @@ use anyhow::{Context as _, Result};
 use crate::servers::zookeeper::ensemble::{ANSWER_LIMIT, USER, ZooKeeper};
 
 impl ZooKeeper {
-    /// `user:password@host:port,host:port,..`, as in a URL; without the user if the ensemble is
-    /// open to everybody.
+    /// Returns `user:password@host:port,host:port,..`, in the form of a URL. An ensemble that is
+    /// open to everybody has no user.
     #[must_use]
     pub fn servers(&self) -> String {
         let all: Vec<_> = (0..self.members.len()).map(|at| self.address(at)).collect();
         self.reached_at(&all)
     }
 
-    /// As [`ZooKeeper::servers`], with one of the servers only.
+    /// Returns [`ZooKeeper::servers`] with only one of the servers.
     #[must_use]
     pub fn server(&self, at: usize) -> String {
         self.reached_at(&[self.address(at)])
     }
 
-    /// As [`ZooKeeper::servers`], with these addresses in place of the servers' own. They may be
-    /// those of proxies.
+    /// Returns [`ZooKeeper::servers`] with these addresses in place of the servers' own addresses,
+    /// for example with the addresses of proxies.
     #[must_use]
     pub fn reached_at(&self, addresses: &[SocketAddr]) -> String {
         let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
@@ -37,33 +37,33 @@ impl ZooKeeper {
         }
     }
 
-    /// `user:password` of the ensemble's user.
+    /// Returns `user:password` of the ensemble's user.
     pub(super) fn user_and_password(&self) -> String {
         format!("{USER}:{}", self.password.expose())
     }
 
-    /// The number of servers, running or not.
+    /// Returns the number of servers, running or not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Always false: an ensemble has servers.
+    /// Always returns false, because an ensemble has servers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// The address of a server for clients.
+    /// Returns the address of a server for clients.
     #[must_use]
     pub fn address(&self, at: usize) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.members[at].ports.client).into()
     }
 
-    /// The server that leads.
+    /// Returns the index of the leader.
     ///
     /// # Errors
-    /// When none does.
+    /// Returns an error if no server leads.
     pub fn leader(&self) -> Result<usize> {
         (0..self.members.len())
             .find(|&at| {
@@ -73,7 +73,7 @@ impl ZooKeeper {
             .context("no server leads")
     }
 
-    /// The servers that follow.
+    /// Returns the indices of the followers.
     #[must_use]
     pub fn followers(&self) -> Vec<usize> {
         (0..self.members.len())
@@ -81,10 +81,10 @@ impl ZooKeeper {
             .collect()
     }
 
-    /// Asks a server with a four-letter word.
+    /// Sends a four-letter word to a server, and returns the answer.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// Returns an error if the server does not answer.
     pub fn ask(&self, at: usize, word: &str) -> Result<String> {
         let mut stream = TcpStream::connect_timeout(&self.address(at), ANSWER_LIMIT)?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
@@ -94,8 +94,8 @@ impl ZooKeeper {
         Ok(answer)
     }
 
-    /// The role that the server reports: `leader`, `follower` or `standalone`; `None` if it does
-    /// not serve.
+    /// Returns the role that the server reports: `leader`, `follower` or `standalone`. `None` means
+    /// that the server does not serve clients.
     #[must_use]
     pub fn mode(&self, at: usize) -> Option<String> {
         self.members[at].process.as_ref()?;

@@ -1,14 +1,14 @@
-//! Reads and removes nodes and sessions of an ensemble, as an administrator would.
+//! Reads and removes nodes and sessions of an ensemble, like an administrator.
 
 use anyhow::Result;
 
 use crate::servers::zookeeper::{ensemble::ZooKeeper, session::Session};
 
 impl ZooKeeper {
-    /// The names of a node's children, in order.
+    /// Returns the names of a node's children, sorted by name.
     ///
     /// # Errors
-    /// When the leader cannot be asked, or there is no such node.
+    /// Returns an error if the leader does not answer, or if there is no such node.
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
         let mut names = self.ask_leader(|session| session.children(path))?;
         names.sort_unstable();
@@ -18,24 +18,25 @@ impl ZooKeeper {
     /// Removes a node.
     ///
     /// # Errors
-    /// When the leader cannot be asked, or there is no such node.
+    /// Returns an error if the leader does not answer, or if there is no such node.
     pub fn remove(&self, path: &str) -> Result<()> {
         self.ask_leader(|session| session.delete(path))
     }
 
-    /// The id of the session that owns an ephemeral node; 0 if the node is persistent.
+    /// Returns the id of the session that owns an ephemeral node. A persistent node has the id 0.
     ///
     /// # Errors
-    /// When the leader cannot be asked, or there is no such node.
+    /// Returns an error if the leader does not answer, or if there is no such node.
     pub fn owner_session(&self, path: &str) -> Result<i64> {
         self.ask_leader(|session| session.owner_session(path))
     }
 
-    /// Ends a client's session at once, and with it the session's ephemeral nodes. For that it
-    /// connects with the session's id and password, which can be computed from the id.
+    /// Ends a client's session at once, and with the session its ephemeral nodes. For that, the
+    /// function connects with the session's id and password. The password can be computed from the
+    /// id.
     ///
     /// # Errors
-    /// When the leader cannot be asked, or the session has ended.
+    /// Returns an error if the leader does not answer, or if the session has ended.
     pub fn end_session(&self, id: i64) -> Result<()> {
         Session::take_over(self.address(self.leader()?), id)?.end();
         Ok(())
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_ended_and_its_nodes_go() {
+    fn an_ended_session_loses_its_ephemeral_nodes() {
         let ensemble = ZooKeeper::start().unwrap();
         let mut ours = Session::connect(ensemble.address(0)).unwrap();
         ours.authenticate(&ensemble.user_and_password()).unwrap();

@@ -1,10 +1,10 @@
-//! The ensemble: starts its servers, and kills, pauses and restarts single servers.
+//! The ensemble: the start of its servers, and the kill, pause and restart of single servers.
 //!
 //! The servers come from Debian's `zookeeper` package and run on the installed JVM.
 //!
-//! `ZooKeeper` listens on TCP only, and lets anybody open a session. So the nodes of an ensemble
-//! belong to one user with a random password. Another user of this host may connect, but can
-//! neither read nor change any node.
+//! ZooKeeper listens on TCP only, and lets every client open a session. So the nodes of an ensemble
+//! belong to one user with a random password. Another user of this host may connect, but cannot
+//! read or change a node.
 
 use std::{env, time::Duration};
 
@@ -23,19 +23,20 @@ use crate::{
     },
 };
 
-/// How long a start may take: a JVM starts on a busy machine, and a leader is elected.
+/// Time-out for the start of all servers, on a busy machine: a JVM starts, and the servers elect a
+/// leader.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long it may take to close the nodes to strangers.
+/// Time-out for closing the nodes to strangers.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long one server may take to answer a four-letter word.
+/// Time-out for the answer of one server to a four-letter word.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The user that may use an ensemble.
 pub(super) const USER: &str = "harness";
 
-/// A running ensemble. Its servers and their data are removed when it is dropped.
+/// A running ensemble. Dropping the value ends the servers and removes their data.
 #[derive(Debug)]
 pub struct ZooKeeper {
     pub(super) user: RunAs,
@@ -50,7 +51,7 @@ pub struct ZooKeeper {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) ports: Ports,
-    /// The running server; `None` = it was killed or not yet started.
+    /// The running server. `None` means that the server was killed or not yet started.
     pub(super) process: Option<Process>,
 }
 
@@ -58,7 +59,8 @@ impl ZooKeeper {
     /// Starts three servers with a tick of 250 ms.
     ///
     /// # Errors
-    /// When ZooKeeper or a JVM is missing (the message says what to install), or no quorum forms.
+    /// Returns an error if ZooKeeper or a JVM is missing, or if no quorum forms. The message names
+    /// the package to install.
     pub fn start() -> Result<Self> {
         Self::start_with(&Setup::default())
     }
@@ -66,7 +68,7 @@ impl ZooKeeper {
     /// Starts an ensemble with this setup.
     ///
     /// # Errors
-    /// As [`ZooKeeper::start`].
+    /// Returns an error for the same reasons as [`ZooKeeper::start`].
     pub fn start_with(setup: &Setup) -> Result<Self> {
         check_installation()?;
         let mut last = anyhow!("not tried");
@@ -80,7 +82,7 @@ impl ZooKeeper {
         Err(last)
     }
 
-    /// Starts the servers, waits until they serve, and closes their nodes to strangers.
+    /// Starts the servers, waits until they serve clients, and closes their nodes to strangers.
     pub(super) fn start_once(setup: Setup) -> Result<Self> {
         let user = RunAs::for_package("zookeeper")?;
         let folder = match &setup.folder {
@@ -126,8 +128,9 @@ impl ZooKeeper {
         let (super_password, account) = (self.super_password.expose(), self.user_and_password());
         let mut last = None;
         eventually("the nodes are closed to strangers", CLOSE_LIMIT, || {
-            // This is repeated, because the leader may change at any moment. A server may also
-            // allow one connection only, and not yet have noticed that the last one was closed.
+            // The attempt is repeated, because the leader may change at any moment. A server with a
+            // limit of one connection may also refuse, until it notices the end of the last
+            // connection.
             let closed = self.leader().and_then(|leader| {
                 session::close_tree_to_strangers(self.address(leader), super_password, &account)
             });
@@ -140,7 +143,7 @@ impl ZooKeeper {
         })
     }
 
-    /// Kills a server at once, as a crash would. Its data stays.
+    /// Kills a server with SIGKILL. Its data stays.
     pub fn kill(&mut self, at: usize) {
         self.members[at].process = None;
     }
@@ -148,16 +151,16 @@ impl ZooKeeper {
     /// Kills a server if it runs, and starts it again on its data.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the server cannot be started.
     pub fn restart(&mut self, at: usize) -> Result<()> {
         self.kill(at);
         self.launch(at)
     }
 
-    /// As [`ZooKeeper::restart`], with further lines in the configuration file.
+    /// Works like [`ZooKeeper::restart`], with further lines in the configuration file.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the server cannot be started.
     pub fn restart_with(&mut self, at: usize, settings: &[&str]) -> Result<()> {
         let lines = settings.iter().map(|line| (*line).to_owned());
         self.setup.settings.extend(lines);
@@ -168,15 +171,15 @@ impl ZooKeeper {
     /// Pauses a server. Its connections stay open.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the server does not run.
     pub fn pause(&self, at: usize) -> Result<()> {
         self.process(at)?.signal(Signal::STOP)
     }
 
-    /// Lets a paused server go on.
+    /// Lets a paused server continue.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the server does not run.
     pub fn resume(&self, at: usize) -> Result<()> {
         self.process(at)?.signal(Signal::CONT)
     }
@@ -184,7 +187,8 @@ impl ZooKeeper {
     /// Waits until every running server serves clients.
     ///
     /// # Errors
-    /// When one does not. Its output is part of the message.
+    /// Returns an error if a server does not serve clients in time. The message contains the output
+    /// of that server.
     pub fn wait_until_serving(&self) -> Result<()> {
         for (at, member) in self.members.iter().enumerate() {
             let Some(process) = &member.process else {
@@ -198,7 +202,7 @@ impl ZooKeeper {
         Ok(())
     }
 
-    /// The process of a server.
+    /// Returns the process of a server.
     pub(super) fn process(&self, at: usize) -> Result<&Process> {
         self.members[at]
             .process

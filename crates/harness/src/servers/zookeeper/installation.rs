@@ -16,7 +16,7 @@ pub(super) const TLS_JARS: [&str; 2] = [
     "/usr/share/java/netty-resolver.jar",
 ];
 
-/// Checks that the jars and a JVM are installed. An error says what to install.
+/// Checks that the jars and a JVM are installed. An error names the missing packages.
 pub(super) fn check_installation() -> Result<()> {
     let missing: Vec<_> = JARS
         .iter()

@@ -27,7 +27,8 @@ impl ZooKeeper {
             format!("clientPort={}", self.members[at].ports.client),
             "clientPortAddress=127.0.0.1".into(),
             "admin.enableServer=false".into(),
-            // The four-letter words that the harness and most tests need. They change nothing.
+            // The four-letter words that the harness and most tests need. These words change
+            // nothing in a server.
             "4lw.commands.whitelist=srvr,mntr".into(),
             format!(
                 "DigestAuthenticationProvider.superDigest={}",
@@ -55,7 +56,7 @@ impl ZooKeeper {
             .write_private_file(&self.configuration_file(at), lines.join("\n"))
     }
 
-    /// Starts the JVM of a server, and does not wait until it serves.
+    /// Starts the JVM of a server, and does not wait until the server serves clients.
     pub(super) fn launch(&mut self, at: usize) -> Result<()> {
         let mut command = self.user.command("java");
         command
@@ -63,7 +64,7 @@ impl ZooKeeper {
             .args(["-Xmx160m", "-XX:+UseSerialGC"])
             .args((!self.setup.optimised).then_some("-XX:TieredStopAtLevel=1"))
             .args((!self.setup.flushed).then_some("-Dzookeeper.forceSync=no"))
-            // Transaction logs are allocated in steps of this size, in KiB.
+            // A transaction log grows in steps of this size, in KiB.
             .arg("-Dzookeeper.preAllocSize=1024")
             .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
             .args(&self.setup.java)

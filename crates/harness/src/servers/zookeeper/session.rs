@@ -1,4 +1,4 @@
-//! The part of ZooKeeper's protocol that the harness needs: to close the tree to strangers, to act
+//! The part of ZooKeeper's protocol that the harness needs to close the tree to strangers, to act
 //! as an administrator, and to test the rights of a stranger.
 
 use std::{
@@ -13,7 +13,7 @@ use sha1_smol::Sha1;
 
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// The types of requests.
+/// The numbers of the request types.
 const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
 const SET_ACL: i32 = 7;
@@ -21,7 +21,7 @@ const GET_CHILDREN: i32 = 8;
 const AUTH: i32 = 100;
 const CLOSE: i32 = -11;
 
-/// The request number that the server expects for an authentication.
+/// The request number that the server requires for an authentication.
 const AUTH_NUMBER: i32 = -4;
 
 /// The rights to read, write, create, delete and administer.
@@ -30,7 +30,7 @@ const ALL_RIGHTS: i32 = 31;
 /// The nodes that every server has from the start.
 const FIRST_NODES: [&str; 4] = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
 
-/// The setting for the user `super`, who may do everything: the digest of the password.
+/// Returns the setting for the user `super`, who has all rights: the digest of the password.
 pub(super) fn super_digest(password: &str) -> String {
     let digest = Sha1::from(format!("super:{password}")).digest();
     format!("super:{}", STANDARD.encode(digest.bytes()))
@@ -39,7 +39,7 @@ pub(super) fn super_digest(password: &str) -> String {
 /// Gives all rights on the first nodes to `user` (`name:password`) and to nobody else.
 ///
 /// # Errors
-/// When a stranger used the servers between their start and now.
+/// Returns an error if a stranger used the servers after their start and before this call.
 pub(super) fn close_tree_to_strangers(
     server: SocketAddr,
     super_password: &str,
@@ -74,7 +74,7 @@ impl Session {
     /// connection.
     ///
     /// # Errors
-    /// When the servers no longer know the session.
+    /// Returns an error if the servers no longer know the session.
     pub(super) fn take_over(server: SocketAddr, id: i64) -> Result<Self> {
         Self::open(server, id, session_password(id))
     }
@@ -105,7 +105,7 @@ impl Session {
         self.read_answer(AUTH_NUMBER).map(drop)
     }
 
-    /// The names of a node's children.
+    /// Returns the names of a node's children.
     pub(super) fn children(&mut self, path: &str) -> Result<Vec<String>> {
         let mut request = self.new_request(GET_CHILDREN);
         request.bytes(path.as_bytes()).0.push(0);
@@ -122,12 +122,12 @@ impl Session {
             .collect()
     }
 
-    /// The id of the session that owns an ephemeral node; 0 if the node is persistent.
+    /// Returns the id of the session that owns an ephemeral node; 0 if the node is persistent.
     pub(super) fn owner_session(&mut self, path: &str) -> Result<i64> {
         let mut request = self.new_request(EXISTS);
         request.bytes(path.as_bytes()).0.push(0);
         let answer = self.ask(&request)?;
-        // In the answer, the id comes after two transactions, two times and three versions.
+        // In the answer, the id comes after two transaction ids, two times and three versions.
         let owner = answer.get(44..52).context("the session of a node")?;
         Ok(i64::from_be_bytes(owner.try_into()?))
     }
@@ -152,7 +152,7 @@ impl Session {
         self.ask(&request).map(drop)
     }
 
-    /// Sends a request of any kind on a path. `more` is the rest of its content.
+    /// Sends a request of any kind on a path. `more` is the content after the path.
     #[cfg(test)]
     pub(super) fn attempt(&mut self, kind: i32, path: &str, more: &[u8]) -> Result<Vec<u8>> {
         let mut request = self.new_request(kind);
@@ -162,7 +162,7 @@ impl Session {
 
     /// Ends the session at the server.
     pub(super) fn end(mut self) {
-        // Without this request the server would keep the session until it expires.
+        // Without this request the server would keep the session until its time-out.
         let request = self.new_request(CLOSE);
         let _ = self.ask(&request);
     }
@@ -209,8 +209,8 @@ impl Session {
     }
 }
 
-/// The password of a session. The servers do not store it: they compute it from the session's
-/// number, with Java's random numbers (`ZooKeeperServer.generatePasswd`).
+/// Returns the password of a session. The servers do not store passwords. They compute a password
+/// from the session's number, with Java's random numbers (`ZooKeeperServer.generatePasswd`).
 fn session_password(session: i64) -> [u8; 16] {
     const SECRET: u64 = 0xB341_5C00;
     const FACTOR: u64 = 0x5_DEEC_E66D;
@@ -225,7 +225,7 @@ fn session_password(session: i64) -> [u8; 16] {
     password
 }
 
-/// The content of a request: numbers in network byte order, and texts after their length.
+/// The content of a request: numbers in network byte order, and texts that follow their length.
 #[derive(Debug, Default)]
 struct Record(Vec<u8>);
 

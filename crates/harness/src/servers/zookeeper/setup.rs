@@ -11,33 +11,34 @@ use crate::free_port;
 pub struct Setup {
     /// The number of servers.
     pub servers: usize,
-    /// The servers' tick: sessions last 2 to 20 ticks. The default is a short tick, so that tests
-    /// are short.
+    /// The servers' tick. Sessions last 2 to 20 ticks. The default tick is short, so that tests are
+    /// short.
     pub tick: Duration,
-    /// The folder for the servers' data; the system's folder for temporary files by default.
+    /// The folder for the servers' data. `None` means the system's folder for temporary files.
     pub folder: Option<std::path::PathBuf>,
-    /// Whether the JVMs optimise their code fully. By default they do not, so that they start fast.
+    /// Whether the JVMs optimise their code fully. The default is false, so that the JVMs start
+    /// fast.
     pub optimised: bool,
-    /// Whether the servers flush every transaction to the disk before they answer it. By default
-    /// they do not, so that tests do not depend on how busy the disk is. A killed server then keeps
-    /// its data all the same; only a power cut would lose some.
+    /// Whether the servers flush every transaction to the disk before the answer. The default is
+    /// false, so that tests do not depend on the load of the disk. A killed server keeps its data
+    /// in both cases; only a power cut would lose data.
     pub flushed: bool,
     /// Further lines for every server's configuration file.
     pub settings: Vec<String>,
     /// Further arguments for every server's JVM.
     pub java: Vec<String>,
-    /// Files for the servers, with name and content. They are in the servers' working folder, so
-    /// settings can refer to them by their names.
+    /// Files for the servers, with name and content. The files are in the servers' working folder,
+    /// so settings can refer to them by their names.
     pub files: Vec<(&'static str, String)>,
-    /// Whether everybody may use the nodes, as by `ZooKeeper`'s own default. Tests of access lists
-    /// need that. Every other user of this host can use such servers.
+    /// Whether everybody may use the nodes, which is ZooKeeper's own default. Tests of access lists
+    /// need such servers. Every other user of this host can use such servers.
     pub open: bool,
     /// The ports of proxies in front of quorum ports: server `from` reaches the quorum port of
     /// server `to` at `port`. Each item is (from, to, port).
     pub detours: Vec<(usize, usize, u16)>,
     /// The ports of proxies in front of election ports, in the same form.
     pub election_detours: Vec<(usize, usize, u16)>,
-    /// The servers' ports, if they must be known before the start.
+    /// The servers' ports. `None` means that free ports are chosen at the start.
     pub ports: Option<Vec<Ports>>,
 }
 
@@ -72,10 +73,10 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Free ports.
+    /// Returns free ports.
     ///
     /// # Errors
-    /// When the system has none left.
+    /// Returns an error if the system has no port left.
     pub fn pick() -> Result<Self> {
         Ok(Self {
             client: free_port()?,

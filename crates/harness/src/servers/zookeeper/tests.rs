@@ -8,7 +8,7 @@ const REQUESTS: [(&str, i32, &[u8]); 6] = [
         1,
         b"\0\0\0\0\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\0\0\0\x06anyone\0\0\0\0",
     ),
-    // The content is a version of -1, which any node fits.
+    // The content is the version -1, which matches any version of the node.
     ("delete", 2, b"\xff\xff\xff\xff"),
     ("read", 4, b"\0"),
     ("write", 5, b"\0\0\0\0\xff\xff\xff\xff"),
@@ -20,7 +20,7 @@ const REQUESTS: [(&str, i32, &[u8]); 6] = [
     ("list", 8, b"\0"),
 ];
 
-/// Whether a session lacks the right for a request.
+/// Tells whether a session lacks the right for a request.
 fn forbidden(session: &mut Session, kind: i32, path: &str, more: &[u8]) -> bool {
     let answer = session.attempt(kind, path, more);
     // The server's error -102 is `NoAuth`.
@@ -66,7 +66,7 @@ fn no_other_user_of_this_host_can_use_zookeeper() {
             );
         }
     }
-    // The user with the password has access, also after a restart.
+    // The user with the password must have access, also after a restart.
     ensemble.restart(0).unwrap();
     ensemble.wait_until_serving().unwrap();
     let mut ours = Session::connect(ensemble.address(0)).unwrap();
@@ -76,7 +76,7 @@ fn no_other_user_of_this_host_can_use_zookeeper() {
 }
 
 #[test]
-fn a_test_may_open_it_to_everybody() {
+fn an_open_ensemble_needs_no_password() {
     let ensemble = ZooKeeper::start_with(&Setup {
         servers: 1,
         open: true,
