@@ -1,7 +1,8 @@
-//! For the authors of backends: the contract, the driver by which a store is opened, and parts that
-//! the built-in backends use.
+//! For the authors of backends: the contract, the driver that opens a store, and parts that the
+//! built-in backends use.
 //!
-//! `examples/custom_backend` is a whole backend, a folder of the file system, with its tests.
+//! `examples/custom_backend` is a complete backend with its tests: it stores locks in a folder of
+//! the file system.
 
 #[doc(inline)]
 pub use distlock_backend_kit::*;

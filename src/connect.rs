@@ -1,4 +1,4 @@
-//! Opening a store with the drivers of this build.
+//! Opens stores with the drivers of this build.
 
 use distlock_backend_kit::{Migrated, Target};
 use distlock_core::{Locker, Result, Store};
@@ -15,11 +15,11 @@ use crate::Registry;
 /// ```
 ///
 /// # Errors
-/// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL or option that is wrong, which is
-/// named; [`Unsupported`](crate::ErrorKind::Unsupported) for a backend that this build does not
+/// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a wrong URL or option, which the message
+/// names; [`Unsupported`](crate::ErrorKind::Unsupported) for a backend that this build does not
 /// have; [`Unavailable`](crate::ErrorKind::Unavailable) when the store does not answer within the
-/// `connect_timeout` (an option, 5 s); and what else the backend reports. Passwords never appear in
-/// any of them.
+/// `connect_timeout` (an option, 5 s by default); and any other error of the backend. No message
+/// contains a password.
 ///
 /// # Cancel safety
 /// Safe.
@@ -27,8 +27,8 @@ pub async fn open(target: impl Into<Target>) -> Result<Store> {
     Registry::builtin().open(target).await
 }
 
-/// Opens a store and gives its [`Locker`], once everything is connected, the renewal thread
-/// included.
+/// Opens a store and returns its [`Locker`]. Everything is ready then: the connections, and the
+/// thread that renews leases.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> distlock::Result<()> {
@@ -50,10 +50,10 @@ pub async fn connect(target: impl Into<Target>) -> Result<Locker> {
 /// Creates or upgrades a store's tables.
 ///
 /// # Errors
-/// As [`open`], and whatever the store refuses.
+/// As [`open`], and any error with which the store refuses a change of its tables.
 ///
 /// # Cancel safety
-/// Each step is atomic; dropping the future may leave later ones for the next call.
+/// Each step is atomic. Dropping the future may leave the remaining steps for the next call.
 pub async fn migrate(target: impl Into<Target>) -> Result<Migrated> {
     Registry::builtin().migrate(target).await
 }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_one_client_of_a_shared_memory_leaves_the_others_alone() {
+    async fn closing_one_client_of_a_shared_memory_does_not_affect_the_others() {
         let (one, two) = (
             open("memory:").await.unwrap(),
             open("memory:").await.unwrap(),
@@ -115,7 +115,7 @@ mod tests {
         let freed = first.locker().lock("freed").acquire().await.unwrap();
         let (freed_token, epoch) = (freed.token(), freed.epoch());
         assert!(freed.release().await.is_clean());
-        // The client vanishes without a release.
+        // The client ends without a release.
         std::mem::forget(guard);
         first.close().await;
         drop(first);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_private_memory_is_a_new_one() {
+    async fn each_private_memory_is_a_separate_store() {
         let url = "memory:?private=true";
         let (one, two) = (open(url).await.unwrap(), open(url).await.unwrap());
         let _guard = one.locker().lock("a").acquire().await.unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_busy_lock_is_answered_with_methods_of_the_library() {
+    async fn the_error_for_a_busy_lock_advises_methods_of_the_library() {
         let store = open("memory:?private=true").await.unwrap();
         let guard = store.locker().lock("a").acquire().await.unwrap();
         for wait in [Duration::ZERO, Duration::from_millis(20)] {
@@ -150,7 +150,8 @@ mod tests {
                 let advice =
                     "allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
                 assert!(said.ends_with(&format!("; {advice}")), "{said}");
-                // The caller may not have the tool, and its options mean nothing in a program.
+                // The caller may not have the command-line tool, whose options mean nothing in a
+                // program.
                 assert!(!said.contains("distlock inspect"), "{said}");
                 assert!(said.contains("held by"), "{said}");
             }
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_is_not_built_is_answered_with_the_readme_s_line_for_it() {
+    fn the_error_for_a_backend_that_is_not_built_has_the_line_of_the_readme() {
         const README: &str = include_str!("../README.md");
         const MANIFEST: &str = include_str!("../Cargo.toml");
         const TOOL: &str = include_str!("../cli/Cargo.toml");
@@ -191,14 +192,14 @@ mod tests {
                 format!("distlock = {{ path = \"../distlock\", features = [\"{listed}\"] }}");
             assert!(said.contains(&format!("`{line}`")), "{said}");
             assert!(!said.contains("hunter2"), "{said}");
-            // The features with which a test builds a project.
+            // These are the features with which `tests/readme.rs` builds a project.
             if features == "sqlite" {
                 assert!(README.contains(&format!("\n{line}\n")), "{said}");
             }
         }
         let planned = drivers.check("etcd://h").unwrap_err();
         assert!(!planned.to_string().contains("Cargo.toml"), "{planned}");
-        // The tools that these stores need: for TLS, and for SASL.
+        // The features of the tool that these stores need: for TLS, and for SASL.
         for (features, tool) in [
             ("mysql,tls", "tls"),
             ("postgres,tls", "tls"),
@@ -218,12 +219,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_memory_that_cannot_be_meant_is_refused() {
+    async fn an_invalid_memory_url_or_option_is_refused() {
         let clock = Target::new("memory:").clock(Arc::new(ManualClock::new()));
         for (target, says) in [
             (Target::new("memory:a/b"), "has letters"),
             (Target::new("memory://name"), "has letters"),
-            // A URL that was meant for a server.
+            // This URL has the form of a URL of a server.
             (Target::new("memory://u:hunter2@h"), "memory://u:***@h"),
             (Target::new("memory:name?private=true"), "takes no name"),
             (Target::new("memory:?private=yes"), "neither true nor false"),

@@ -2,12 +2,14 @@
 //! protects: in a database transaction of the caller, in a script on a Redis server, or in a
 //! multi-request to a ZooKeeper ensemble.
 //!
-//! A file has [`FencedFile`](crate::FencedFile). Any other resource that keeps a text and replaces
-//! it in one step with its data can use [`FenceGuard::raised`](crate::FenceGuard::raised).
+//! For a file there is [`FencedFile`](crate::FencedFile). Any other resource that keeps a text and
+//! replaces the text in one step with its data can use
+//! [`FenceGuard::raised`](crate::FenceGuard::raised).
 //!
-//! A helper takes a connection of the driver that this library itself uses, so a program depends on
-//! that version of it. The features of the driver that the helper needs come with this library's
-//! own feature; the lines below name them for programs that use the driver elsewhere as well.
+//! A helper takes a connection of the driver that this library itself uses, so a program needs the
+//! same version of that driver. The feature of this library also enables the features of the driver
+//! that the helper needs. The lines below list these features for programs that also use the driver
+//! for other work.
 //!
 //! | helper | in `Cargo.toml` |
 //! |---|---|

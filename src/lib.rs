@@ -5,7 +5,7 @@
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // Or "sqlite:/var/lib/app/locks.db", from configuration.
 //! let locker = distlock::connect("memory:").await?;
-//! // Renewed in the background until it is released.
+//! // Renewal runs in the background until the release.
 //! let guard = locker.lock("order:42").acquire().await?;
 //!
 //! // Higher than the token of every earlier holder: pass it to the protected resource.
@@ -26,13 +26,13 @@
 //! |---|---|
 //! | open a store | [`open`] (a [`Store`]: locks and records) or [`connect`] (its [`Locker`]); both take a URL, a [`Target`] with options, or a [`config::Config`] |
 //! | take a lock | [`Locker::lock`], then [`acquire`](LockBuilder::acquire), [`try_acquire`](LockBuilder::try_acquire) or [`run`](LockBuilder::run) |
-//! | take several at once | [`Locker::lock_all`] |
+//! | take several together | [`Locker::lock_all`] |
 //! | hold it | [`Guard`]: [`token`](Guard::token), [`is_valid`](Guard::is_valid), [`lost`](Guard::lost), [`extend`](Guard::extend), [`release`](Guard::release) |
 //! | pass it to another process | [`Guard::into_ticket`], [`Locker::resume`] |
 //! | protect the resource itself | [`FenceGuard`]: refuses a holder with an older token; ready-made in a database transaction, on Redis and in ZooKeeper: [`fence`]; for a file: [`FencedFile`] |
 //! | inspect and intervene | [`Locker::inspect`], [`Locker::list`], [`Locker::force_release`], [`Locker::health`] |
 //! | keep small values with versions | [`Records`], from [`Store::records`] |
-//! | bring your own store | implement [`DistLock`] and [`Records`], and a [`backend::Driver`] that [`Registry::with`] adds; [`backend`] has the parts, `examples/custom_backend` is a whole one |
+//! | bring your own store | implement [`DistLock`] and [`Records`], and a [`backend::Driver`] that [`Registry::with`] adds; [`backend`] has the parts, `examples/custom_backend` is a complete backend |
 //!
 //! Backend URLs:
 //!
@@ -43,7 +43,7 @@
 //! | `redis://HOST`, `rediss://`, `redis+sentinel://H1,H2,H3/PRIMARY`, `redis+cluster://H1,H2` | anybody who can connect | `redis` (with TLS: `redis`, `tls`) |
 //! | `mysql://USER@HOST/DATABASE`, `mariadb://` | anybody who can connect | `mysql` (with TLS: `mysql`, `tls`) |
 //! | `postgres://USER@HOST/DATABASE` | anybody who can connect | `postgres` (with TLS: `postgres`, `tls`) |
-//! | `kv+URL` | those of the store of that URL, over whose records its locks stand | `kv` |
+//! | `kv+URL` | the same callers as the store of that URL, which keeps the locks as records | `kv` |
 //! | `zookeeper://HOST,HOST/ROOT` | anybody who can connect | `zookeeper` (with TLS: `tls`, with SASL: `sasl` as well) |
 //!
 //! Options are query parameters (`sqlite:locks.db?connect_timeout=2s`) or keys of the `[backend]`
@@ -51,18 +51,20 @@
 //!
 //! # Guarantees
 //!
-//! They are the same on every backend, and each is a case of the conformance suite
-//! (`distlock conformance`):
+//! The guarantees are the same on every backend. The conformance suite (`distlock conformance`)
+//! checks them:
 //!
-//! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid), except after a
-//!   lock was force-released or deleted by hand, the store's clock was stepped (that of a Redis,
-//!   MySQL, MariaDB or Postgres server, forward by more than a lease), or the store lost its
+//! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid). Three exceptions:
+//!   the lock was force-released or deleted by hand; the store's clock was stepped (the clock of a
+//!   Redis, MySQL, MariaDB or Postgres server, forward by more than a lease); the store lost its
 //!   history (a failover of replicated Redis). A guard counts its deadline from the moment its
-//!   request was *sent*, on a clock that includes suspend, and ends a margin before the store's.
-//! - A loss is reported: short of those exceptions, [`Guard::lost`] resolves before the store can
-//!   give the lock away, also while a renewal hangs.
+//!   request was *sent*, on a clock that includes suspend. The deadline is a margin earlier than
+//!   the end of the lease at the store.
+//! - A loss is reported. Except in these three cases, [`Guard::lost`] resolves before the store can
+//!   grant the lock to another caller, also while a renewal hangs.
 //! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and
-//!   restarts; across a failover of replicated Redis only if the servers' clocks agree.
+//!   restarts. Across a failover of replicated Redis, the tokens rise only if the servers' clocks
+//!   agree.
 //! - A release or renewal by a former holder never affects the present one.
 //! - Every async method documents the effect of dropping its future.
 //! - The answer for a busy lock names the holder.
@@ -91,20 +93,20 @@ pub use distlock_core::*;
 pub use distlock_kv::KvLock;
 pub use registry::Registry;
 
-/// Moved: the parts that backends stand on are in [`backend`].
+/// Moved to [`backend`], which has the parts that authors of backends use.
 #[deprecated(note = "use distlock::backend::batch")]
 #[doc(hidden)]
 pub mod batch {
     pub use distlock_backend_kit::batch::*;
 }
-/// Moved: the parts that backends stand on are in [`backend`].
+/// Moved to [`backend`], which has the parts that authors of backends use.
 #[deprecated(note = "use distlock::backend::queue_entry")]
 #[doc(hidden)]
 pub mod queue_entry {
     pub use distlock_backend_kit::queue_entry::EntrySchedule as QueueEntry;
     pub use distlock_backend_kit::queue_entry::*;
 }
-/// Moved: the parts that backends stand on are in [`backend`].
+/// Moved to [`backend`], which has the parts that authors of backends use.
 #[deprecated(note = "use distlock::backend::panics")]
 #[doc(hidden)]
 pub mod panics {

@@ -1,13 +1,13 @@
-//! The drivers that this library is built with, and yours.
+//! The drivers that a program opens stores with: the built-in drivers, and drivers of the program.
 
 use std::sync::Arc;
 
 use distlock_backend_kit::{Driver, Drivers, Migrated, Target};
 use distlock_core::{Locker, Result, Store};
 
-/// The kinds of store that a program opens.
+/// The drivers with which a program opens stores.
 ///
-/// [`open`](crate::open) and [`connect`](crate::connect) use the built-in ones. A program with a
+/// [`open`](crate::open) and [`connect`](crate::connect) use the built-in drivers. A program with a
 /// backend of its own adds its driver:
 ///
 /// ```
@@ -21,9 +21,10 @@ pub struct Registry {
     drivers: Drivers,
 }
 
-/// Makes the list of the built-in drivers. A row has the feature that brings a driver, the driver,
-/// and each of its schemes with the features that its URLs need. Errors, suggestions, help texts,
-/// the doctor, reports and the documentation are all made from this list.
+/// Makes the list of the built-in drivers. A row has the feature of this crate that includes a
+/// driver, the driver, and each URL scheme of the driver with the features that URLs of this scheme
+/// need. Errors, suggestions, help texts, `distlock doctor`, reports and the documentation are made
+/// from this list.
 macro_rules! builtin {
     ($($feature:literal $driver:path, $(($scheme:literal, $features:literal))+;)+) => {{
         let drivers = Drivers::new();
@@ -58,7 +59,8 @@ impl Registry {
         }
     }
 
-    /// Adds a driver. Its schemes win over those that are there.
+    /// Adds a driver. If two drivers have the same scheme, the one that was added last opens its
+    /// URLs.
     #[must_use]
     pub fn with(self, driver: impl Driver) -> Self {
         Self {
@@ -72,7 +74,7 @@ impl Registry {
         &self.drivers
     }
 
-    /// Opens a store, as [`open`](crate::open) does.
+    /// Opens a store as [`open`](crate::open) does.
     ///
     /// # Errors
     /// As [`open`](crate::open).
@@ -83,7 +85,7 @@ impl Registry {
         self.drivers.open(target).await
     }
 
-    /// Opens a store and gives its [`Locker`], as [`connect`](crate::connect) does.
+    /// Opens a store and returns its [`Locker`], as [`connect`](crate::connect) does.
     ///
     /// # Errors
     /// As [`open`](crate::open).
@@ -97,10 +99,10 @@ impl Registry {
     /// Creates or upgrades a store's tables, as [`migrate`](crate::migrate) does.
     ///
     /// # Errors
-    /// As [`open`](crate::open), and whatever the store refuses.
+    /// As [`open`](crate::open), and any error with which the store refuses a change of its tables.
     ///
     /// # Cancel safety
-    /// Each step is atomic; dropping the future may leave later ones for the next call.
+    /// Each step is atomic. Dropping the future may leave the remaining steps for the next call.
     pub async fn migrate(&self, target: impl Into<Target>) -> Result<Migrated> {
         self.drivers.migrate(target).await
     }

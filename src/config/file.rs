@@ -1,4 +1,5 @@
-//! `distlock.toml`: strict parsing, whose errors name file, line, column and key.
+//! Reads `distlock.toml` and refuses unknown tables and keys. Errors name file, line, column and
+//! key.
 
 use std::{
     fmt,
@@ -13,7 +14,7 @@ use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
-/// Longest configuration file; real ones have a few hundred bytes.
+/// The size of the largest configuration file that is read. Real files have a few hundred bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 
 /// A configuration file:
@@ -27,7 +28,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// node = "n1"
 /// ```
 ///
-/// A program that is configured by it:
+/// A program that reads its configuration:
 ///
 /// ```
 /// use distlock::config::Config;
@@ -36,7 +37,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("distlock.toml");
 /// # std::fs::write(&path, "[backend]\nurl = \"memory:\"\n").unwrap();
-/// let config = Config::load(path)?; // or what the environment names: `Config::from_env`
+/// let config = Config::load(path)?; // or `Config::from_env`
 /// let locker = distlock::connect(&config).await?;
 /// assert!(locker.lock("order:8").acquire().await?.release().await.is_clean());
 ///
@@ -63,7 +64,7 @@ const TABLES: [&str; 2] = ["backend", "gateway"];
 impl Config {
     /// The variable that names the configuration file.
     pub const FILE_VARIABLE: &'static str = "DISTLOCK_CONFIG";
-    /// The variable that names the backend and overrides the file's.
+    /// The variable with the URL of the backend. It overrides the `[backend]` table of the file.
     pub const BACKEND_VARIABLE: &'static str = "DISTLOCK_BACKEND";
 
     /// A configuration without a file.
@@ -78,8 +79,8 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when it cannot be read, is no regular file, has more than 1
-    /// MiB, is not TOML, or holds an unknown table or key.
+    /// [`ErrorKind::InvalidConfig`] when the file cannot be read, is no regular file, has more than
+    /// 1 MiB, is not TOML, or holds an unknown table or key.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let text = read_bounded(path).map_err(|error| {
@@ -90,8 +91,8 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    /// Reads what `DISTLOCK_CONFIG` and `DISTLOCK_BACKEND` name; an unset or empty variable names
-    /// nothing.
+    /// Reads the file that `DISTLOCK_CONFIG` names, and the backend URL in `DISTLOCK_BACKEND`. An
+    /// empty variable counts as unset.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -99,7 +100,8 @@ impl Config {
         Self::layered(None)
     }
 
-    /// As [`Config::from_env`], with a file that goes before the one `DISTLOCK_CONFIG` names.
+    /// As [`Config::from_env`], but `file`, if it is given, is read in place of the file that
+    /// `DISTLOCK_CONFIG` names.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -123,7 +125,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads a file's text; `path` is for messages.
+    /// Parses the text of a file. Error messages name `path`.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -134,7 +136,7 @@ impl Config {
             has_gateway: false,
             has_secret: false,
         };
-        let document = DeTable::parse(text).map_err(|error| source.not_toml(&error))?;
+        let document = DeTable::parse(text).map_err(|error| source.syntax_error(&error))?;
         let mut backend = None;
         for (key, value) in document.get_ref() {
             let table = value.get_ref().as_table();
@@ -181,25 +183,26 @@ impl Config {
         self.backend.as_ref()
     }
 
-    /// Replaces the backend, options included.
+    /// Replaces the backend and its options.
     pub fn set_backend(&mut self, target: Target) {
         self.backend = Some(target);
     }
 
-    /// The file it was read from.
+    /// The path of the file that was read; `None` without a file.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.source.as_ref().map(|source| source.path.as_path())
     }
 
-    /// Whether the file holds a password, key or token, which nobody else should be able to read.
+    /// Whether the file holds a password, key or token. Then no other user should be able to read
+    /// the file.
     #[must_use]
     pub fn has_secret(&self) -> bool {
         self.source.as_ref().is_some_and(|source| source.has_secret)
     }
 
-    /// Reads the `[gateway]` table into a type that refuses unknown fields; `None` when there is no
-    /// such table.
+    /// Reads the `[gateway]` table into a type that refuses unknown fields; `None` when the file
+    /// has no such table.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] with file, line, column and key.
@@ -213,10 +216,11 @@ impl Config {
         };
         toml::from_str::<Document<T>>(&source.text)
             .map(|document| Some(document.gateway))
-            .map_err(|error| source.bad_value(&error))
+            .map_err(|error| source.gateway_value_error(&error))
     }
 
-    /// The place where the `[gateway]` table sets this key; `None` when it does not.
+    /// The position in the file of the value of this `[gateway]` key; `None` when the table does
+    /// not set the key.
     #[must_use]
     pub fn gateway_origin(&self, key: &str) -> Option<Origin> {
         let source = self.source.as_ref().filter(|source| source.has_gateway)?;
@@ -276,15 +280,15 @@ impl Source {
         Ok(target)
     }
 
-    fn not_toml(&self, error: &toml::de::Error) -> Error {
-        // The parser's own rendering quotes the line, and the line may hold a password.
+    fn syntax_error(&self, error: &toml::de::Error) -> Error {
+        // The full message of the parser quotes the line, and the line may hold a password.
         self.wrong(
             error.span().unwrap_or(0..0),
             format!("not valid TOML: {}", error.message()),
         )
     }
 
-    fn bad_value(&self, error: &toml::de::Error) -> Error {
+    fn gateway_value_error(&self, error: &toml::de::Error) -> Error {
         let span = error.span().unwrap_or(0..0);
         let message = error.message();
         let mut quoted = message.split('`').skip(1).step_by(2);
@@ -314,7 +318,8 @@ impl Source {
         }
     }
 
-    /// The key whose value holds a byte offset, however its table is written.
+    /// The `[gateway]` key whose value contains this byte offset. Any TOML form of the table is
+    /// accepted.
     fn gateway_key_at(&self, at: usize) -> Option<String> {
         let document = DeTable::parse(&self.text).ok()?;
         let mut tables = document.get_ref().iter();
@@ -363,19 +368,21 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Whether the value of a gateway's key is a secret. The URL of a service may contain its key.
+/// Whether the value of a `[gateway]` key is a secret. The URL of a web service counts as a secret,
+/// because the URL may contain the access key of the service.
 fn is_gateway_secret(key: &str, value: &str) -> bool {
     is_secret(key, value) || ["profile_url", "may_send_url"].contains(&key)
 }
 
-/// Reads a regular file. Opening a pipe would wait for its writer, and a device may never end.
+/// Reads a regular file. Anything else is refused: opening a pipe would wait for a writer, and a
+/// device may never end.
 fn read_bounded(path: &Path) -> io::Result<String> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
     let mut text = String::new();
     let file = std::fs::File::open(path)?;
-    // One byte more, which tells a file of exactly the allowed length from a longer one.
+    // Reads at most one byte more than allowed, which shows that the file is too long.
     file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_BYTES {
         let problem = format!("it has more than {MAX_BYTES} bytes");
@@ -395,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_place_and_suggestion() {
+    fn mistakes_are_reported_with_place_and_suggestion() {
         for (text, says) in [
             ("[backend\n", "distlock.toml:1:"),
             (
@@ -425,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_does_not_give_its_password_away() {
+    fn the_error_about_a_broken_line_hides_its_password() {
         let said = problem("[backend]\nurl = \"redis://bob:hunter2@h\" oops");
         assert!(
             said.contains("distlock.toml:2:") && !said.contains("hunter2"),
@@ -434,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn gateway_table_is_passed_on_strictly() {
+    fn unknown_keys_and_wrong_types_in_the_gateway_table_are_refused() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Gateway {
@@ -483,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_noticed() {
+    fn a_file_with_a_secret_is_recognised() {
         for (text, has) in [
             ("[backend]\nurl = \"redis://bob:hunter2@h\"", true),
             (

@@ -1,4 +1,4 @@
-//! Sources of a backend URL and its options, and the errors about them.
+//! Configuration: the sources of a backend URL and its options, and errors that name the source.
 //!
 //! | source | how |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | `distlock.toml` | [`Config::load`]; the file that `DISTLOCK_CONFIG` names with [`Config::from_env`] |
 //! | `DISTLOCK_BACKEND` | [`Config::from_env`]; replaces the file's `[backend]` table as a whole |
 //!
-//! A later source replaces an earlier one entirely: options belong to the store for which they were
-//! written.
+//! A later source replaces an earlier one entirely, because options belong to the store for which
+//! they were written.
 
 mod file;
 

@@ -34,12 +34,12 @@
 //!
 //! # Meaning of the figures
 //! - A *figure* is a number that is measured, or computed from measurements. A drawing of figures
-//! is called a *chart*.
+//!   is called a *chart*.
 //! - A *cycle* is one acquire and one release. The latency of a cycle is the time from the request
-//! of the acquire to the answer of the release. In [`Workload::Handoff`] the latency is the time
-//! from one task's release to the next task's grant. In [`Workload::Counters`] a cycle is an
-//! increment and, in one cycle of four, also a clear. In [`Workload::Cache`] a cycle is one read of
-//! the cached value.
+//!   of the acquire to the answer of the release. In [`Workload::Handoff`] the latency is the time
+//!   from one task's release to the next task's grant. In [`Workload::Counters`] a cycle is an
+//!   increment and, in one cycle of four, also a clear. In [`Workload::Cache`] a cycle is one read
+//!   of the cached value.
 //! - *Operations per cycle* are calls to the backend's contract. A backend with batches serves many
 //!   of them in one round trip, so the report also shows *statements per cycle* where the backend
 //!   reports them.
