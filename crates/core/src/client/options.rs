@@ -1,7 +1,7 @@
 //! The options of a lock, their defaults, and their check before any I/O.
 //!
 //! This module owns the defaults. Invariant: a request that leaves this module is valid for its
-//! store. The module never waits; `take` hands over to the engine.
+//! store. The module itself never waits: `take` calls the engine, which does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
         acquire, bounded::CallEnd, lease_state::Renew, parts::LockerParts, wanted::WantedLock,
     },
     types::{
-        duration::written,
+        duration::format_duration,
         error::{Error, ErrorKind, Result},
         ident::{HolderLabel, Meta, OwnerId},
         name::LockName,
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// How long a caller waits for a lock unless it says otherwise.
+/// The longest wait for a lock of a caller that sets none.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// The options of one lock, or of several that are taken together.
@@ -51,7 +51,7 @@ impl Default for LockOptions {
     }
 }
 
-/// Takes one lock as the options say.
+/// Takes one lock, within the scope of the options if they have one.
 pub(crate) async fn take(
     parts: &Arc<LockerParts>,
     options: &LockOptions,
@@ -65,7 +65,7 @@ pub(crate) async fn take(
 }
 
 impl LockOptions {
-    /// Checks all options, and makes the request.
+    /// Checks all options and builds the request for one lock name.
     pub(crate) fn wanted(&self, parts: &LockerParts, name: LockName) -> Result<WantedLock> {
         let capabilities = parts.backend.capabilities();
         let ttl = parts
@@ -74,7 +74,10 @@ impl LockOptions {
         if self.min_hold > Ttl::MAX.duration() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("min_hold of {} is over 24 h", written(self.min_hold)),
+                format!(
+                    "min_hold of {} is over 24 h",
+                    format_duration(self.min_hold)
+                ),
             ));
         }
         let holder = match &self.holder {

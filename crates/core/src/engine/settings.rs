@@ -1,7 +1,7 @@
 //! The options of one locker, and the check of a TTL against its store.
 //!
 //! Invariant: a TTL that passed [`Settings::checked_ttl`] is at least the store's shortest one.
-//! This module never asks the store for anything: it reads its capabilities only.
+//! This module sends nothing to the store: it reads only the backend's capabilities.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -11,7 +11,7 @@ use std::{
 use crate::{
     contract::capabilities::Capabilities,
     types::{
-        duration::written,
+        duration::format_duration,
         error::{Error, ErrorKind, Result},
         ident::HolderLabel,
         ttl::Ttl,
@@ -22,7 +22,8 @@ use crate::{
 pub(crate) struct Settings {
     hand_over_limit: u32,
     default_holder: HolderLabel,
-    /// Whether the log has the warning that the store grants less than the TTL that was asked for.
+    /// Whether this locker has logged the warning that the store grants shorter leases than the
+    /// requested TTL. The warning is logged once for each locker.
     warned_of_shorter_lease: AtomicBool,
 }
 
@@ -35,17 +36,17 @@ impl Settings {
         }
     }
 
-    /// How many hand-overs in a row there may be before a release.
+    /// The number of hand-overs in a row after which the lock is released at the store.
     pub(crate) const fn hand_over_limit(&self) -> u32 {
         self.hand_over_limit
     }
 
-    /// The holder label where the caller gives none.
+    /// The holder label of a caller that sets no label.
     pub(crate) fn default_holder(&self) -> HolderLabel {
         self.default_holder.clone()
     }
 
-    /// A TTL that this store accepts.
+    /// Checks a TTL against the limits of the library and of this store, and converts it.
     pub(crate) fn checked_ttl(&self, capabilities: &Capabilities, ttl: Duration) -> Result<Ttl> {
         let checked = Ttl::new(ttl)?;
         let least = capabilities.min_ttl;
@@ -54,8 +55,8 @@ impl Settings {
                 ErrorKind::InvalidArgument,
                 format!(
                     "ttl of {} is below the {} that {} can keep",
-                    written(ttl),
-                    written(least),
+                    format_duration(ttl),
+                    format_duration(least),
                     capabilities.backend
                 ),
             ));
@@ -64,9 +65,9 @@ impl Settings {
         Ok(checked)
     }
 
-    /// Warns, once per locker, of a TTL that is longer than any lease of this store. Renewal keeps
-    /// the lock all the same. But a program that stands still, or cannot reach the store, loses the
-    /// lock sooner than its TTL says.
+    /// Logs a warning, once for each locker, when the TTL is longer than the longest lease of this
+    /// store. Renewals still keep the lock. But a program that is paused, or that cannot reach the
+    /// store, loses the lock sooner than its TTL suggests.
     fn warn_of_shorter_lease(&self, capabilities: &Capabilities, ttl: Ttl) {
         let Capabilities {
             backend,

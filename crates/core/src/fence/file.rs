@@ -1,8 +1,8 @@
 //! A file that only the latest holder can write.
 //!
-//! This module owns the data file and its two files of the fence. Invariant: the bar (`FILE.fence`)
-//! is durable before the data of its holder is visible. It must never take a missing or unreadable
-//! `FILE.fence` for "nobody has written yet" once somebody has.
+//! This module owns the data file and its two files of the fence. Invariant: the fence of a holder
+//! is durable in `FILE.fence` before the data of that holder is visible. After the first write, the
+//! module must never treat a missing or unreadable `FILE.fence` as the state of a new file.
 
 use std::{
     ffi::OsString,
@@ -20,18 +20,18 @@ use crate::types::{
 
 /// A file with a [`FenceGuard`] that checks its writers.
 ///
-/// Two files stand beside `FILE`. `FILE.fence` holds the state of the guard. `FILE.fence.lock`
+/// Two files lie beside `FILE`. `FILE.fence` holds the state of the guard. `FILE.fence.lock`
 /// carries an exclusive file lock, which makes check and write one step for all threads and
-/// processes of this host. Leave both where they are. Each write replaces the whole content; a
-/// reader sees the old or the new content, never a part.
+/// processes of this host. Do not move or delete these two files. Each write replaces the whole
+/// content; a reader sees the old or the new content, never a part.
 ///
-/// A write first raises the bar (`FILE.fence`, made durable) and then replaces the data. A crash
-/// between the two steps is safe. The data is then the complete data of an earlier holder, and the
-/// bar refuses every holder older than the interrupted one. The interrupted holder, or a later one,
-/// writes again. In the other order there would be a moment in which the data is the new holder's
-/// while the bar still lets an older holder overwrite it.
+/// A write first stores the holder's fence durably in `FILE.fence` and then replaces the data. A
+/// crash between the two steps is safe. The data is then the complete data of an earlier holder,
+/// and `FILE.fence` refuses every holder older than the interrupted holder. The interrupted holder
+/// or a later holder can write again. In the reverse order, a crash between the two steps would
+/// leave the new holder's data with the old fence, and an older holder could overwrite that data.
 ///
-/// All methods block on the disk. In async code, call them from `spawn_blocking`.
+/// All methods block on the disk. In async code, call the methods from `spawn_blocking`.
 ///
 /// ```
 /// # use distlock::{Epoch, Fence, FencedFile, FencingToken, OwnerId};
@@ -54,8 +54,8 @@ pub struct FencedFile {
 
 impl FencedFile {
     /// Names the file. The file need not exist yet, but its folder must. Symbolic links are
-    /// resolved, so that every path to one file leads to one fence. A file is refused where that is
-    /// impossible.
+    /// resolved, so that every path to one file leads to one fence. A file is refused where some
+    /// path to it would lead to another fence.
     ///
     /// # Errors
     /// When the folder cannot be found, or the path names no file; when the path is a symbolic link
@@ -64,7 +64,7 @@ impl FencedFile {
         let path = path.as_ref();
         let resolved = match fs::canonicalize(path) {
             Err(error) if error.kind() == IoKind::NotFound => match path.file_name() {
-                // The first write would replace the link, and a process that names the link's
+                // The first write would replace the link by a file. A process that opens the link's
                 // target would then use another fence.
                 Some(_) if path.is_symlink() => {
                     let why = "is a symbolic link to a file that does not exist: name that file";
@@ -96,29 +96,31 @@ impl FencedFile {
         }
     }
 
-    /// Replaces the content, unless a later holder has been let through.
+    /// Replaces the content, unless a later holder has written or has read with
+    /// [`FencedFile::read_fenced`].
     ///
     /// # Errors
     /// [`FenceError::Refused`], and nothing has changed. [`FenceError::Failed`] when the disk
-    /// failed or `FILE.fence` cannot be read ([`ErrorKind::Corrupt`]: it never counts as "no
-    /// fence"); the old content then stays, except after [`ErrorKind::OutcomeUnknown`].
+    /// failed or `FILE.fence` cannot be read ([`ErrorKind::Corrupt`]); the old content then stays,
+    /// except after [`ErrorKind::OutcomeUnknown`].
     pub fn write(&self, fence: &Fence, content: &[u8]) -> Result<(), FenceError> {
-        let _locked = self.raise(fence)?;
+        let _locked = self.check_and_store(fence)?;
         Ok(self.replace(&self.data, &self.sidecar(".fence.data"), content)?)
     }
 
-    /// Raises the bar and reads the content. A holder that changes the content depending on what it
-    /// read must read with this method: no older holder can write afterwards.
+    /// Records the fence as the highest one, and then reads the content. A holder that computes its
+    /// new content from the old content must read with this method: no older holder can write after
+    /// the read.
     ///
     /// # Errors
     /// As [`FencedFile::write`].
     pub fn read_fenced(&self, fence: &Fence) -> Result<Option<Vec<u8>>, FenceError> {
-        let _locked = self.raise(fence)?;
+        let _locked = self.check_and_store(fence)?;
         Ok(self.read()?)
     }
 
-    /// Reads the content without a check; `None` when it was never written. The caller needs no
-    /// lock.
+    /// Reads the content without a check; `None` when the file was never written. The caller needs
+    /// no lock.
     ///
     /// # Errors
     /// Failures of the disk.
@@ -144,7 +146,7 @@ impl FencedFile {
         self.store(&locked)
     }
 
-    /// Forgets which fences were seen; see [`FenceGuard::reset`]. The content stays.
+    /// Forgets all fences that were let through; see [`FenceGuard::reset`]. The content stays.
     ///
     /// # Errors
     /// Failures of the disk, and [`ErrorKind::Corrupt`].
@@ -154,9 +156,9 @@ impl FencedFile {
         self.store(&locked)
     }
 
-    /// Checks a fence and makes the raised bar durable. The file lock is held as long as the
-    /// returned value lives.
-    fn raise(&self, fence: &Fence) -> Result<LockedFence, FenceError> {
+    /// Checks a fence and stores it durably as the highest one. The file lock is held as long as
+    /// the returned value lives.
+    fn check_and_store(&self, fence: &Fence) -> Result<LockedFence, FenceError> {
         let mut locked = self.lock()?;
         let unchanged = locked.guard.highest() == Some(fence);
         locked.guard.check(fence)?;
@@ -206,7 +208,8 @@ impl FencedFile {
         })?;
         self.replace(&path, &self.sidecar(".fence.new"), &text)?;
         if !locked.in_use {
-            // From here on a missing FILE.fence is damage, not a beginning.
+            // This mark tells later calls that a missing FILE.fence is damage, not the state of a
+            // new file.
             let path = self.sidecar(".fence.lock");
             (&locked.lock)
                 .write_all(b"in use\n")
@@ -216,8 +219,9 @@ impl FencedFile {
         Ok(())
     }
 
-    /// Replaces a file in one durable step. The temporary file `fresh` is touched only under the
-    /// lock, so a file of that name is left over from a crash and may be removed.
+    /// Replaces a file in one durable step. The temporary file `fresh` is used only under the file
+    /// lock. So an existing file of that name is left over from a crash, and this function removes
+    /// it.
     fn replace(&self, path: &Path, fresh: &Path, content: &[u8]) -> Result<()> {
         let written = (|| {
             match fs::remove_file(fresh) {
@@ -247,7 +251,7 @@ impl FencedFile {
         })
     }
 
-    /// Makes a rename durable, where the system can sync folders.
+    /// Makes a rename durable on Unix. Other systems cannot sync a folder.
     fn sync_folder(&self) -> io::Result<()> {
         if cfg!(unix) {
             File::open(&self.folder)?.sync_all()?;
@@ -262,7 +266,7 @@ impl FencedFile {
     }
 }
 
-/// The exclusive file lock, with the guard that was read under it.
+/// The exclusive file lock, with the guard that was read under this lock.
 struct LockedFence {
     lock: File,
     /// Whether `FILE.fence` was ever written.
@@ -278,7 +282,7 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Whether another path than this one leads to the file.
+/// Whether the file has a second name (a hard link).
 #[cfg(unix)]
 fn has_other_names(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -353,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_passes_and_a_file_that_is_too_large_does_not() {
+    fn a_full_disk_is_retryable_and_a_file_that_is_too_large_is_not() {
         for (kind, passes) in [
             (IoKind::StorageFull, true),
             (IoKind::QuotaExceeded, true),
@@ -366,14 +370,14 @@ mod tests {
     }
 
     #[test]
-    fn the_late_writer_is_refused() {
+    fn an_older_holder_is_refused_after_a_newer_one_read() {
         let (_folder, file) = fresh();
         assert_eq!(file.read().unwrap(), None);
         assert_eq!(file.highest().unwrap(), None);
         file.write(&fence(5, 1), b"five").unwrap();
         file.write(&fence(5, 1), b"five again").unwrap();
-        // Reading raised the bar. From here on nobody older can write, although nobody newer has
-        // written.
+        // This read records fence 6. From here on the holder of fence 5 cannot write, although the
+        // holder of fence 6 has not written.
         assert_eq!(
             file.read_fenced(&fence(6, 2)).unwrap().as_deref(),
             Some(&b"five again"[..])
@@ -393,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error_and_never_a_missing_fence() {
+    fn a_damaged_or_missing_fence_file_is_reported_as_corrupt() {
         let (folder, file) = fresh();
         file.write(&fence(5, 1), b"five").unwrap();
         let sidecar = folder.path().join("ledger.fence");
@@ -415,10 +419,10 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_between_bar_and_data_leaves_the_older_data_and_the_newer_bar() {
+    fn a_crash_between_fence_and_data_leaves_the_older_data_and_the_newer_fence() {
         let (folder, file) = fresh();
         file.write(&fence(5, 1), b"five").unwrap();
-        drop(file.raise(&fence(7, 2)).unwrap());
+        drop(file.check_and_store(&fence(7, 2)).unwrap());
         fs::write(folder.path().join("ledger.fence.data"), b"sev").unwrap();
         assert_eq!(text(&file), "five");
         assert!(file.write(&fence(6, 3), b"six").is_err());
@@ -430,7 +434,7 @@ mod tests {
     fn a_failed_write_leaves_the_old_content() {
         let (folder, file) = fresh();
         file.write(&fence(5, 1), b"five").unwrap();
-        // A folder stands in the way, and a file cannot replace it.
+        // A folder has the name of the temporary file, so the temporary file cannot be created.
         fs::create_dir(folder.path().join("ledger.fence.data")).unwrap();
         let error = Error::from(file.write(&fence(6, 2), b"six").unwrap_err());
         assert!(error.did_not_happen(), "{error}");
@@ -438,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_history_counts_after_a_reset() {
+    fn a_lower_token_of_a_new_epoch_passes_after_a_reset() {
         let (_folder, file) = fresh();
         file.write(&fence(5, 1), b"old").unwrap();
         let next = Fence::new(
@@ -456,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_paths_are_named() {
+    fn a_folder_or_a_missing_folder_is_refused_with_its_path() {
         let folder = TempDir::new().unwrap();
         let error = FencedFile::open(folder.path()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -466,7 +470,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_leads_to_the_same_fence() {
+    fn a_symbolic_link_leads_to_the_fence_of_its_target() {
         let (folder, file) = fresh();
         file.write(&fence(5, 1), b"five").unwrap();
         let link = folder.path().join("link");
@@ -479,7 +483,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_to_nothing_is_refused() {
+    fn a_symbolic_link_to_a_missing_file_is_refused() {
         let (folder, file) = fresh();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("ledger", &link).unwrap();
@@ -493,7 +497,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_file_of_two_names_is_refused_by_either() {
+    fn a_file_with_a_hard_link_is_refused_by_either_name() {
         let (folder, file) = fresh();
         file.write(&fence(5, 1), b"five").unwrap();
         let names = ["ledger", "other name"].map(|name| folder.path().join(name));
@@ -511,10 +515,11 @@ mod tests {
         FencedFile::open(&names[0]).unwrap();
     }
 
-    /// Each thread opens the file for itself, as processes do. In every order of writes, the tokens
-    /// that pass never fall, and the file at the end holds the write that passed last.
+    /// Each thread opens the file for itself, as separate processes would. In every order of
+    /// writes, the tokens that pass never fall, and the file at the end holds the content of the
+    /// last write that passed.
     #[test]
-    fn tokens_of_many_writers_never_fall() {
+    fn tokens_of_concurrent_writers_never_fall() {
         let (_folder, file) = fresh();
         let file = &file;
         let mut passed: Vec<(u64, Vec<u64>)> = thread::scope(|scope| {
@@ -549,7 +554,7 @@ mod tests {
             .max()
             .unwrap();
         assert_eq!(text(file), format!("{} {}\n", last.0, last.1));
-        // No token passed for two writers.
+        // No token passed for two different writers.
         let mut owners = std::collections::HashMap::new();
         for (writer, tokens) in &mut passed {
             assert!(tokens.is_sorted());

@@ -1,8 +1,8 @@
-//! The bar of a resource: the highest fence that it has let through.
+//! The guard of a resource: it remembers the highest fence that was let through.
 //!
-//! This module owns the decision "let through or refuse" and the state that it needs. Invariant:
-//! the tokens that pass never fall, and one token passes for one owner only. The decision must
-//! never read a clock or a store; the state is all that it knows.
+//! This module owns the decision "let through or refuse" and its state. Invariant: the tokens that
+//! pass never fall, and one token passes for one owner only. The decision depends on the state
+//! alone: it must never read a clock or a store.
 
 use std::fmt;
 
@@ -14,16 +14,17 @@ use crate::types::{
     token::{Epoch, FencingToken},
 };
 
-/// Number of earlier histories that are remembered. The deadline of a holder of an even older
-/// history has long passed.
+/// Number of earlier histories that are remembered. A holder from an even older history has long
+/// passed its deadline.
 const REMEMBERED: usize = 16;
 
 /// Lets the latest holder through and refuses earlier ones.
 ///
 /// The check must be one step with the change that it protects. Hold the guard in the same mutex as
 /// the data, or store its [`state`](Self::state) beside the data and write both in one transaction.
-/// A holder that reads, computes and writes should also be checked when it *reads*: that raises the
-/// bar, so no earlier holder can write in between.
+/// A holder that reads, computes and writes should be checked when it *reads*, too: the guard then
+/// refuses earlier holders from the read on, so none of them can write between the read and the
+/// write.
 ///
 /// The decision for each fence:
 ///
@@ -36,8 +37,8 @@ const REMEMBERED: usize = 16;
 /// | lower, under an epoch that was not seen before | [`FenceRefusal::LowerInNewEpoch`] |
 ///
 /// The last case means that the store lost its history, and its new tokens are lower than the
-/// tokens it gave out before. Only the operator can tell whether the old holders are gone. So the
-/// refusal stays until [`reset_to`](Self::reset_to) names that epoch.
+/// tokens it gave out before. Only the operator can know whether the old holders are gone. So the
+/// guard refuses the new epoch until a call of [`reset_to`](Self::reset_to) names that epoch.
 ///
 /// ```
 /// # use distlock::{Epoch, Fence, FenceGuard, FencingToken, OwnerId};
@@ -59,14 +60,16 @@ pub struct FenceGuard {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FenceState {
-    // The field must be present: an empty object is not the state of a guard that has seen nobody.
+    // The field must be present in the JSON. Otherwise a damaged state, `{}`, would be read as the
+    // state of a new guard.
     #[serde(deserialize_with = "Option::deserialize")]
     highest: Option<Fence>,
     /// Earlier histories, the latest one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     past: Vec<Past>,
-    /// The history that a reset named, until a fence of that history has passed. While it is set,
-    /// fences of all other histories are refused, also of histories that were never seen.
+    /// The epoch that a reset named. A fence of that epoch clears this field when it passes. While
+    /// the field is set, fences of all other epochs are refused, also of epochs that were never
+    /// seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reset: Option<Epoch>,
 }
@@ -75,8 +78,8 @@ pub struct FenceState {
 #[serde(deny_unknown_fields)]
 struct Past {
     epoch: Epoch,
-    /// Whether a reset left the history behind. Its tokens may be higher than the present ones, and
-    /// all of them are refused.
+    /// Whether a reset ended this history. All tokens of an ended history are refused, also tokens
+    /// that are higher than those of the present history.
     void: bool,
 }
 
@@ -93,12 +96,12 @@ impl FenceGuard {
     ///  WHERE id = ? AND (fence_token < ? OR (fence_token = ? AND fence_owner = ?))
     /// ```
     ///
-    /// If no row changed, the fence was refused (or there is no such row). A lower token of a new
+    /// If no row changed, the fence was refused, or there is no such row. A lower token of a new
     /// epoch is refused like any lower token.
     pub const SQL_CONDITION: &'static str =
         "(fence_token < ? OR (fence_token = ? AND fence_owner = ?))";
 
-    /// A guard that has seen nobody. It lets the first fence through.
+    /// A guard that has seen no fence. It lets the first fence through.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -128,7 +131,8 @@ impl FenceGuard {
         self.state.highest.as_ref()
     }
 
-    /// Lets a holder through and raises the bar to its fence, or refuses it and changes nothing.
+    /// Lets a holder through and remembers its fence as the highest one, or refuses the holder and
+    /// changes nothing.
     ///
     /// # Errors
     /// The refusal; see the table above.
@@ -146,9 +150,10 @@ impl FenceGuard {
         Ok(())
     }
 
-    /// The same check for a bar that is kept as a text. It returns the text that replaces `kept`;
-    /// `kept` is `None` where nobody was seen yet. Replace the text in one step with the change
-    /// that it protects, and only if the stored text is still `kept`. Errors name `resource`.
+    /// The same check for a state that is stored as a text. Returns the text that replaces `kept`;
+    /// `kept` is `None` for a resource that has seen no fence. Replace the text in one step with
+    /// the change to the protected data, and only if the stored text is still `kept`. Errors name
+    /// `resource`.
     ///
     /// # Errors
     /// [`FenceError::Refused`] for an earlier holder. [`FenceError::Failed`] with
@@ -171,14 +176,14 @@ impl FenceGuard {
     /// The [state](Self::state) as a text, for [`Self::raised`].
     ///
     /// # Errors
-    /// None that is known.
+    /// [`ErrorKind::Internal`] when the state cannot be written as JSON. No such state is known.
     pub fn to_text(&self) -> crate::Result<String> {
         serde_json::to_string(&self.state).map_err(|error| {
             Error::new(ErrorKind::Internal, "a fence cannot be written").caused_by(error)
         })
     }
 
-    /// Forgets everything: the next fence is let through, whatever it is.
+    /// Forgets everything: any next fence is let through.
     ///
     /// Use it for a resource that was emptied, or when all former holders are known to be gone.
     /// [`Self::reset_to`] is safer.
@@ -187,8 +192,8 @@ impl FenceGuard {
     }
 
     /// Accepts that the store has started a new history: the next token of `epoch` is let through,
-    /// however low it is. Until then, holders of every other epoch are refused, however high their
-    /// tokens are. Holders of an epoch that was seen before are refused for ever.
+    /// also a low one. Until then, fences of every other epoch are refused, also those with a
+    /// higher token. Fences of an epoch that was seen before this call are refused for ever.
     pub fn reset_to(&mut self, epoch: &Epoch) {
         let seen = self.state.highest.take();
         for past in &mut self.state.past {
@@ -263,7 +268,7 @@ pub enum FenceRefusal {
         /// The refused token.
         offered: FencingToken,
     },
-    /// Two owners show one token: the store granted it twice.
+    /// Two owners show one token: the store granted that token twice.
     SameTokenOtherOwner {
         /// That token.
         token: FencingToken,
@@ -280,7 +285,8 @@ pub enum FenceRefusal {
         /// The history of that token.
         offered_epoch: Epoch,
     },
-    /// The fence belongs to a history that [`FenceGuard::reset_to`] left behind.
+    /// The fence belongs to a history that [`FenceGuard::reset_to`] ended, or to another history
+    /// than that call named.
     VoidEpoch {
         /// The refused token.
         offered: FencingToken,
@@ -346,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reset_only_the_history_that_it_named_counts() {
+    fn after_a_reset_only_fences_of_the_named_epoch_pass() {
         let mut guard = FenceGuard::new();
         guard.check(&fence(100, 1, "a")).unwrap();
         // The guard refuses the fence and does not remember the epoch "b".
@@ -359,12 +365,12 @@ mod tests {
             Err(FenceRefusal::VoidEpoch { .. })
         ));
         guard.check(&fence(50, 3, "c")).unwrap();
-        // A higher token of a new epoch passes again, as without a reset.
+        // After a fence of epoch "c" has passed, a higher token of a new epoch passes.
         guard.check(&fence(70, 4, "d")).unwrap();
     }
 
     #[test]
-    fn each_refusal_is_told_apart_and_changes_nothing() {
+    fn a_refusal_names_its_reason_and_changes_nothing() {
         let mut guard = FenceGuard::new();
         guard.check(&fence(5, 1, "a")).unwrap();
         let before = guard.clone();
@@ -398,12 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_may_see_the_epoch_change() {
+    fn one_owner_passes_with_one_token_after_the_epoch_changed() {
         let mut guard = FenceGuard::new();
         guard.check(&fence(5, 1, "a")).unwrap();
         guard.check(&fence(5, 1, "b")).unwrap();
         guard.check(&fence(6, 2, "b")).unwrap();
-        // The paused holder of the earlier epoch is an old holder, and no reason for a reset.
+        // A paused holder from the earlier epoch "a" is refused as older, not as a holder from a
+        // lost history.
         assert!(matches!(
             guard.check(&fence(4, 9, "a")),
             Err(FenceRefusal::Older { .. })
@@ -411,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_history_is_refused_until_reset_and_its_holders_for_ever() {
+    fn a_lower_token_of_a_new_epoch_is_refused_until_a_reset_ends_the_old_epoch() {
         let mut guard = FenceGuard::new();
         guard.check(&fence(100, 1, "a")).unwrap();
         for _ in 0..3 {
@@ -442,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_epochs_is_bounded() {
+    fn the_number_of_remembered_epochs_is_bounded() {
         let mut guard = FenceGuard::new();
         for n in 1..1000 {
             guard.check(&fence(n, 1, &format!("e{n}"))).unwrap();
@@ -451,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_state_continues() {
+    fn a_stored_state_is_read_back_and_a_damaged_one_is_refused() {
         let mut guard = FenceGuard::new();
         guard.check(&fence(5, 1, "a")).unwrap();
         guard.check(&fence(6, 1, "b")).unwrap();
@@ -473,9 +480,9 @@ mod tests {
         }
     }
 
-    /// Every sequence of five fences, out of two tokens, two owners and two epochs.
+    /// Checks every sequence of five fences from two tokens, two owners and two epochs.
     #[test]
-    fn all_small_histories() {
+    fn every_short_sequence_of_fences_is_decided_by_token_and_owner() {
         let all: Vec<Fence> = (1..=2)
             .flat_map(|token| (1..=2).map(move |owner| (token, owner)))
             .flat_map(|(token, owner)| ["a", "b"].map(|epoch| fence(token, owner, epoch)))
@@ -515,7 +522,7 @@ mod tests {
             let mut last: Option<Fence> = None;
             for (token, owner, epoch) in offers {
                 let offered = fence(token, owner, ["a", "b", "c"][epoch]);
-                // Storing and reading the state in between changes nothing.
+                // Storing and reading the state between two checks changes nothing.
                 let text = serde_json::to_string(guard.state()).unwrap();
                 guard = FenceGuard::from_state(serde_json::from_str(&text).unwrap());
                 if guard.check(&offered).is_ok() {

@@ -1,13 +1,14 @@
-//! The checking half of fencing, for the resource that a lock protects.
+//! The check of fencing tokens by the resource that a lock protects.
 //!
 //! This module owns [`Fence`] (the proof of a holder), the guards that check it, and the ready-made
 //! form for a file. Invariant: once a resource has let a fence through, it refuses every older one.
 //! A refusal must never change the resource.
 //!
-//! A lock alone cannot protect anything: its holder may be paused, lose the lock without noticing,
-//! and write late. The resource itself must refuse that write. Each holder shows its [`Fence`], and
-//! a [`FenceGuard`] remembers the highest fence it has seen and refuses older ones. [`FencedFile`]
-//! is the ready-made form for a file, and [`FenceGuard::SQL_CONDITION`] for a row of a database.
+//! A lock alone cannot protect a resource: a holder may be paused, lose the lock during the pause,
+//! and write afterwards. The resource itself must refuse that write. Each holder shows its
+//! [`Fence`], and a [`FenceGuard`] remembers the highest fence that was let through and refuses
+//! older ones. [`FencedFile`] is the ready-made form for a file, and [`FenceGuard::SQL_CONDITION`]
+//! for a row of a database.
 
 mod file;
 mod guard;
@@ -54,7 +55,8 @@ impl Fence {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FenceError {
-    /// The caller is not the latest holder. Nothing was changed, and the same fence stays refused.
+    /// The caller is not the latest holder. Nothing was changed, and another try with the same
+    /// fence is refused as well, unless the guard is reset.
     Refused(FenceRefusal),
     /// The resource itself failed, or its stored fence cannot be read ([`ErrorKind::Corrupt`]).
     Failed(Error),
@@ -83,8 +85,8 @@ impl fmt::Display for FenceError {
 impl std::error::Error for FenceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // `Display` shows the error's own text already, so the chain goes on with the causes of
-            // the error.
+            // `Display` already shows the text of the error, so this method skips the error and
+            // returns its source.
             Self::Refused(_) => None,
             Self::Failed(error) => error.source(),
         }

@@ -1,8 +1,8 @@
 //! Durations in the form that people write: `1m30s`.
 //!
-//! This module owns reading and writing of that form. Invariant: [`parse_duration`] reads back each
-//! text that this module writes, if the duration is a whole number of milliseconds. It must never
-//! guess a missing unit.
+//! This module owns the parser and the formatter of that form. Invariant: [`parse_duration`] reads
+//! back each text that this module writes, if the duration is a whole number of milliseconds. The
+//! parser must never guess a missing unit.
 
 use std::time::Duration;
 
@@ -77,9 +77,10 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     Ok(total)
 }
 
-/// Writes a duration in the form of [`parse_duration`], in hours and smaller units. A duration that
-/// is no whole number of milliseconds is written in Rust's `Debug` form.
-pub(crate) fn written(time: Duration) -> String {
+/// Formats a duration as [`parse_duration`] reads it, in hours and smaller units. A duration with a
+/// fraction of a millisecond gets Rust's `Debug` form, for example `1.5ms`, which the parser
+/// refuses.
+pub(crate) fn format_duration(time: Duration) -> String {
     let whole = time.subsec_nanos().is_multiple_of(1_000_000);
     if time.is_zero() {
         return "0s".to_owned();
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_numbers_with_units() {
+    fn a_text_of_numbers_with_units_is_parsed() {
         for (text, millis) in [
             ("0s", 0),
             ("5s", 5_000),
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_mistake() {
+    fn a_malformed_text_is_refused_with_its_mistake() {
         for (text, says) in [
             ("", "is empty"),
             ("5", "has no unit: did you mean 5s or 5ms?"),
@@ -144,11 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn written_durations_are_read_back() {
+    fn a_formatted_duration_is_parsed_to_the_same_duration() {
         for text in ["25h", "1m30s", "500ms", "1h1ms", "86400h"] {
-            assert_eq!(written(parse_duration(text).unwrap()), text);
+            assert_eq!(format_duration(parse_duration(text).unwrap()), text);
         }
-        assert_eq!(written(Duration::ZERO), "0s");
-        assert_eq!(written(Duration::from_micros(1500)), "1.5ms");
+        assert_eq!(format_duration(Duration::ZERO), "0s");
+        assert_eq!(format_duration(Duration::from_micros(1500)), "1.5ms");
     }
 }

@@ -28,7 +28,7 @@ struct Inner {
     backend: Option<&'static str>,
     operation: Option<&'static str>,
     name: Option<LockName>,
-    /// See [`Error::passing`].
+    /// Whether the limit is temporary (see [`Error::passing`]).
     passes: bool,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -41,8 +41,8 @@ pub enum ErrorKind {
     AccessDenied,
     /// The locker or the handle on the store was closed.
     Closed,
-    /// The store holds a value that this library did not write or cannot read. It never counts as
-    /// "free".
+    /// The store holds a value that this library did not write or cannot read. A lock with such a
+    /// value never counts as free.
     Corrupt,
     /// A bug in this library or in a backend.
     Internal,
@@ -53,9 +53,10 @@ pub enum ErrorKind {
     /// A lock name or record key breaks a rule.
     InvalidName,
     /// A limit of the store or of this process is reached: memory, connections, size. Some limits
-    /// pass by themselves and others do not; [`Error::is_retryable`] tells which.
+    /// are temporary, and others are permanent; [`Error::is_retryable`] returns `true` for a
+    /// temporary limit.
     LimitExceeded,
-    /// The lock was lost before or while the operation ran.
+    /// The lock was lost before the operation or during it.
     Lost,
     /// The caller does not hold the lock.
     NotHeld,
@@ -70,8 +71,8 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// An error with a message. The message begins in lower case, names the thing it is about, and
-    /// ends without a full stop.
+    /// An error with a message. The message begins in lower case, names the value or resource that
+    /// caused the error, and ends without a full stop.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -84,21 +85,21 @@ impl Error {
         }))
     }
 
-    /// Adds the backend that reported the error.
+    /// Adds the backend that reported the error. A backend that was added before stays.
     #[must_use]
     pub fn on(mut self, backend: &'static str) -> Self {
         self.0.backend.get_or_insert(backend);
         self
     }
 
-    /// Adds the operation that failed.
+    /// Adds the operation that failed. An operation that was added before stays.
     #[must_use]
     pub fn during(mut self, operation: &'static str) -> Self {
         self.0.operation.get_or_insert(operation);
         self
     }
 
-    /// Adds the name of the lock.
+    /// Adds the name of the lock. A name that was added before stays.
     #[must_use]
     pub fn about(mut self, name: &LockName) -> Self {
         self.0.name.get_or_insert_with(|| name.clone());
@@ -106,8 +107,8 @@ impl Error {
     }
 
     /// Adds the cause. The text of the cause is shown, so it must hold no secret. If the cause is
-    /// an [`Error`] of the same kind and reports a [passing](Error::passing) limit, this error does
-    /// too.
+    /// an [`Error`] of the same kind and marks its limit as [passing](Error::passing), this error
+    /// marks its limit as passing too.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         let source = source.into();
@@ -141,16 +142,16 @@ impl Error {
         &self.0.message
     }
 
-    /// The lock that the error is about, where there is one.
+    /// The name of the lock in this error; `None` when no lock name was added.
     #[must_use]
     pub fn name(&self) -> Option<&LockName> {
         self.0.name.as_ref()
     }
 
-    /// Whether the same call may succeed later without a change by hand. That is so after a
-    /// time-out, while the store is unavailable, when the outcome is unknown, and when the limit is
-    /// a state of the server (Redis out of memory, a full disk). A limit of the request (a value
-    /// that is too large) stays.
+    /// Whether the same call may succeed later without a change by hand. The answer is `true` after
+    /// a time-out, while the store is unavailable, when the outcome is unknown, and when the limit
+    /// is a state of the server (Redis out of memory, a full disk). A limit on the request itself
+    /// (a value that is too large) is permanent.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self.kind() {
@@ -207,8 +208,9 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // `Display` shows the cause's text already, and reporters that walk the chain would print
-        // it twice. So the chain goes on with the causes of the cause.
+        // `Display` already shows the text of the cause, and a reporter that walks the chain would
+        // print that text twice. So this method skips the cause and returns the source of the
+        // cause.
         self.0.source.as_deref().and_then(StdError::source)
     }
 }
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_that_names_everything() {
+    fn display_shows_backend_operation_name_message_and_cause_in_one_line() {
         let name = LockName::new("order:42").unwrap();
         let error = Error::new(ErrorKind::Unavailable, "no connection")
             .on("redis")
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_limit_that_passes_is_worth_another_try() {
+    fn a_limit_error_is_retryable_only_if_it_is_marked_as_passing() {
         use ErrorKind::{Internal, LimitExceeded, Unavailable};
         let size = || Error::new(LimitExceeded, "a value is too large");
         let memory = || Error::new(LimitExceeded, "out of memory").passing();
@@ -243,8 +245,7 @@ mod tests {
             (memory(), true),
             (memory().on("redis").during("acquire"), true),
             (memory().clone(), true),
-            // The outer error names the place, and the inner error decides whether the limit
-            // passes.
+            // The outer error is of the same kind as its cause, so it takes the passing mark over.
             (size().caused_by(memory()), true),
             (size().caused_by(size()), false),
             (Error::new(Internal, "a bug").caused_by(memory()), false),

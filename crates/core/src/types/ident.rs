@@ -2,8 +2,8 @@
 //! people.
 //!
 //! This module owns [`OwnerId`], [`HolderLabel`] and [`Meta`]. Invariant: a label or text is
-//! checked before any I/O. An owner's id must never reach a log, an error or `Debug`: it is the
-//! right to renew and release the lock.
+//! checked before any I/O. The id of an owner must never reach a log, an error or `Debug`: a
+//! process that knows the id can renew and release the lock.
 
 use std::{fmt, sync::Arc};
 
@@ -38,14 +38,14 @@ impl OwnerId {
         Self(id)
     }
 
-    /// The id, for writing it to the store and for nothing else.
+    /// The id. Use it only to write the id to the store.
     #[must_use]
     pub const fn as_uuid(&self) -> &Uuid {
         &self.0
     }
 
     /// A one-way digest that tells owners apart without revealing the id. A fenced resource stores
-    /// it.
+    /// the digest.
     #[must_use]
     pub fn tag(&self) -> Uuid {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, self.0.as_bytes())
@@ -69,7 +69,7 @@ impl HolderLabel {
     /// Checks a label.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when it is empty, over 128 bytes or holds a control
+    /// [`ErrorKind::InvalidArgument`] when the label is empty, is over 128 bytes or holds a control
     /// character.
     pub fn new(label: impl AsRef<str>) -> Result<Self> {
         let label = label.as_ref();
@@ -107,8 +107,8 @@ impl HolderLabel {
                 .take(most)
                 .collect::<String>()
         };
-        // The two parts of up to 30 and 40 characters can take 280 bytes in UTF-8, so the label is
-        // cut on a character boundary.
+        // The user (up to 30 characters) and the host (up to 40) can take 280 bytes in UTF-8. Whole
+        // characters are cut off the end, so that `:pid` still fits into 128 bytes.
         let mut label = format!("{}@{}", clean(&user, 30), clean(&host, 40));
         while label.len() > 110 {
             label.pop();
@@ -141,8 +141,8 @@ impl Meta {
     /// Checks a text.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when it is over 4 KiB or holds a NUL (Postgres cannot store
-    /// one).
+    /// [`ErrorKind::InvalidArgument`] when the text is over 4 KiB or holds a NUL character, which
+    /// Postgres cannot store.
     pub fn new(text: impl AsRef<str>) -> Result<Self> {
         let text = text.as_ref();
         let problem = if text.len() > Self::MAX_BYTES {
@@ -166,8 +166,8 @@ impl Meta {
     }
 }
 
-/// The user's name in the host's own list, or else the user's number. Services often run without
-/// `USER`.
+/// The user's name from `/etc/passwd`, or the user's number when that file has no entry. Services
+/// often run without the environment variable `USER`.
 fn user_of_this_process() -> String {
     let id = rustix::process::getuid().as_raw().to_string();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -184,13 +184,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owner_is_never_shown() {
+    fn debug_of_an_owner_hides_its_id() {
         let owner = OwnerId::new();
         assert!(!format!("{owner:?}").contains(&owner.as_uuid().to_string()[..8]));
     }
 
     #[test]
-    fn labels_are_bounded() {
+    fn labels_and_meta_texts_beyond_the_limits_are_refused() {
         assert!(HolderLabel::new("x".repeat(128)).is_ok());
         assert!(HolderLabel::new("x".repeat(129)).is_err());
         assert!(HolderLabel::new("").is_err());

@@ -116,7 +116,8 @@ impl fmt::Debug for RecordKey {
 }
 
 fn check(what: &str, name: &str, max: usize) -> Result<()> {
-    // Most names are plain ASCII and need no pass over characters.
+    // Most names are printable ASCII of an allowed length. They skip the slower check of each
+    // character.
     let plain = |byte: &u8| (b' '..=b'~').contains(byte);
     if (1..=max).contains(&name.len()) && name.as_bytes().iter().all(plain) {
         return Ok(());
@@ -140,7 +141,8 @@ fn check(what: &str, name: &str, max: usize) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidName, problem))
 }
 
-/// The start of a value, escaped so that it cannot move a terminal's cursor.
+/// Returns the start of a value with its control characters escaped, so that the text cannot move a
+/// terminal's cursor.
 pub(crate) fn shorten(value: &str) -> String {
     value
         .chars()
@@ -149,12 +151,12 @@ pub(crate) fn shorten(value: &str) -> String {
         .collect()
 }
 
-/// Encodes any text into `[A-Za-z0-9_-]` plus `~xx` escapes, so that it can be one path segment,
-/// key part or node name.
+/// Encodes any text into `[A-Za-z0-9_-]` plus `~xx` escapes, so that the result can be one path
+/// segment, key part or node name.
 ///
 /// The encoding is injective, and [`decode`] reverses it. Each byte outside the plain set becomes
-/// `~` and two lower-case hexadecimal digits. So equal prefixes of whole characters encode to equal
-/// prefixes.
+/// `~` and two lower-case hexadecimal digits. So two texts with the same leading characters encode
+/// to two texts with the same beginning.
 #[must_use]
 pub fn encode(text: &str) -> String {
     use fmt::Write as _;
@@ -169,7 +171,7 @@ pub fn encode(text: &str) -> String {
     out
 }
 
-/// Reverses [`encode`]. `None` for text that [`encode`] never produces.
+/// Reverses [`encode`]. Returns `None` for a text that [`encode`] never produces.
 #[must_use]
 pub fn decode(encoded: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(encoded.len());
@@ -201,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_in_bytes_and_inclusive() {
+    fn names_over_255_bytes_or_with_control_characters_are_refused() {
         assert!(LockName::new("a").is_ok());
         assert!(LockName::new("x".repeat(255)).is_ok());
         for bad in [
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tricky_names_are_ordinary() {
+    fn names_with_special_characters_are_accepted_unchanged() {
         for name in [
             "/", ".", "..", "%", "'\"`", "*?[]", "{x}", "a ", " a", "~", "~41", "é", "e\u{301}",
             "-", "_",
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_canonical_spelling_decodes() {
+    fn a_text_that_encode_never_produces_is_not_decoded() {
         assert_eq!(decode("~41"), None);
         assert_eq!(decode("~4"), None);
         assert_eq!(decode("~2F"), None);
@@ -246,19 +248,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn encoding_is_reversible_and_plain(text in any::<String>()) {
+        fn an_encoded_text_is_plain_ascii_and_decodes_to_its_source(text in any::<String>()) {
             let encoded = encode(&text);
             prop_assert!(encoded.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-~".contains(&b)));
             prop_assert_eq!(decode(&encoded), Some(text));
         }
 
         #[test]
-        fn encoding_is_injective(a in "[ -~é]{0,6}", b in "[ -~é]{0,6}") {
+        fn different_texts_encode_differently(a in "[ -~é]{0,6}", b in "[ -~é]{0,6}") {
             prop_assert_eq!(a == b, encode(&a) == encode(&b));
         }
 
         #[test]
-        fn decoding_never_panics_and_never_invents(text in any::<String>()) {
+        fn a_decoded_text_encodes_to_the_same_input(text in any::<String>()) {
             if let Some(decoded) = decode(&text) {
                 prop_assert_eq!(encode(&decoded), text);
             }

@@ -1,31 +1,32 @@
-//! Text from outside, made fit for a message.
+//! Makes text from outside this library safe to show in a message.
 //!
 //! A name, a path or a server's answer may hold control characters that move a terminal's cursor,
-//! or pages of text. This module owns the rules that make such text visible and short. Invariant: a
-//! text that was treated once does not change when it is treated again, because several layers show
-//! one message. It must never cut a sentence of ours.
+//! or pages of text. This module owns the rules that escape and shorten such text. Invariant: a
+//! second call with the result of a first call changes nothing, because several layers show one
+//! message. The module must never cut a sentence that this library wrote.
 
 use std::{fmt::Write as _, ops::Range, path::Path};
 
-/// The most characters of one quotation.
+/// The most characters that are shown of one word or one quotation.
 const LONGEST: usize = 200;
-/// The longest line, in characters; a longer one loses its middle. No message of ours is that long,
-/// so such a line quotes a text from outside whose quotation marks were not found.
+/// The longest line, in characters. The middle of a longer line is cut out. No message of this
+/// library has so long a line, so the line contains a text from outside whose quotation marks were
+/// not recognised.
 const LONGEST_LINE: usize = 2000;
-/// The characters that such a line keeps at its beginning, which names the subject, and at its end,
-/// which names the remedy.
+/// The number of characters that a longer line keeps at its beginning, where a message names its
+/// subject, and at its end, where a message names the remedy.
 const KEPT: (usize, usize) = (1000, 400);
 
-/// Makes the control characters of a message visible, and cuts each word and each quotation after
-/// 200 characters, since a quotation may hold anything. The message's own line ends stay.
+/// Escapes the control characters of a message, and cuts each word and each quotation after 200
+/// characters, because a quotation may hold text from outside. The line ends of the message stay.
 #[must_use]
 pub fn presentable(message: &str) -> String {
     let mut text = String::with_capacity(message.len());
-    let mut left_out = left_out(message).into_iter().peekable();
+    let mut ranges_to_cut = ranges_to_cut(message).into_iter().peekable();
     let mut word = 0;
     for (at, c) in message.char_indices() {
-        while left_out.next_if(|range| range.end <= at).is_some() {}
-        if let Some(range) = left_out.peek()
+        while ranges_to_cut.next_if(|range| range.end <= at).is_some() {}
+        if let Some(range) = ranges_to_cut.peek()
             && range.contains(&at)
         {
             if range.start == at {
@@ -48,12 +49,14 @@ pub fn presentable(message: &str) -> String {
     text.split_inclusive('\n').map(without_middle).collect()
 }
 
-/// The ranges beyond the first 200 characters of each quotation.
-fn left_out(message: &str) -> Vec<Range<usize>> {
-    let mut left_out = Vec::new();
+/// Returns the byte ranges to cut out: for each quotation, the range after its first 200
+/// characters.
+fn ranges_to_cut(message: &str) -> Vec<Range<usize>> {
+    let mut ranges_to_cut = Vec::new();
     let (mut at, mut before) = (0, ' ');
-    // A quotation mark that nothing closes opens no quotation. Each such mark is searched for once,
-    // or a long message of apostrophes would take quadratic time.
+    // A quotation mark without a closing mark opens no quotation. The closing mark is searched for
+    // only once for each kind of mark. Otherwise a long message of apostrophes would take quadratic
+    // time.
     let mut unclosed = String::new();
     while let Some(c) = message[at..].chars().next() {
         let opens = matches!(c, '"' | '\'') && !before.is_alphanumeric() && !unclosed.contains(c);
@@ -68,15 +71,15 @@ fn left_out(message: &str) -> Vec<Range<usize>> {
         };
         let end = at + length;
         if let Some((kept, _)) = message[at..end].char_indices().nth(LONGEST) {
-            left_out.push(at + kept..end);
+            ranges_to_cut.push(at + kept..end);
         }
         at = end + 1;
     }
-    left_out
+    ranges_to_cut
 }
 
-/// The position at which a quotation ends: a mark that is not escaped and that no word follows. A
-/// word follows an apostrophe.
+/// Returns the position of the closing mark: the first `quote` that is not escaped and that no
+/// letter or digit follows. A mark before a letter is an apostrophe.
 fn closing(text: &str, quote: char) -> Option<usize> {
     let mut chars = text.char_indices().peekable();
     let mut is_escaped = false;
@@ -100,7 +103,8 @@ fn without_middle(line: &str) -> String {
     head.chain(['\u{2026}']).chain(tail).collect()
 }
 
-/// The beginning of a foreign text in one line, for a quotation.
+/// The first 200 characters of a text from outside, with its control characters escaped, in one
+/// line.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
     let mut shown = String::new();
@@ -114,7 +118,7 @@ pub fn excerpt(text: &str) -> String {
     shown
 }
 
-/// A path for a message, cut like [`excerpt`].
+/// A path for a message, escaped and cut like [`excerpt`].
 #[must_use]
 pub fn path_excerpt(path: &Path) -> String {
     excerpt(&path.to_string_lossy())
@@ -135,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_made_visible() {
+    fn control_characters_are_escaped() {
         let odd = "a\u{1b}[31m\rb\u{9b}\u{202e}\u{7f}c\nd \"\u{e9}\" \\n";
         let shown = "a\\u{1b}[31m\\rb\\u{9b}\\u{202e}\\u{7f}c\nd \"\u{e9}\" \\n";
         assert_eq!(presentable(odd), shown);
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_loses_its_middle() {
+    fn a_line_over_2000_characters_loses_its_middle() {
         let words = "' \" a\u{e9} ".repeat(1000);
         let message = format!("first\n{words} is wrong\nlast {words}!\n");
         let shown = presentable(&message);

@@ -1,7 +1,7 @@
 //! A ticket: a guard in a form that another process can take over.
 //!
 //! This module owns the text of a ticket. Invariant: the text is a secret, so no error message and
-//! no `Debug` output contains a part of it. The module never asks the store.
+//! no `Debug` output contains a part of it. The module sends nothing to the store.
 
 use std::{fmt, str::FromStr};
 
@@ -20,10 +20,11 @@ use crate::{
     },
 };
 
-/// The first characters of every ticket: a version, so that a later form can be told apart.
+/// The first characters of every ticket. The digit is the version of the form, so that a later
+/// version can recognise an old ticket.
 const PREFIX: &str = "dlt1.";
 
-/// A held lock that can be resumed once, elsewhere.
+/// A held lock in a form that another process can resume, once.
 ///
 /// `Display` gives the text to pass on. The text is a secret, because a process that has the text
 /// can take the lock. `Debug` masks it.
@@ -52,9 +53,10 @@ pub struct Ticket {
     pub(crate) owner: OwnerId,
     pub(crate) token: FencingToken,
     pub(crate) ttl: Ttl,
-    /// The TTL that the lease may still be cut to: the last guard sent a renewal that was never
-    /// answered.
+    /// The TTL to which the store may still cut the lease, because the last guard sent a renewal
+    /// with this TTL and got no answer. `None` when every renewal was answered.
     pub(crate) cut_to: Option<Ttl>,
+    /// A random value that the store keeps beside the lock until this ticket is used.
     pub(crate) nonce: Uuid,
 }
 
@@ -65,7 +67,7 @@ impl Ticket {
         &self.name
     }
 
-    /// The lock's token, which stays the same when it is resumed.
+    /// The lock's token. A resume does not change it.
     #[must_use]
     pub const fn token(&self) -> FencingToken {
         self.token
@@ -82,7 +84,7 @@ impl Ticket {
     }
 }
 
-/// The JSON inside the text.
+/// The JSON inside the text of a ticket.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn text_round_trip() {
+    fn a_ticket_is_parsed_from_its_own_text() {
         let mut ticket = ticket();
         assert_eq!(format!(" {ticket}\n").parse::<Ticket>().unwrap(), ticket);
         ticket.cut_to = Some(Ttl::from_millis(700).unwrap());
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_an_argument_error_and_is_not_repeated() {
+    fn a_text_that_is_no_ticket_is_refused_and_not_quoted_in_the_error() {
         let cut = ticket().to_string();
         let other = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(r#"{"name":"a"}"#));
         for garbage in [
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_masks_the_secret() {
+    fn debug_shows_neither_nonce_nor_owner() {
         let ticket = ticket();
         let shown = format!("{ticket:?}");
         assert!(

@@ -12,8 +12,8 @@ use crate::types::error::{Error, ErrorKind, Result};
 
 /// A number that rises with every grant of a lock name. A fenced resource refuses a lower one.
 ///
-/// It is always below 2^53, so that JSON, JavaScript and Lua carry it exactly. Tokens are compared
-/// by value only.
+/// A token is always below 2^53, so that JSON, JavaScript and Lua carry it exactly. Tokens are
+/// compared by value only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct FencingToken(u64);
@@ -45,13 +45,13 @@ impl FencingToken {
 
     /// The hybrid rule: `max(previous + 1, clock in microseconds)`.
     ///
-    /// The token strictly rises while the store keeps the counter. When the counter was lost, the
-    /// token keeps rising unless the store's clock is behind by more than the time since the last
-    /// grant. Each store computes the rule itself, in the step that grants.
+    /// The token strictly rises while the store keeps the counter. After the store lost the
+    /// counter, the token still rises, unless the store's clock is behind by more than the time
+    /// since the last grant. Each store computes the rule itself, in the step that grants.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] when the counter has reached 2^53. That counter is corrupted:
-    /// the clock reaches the number in the year 2255.
+    /// [`ErrorKind::LimitExceeded`] when the counter has reached 2^53. Such a counter is corrupted,
+    /// because the clock reaches 2^53 microseconds only in the year 2255.
     pub fn hybrid(previous: u64, clock_micros: u64) -> Result<Self> {
         Self::new(previous.saturating_add(1).max(clock_micros)).map_err(|_| {
             Error::new(
@@ -92,7 +92,7 @@ impl From<FencingToken> for u64 {
 pub struct Epoch(Arc<str>);
 
 impl Epoch {
-    /// The epoch of this name.
+    /// The epoch with this name.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn range() {
+    fn numbers_outside_1_to_2_pow_53_are_refused() {
         assert!(FencingToken::new(0).is_err());
         assert!(FencingToken::new(FencingToken::LIMIT).is_err());
         assert!(FencingToken::new(FencingToken::LIMIT - 1).is_ok());
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hybrid_rises_with_every_clock(
+        fn hybrid_tokens_rise_whatever_the_clock_reads(
             start in 0u64..1 << 52,
             clocks in prop::collection::vec(0u64..1 << 52, 1..50),
         ) {

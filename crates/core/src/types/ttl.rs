@@ -1,12 +1,12 @@
 //! TTLs, checked once, and the margin of a lease.
 //!
 //! Invariant: a TTL is a whole number of milliseconds from 1 ms to 24 h. A lease must never be
-//! longer than was asked for, so fractions are cut off.
+//! longer than the caller requested, so a fraction of a millisecond is cut off.
 
 use std::{fmt, time::Duration};
 
 use crate::types::{
-    duration::written,
+    duration::format_duration,
     error::{Error, ErrorKind, Result},
 };
 
@@ -14,7 +14,7 @@ use crate::types::{
 ///
 /// A backend may require more than 1 ms (see
 /// [`Capabilities::min_ttl`](crate::Capabilities::min_ttl)). The [`Locker`](crate::Locker) checks
-/// that before any I/O.
+/// the backend's minimum before any I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(u64);
 
@@ -22,17 +22,17 @@ impl Ttl {
     /// The longest lease: 24 hours.
     pub const MAX: Self = Self(24 * 60 * 60 * 1000);
 
-    /// Checks a duration. Fractions of a millisecond are cut off, so that a lease is never silently
-    /// longer than asked for.
+    /// Checks a duration. A fraction of a millisecond is cut off, so that a lease is never longer
+    /// than the caller requested.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when it is under 1 ms or over 24 h.
+    /// [`ErrorKind::InvalidArgument`] when the duration is under 1 ms or over 24 h.
     pub fn new(ttl: Duration) -> Result<Self> {
         match u64::try_from(ttl.as_millis()) {
             Ok(ms @ 1..) if ms < Self::MAX.0 || ttl == Self::MAX.duration() => Ok(Self(ms)),
             _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("ttl of {} is outside 1 ms to 24 h", written(ttl)),
+                format!("ttl of {} is outside 1 ms to 24 h", format_duration(ttl)),
             )),
         }
     }
@@ -58,11 +58,11 @@ impl Ttl {
     }
 }
 
-/// The margin of a lease: 10 % of it, at least 50 ms, and never more than half. A guard ends this
-/// much earlier than the store's lease.
+/// The margin of a lease: 10 % of its duration, at least 50 ms, and never more than half of its
+/// duration. The local deadline is earlier than the end of the store's lease by this margin.
 ///
-/// It covers clocks that run at slightly different rates, and the time between a check and the
-/// action that the check allows.
+/// The margin covers clocks that run at slightly different rates, and the time between a check and
+/// the action that the check allows.
 #[must_use]
 pub fn margin(valid_for: Duration) -> Duration {
     (valid_for / 10)
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds() {
+    fn ttls_outside_1_ms_to_24_h_are_refused() {
         for bad in [
             Duration::ZERO,
             Duration::from_micros(999),
