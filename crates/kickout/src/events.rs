@@ -1,7 +1,7 @@
 //! Numbers the events of this node and sends them to subscribers.
 //!
-//! Each event gets the next number, so a subscriber notices a gap. Sending an event never waits for
-//! a subscriber.
+//! Each event gets the next number, so a subscriber notices a gap. The sender of an event never
+//! waits for a subscriber.
 
 use std::{
     sync::{
@@ -19,7 +19,8 @@ use crate::model::{
     ident::{Boot, Generation, NodeId, Uid},
 };
 
-/// Number of events that are kept for a slow subscriber. Beyond it the subscriber loses the oldest.
+/// Number of events that are kept for a slow subscriber. A subscriber that is further behind loses
+/// the oldest events.
 const BACKLOG: usize = 8192;
 
 /// Numbers, stamps and distributes events.
@@ -47,8 +48,8 @@ impl Events {
         }
     }
 
-    /// A receiver of the events: all since the start for the first caller, and those from now on
-    /// for a later caller.
+    /// A receiver of the events. The first caller gets all events since the start; a later caller
+    /// gets the events from the call on.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
         let first = self
             .first

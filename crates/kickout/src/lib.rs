@@ -39,12 +39,13 @@
 //!   records are void. A node that cannot renew the lease ends its own sessions before another node
 //!   may take it for dead.
 //! - **Record `sess/<uid>`**: one for each account, written only on top of the version that was
-//!   read. It names the session (node, boot, session id), the account's *generation*, and the older
-//!   sessions that are not known to be gone. It survives logout, because the generation must never
-//!   fall.
-//! - **Record `nodes`**: the roster. It has every incarnation until its records are removed.
-//! - **Record `ban/<uid>`**: the duration of a ban. A mark in the account's record says that there
-//!   is a ban.
+//!   read. The record names the session (node, boot, session id), the account's *generation*, and
+//!   the older sessions whose end is not confirmed. The record survives logout, because the
+//!   generation must never fall.
+//! - **Record `nodes`**: the roster. The roster lists every incarnation until the records of that
+//!   incarnation are removed.
+//! - **Record `ban/<uid>`**: the duration of a ban. The account's own record carries a mark while
+//!   there is a ban.
 //! - **Record `drain/<id>`**: marks a node that takes no login.
 //! - **Lock `user/<uid>`**: the account's lock. A login holds it around one read and one write,
 //!   never across a call to another node.
@@ -57,7 +58,7 @@
 //!   no other session, however late they are.
 //! - A lost kick does not matter for long: each node compares each of its sessions with the
 //!   directory once per node lease, and up to 1024 of them three times as often.
-//! - A dead node blocks no account.
+//! - A dead node blocks no account. After its lease has ended, its sessions no longer count.
 //! - A message is delivered to exactly one current session. Otherwise its sender learns that it was
 //!   not delivered, or that the outcome is unknown.
 //! - The outcome of a write with a lost reply is looked up. An outcome that stays unknown is

@@ -1,7 +1,7 @@
 //! The metrics of the flow: every name with its help text.
 //!
-//! Every counter exists from the start with the value 0. If a counter appeared with its first
-//! event, a query for its increase would miss that event.
+//! Every counter exists from the start with the value 0. If a counter appeared only with its first
+//! event, a query for the counter's increase would miss that event.
 
 use crate::model::notice::Code;
 
@@ -129,7 +129,7 @@ pub(crate) fn count_session_start() {
     metrics::gauge!(SESSIONS).increment(1.0);
 }
 
-/// Counts the end of a session by the code in its notice, if there was one.
+/// Counts the end of a session by the code in its notice, if the session had a notice.
 pub(crate) fn count_session_end(code: Option<Code>) {
     metrics::gauge!(SESSIONS).decrement(1.0);
     metrics::counter!(ENDS, "code" => code.map_or("none", code_label)).increment(1);

@@ -16,7 +16,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Makes an empty set of tasks, which will run on the caller's runtime.
+    /// Makes an empty set of tasks.
     pub(crate) fn new() -> Self {
         Self {
             stop: CancellationToken::new(),
@@ -25,8 +25,8 @@ impl Tasks {
         }
     }
 
-    /// Runs a task of the flow. The caller may be outside the runtime: a session may be dropped on
-    /// any thread.
+    /// Runs a task of the flow. The caller may be outside the runtime, because a session may be
+    /// dropped on any thread.
     pub(crate) fn spawn<F>(&self, task: F)
     where
         F: Future<Output = ()> + Send + 'static,

@@ -20,9 +20,9 @@ pub(crate) async fn within<F: Future>(
     }
 }
 
-/// Repeats a step while the store fails for the moment and `may_wait` returns true.
+/// Repeats a step after a temporary failure of the store, as long as `may_wait` returns true.
 ///
-/// The step must change nothing when it is done twice.
+/// Two runs of the step must have the same effect as one run.
 pub(crate) async fn retry_while<T, F: Future<Output = Result<T>>>(
     clock: &dyn Clock,
     may_wait: impl Fn() -> bool,
@@ -38,8 +38,8 @@ pub(crate) async fn retry_while<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// A random time of up to `most`. Callers that failed at the same time then retry at different
-/// times.
+/// A random time of up to `most`. With such a pause, callers that failed at the same time retry at
+/// different times.
 pub(crate) fn jitter(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())
 }

@@ -1,7 +1,8 @@
-//! Passes over the directory for an administrator, and the end of the sessions that were selected.
+//! Reads of the whole directory for an administrator, and the end of the selected sessions.
 //!
-//! A session leaves the directory before its client is notified, so a login at the same time cannot
-//! be lost. No operation here ends a session with a higher generation than the one it read.
+//! A session leaves the directory before its client gets the notice, so a login at the same time
+//! cannot be lost. No operation here ends a session with a higher generation than the generation
+//! that was read.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use crate::{
 
 /// Records in one read of the directory.
 pub(crate) const PAGE: u32 = 256;
-/// Attempts at one change of a record that other nodes keep changing.
+/// Attempts at one change of a record while other nodes keep changing the same record.
 const MAX_ATTEMPTS: u32 = 8;
 
 /// The operations of an administrator on the directory.
@@ -83,7 +84,7 @@ impl Admin {
         Ok(accounts)
     }
 
-    /// Takes the sessions of an account for which `wanted` is true out of the directory, then kicks
+    /// Removes the sessions of an account for which `wanted` is true from the directory, then kicks
     /// them.
     pub(crate) async fn end_sessions(
         &self,
@@ -107,7 +108,8 @@ impl Admin {
                 .iter()
                 .map(|entry| Revocation {
                     key: entry.key.clone(),
-                    // This is the generation that was read. A newer session must survive the kick.
+                    // This is the generation that was read. A session with a higher generation must
+                    // survive the kick.
                     gen_max: entry.r#gen,
                     reason: ending.code,
                     text: ending.text.map(str::to_owned),
@@ -151,7 +153,7 @@ impl Admin {
                 .await;
             let settled = self.removals.settle(uid, &gone).await;
             if let Err(error) = &settled {
-                // The sessions are gone; only their revocations stay in the record for now.
+                // The sessions have ended; only their revocations stay in the record for now.
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
             }
             if settled.is_err() || gone.len() < revoked.len() {

@@ -39,7 +39,7 @@ pub struct Found {
     pub entry: SlotEntry,
 }
 
-/// A revocation that is not final: the end of its session is not confirmed.
+/// A revocation whose session is not known to have ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Pending {
@@ -60,8 +60,8 @@ pub(crate) struct EndingReason<'a> {
 }
 
 impl Target {
-    /// Whether the target covers this session. The account of a target is not compared: the caller
-    /// has read only that account.
+    /// Whether the target covers this session. The accounts are not compared: for a target of one
+    /// account, the caller has read only that account.
     pub(crate) fn matches(&self, entry: &SlotEntry) -> bool {
         match self {
             Self::Uid(_) | Self::All => true,
@@ -81,12 +81,12 @@ pub struct Kicked {
     /// The session.
     #[serde(flatten)]
     pub key: SessionKey,
-    /// Its device.
+    /// The device of the session.
     pub device: Device,
-    /// Id of the kick, as in the events; nil after an error.
+    /// Id of the kick, the same as in the events; nil after an error.
     pub kick_id: Uuid,
-    /// Whether the session is known to be gone. If this is false and there is no error, the
-    /// session's node has not answered yet; the node finds the revocation at its next
+    /// Whether the session is known to have ended. If this is false and there is no error, the
+    /// session's node has not answered yet. That node finds the revocation at its next
     /// reconciliation.
     pub gone: bool,
     /// Why the account's record was not changed, or may not have been changed. Another kick is
@@ -115,7 +115,7 @@ impl Kicked {
 pub struct UserView {
     /// The account.
     pub uid: Uid,
-    /// Its record; absent when the account never logged in.
+    /// The account's record; absent when the account never logged in.
     pub record: Option<UserRecord>,
     /// The state of each incarnation that the record names.
     pub nodes: Vec<NodeView>,
@@ -131,6 +131,6 @@ pub struct NodeView {
     pub boot: Boot,
     /// `up`, `dead` or `unknown`.
     pub state: String,
-    /// Its address, if it is up.
+    /// The node's address for peers, if the incarnation is up.
     pub addr: Option<String>,
 }

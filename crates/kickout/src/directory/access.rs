@@ -1,6 +1,7 @@
 //! Access to the session directory: account records, bans, drain marks and the roster.
 //!
-//! Every write is conditional on the version that was read. Nothing here decides about sessions.
+//! Every write is conditional on the version that was read. This module decides nothing about
+//! sessions.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use distlock_core::{Clock, Entry, Error, ErrorKind, RecordKey, Records, Result};
 
 use serde::de::DeserializeOwned;
 
-/// Attempts at one change of a record that other nodes keep changing.
+/// Attempts at one change of a record while other nodes keep changing the same record.
 pub(super) const MAX_ATTEMPTS: u32 = 16;
 
 /// The records of the flow in the store.

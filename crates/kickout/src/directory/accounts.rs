@@ -1,7 +1,7 @@
 //! Reads and writes of account records.
 //!
-//! A write succeeds only on top of the version that was read. The outcome of a lost reply is looked
-//! up; it is never guessed.
+//! A write succeeds only on top of the version that was read. After a lost reply, the outcome of a
+//! write is looked up and never guessed.
 
 use std::time::Duration;
 
@@ -35,17 +35,17 @@ pub(crate) enum PutOutcome {
 }
 
 /// Number of accounts that are changed at the same time, so that one slow account delays the others
-/// little. If all changes of such a batch fail, callers do not try the rest, because the store is
-/// away.
+/// little. If all changes of such a batch fail, the store is probably unreachable, and callers skip
+/// the remaining accounts.
 pub(crate) const CONCURRENT_CHANGES: usize = 16;
 
 /// First pause between two look-ups of a write with a lost reply. The pause grows with each
-/// look-up, up to the longest one.
+/// look-up, up to `LONGEST_LOOKUP_PAUSE`.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(50);
 
 const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
 
-/// Counts a write that found its record changed.
+/// Counts a write that was refused because its record had changed.
 fn count_conflict() {
     metrics::counter!("distlock_cas_conflict_total").increment(1);
 }
@@ -57,8 +57,8 @@ impl Directory {
         parse_account(uid, entry)
     }
 
-    /// Reads several records. Each has its own result, because one unreadable record must not hide
-    /// the others.
+    /// Reads several records. Each record has its own result, because one unreadable record must
+    /// not hide the others.
     pub(crate) async fn read_many(&self, uids: &[Uid]) -> Result<Vec<Result<VersionedRecord>>> {
         let keys = uids
             .iter()
@@ -72,7 +72,7 @@ impl Directory {
             .collect())
     }
 
-    /// A page of the directory, in the order of keys.
+    /// A page of the directory, sorted by key.
     pub(crate) async fn page(
         &self,
         after: Option<&RecordKey>,
@@ -101,8 +101,8 @@ impl Directory {
     }
 
     /// Reads a record, applies `change`, and writes the record on top of the version that was read.
-    /// Repeats this after a conflict or a lost reply. `change` returns whether it changed the
-    /// record. Returns whether the change was made, and the record afterwards.
+    /// Repeats these steps after a conflict or a lost reply. `change` returns whether it changed
+    /// the record. Returns whether a change was made, and the record afterwards.
     ///
     /// After a lost reply `change` may get a record that has its change already. It must then
     /// return false.

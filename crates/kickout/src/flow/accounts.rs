@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl KickOut {
-    /// Whether an account has ever logged in. An account that logged out long ago counts, too.
+    /// Whether an account has ever logged in. The answer stays true after a logout.
     ///
     /// # Errors
     /// Failures of the store; [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) for a
@@ -67,18 +67,19 @@ impl KickOut {
         })
     }
 
-    /// Ends sessions: takes each one out of the directory if it is still there, and kicks it. A
-    /// login at the same time is either seen and ended, or it is newer and survives.
+    /// Ends sessions: removes each session from the directory, if the directory still names it, and
+    /// kicks the session. A login at the same time is either ended as well, or has a higher
+    /// generation and survives.
     ///
-    /// If a target covers several accounts and one of them fails, its sessions carry the error in
-    /// the result, and the other accounts are processed.
+    /// If a change of one account fails, its sessions carry the error in the result, and the other
+    /// accounts are processed.
     ///
     /// # Errors
     /// Failures of the store, if no account could be changed.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the rest undone. A session that was taken out of the directory ends all
-    /// the same: its node finds the revocation.
+    /// A dropped call leaves the remaining sessions unchanged. A session that was removed from the
+    /// directory ends all the same: the session's node finds the revocation.
     pub async fn kick(&self, target: &Target, reason: Option<&str>) -> Result<Vec<Kicked>> {
         let ending = EndingReason {
             code: Code::AdminKick,
@@ -127,7 +128,7 @@ impl KickOut {
         }
     }
 
-    /// The sessions that [`kick`](Self::kick) would end. This changes nothing.
+    /// The sessions that [`kick`](Self::kick) would end. This call changes nothing.
     ///
     /// # Errors
     /// Failures of the store.
@@ -145,9 +146,10 @@ impl KickOut {
         Ok(accounts.into_iter().flat_map(found).collect())
     }
 
-    /// The sessions on all nodes, in the order of accounts. Returns at least `most` sessions if
-    /// there are so many, and the account after which the next call continues. Sessions of dead
-    /// nodes do not count.
+    /// The sessions on all nodes, sorted by account. Reads whole accounts until `most` sessions are
+    /// found, so the result can have more than `most`. Also returns the account after which the
+    /// next call continues; `None` at the end of the directory. Sessions of dead nodes are left
+    /// out.
     ///
     /// # Errors
     /// Failures of the store.
@@ -187,7 +189,8 @@ impl KickOut {
         }
     }
 
-    /// At most `most` revocations that are not known to be final. This reads the whole directory.
+    /// At most `most` revocations whose sessions are not known to have ended. This call reads the
+    /// whole directory.
     ///
     /// # Errors
     /// Failures of the store.

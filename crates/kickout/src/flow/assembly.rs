@@ -1,6 +1,6 @@
 //! Makes the parts of a flow and joins them.
 //!
-//! A part gets the parts below it, and none above it, so the parts form no circle.
+//! A part gets only parts that were made before it, so the parts form no circle.
 
 use std::sync::{
     Arc, Mutex,
@@ -40,7 +40,7 @@ use crate::{
     },
 };
 
-/// The embedder's choices, from which the parts are made.
+/// The embedder's choices. All parts are made from these choices.
 pub(super) struct Setup {
     pub(super) store: Store,
     pub(super) node: NodeId,

@@ -17,7 +17,7 @@ const MAX_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 impl KickOut {
     /// Bans an account and ends its sessions with code 5. The ban lasts for `ttl` by the store's
-    /// clock, or without end. It replaces an earlier ban. A login at the same time is either
+    /// clock, or without end. This ban replaces an earlier ban. A login at the same time is either
     /// refused or ended.
     ///
     /// # Errors
@@ -25,7 +25,7 @@ impl KickOut {
     /// store. After [`ErrorKind::OutcomeUnknown`] the account may be banned; another ban is safe.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the outcome unknown; another ban is safe.
+    /// A dropped call leaves the outcome unknown; another ban is safe.
     pub async fn ban(
         &self,
         uid: &Uid,
@@ -49,7 +49,7 @@ impl KickOut {
             until_ms: ttl.map(|ttl| wall_millis(&*parts.clock).saturating_add(millis(ttl))),
         };
         // The ban record is written before the mark. Otherwise a login could find the mark without
-        // the record, take the ban for a lifted one, and remove the mark.
+        // the record, treat the ban as lifted, and remove the mark.
         parts.directory.put_ban(uid, &ban).await?;
         let ending = EndingReason {
             code: Code::Banned,
@@ -64,13 +64,13 @@ impl KickOut {
         Ok((ban, kicked))
     }
 
-    /// Lifts an account's ban. Returns whether there was one.
+    /// Lifts an account's ban. Returns true if there was a ban.
     ///
     /// # Errors
     /// Failures of the store.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the outcome unknown; repeating it is safe.
+    /// A dropped call leaves the outcome unknown; repeating the call is safe.
     pub async fn unban(&self, uid: &Uid) -> Result<bool> {
         let parts = &self.parts;
         let there = parts.directory.remove_ban(uid, None).await?;

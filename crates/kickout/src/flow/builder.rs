@@ -64,8 +64,8 @@ impl Builder {
         self
     }
 
-    /// The address of this node for clients. The node shows it beside its lease and does not use
-    /// it.
+    /// The address of this node for clients. The node stores the address beside its lease for
+    /// display, and does not use it.
     pub fn front(mut self, address: impl Into<String>) -> Self {
         self.front = Some(address.into());
         self
@@ -83,19 +83,19 @@ impl Builder {
         self
     }
 
-    /// When a login is answered while an older session is not known to be gone.
+    /// The moment at which a login is answered while the end of an older session is not confirmed.
     pub const fn confirm(mut self, confirm: Confirm) -> Self {
         self.confirm = confirm;
         self
     }
 
-    /// How a message finds its session.
+    /// The way in which a message finds its session.
     pub const fn route(mut self, route: RouteMode) -> Self {
         self.route = route;
         self
     }
 
-    /// When a login releases the account's lock. For comparison only.
+    /// The moment at which a login releases the account's lock. For comparison only.
     pub const fn order(mut self, order: Order) -> Self {
         self.order = order;
         self

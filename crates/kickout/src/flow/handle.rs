@@ -81,8 +81,8 @@ impl KickOut {
         &self.parts.this.id
     }
 
-    /// The present incarnation of this node; `None` while it has no valid lease and serves no
-    /// client.
+    /// The present incarnation of this node; `None` while the node has no valid lease. Without a
+    /// valid lease the node serves no client.
     #[must_use]
     pub fn boot(&self) -> Option<Boot> {
         self.parts.this.current_incarnation().map(|own| own.boot)
@@ -109,8 +109,8 @@ impl KickOut {
         self.parts.logins.queues.len()
     }
 
-    /// Sessions on all nodes that have to end and are not known to be gone. The number is from the
-    /// last complete pass of this node's sweeper.
+    /// Sessions on all nodes that have to end and are not known to have ended. This node's sweeper
+    /// counted them in its last complete pass.
     #[must_use]
     pub fn revocations_pending(&self) -> usize {
         self.parts.pending.load(Ordering::Relaxed)
@@ -131,8 +131,8 @@ impl KickOut {
         join_all(looking).await.into_iter().collect()
     }
 
-    /// The events. The first caller gets all since the start; a later caller gets those from now
-    /// on.
+    /// The node's events. The first caller gets all events since the start; a later caller gets the
+    /// events from the call on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.parts.events.subscribe()
@@ -148,7 +148,8 @@ impl KickOut {
         parts.drain.refuse_logins();
         let until = parts.clock.now() + parts.settings.timers.grace + Duration::from_millis(250);
         loop {
-            // A login that was in progress may be admitted after a pass, so one pass is not enough.
+            // A login that was in progress may be admitted after one pass over the sessions, so one
+            // pass is not enough.
             for live in parts.registry.all() {
                 if live.phase() <= Phase::Active {
                     parts

@@ -13,16 +13,18 @@ use crate::{
 };
 
 impl KickOut {
-    /// Logs a client in. Every step that can fail runs before the account's lock is taken. The lock
-    /// is held around one read and one write. Older sessions are kicked after it was released.
+    /// Logs a client in. Every check that can refuse the login without the record runs before the
+    /// account's lock is taken. The lock is held around one read and one write. Older sessions are
+    /// kicked after the lock was released.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a resume token that is not valid; failures of the store.
-    /// After [`ErrorKind::OutcomeUnknown`] the login counts as not admitted; its remains are
-    /// removed in the background.
+    /// After [`ErrorKind::OutcomeUnknown`] the login counts as not admitted; a session that its
+    /// write may have left is removed in the background.
     ///
     /// # Cancel safety
-    /// Safe: a dropped login stops before the write, and is logged out after it.
+    /// Safe: a login that is dropped before its write stops, and a login that is dropped later is
+    /// logged out.
     pub async fn login(&self, login: Login) -> Result<LoginOutcome> {
         let caller_gone = CancellationToken::new();
         let _cancel_on_drop = caller_gone.clone().drop_guard();
@@ -35,8 +37,8 @@ impl KickOut {
         };
         self.parts.tasks.spawn(async move {
             let outcome = Box::pin(run.run_to_end()).await;
-            // The send fails if the caller went away. The admitted session is then dropped, and the
-            // drop logs it out.
+            // The send fails if the caller dropped the future. The admitted session is then
+            // dropped, and the drop logs the session out.
             drop(answer.send(outcome));
         });
         outcome.await.unwrap_or_else(|_| {

@@ -35,8 +35,8 @@ impl KickOut {
         Ok(current.into_iter().map(|(_, location)| location).collect())
     }
 
-    /// Delivers a message to every current session that it addresses, on all nodes at the same
-    /// time. Returns one receipt for each session; none if there is no such session.
+    /// Delivers a message to every current session that the message addresses, on all nodes at the
+    /// same time. Returns one receipt for each such session.
     ///
     /// # Errors
     /// Failures of the store before anything was delivered;
@@ -44,12 +44,12 @@ impl KickOut {
     /// the lock.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the outcome unknown.
+    /// A dropped call leaves the outcome unknown.
     pub async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
         self.parts.router.deliver(uid, message).await
     }
 
-    /// Records that a message was stored until its account, or the device that it is for, logs in.
+    /// Records the event that a message was stored until its account, or its device, logs in.
     pub fn stored(&self, uid: &Uid, message: &Message) {
         self.parts.events.emit(Transition::Stored, |event| {
             event.uid = Some(uid.clone());

@@ -14,7 +14,8 @@ impl KickOut {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](distlock_core::ErrorKind::InvalidArgument) for a rate of
-    /// zero. Failures of the store: the node drains all the same, but other nodes do not see it.
+    /// zero. After a failure of the store the node drains all the same, but other nodes do not see
+    /// the drain.
     ///
     /// # Cancel safety
     /// Safe.
@@ -25,7 +26,8 @@ impl KickOut {
     /// Takes logins again. A session that has ended stays ended.
     ///
     /// # Errors
-    /// Failures of the store: the node takes logins all the same, but other nodes do not see it.
+    /// Failures of the store. The node takes logins all the same, but other nodes still see the
+    /// drain.
     ///
     /// # Cancel safety
     /// Safe.

@@ -11,27 +11,29 @@ use crate::{
 };
 
 impl KickOut {
-    /// Answers a kick from a peer: ends exactly the session that it names. Every answer is final.
+    /// Answers a kick from a peer: ends exactly the session that the kick names. Every answer is
+    /// final.
     ///
     /// # Errors
     /// [`PeerError::NotSent`] when the kick is for another node, or for a newer incarnation than
-    /// this one. Such a kick reached the wrong process, and its session may be alive elsewhere.
+    /// this one. Such a kick reached the wrong process, and its session may be alive in another
+    /// process.
     pub fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
         self.parts.revoker.handle_kick(request)
     }
 
-    /// Answers a delivery from a peer. It is accepted only for exactly the session that is active
-    /// here, and only within the node's lease. It ends when the session's connection took the
-    /// message, or after `request.within` at the latest.
+    /// Answers a delivery from a peer. The delivery is accepted only for exactly the session that
+    /// is active here, and only within the node's lease. The call ends when the session's
+    /// connection took the message, or after `request.within` at the latest.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the outcome unknown.
+    /// A dropped call leaves the outcome unknown.
     pub async fn handle_deliver(&self, request: DeliverRequest) -> DeliverResult {
         self.parts.router.deliver_here(request).await
     }
 
-    /// The time for which each of the account's sessions on this node has sent nothing: the answer
-    /// to [`Peers::idle`](crate::Peers::idle).
+    /// Idle time of each of the account's sessions on this node: the answer to
+    /// [`Peers::idle`](crate::Peers::idle).
     #[must_use]
     pub fn handle_idle(&self, uid: &Uid) -> Vec<(SessionKey, Duration)> {
         let parts = &self.parts;

@@ -1,6 +1,7 @@
-//! Storm control: bounds on the logins of one account and of one node.
+//! Storm control: limits on the logins of one account and of one node.
 //!
-//! The client of a login beyond a bound is told to come back later. Nothing here asks the store.
+//! A login beyond a limit is refused, with a delay before the client may try again. This module
+//! never asks the store.
 
 use std::{
     sync::{
@@ -18,21 +19,21 @@ use crate::{
     wait::jitter,
 };
 
-/// Bounds on logins, per node. The bound per account slows down two devices that end each other's
-/// sessions again and again.
+/// Limits on logins. Each node counts by itself. The limit per account slows down two devices that
+/// end each other's sessions again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Admission {
-    /// Logins of one account per second on average; 0 = no bound.
+    /// Average number of logins of one account per second; 0 = no limit.
     pub per_second: u32,
-    /// Logins of one account at once, after a pause.
+    /// Number of logins that one account may make at once after a pause.
     pub burst: u32,
-    /// Logins in progress on this node at the same time; 0 = no bound.
+    /// Number of logins that may be in progress on this node at the same time; 0 = no limit.
     pub under_way: usize,
 }
 
 impl Admission {
-    /// No bounds, for a server with bounds of its own.
+    /// No limits, for a server with limits of its own.
     #[must_use]
     pub const fn unbounded() -> Self {
         Self {
@@ -42,7 +43,7 @@ impl Admission {
         }
     }
 
-    /// Bounds the logins of one account: `per_second` on average, and `burst` at once after a
+    /// Limits the logins of one account: `per_second` on average, and `burst` at once after a
     /// pause.
     #[must_use]
     pub const fn per_account(mut self, per_second: u32, burst: u32) -> Self {
@@ -51,7 +52,7 @@ impl Admission {
         self
     }
 
-    /// Bounds the logins in progress on this node at the same time.
+    /// Limits the logins in progress on this node at the same time.
     #[must_use]
     pub const fn under_way(mut self, most: usize) -> Self {
         self.under_way = most;
@@ -65,7 +66,7 @@ impl Default for Admission {
     }
 }
 
-/// The bounds on logins, and the logins in progress that they count.
+/// Counts logins against the limits.
 #[derive(Debug)]
 pub(crate) struct Admissions {
     most: usize,
@@ -77,10 +78,10 @@ pub(crate) struct Admissions {
 #[derive(Debug)]
 pub(crate) struct AdmissionPermit(Arc<AtomicUsize>);
 
-/// The refusal of a login beyond a bound. The client may come back later.
+/// The refusal of a login beyond a limit. The client may try again later.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Throttled {
-    /// The exceeded bound: `account` or `node`.
+    /// The exceeded limit: `account` or `node`.
     pub(crate) scope: &'static str,
     pub(crate) retry_after: Duration,
 }

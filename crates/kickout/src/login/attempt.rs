@@ -91,7 +91,8 @@ impl LoginRun {
     /// Waits for this login's turn on this node and for the account's lock, then logs in.
     async fn compete(&self, resume: Option<ResumeToken>) -> Result<LoginOutcome> {
         let parts = &self.parts;
-        // The wait is counted from here, because from here on other logins wait for this one.
+        // The wait is counted from this moment, because other logins wait for this login from now
+        // on.
         let competing = parts.clock.now();
         let Some(own) = parts.this.current_incarnation() else {
             return Ok(denied_outcome(Code::NodeFenced, None));
@@ -136,8 +137,8 @@ impl LoginRun {
                     return outcome;
                 }
                 Ok(GrantStep::Granted(granted)) => {
-                    // The release runs beside the kicks, so the account's next login need not wait
-                    // for them.
+                    // The release runs at the same time as the kicks. So the account's next login
+                    // does not wait for the kicks.
                     let ((), outcome) =
                         tokio::join!(release, Box::pin(self.confirm(*granted, turn)));
                     return outcome;
@@ -156,8 +157,8 @@ impl LoginRun {
         Ok(self.busy_outcome())
     }
 
-    /// Waits in the login queue until this login may compete for the account's lock. `Err` is the
-    /// answer to a login that gets no turn.
+    /// Waits in the login queue until this login may compete for the account's lock. `Err` holds
+    /// the answer to a login that gets no turn.
     async fn wait_for_turn(&self, resume: Option<&ResumeToken>) -> Result<LoginTurn, LoginOutcome> {
         let parts = &self.parts;
         let claim = self.queue_claim(resume);
@@ -178,7 +179,7 @@ impl LoginRun {
         }
     }
 
-    /// Releases the account's lock, and records for how long it was held.
+    /// Releases the account's lock, and records how long the lock was held.
     async fn release_account_lock(&self, guard: Guard, locked: Moment) {
         if let Released::AlreadyLost(reason) = guard.release().await {
             metrics::counter!("distlock_lock_lost_total").increment(1);
@@ -214,8 +215,8 @@ impl LoginRun {
         }
     }
 
-    /// Acquires the account's lock. The wait may take the rest of the time that `lock_wait` allows
-    /// from `competing` on.
+    /// Acquires the account's lock. `lock_wait` limits the whole wait from `competing` on, and this
+    /// call may use the rest of that time.
     async fn acquire_account_lock(&self, competing: Moment) -> Result<Guard> {
         let parts = &self.parts;
         let started = parts.clock.now();

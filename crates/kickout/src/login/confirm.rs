@@ -47,7 +47,7 @@ impl LoginRun {
             Arc::clone(&live),
             messages,
         );
-        // The next login on this node may compete now. It finds this login in the directory.
+        // The next login on this node may compete now. That login finds this one in the directory.
         drop(turn);
 
         let decided = (r#gen, written_at);
@@ -115,7 +115,7 @@ impl LoginRun {
     ) -> LoginOutcome {
         let parts = &self.parts;
         if live.phase() == Phase::Pending && live.is_missing_in(record) {
-            // The store has lost this login, and with it the list of older sessions to kick.
+            // The store has lost this login, and also the list of older sessions to kick.
             return self.busy_outcome();
         }
         if record.slot_of(&live.key).is_none() && live.phase() == Phase::Pending {
@@ -145,8 +145,8 @@ impl LoginRun {
     }
 
     /// Removes the revocations of these sessions, and returns the record afterwards. The login is
-    /// granted, and older sessions may have been kicked. So a short absence of the store must not
-    /// end the login; this tries again until the node's lease ends.
+    /// granted, and older sessions may have been kicked. So a short outage of the store must not
+    /// end the login; this function tries again until the node's lease ends.
     async fn settle(&self, live: &LiveSession, gone: &[SessionKey]) -> Result<UserRecord> {
         let (parts, uid) = (&self.parts, &self.login.uid);
         let may_wait = || live.incarnation.lease.is_valid() && !self.caller_gone.is_cancelled();
@@ -160,7 +160,8 @@ impl LoginRun {
         settled.await
     }
 
-    /// Removes the revocations of ended sessions of this node. The client does not wait for it.
+    /// Removes the revocations of ended sessions of this node. The client does not wait for the
+    /// removal.
     fn settle_in_background(&self, gone: Vec<SessionKey>) {
         if gone.is_empty() {
             return;
@@ -175,8 +176,9 @@ impl LoginRun {
     }
 
     /// Waits until no revocation is pending, for strict confirmation. A node that answers no peer
-    /// either finds the revocation by itself or loses its lease, so one node lease is long enough.
-    /// `None` means that a session is still not known to be gone; the login is then given up.
+    /// either finds the revocation by itself or loses its lease, so a wait of one node lease is
+    /// long enough. Returns `None` if a session is still not known to have ended; the login is then
+    /// given up.
     async fn wait_until_all_gone(
         &self,
         live: &LiveSession,

@@ -45,7 +45,8 @@ pub(crate) struct LoginParts {
     pub(crate) profiles: Option<Arc<dyn Profiles>>,
 }
 
-/// Most times that one login takes the account's lock, and most writes under one hold of the lock.
+/// Most times that one login acquires the account's lock, and most writes while it holds the lock
+/// once.
 pub(crate) const MAX_RUNS: u32 = 2;
 
 /// One login in progress.
@@ -54,21 +55,21 @@ pub(crate) struct LoginRun {
     pub(crate) login: Login,
     /// Time at which the login began.
     pub(crate) started: Moment,
-    /// Cancelled when the login's caller went away.
+    /// Cancelled when the login's caller drops its future.
     pub(crate) caller_gone: CancellationToken,
 }
 
 impl LoginRun {
-    /// The answer that refuses the login for now.
+    /// The answer that refuses the login temporarily.
     pub(crate) fn busy_outcome(&self) -> LoginOutcome {
         // The delays are spread over most of a second, so that clients that were refused together
-        // do not come back together.
+        // do not return together.
         LoginOutcome::Busy {
             retry_after: Duration::from_millis(200) + jitter(Duration::from_millis(800)),
         }
     }
 
-    /// The login as the policy sees it.
+    /// The login in the form that the policy takes.
     pub(crate) fn newcomer(&self, resume: Option<&ResumeToken>) -> Newcomer<'_> {
         Newcomer {
             class: &self.login.class,

@@ -1,7 +1,8 @@
 //! The part of a login under the account's lock: one read, one decision, one write.
 //!
-//! Every write is conditional on the version that was read, so a lost lock cannot overwrite a newer
-//! login. No call to a peer happens here, because it would extend the hold of the lock.
+//! Every write is conditional on the version that was read, so a login with a lost lock cannot
+//! overwrite a newer login. This file calls no peer, because a call would extend the time for which
+//! the lock is held.
 
 use std::{sync::Arc, time::Duration};
 
@@ -54,9 +55,9 @@ pub(crate) struct Granted {
     pub(crate) r#gen: Generation,
     /// Time at which the write was confirmed.
     pub(crate) written_at: Moment,
-    /// Sessions that lost their slot to this login.
+    /// Sessions that this login removed from their slots.
     pub(crate) removed: Vec<Revocation>,
-    /// All sessions of the account that are not known to be gone.
+    /// All sessions of the account that have to end and are not known to have ended.
     pub(crate) pending: Vec<Revocation>,
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct GrantContext<'a> {
     pub(crate) idle: &'a IdleTimes,
 }
 
-/// A record as it was read, with the changes of this login so far.
+/// A record that was read, with the changes of this login so far.
 struct RecordToChange {
     /// The version that was read; `None` if the store had no record.
     version: Option<Version>,
@@ -80,7 +81,7 @@ struct RecordToChange {
     ended_ban: Option<Ban>,
 }
 
-/// A grant that is decided and not written yet.
+/// A grant that is decided and not yet written.
 struct PreparedGrant {
     base: RecordToChange,
     slot: Slot,
@@ -90,8 +91,7 @@ struct PreparedGrant {
 }
 
 impl LoginRun {
-    /// The critical section: reads the record, decides, and writes the record. No call to another
-    /// node happens here.
+    /// The critical section: reads the record, decides, and writes the record. Calls no other node.
     pub(crate) async fn grant_under_lock(&self, context: GrantContext<'_>) -> Result<GrantStep> {
         let clock = &*self.parts.clock;
         let guard = context.guard;
@@ -139,8 +139,8 @@ impl LoginRun {
         self.write(context, prepared).await
     }
 
-    /// Reads the record and decides about this login. The inner `Err` answers a login that gets no
-    /// session.
+    /// Reads the record and decides about this login. The inner `Err` holds the answer to a login
+    /// that gets no session.
     async fn decide(
         &self,
         context: GrantContext<'_>,
@@ -164,7 +164,8 @@ impl LoginRun {
             Ok(ended_ban) => ended_ban,
             Err(outcome) => return Ok(Err(outcome)),
         };
-        // The account's lock is held here, so a slow inspection of a lease must not delay for long.
+        // The caller holds the account's lock, so the time for slow inspections of leases is
+        // limited.
         let limit = parts.settings.timers.peer_deadline;
         let dead = parts
             .liveness
@@ -197,8 +198,8 @@ impl LoginRun {
         })
     }
 
-    /// Adds to the record the sessions of this node that the store has lost. A store that lost
-    /// records has lost sessions, too; this node knows its own, so the decision counts them.
+    /// Adds to the record the sessions of this node that the store has lost. Otherwise the policy
+    /// would not count these sessions, and the login could exceed the limit.
     fn restore_own_sessions(&self, record: &mut UserRecord) {
         for live in self.parts.registry.sessions_of(&self.login.uid) {
             if live.phase() == Phase::Active && live.is_missing_in(record) {
@@ -283,8 +284,8 @@ impl LoginRun {
         let live = Arc::new(live);
         live.touch(parts.clock.now());
         live.mark_listed(r#gen);
-        // The session is registered before the write. Otherwise a kick that follows the write at
-        // once would find no session here, and the session would live on.
+        // The session is registered before the write. Otherwise a kick that arrives right after the
+        // write would find no session here, and the session would never get its notice.
         parts.registry.insert(Arc::clone(&live));
         let outcome_in = |now: &UserRecord| {
             if now.slot_of(&key).is_some() {
@@ -295,7 +296,8 @@ impl LoginRun {
                 None
             }
         };
-        // The lock ends while the store is away. From then on other logins may decide.
+        // The lock expires while the store is unreachable. After the expiry, other logins may
+        // decide.
         let may_wait = || guard.is_valid();
         let put = parts
             .directory
@@ -349,7 +351,7 @@ impl LoginRun {
         }
     }
 
-    /// Records that this login did not write its decision, and why.
+    /// Records that this login did not write its decision, and the reason.
     fn record_write_given_up(&self, guard: &Guard, why: &str) {
         let events = &self.parts.events;
         events.emit(Transition::WriteGivenUp, |event| {

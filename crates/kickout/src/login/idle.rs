@@ -1,7 +1,7 @@
 //! Idle times of an account's sessions, for the policy `evict_idle`.
 //!
 //! The idle times are collected before the account's lock is taken, because a slow peer must not
-//! extend the hold of the lock.
+//! extend the time for which the lock is held.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -9,9 +9,9 @@ use crate::model::login::{Denied, Login};
 
 /// Checks an account before its login: its profile, its subscription, its location.
 ///
-/// The check runs before the login waits for anything that other logins need, so it may be slow
-/// without delaying them. A slow check does not make a login older: the order of the writes
-/// decides.
+/// The check runs before the login enters the login queue and before it takes the account's lock,
+/// so a slow check delays no other login. A slow check does not make a login older: the order of
+/// the writes decides.
 #[async_trait]
 pub trait Profiles: fmt::Debug + Send + Sync + 'static {
     /// Decides whether this login may continue.

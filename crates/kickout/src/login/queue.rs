@@ -1,8 +1,9 @@
 //! The login queue: the logins of one account that wait for their turn on one node.
 //!
 //! At most one login per account and node competes for the account's lock. A newer login replaces
-//! an older one that still waits if only one of the two can survive and the newer one certainly
-//! may. Otherwise the logins take turns. A login whose write was sent is never replaced.
+//! an older login that has not committed to its write, if only one of the two can survive and the
+//! newer one certainly may. Otherwise the logins take turns. A login whose write was sent is never
+//! replaced.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,16 +32,17 @@ pub(crate) struct LoginClaim {
     pub(crate) device: Device,
     /// Whether only the newest login for the slot can survive.
     pub(crate) last_wins: bool,
-    /// The session that this login resumes. Only the directory shows whether it may resume.
+    /// The session that this login resumes. Only the directory shows whether that session may
+    /// resume.
     pub(crate) resumes: Option<ResumeToken>,
 }
 
 /// The reason why a login gets no turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QueueRefusal {
-    /// A newer login replaced it, from this device.
+    /// A newer login, from this device, replaced the refused login.
     Overtaken(Device),
-    /// Too many logins wait.
+    /// Too many logins of the account wait.
     Crowded,
 }
 
@@ -48,7 +50,8 @@ pub(crate) enum QueueRefusal {
 struct AccountQueue {
     /// The claim of the current login, which has the turn.
     claim: LoginClaim,
-    /// Tells the current login that a newer one came; `None` once it can no longer be replaced.
+    /// Informs the current login that a newer login replaces it; `None` once the current login can
+    /// no longer be replaced.
     replace_current: Option<watch::Sender<Option<Device>>>,
     waiting: VecDeque<QueuedLogin>,
 }
@@ -59,7 +62,7 @@ struct QueuedLogin {
     admit: oneshot::Sender<Result<LoginTurn, QueueRefusal>>,
 }
 
-/// The right to compete for the account's lock. Dropping it admits the next login.
+/// The right to compete for the account's lock. The drop of the turn admits the next login.
 #[derive(Debug)]
 pub(crate) struct LoginTurn {
     queues: LoginQueues,
@@ -68,10 +71,10 @@ pub(crate) struct LoginTurn {
 }
 
 impl LoginClaim {
-    /// Whether this newer claim makes the older one void.
+    /// Whether this newer claim replaces the older claim.
     fn overtakes(&self, older: &Self) -> bool {
         if self.resumes.is_some() {
-            // The directory may refuse a resume. If the resume had replaced another login before,
+            // The directory may refuse a resume. If the resume had already replaced another login,
             // no login would be left. A resume may replace only the same resume, because the
             // directory gives both the same answer.
             return self == older;
@@ -81,8 +84,8 @@ impl LoginClaim {
 }
 
 impl LoginQueues {
-    /// Waits for this login's turn. Waiting logins that this claim overtakes are refused at once,
-    /// and the current login is told if it can still be replaced.
+    /// Waits for this login's turn. Waiting logins that this claim overtakes are refused at once.
+    /// The current login is informed, if it can still be replaced.
     ///
     /// Cancel safety: safe; the login leaves the queue.
     pub(crate) async fn enqueue(
@@ -148,7 +151,7 @@ impl LoginQueues {
         self.lock().len()
     }
 
-    /// Makes a turn, and the sender that tells its login of a newer one.
+    /// Makes a turn, and the sender that informs its login of a newer login.
     fn new_turn(&self, uid: &Uid) -> (LoginTurn, watch::Sender<Option<Device>>) {
         let (replace_current, replaced) = watch::channel(None);
         let new_turn = LoginTurn {
@@ -178,8 +181,8 @@ impl LoginQueues {
             };
             match refused {
                 None => return,
-                // That login was cancelled. The drop of its turn would admit a login, and the next
-                // round of this loop would admit a second one.
+                // The receiving login was cancelled. The drop of its turn would admit a login, and
+                // the next round of this loop would admit a second login.
                 Some(Ok(new_turn)) => new_turn.disarm(),
                 Some(Err(_)) => {}
             }
@@ -204,8 +207,8 @@ impl LoginTurn {
         }
     }
 
-    /// Makes this login irreplaceable, before it writes. `Err` is the device of a newer login that
-    /// has replaced it.
+    /// Makes this login irreplaceable, before its write. `Err` holds the device of a newer login
+    /// that has replaced this login.
     pub(crate) fn commit(&self) -> Result<(), Device> {
         let mut queues = self.queues.lock();
         if let Some(device) = self.replaced.borrow().clone() {
@@ -219,7 +222,8 @@ impl LoginTurn {
 
     /// Drops the turn without admitting the next login.
     fn disarm(self) {
-        // The drop admits the next login of its queues. In an empty set of queues there is none.
+        // A dropped turn admits the next login of its queues. The empty set of queues has no next
+        // login.
         let mut this = self;
         this.queues = LoginQueues::default();
     }
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cancelled_login_leaves_nothing_in_the_queue() {
+    async fn a_cancelled_login_leaves_the_queue() {
         let (uid, a, b, _) = account_and_claims();
         let queues = LoginQueues::default();
         let first = queues.enqueue(&uid, &a).await.unwrap();
@@ -310,7 +314,7 @@ mod tests {
         drop(second);
         drop(first);
         assert_eq!(queues.len(), 0);
-        // The queue still works afterwards.
+        // The queue still works after the cancelled login.
         drop(queues.enqueue(&uid, &a).await.unwrap());
     }
 
@@ -334,7 +338,8 @@ mod tests {
         }
         let crowded = queues.enqueue(&uid, &claim("late", "main", false)).await;
         assert_eq!(crowded.unwrap_err(), QueueRefusal::Crowded);
-        // A cancelled login makes room, and a second login of a device replaces its first.
+        // The cancelled login leaves a free place, and a second login of a device replaces the
+        // first login of that device.
         drop(waiting.pop());
         let same = claim("3", "main", false);
         let mut again = Box::pin(queues.enqueue(&uid, &same));
@@ -377,7 +382,8 @@ mod tests {
         let patient = claim("b", "main", false);
         let mut login = Box::pin(queues.enqueue(&uid, &patient));
         assert!(poll_once(&mut login).is_none());
-        // One resume of the current device, one of the waiting device, and one more.
+        // Three resumes of three sessions: two by the current device, and one by the waiting
+        // device.
         let resumes = [&a, &b, &a].map(|of| resuming(of, SessionId::random()));
         let mut waiting: Vec<_> = resumes
             .iter()
@@ -393,7 +399,8 @@ mod tests {
         for waiting in waiting {
             drop(waiting.await.unwrap());
         }
-        // The client tries again. If the older attempt came later, it would end the newer session.
+        // The client tries the resume again. If both attempts ran, the older attempt could end the
+        // session of the newer attempt.
         let resume = resuming(&a, SessionId::random());
         let mut current = queues.enqueue(&uid, &resume).await.unwrap();
         let mut second = Box::pin(queues.enqueue(&uid, &resume));

@@ -1,6 +1,6 @@
 //! Rate limits: one token bucket for each key, in memory.
 //!
-//! Nothing here asks the store. The number of buckets is bounded.
+//! This module never asks the store. The number of buckets is bounded.
 
 use std::{
     collections::HashMap,
@@ -14,10 +14,10 @@ use distlock_core::{Clock, Moment};
 
 use crate::wait::jitter;
 
-/// Most buckets. Beyond this number, full buckets are removed; a new bucket starts full as well, so
-/// no answer changes.
+/// Most buckets. Beyond this number, full buckets are removed. A new bucket starts full as well, so
+/// the removal changes no answer.
 const MAX_BUCKETS: usize = 65_536;
-/// Shortest delay that a refused caller is given.
+/// Shortest delay that a refused caller gets.
 pub(crate) const MIN_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// A rate limit for each key: a number per second, and a burst after a pause.
@@ -36,7 +36,8 @@ struct Bucket {
 }
 
 impl<K: Eq + Hash + Clone> Rates<K> {
-    /// `per_second` on average, 0 = no bound; `burst` at once.
+    /// Limits each key to `per_second` tokens on average, 0 = no limit, and to `burst` tokens at
+    /// once.
     #[must_use]
     pub fn new(per_second: u32, burst: u32, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -65,7 +66,7 @@ impl<K: Eq + Hash + Clone> Rates<K> {
         if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(key) {
             buckets.retain(|_, bucket| refilled(bucket) < burst);
             if buckets.len() >= MAX_BUCKETS {
-                // More keys than buckets are busy at once. The call is allowed; a bound on all
+                // More keys than buckets are in use at once. The call is allowed; a limit on all
                 // calls together has to protect the node.
                 return Ok(());
             }
@@ -81,7 +82,7 @@ impl<K: Eq + Hash + Clone> Rates<K> {
             return Ok(());
         }
         let wait = Duration::from_secs_f64((1.0 - bucket.left) / rate).max(MIN_RETRY_AFTER);
-        // The random part spreads the returns of callers that were refused at the same time.
+        // The random part spreads the next attempts of callers that were refused at the same time.
         Err(wait + jitter(wait))
     }
 }

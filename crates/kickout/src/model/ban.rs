@@ -11,15 +11,15 @@ use uuid::Uuid;
 pub struct Ban {
     /// Id of the ban.
     pub id: Uuid,
-    /// The reason, for people. The account's clients get it.
+    /// The reason, for people. The account's clients get this text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Duration in milliseconds; without end unless set.
+    /// Duration in milliseconds. A ban without a duration does not end by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// The end, by the wall clock of the node that set the ban, in milliseconds since 1970. It is
-    /// for display, and decides only if the store cannot tell the age of the ban: ZooKeeper never
-    /// can, SQLite cannot after a reboot.
+    /// The end of the ban, by the wall clock of the node that set the ban, in milliseconds since
+    /// 1970. The value is for display. It decides only if the store cannot tell the age of the ban:
+    /// ZooKeeper never can, SQLite cannot after a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
 }

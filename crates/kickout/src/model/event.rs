@@ -17,21 +17,21 @@ use crate::model::{
 pub struct Event {
     /// Number of the event; each node counts from 1.
     pub seq: u64,
-    /// Wall clock of the node in milliseconds since 1970. It is for display and decides nothing.
+    /// Wall clock of the node in milliseconds since 1970. For display only.
     pub at_ms: u64,
-    /// Time since the machine booted, in microseconds. It orders the events of all nodes on one
-    /// machine.
+    /// Time since the machine booted, in microseconds. This time orders the events of all nodes on
+    /// one machine.
     pub boot_us: u64,
-    /// The node.
+    /// The node that emits the event.
     pub node: NodeId,
-    /// Its incarnation.
+    /// The incarnation of the node that emits the event.
     pub boot: Boot,
-    /// The transition.
+    /// The transition that the event reports.
     pub event: Transition,
-    /// The account.
+    /// The account that the event concerns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<Uid>,
-    /// The session.
+    /// The session that the event concerns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
     /// The node that the session belongs to.
@@ -93,21 +93,21 @@ pub enum Transition {
     NodeUp,
     /// The node lost its lease and ended every session.
     NodeFenced,
-    /// The node gave its lease back.
+    /// The node released its lease.
     NodeDown,
-    /// The node refuses further logins and ends its sessions. With the `result` "over" it takes
-    /// logins again.
+    /// The node refuses further logins and ends its sessions. The `result` "over" means that the
+    /// drain has ended and the node takes logins again.
     NodeDraining,
     /// The login was granted: the account's record names this session.
     Granted,
     /// The account's record no longer names this session: a newer login replaced it, or an
     /// administrator ended it. After a login, the event follows the event of its grant.
     Revoked,
-    /// A revocation is final: its session is known to be gone.
+    /// A revocation left the account's record, because its session is known to have ended.
     Settled,
     /// The session is active, and its client gets the confirmation.
     Admitted,
-    /// A login was refused for now.
+    /// A login was refused for a temporary reason. The client may try again.
     Busy,
     /// A login was denied.
     Denied,
@@ -137,7 +137,7 @@ pub enum Transition {
     StaleKickRefused,
     /// A session that the store had lost was written again.
     Registered,
-    /// A slot of a dead node was cleared.
+    /// The sweep removed a session of a dead incarnation from the account's record.
     GhostSwept,
     /// A message reached a session.
     Delivered,

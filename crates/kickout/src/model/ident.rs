@@ -78,12 +78,12 @@ text_type! {
 }
 
 impl Uid {
-    /// The name of the account's lock. No other code builds it.
+    /// The name of the account's lock. Only this function builds that name.
     pub(crate) fn lock_name(&self) -> Result<LockName> {
         LockName::new(format!("user/{self}"))
     }
 
-    /// The key of the account's record. No other code builds it.
+    /// The key of the account's record. Only this function builds that key.
     pub(crate) fn record_key(&self) -> Result<RecordKey> {
         RecordKey::new(format!("sess/{self}"))
     }
@@ -192,13 +192,13 @@ macro_rules! number_type {
 }
 
 number_type! {
-    /// One incarnation of a node: the fencing token of its lease. It rises with every start and
-    /// never repeats.
+    /// One incarnation of a node: the fencing token of its lease. The number rises with each start
+    /// of the node and never repeats.
     Boot
 }
 number_type! {
-    /// The account's generation. It rises with every granted login, across logouts, restarts and
-    /// failovers.
+    /// The account's generation. The number rises with each granted login, across logouts, restarts
+    /// and failovers.
     Generation
 }
 
@@ -212,13 +212,13 @@ impl SessionId {
         Self(Uuid::new_v4())
     }
 
-    /// From its UUID.
+    /// Makes the id from a UUID.
     #[must_use]
     pub const fn from_uuid(id: Uuid) -> Self {
         Self(id)
     }
 
-    /// Its UUID.
+    /// The id as a UUID.
     #[must_use]
     pub const fn as_uuid(&self) -> &Uuid {
         &self.0
@@ -250,13 +250,13 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// The identity of a session. Every delete, refresh, kick and delivery carries it, and the target
-/// compares all of it.
+/// The identity of a session. Every delete, refresh, kick and delivery carries all three fields,
+/// and the target compares all three.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionKey {
     /// The node of the session.
     pub node: NodeId,
-    /// That node's incarnation.
+    /// The incarnation of that node.
     pub boot: Boot,
     /// The session.
     pub session: SessionId,
@@ -268,8 +268,8 @@ impl fmt::Display for SessionKey {
     }
 }
 
-/// Refuses a text that is too short, too long, or has a control character. `what` names the text in
-/// the error.
+/// Refuses a text that is too short, too long, or has a control character. The error calls the text
+/// by the name in `what`.
 fn check_text(what: &str, text: &str, min: usize, max: usize) -> Result<()> {
     let problem = if text.len() < min {
         format!("{what} is empty: {min} to {max} bytes are allowed")

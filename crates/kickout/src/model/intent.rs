@@ -10,8 +10,9 @@ pub enum Intent {
     /// Log in by the rules of the policy.
     #[default]
     Login,
-    /// Come back as the same session, unless another device logged in since.
+    /// Continue the client's last session. The login is denied if another device has logged in
+    /// meanwhile.
     Resume,
-    /// Take over, even if the policy would deny.
+    /// Log in, even if the policy would deny the login.
     Takeover,
 }

@@ -40,9 +40,9 @@ pub struct Denied {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overtaken {
-    /// Its device, if it is known.
+    /// The device of the newer login, if it is known.
     pub by_device: Option<Device>,
-    /// Its generation, if it has one already.
+    /// The generation of the newer login, if that login is granted already.
     pub r#gen: Option<Generation>,
 }
 

@@ -10,14 +10,14 @@ use crate::model::ident::{Boot, NodeId};
 pub(crate) struct NodeMeta {
     pub(crate) addr: String,
     pub(crate) state: NodeState,
-    /// Its address for clients. For display.
+    /// The node's address for clients. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) front: Option<String>,
-    /// Its policy, so that another node notices a different one.
+    /// The node's policy, so that another node can log a difference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,
-    /// Its incarnation, if it differs from the lease's token. It differs after the store lost the
-    /// lease and the node took it again.
+    /// The node's incarnation, if it differs from the lease's token. The two differ after the store
+    /// lost the lease and the node took the lease again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot: Option<Boot>,
 }
@@ -36,9 +36,9 @@ pub(crate) fn read_lease(holder: &HolderInfo) -> (Option<Boot>, Option<NodeMeta>
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NodeState {
-    /// It takes logins.
+    /// The node takes logins.
     Up,
-    /// It takes no further login and is about to stop.
+    /// The node takes no further login and is about to stop.
     Draining,
 }
 
@@ -47,13 +47,13 @@ pub enum NodeState {
 pub struct NodeAddress {
     /// The node.
     pub node: NodeId,
-    /// Its incarnation.
+    /// The incarnation of the node.
     pub boot: Boot,
-    /// Its address, as it advertises it.
+    /// The node's address for peers, as the node advertises it.
     pub addr: String,
 }
 
-/// The mark of a draining node. It counts for this incarnation alone.
+/// The mark of a draining node. A mark of another incarnation is ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DrainMark {
     pub(crate) boot: Boot,
@@ -65,18 +65,18 @@ pub(crate) struct DrainMark {
 pub struct NodeInfo {
     /// The node.
     pub node: NodeId,
-    /// Its incarnation.
+    /// The incarnation of the node.
     pub boot: Boot,
-    /// Its address, as it advertises it.
+    /// The node's address for peers, as the node advertises it.
     pub addr: String,
-    /// Its address for clients, if it advertises one.
+    /// The node's address for clients, if the node advertises one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub front: Option<String>,
-    /// Whether it takes logins.
+    /// Whether the node takes logins.
     pub state: NodeState,
-    /// Its policy, if it advertises one. All nodes of one store need the same.
+    /// The node's policy, if the node advertises one. All nodes of one store need the same policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// Time until its lease ends without a renewal, in milliseconds, if the store can tell.
+    /// Time until the node's lease ends without a renewal, in milliseconds, if the store can tell.
     pub lease_remaining_ms: Option<u64>,
 }

@@ -18,7 +18,7 @@ pub enum Code {
     Superseded = 1,
     /// The same device logged in again on another connection.
     Replaced = 2,
-    /// An administrator ended it.
+    /// An administrator ended the session.
     AdminKick = 3,
     /// The policy allows no further session.
     Denied = 4,
@@ -38,8 +38,8 @@ pub enum Code {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Retry {
-    /// The client must not reconnect by itself. Two devices that both did would end each other's
-    /// sessions for ever.
+    /// The client must not reconnect by itself. If two devices both reconnected, each would end the
+    /// other's session without end.
     Never,
     /// The client reconnects after the given time, or when the user asks.
     Later,
@@ -158,7 +158,7 @@ pub struct Offline {
     pub reason: String,
     /// The advice whether to come back.
     pub retry: Retry,
-    /// Delay before the client comes back, if it should.
+    /// Delay in milliseconds before the client reconnects, if the client should reconnect.
     pub retry_after_ms: u64,
     /// The intent of the client's next login.
     #[serde(default)]
@@ -167,7 +167,7 @@ pub struct Offline {
     pub by_device: Option<Device>,
     /// The generation that took over.
     pub r#gen: Option<Generation>,
-    /// Time for the client to leave before its connection is cut.
+    /// Time in milliseconds for the client to leave before its connection is cut.
     pub grace_ms: u64,
 }
 

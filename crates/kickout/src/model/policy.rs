@@ -1,7 +1,7 @@
 //! Policies: how many sessions an account may have, and which session ends beyond that number.
 //!
-//! A decision depends only on the record, the login and the idle times, so every node decides the
-//! same.
+//! A decision depends only on the record, the login and the idle times. So every node makes the
+//! same decision.
 
 use std::{cmp::Reverse, collections::HashMap, fmt, str::FromStr, time::Duration};
 
@@ -15,8 +15,8 @@ use crate::model::{
     record::{Slot, SlotEntry, UserRecord},
 };
 
-/// Most sessions of one account under any policy. The account's record must fit into one value of
-/// every store.
+/// Highest number of sessions of one account under any policy. With more sessions the account's
+/// record might not fit into one value of every store.
 pub(crate) const MAX_SESSIONS: u32 = 64;
 
 /// A policy: the group of a new session, the number of sessions in that group, and the action
@@ -179,7 +179,8 @@ impl Policy {
         (rivals + 1).saturating_sub(limit)
     }
 
-    /// Decides about a new session. The record must not name sessions of dead nodes.
+    /// Decides about a new session. The caller must have removed the sessions of dead nodes from
+    /// the record.
     pub(crate) fn decide(
         &self,
         record: &UserRecord,
@@ -238,7 +239,7 @@ impl Newcomer<'_> {
 }
 
 /// The slot for a new session: among the group's slots that are free or that a victim leaves, the
-/// one with the oldest last login. So a client that left its slot recently can resume there.
+/// slot with the oldest last login. So a client that left its slot recently can resume there.
 fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit: u32) -> Slot {
     let is_free = |slot: &Slot| {
         !record.slots.contains_key(slot) || victims.iter().any(|(victim, _)| victim == slot)
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn single_ends_the_present_session_and_tells_whether_the_device_is_the_same() {
+    fn single_ends_the_older_session_with_a_code_for_the_same_or_another_device() {
         let (policy, mut record) = (Policy::single(), UserRecord::default());
         let mut login = |name| login(policy, &mut record, name, "", Intent::Login).unwrap();
         assert_eq!(login("pc"), []);
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_name_keeps_the_sessions_that_it_promises() {
+    fn each_policy_keeps_as_many_sessions_as_its_name_says() {
         for (name, logins, left) in [
             ("single", "a: b:x c:y", "c"),
             ("phone+pc", "a:phone b:pc c:tablet d:phone", "c d"),
@@ -491,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_was_left_stays_free_while_another_slot_is_free() {
+    fn a_new_session_gets_the_slot_with_the_oldest_last_login() {
         let policy = Policy::named(PolicyName::NTotal(3));
         let mut record = UserRecord::default();
         for name in ["a", "b"] {
@@ -504,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_sessions_is_bounded_and_checked() {
+    fn unlimited_allows_64_sessions_and_higher_limits_are_refused() {
         let mut record = UserRecord::default();
         let policy = Policy::named(PolicyName::Unlimited).on_exceed(OnExceed::Deny);
         for number in 0..MAX_SESSIONS {

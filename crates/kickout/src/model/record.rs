@@ -18,13 +18,13 @@ use crate::model::{
 /// Format of the record; a reader refuses any other.
 const FORMAT: u8 = 1;
 
-/// Most pending revocations of one account. The limit is reached only if logins on ever new nodes
-/// are faster than node leases end.
+/// Highest number of pending revocations of one account. An account reaches the limit only if it
+/// logs in on new nodes faster than node leases end.
 pub(crate) const MAX_REVOCATIONS: usize = 64;
 
-/// Most slots whose past the record keeps. Clients choose their class, and each class may be a slot
-/// of its own. So without this bound a client could make the record grow until the store refuses
-/// it.
+/// Highest number of slots whose past the record keeps. Clients choose their class, and each class
+/// may be a slot of its own. Without this bound a client could make the record grow until the store
+/// refuses the record.
 const MAX_PAST_SLOTS: usize = 128;
 
 /// The stored state of one account. It survives logout, because the generation must never fall.
@@ -46,7 +46,7 @@ pub struct UserRecord {
     /// The earlier sessions of each slot.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub past: BTreeMap<Slot, Past>,
-    /// Stands for the pasts that were removed to keep the record small: in a slot without a past,
+    /// Replaces the pasts that were removed to keep the record small: in a slot without a past,
     /// sessions up to this generation cannot resume.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub forgotten: Generation,
@@ -81,11 +81,12 @@ pub struct SlotEntry {
     pub key: SessionKey,
     /// The generation of its login.
     pub r#gen: Generation,
-    /// Its device.
+    /// The device of the session.
     pub device: Device,
-    /// Its class.
+    /// The class of the device.
     pub class: Class,
-    /// Wall clock of its node at login in milliseconds since 1970. For display.
+    /// Login time of the session, by the wall clock of its node, in milliseconds since 1970. For
+    /// display.
     pub since: u64,
 }
 
@@ -202,9 +203,9 @@ impl UserRecord {
             .find_map(|(slot, entry)| (entry.key == *key).then_some(slot))
     }
 
-    /// Puts a new session in its slot, and turns the sessions in `victims` into revocations. The
-    /// session's entry is made by `newcomer` from the new generation. That generation is at least
-    /// as high as `token`, the fencing token of the account's lock. Returns the generation and the
+    /// Puts a new session in its slot, and turns the sessions in `victims` into revocations.
+    /// `newcomer` makes the session's entry from the new generation. That generation is at least as
+    /// high as `token`, the fencing token of the account's lock. Returns the generation and the
     /// revocations.
     pub(crate) fn grant(
         &mut self,
@@ -249,7 +250,7 @@ impl UserRecord {
         self.forget_oldest_pasts();
     }
 
-    /// Changes the past of a slot. A slot without one starts from the forgotten generation.
+    /// Changes the past of a slot. The past of a new slot starts from the forgotten generation.
     fn change_past(&mut self, slot: &Slot, change: impl FnOnce(&mut Past)) {
         let over = self.forgotten;
         let past = self.past.entry(slot.clone()).or_insert(Past {
@@ -259,7 +260,7 @@ impl UserRecord {
         change(past);
     }
 
-    /// Forgets the past of the free slots that were used the longest ago, so that the record stays
+    /// Removes the pasts of the free slots with the oldest last login, so that the record stays
     /// small. Sessions of those slots cannot resume afterwards.
     fn forget_oldest_pasts(&mut self) {
         while self.past.len() > MAX_PAST_SLOTS {
@@ -288,7 +289,8 @@ impl UserRecord {
         r#gen <= over || self.slots.get(slot).is_some_and(|it| it.r#gen > r#gen)
     }
 
-    /// Takes one session out of its slot, if it is there. It cannot resume afterwards.
+    /// Takes one session out of its slot, if the session is there. The session cannot resume
+    /// afterwards.
     pub(crate) fn evict(&mut self, key: &SessionKey) -> Option<SlotEntry> {
         let slot = self.slot_of(key)?.clone();
         let entry = self.slots.remove(&slot)?;
@@ -302,7 +304,8 @@ impl UserRecord {
         self.place(slot.clone(), entry);
     }
 
-    /// Takes one session out of its slot, if it is there. It may resume afterwards.
+    /// Takes one session out of its slot, if the session is there. The session may resume
+    /// afterwards.
     pub(crate) fn remove(&mut self, key: &SessionKey) -> Option<SlotEntry> {
         let slot = self.slot_of(key)?.clone();
         self.slots.remove(&slot)
@@ -457,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn takeover_leaves_one_slot_and_one_revocation_that_cannot_hit_the_newcomer() {
+    fn a_takeover_leaves_a_revocation_that_does_not_cover_the_new_session() {
         let mut record = UserRecord::default();
         let (first, second) = (key("n1", 1), key("n2", 1));
         login(&mut record, &first, 10);
@@ -470,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn sweep_clears_only_the_dead_incarnation() {
+    fn a_sweep_removes_only_sessions_of_the_dead_incarnation() {
         let mut record = UserRecord::default();
         login(&mut record, &key("n1", 1), 1);
         login(&mut record, &key("n1", 2), 2);
@@ -484,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_and_unknown_formats_are_errors() {
+    fn a_record_that_is_garbage_or_of_an_unknown_format_is_refused() {
         let uid = Uid::new("u").unwrap();
         for bad in [
             &b""[..],

@@ -75,14 +75,14 @@ pub struct DeliverRequest {
 pub struct Message {
     /// The sending account.
     pub from: Uid,
-    /// The sender's name for it.
+    /// The id that the sender chose for the message.
     pub id: String,
     /// The text.
     pub body: String,
-    /// Only for this device of the account.
+    /// If set, the message is only for this device of the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_device: Option<Device>,
-    /// Only for the account's devices of this class.
+    /// If set, the message is only for the account's devices of this class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_class: Option<Class>,
 }
@@ -92,9 +92,9 @@ pub struct Message {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DeliverResult {
-    /// The session's client acknowledged it.
+    /// The session's client acknowledged the message.
     Delivered,
-    /// It was written to the connection of a client that does not acknowledge.
+    /// The message was written to the connection of a client that does not acknowledge.
     Written,
     /// The session's client acknowledges messages, and did not acknowledge this one in time. The
     /// message may still arrive.
@@ -119,7 +119,7 @@ pub enum PeerError {
 }
 
 impl Message {
-    /// A message without a name. The fields are public.
+    /// A message with an empty id. The fields are public.
     #[must_use]
     pub fn new(from: Uid, body: impl Into<String>) -> Self {
         Self {

@@ -46,8 +46,8 @@ impl ResumeToken {
         Ok(token)
     }
 
-    /// Whether the session may resume: it still has its slot, or it left the slot, and since then
-    /// no newer session got the slot and no administrator ended the session.
+    /// Whether the session may resume. It may resume if it still has its slot. If it left the slot,
+    /// it may resume unless a newer session got the slot or an administrator ended the session.
     pub(crate) fn is_current(&self, record: &UserRecord) -> bool {
         match record.slots.get(&self.slot) {
             Some(entry) => entry.key.session == self.session && entry.r#gen == self.r#gen,

@@ -13,8 +13,8 @@ use crate::model::ident::{Boot, NodeId};
 pub(crate) struct Roster {
     /// Format of the record.
     v: u8,
-    /// Id of this roster. A new record gets a new id, so a node notices that the store was emptied.
-    /// `None` = there is no record.
+    /// Id of this roster; `None` without a record. A new record gets a new id, so a node notices
+    /// that the store was emptied.
     pub(crate) id: Option<Uuid>,
     pub(crate) nodes: BTreeMap<NodeId, BTreeSet<Boot>>,
 }
@@ -45,12 +45,12 @@ impl Roster {
         Err(Error::new(ErrorKind::Corrupt, says))
     }
 
-    /// Adds an incarnation. Returns whether it was missing.
+    /// Adds an incarnation. Returns true if it was missing.
     pub(crate) fn add(&mut self, node: &NodeId, boot: Boot) -> bool {
         self.nodes.entry(node.clone()).or_default().insert(boot)
     }
 
-    /// Removes an incarnation. Returns whether it was there.
+    /// Removes an incarnation. Returns true if it was there.
     pub(crate) fn remove(&mut self, node: &NodeId, boot: Boot) -> bool {
         let Some(boots) = self.nodes.get_mut(node) else {
             return false;

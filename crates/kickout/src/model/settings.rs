@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::policy::Policy;
 
-/// The settings of one flow. They never change while it runs.
+/// The settings of one flow. The settings never change while the flow runs.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) policy: Policy,
@@ -77,15 +77,16 @@ impl Timers {
     }
 }
 
-/// When a login is answered while an older session is not known to be gone.
+/// The moment at which a login is answered while the end of an older session is not confirmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Confirm {
-    /// After the kick budget. The older session's node finds the revocation by itself.
+    /// After the kick budget. The node of the older session finds the revocation at its next
+    /// reconciliation.
     #[default]
     Available,
-    /// When every older session is known to be gone, or its node's lease has ended.
+    /// After the end of every older session is confirmed, or the lease of its node has ended.
     Strict,
 }
 
@@ -102,7 +103,7 @@ pub enum RouteMode {
     Locked,
 }
 
-/// When a login releases the account's lock.
+/// The moment at which a login releases the account's lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
@@ -110,7 +111,7 @@ pub enum Order {
     #[default]
     WriteThenTell,
     /// After the kicks, or after the time for them. For comparison only: the account's next login
-    /// waits for peers that do not answer. This order makes nothing safer, because every write is
+    /// waits for peers that do not answer. This order prevents no fault, because every write is
     /// conditional.
     TellUnderLock,
 }

@@ -1,7 +1,7 @@
 //! Drain: a node that is about to stop refuses logins and ends its sessions at a bounded rate.
 //!
-//! The drain survives a new incarnation of the node. It never closes a connection; the clients
-//! leave by themselves.
+//! The drain continues in a new incarnation of the node. The drain never closes a connection; the
+//! clients leave by themselves.
 
 use std::{
     sync::{
@@ -27,7 +27,7 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Most batches per second. At a higher rate of sessions each batch ends several.
+/// Most batches per second. At more sessions per second, each batch ends several sessions.
 const MAX_BATCHES_PER_SECOND: u32 = 20;
 
 /// The drain of this node.
@@ -47,7 +47,7 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    /// Whether a drain was begun and not ended.
+    /// Whether a drain was begun and has not ended.
     pub(crate) fn is_in_progress(&self) -> bool {
         self.running().is_some()
     }
@@ -149,7 +149,7 @@ impl Drain {
         }
     }
 
-    /// Writes or removes the drain mark, by which other nodes see the state.
+    /// Writes or removes the drain mark. Other nodes read this node's state from that mark.
     async fn publish_state(&self, state: NodeState) -> Result<()> {
         let boot = self.this.current_incarnation().map(|own| own.boot);
         let mark = boot

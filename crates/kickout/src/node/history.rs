@@ -1,4 +1,4 @@
-//! The history of the store, as this node knows it.
+//! Detects that the store has lost data, and suspends grants after such a loss.
 //!
 //! A store that restarts empty, or fails over to a replica that lagged behind, has lost sessions
 //! that are alive. After such a loss no login is granted and no node counts as dead for one node
@@ -57,11 +57,11 @@ impl History {
         }
     }
 
-    /// Notes the epoch that a lock of this node reports. A new epoch suspends grants.
+    /// Notes the epoch of a lock of this node. A new epoch suspends grants.
     pub(crate) fn observe_epoch(&self, epoch: &Epoch) {
         let mut state = self.state();
-        // A lock that was last renewed before the change still reports the old epoch. Taking that
-        // for another change would suspend grants again.
+        // A lock that was last renewed before the change still reports the old epoch. If the old
+        // epoch counted as another change, grants would be suspended again.
         let is_old = state.epoch_before.as_ref() == Some(epoch)
             && self.remaining_suspension(&state).is_some();
         if is_old || state.epoch.as_ref() == Some(epoch) {
@@ -80,14 +80,13 @@ impl History {
         Ok(roster)
     }
 
-    /// This node's own lease, as other nodes see it.
     pub(crate) async fn inspect_own_lease(&self) -> Result<LockInfo> {
         self.locker.inspect(self.this.id.lock_name()?).await
     }
 
     /// Checks whether the store has lost data: it does not know this node's lease, or has another
-    /// roster. Returns the time for which grants are suspended. In that time a missing record or
-    /// lease proves nothing.
+    /// roster. Returns the time for which grants are suspended. During that time, a missing record
+    /// or lease is no sign that a session or node has ended.
     pub(crate) async fn check_for_data_loss(&self) -> Result<Option<Duration>> {
         if self.grants_suspended_for().is_none() && self.this.current_incarnation().is_some() {
             let (own, roster) = tokio::join!(self.inspect_own_lease(), self.read_roster());
@@ -99,8 +98,7 @@ impl History {
         Ok(self.grants_suspended_for())
     }
 
-    /// Notes the id of the store's roster; `None` = there is no roster. Another id than before
-    /// suspends grants.
+    /// Notes the id of the store's roster; `None` without a roster. A changed id suspends grants.
     pub(crate) fn observe_roster(&self, id: Option<Uuid>) {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.roster, id);
@@ -114,9 +112,9 @@ impl History {
         self.suspend_grants(self.state(), why);
     }
 
-    /// Suspends grants for one node lease. The caller passes the lock under which it noted the
-    /// change. If it unlocked in between, another task could see the new epoch as known and grants
-    /// as not suspended, and grant a login.
+    /// Suspends grants for one node lease. The caller passes the guard under which it noted the
+    /// change. If the caller unlocked in between, another task could see the new epoch as known and
+    /// grants as not suspended, and would grant a login.
     fn suspend_grants(&self, mut state: MutexGuard<'_, HistoryState>, why: &'static str) {
         let no_logins_for = self.node_lease;
         state.suspended_until = Some(self.clock.now() + no_logins_for);
@@ -128,18 +126,20 @@ impl History {
         );
     }
 
-    /// Time for which no login may be granted; `None` if logins may be granted.
+    /// Time until grants are allowed again; `None` if grants are allowed.
     pub(crate) fn grants_suspended_for(&self) -> Option<Duration> {
         self.remaining_suspension(&self.state())
     }
 
-    /// Time until grants are allowed again; `None` if they are allowed.
+    /// The same as [`grants_suspended_for`](Self::grants_suspended_for), for a caller with the
+    /// state locked.
     fn remaining_suspension(&self, state: &HistoryState) -> Option<Duration> {
         let left = state.suspended_until?.since(self.clock.now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// Requests a reconciliation now, which writes missing sessions again.
+    /// Requests a reconciliation now. The reconciliation writes the missing sessions of this node
+    /// again.
     pub(crate) fn request_reconcile(&self) {
         self.reconcile_request.notify_one();
     }

@@ -1,6 +1,7 @@
-//! The lease of this node, and the incarnation that it stands for.
+//! The lease of this node, and the incarnation that the lease belongs to.
 //!
-//! A session may act only while the lease of its incarnation is valid. Checks here are local.
+//! A session may act only while the lease of its incarnation is valid. The checks in this file do
+//! no I/O.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -49,7 +50,7 @@ impl Lease {
         }
     }
 
-    /// Whether the lease is valid at this moment. The check is local and does no I/O.
+    /// Whether the lease is valid at this moment. The check does no I/O.
     pub(crate) fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }

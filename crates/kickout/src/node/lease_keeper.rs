@@ -44,8 +44,8 @@ const PAGE: usize = 256;
 /// Time after which a node that waits for its predecessor's lease logs a warning.
 const WARN_AFTER: Duration = Duration::from_secs(1);
 
-/// Time after the session time-out within which a store notices that a session has ended. ZooKeeper
-/// checks once per tick, and its default tick is two seconds.
+/// Time after a session time-out within which a store ends the session. ZooKeeper checks once per
+/// tick, and its default tick is two seconds.
 const SESSION_CHECK_PERIOD: Duration = Duration::from_secs(2);
 
 /// Keeps this node's lease.
@@ -82,8 +82,9 @@ impl LeaseKeeper {
         Ok(guard)
     }
 
-    /// Takes the node's lease. `boot` is the incarnation that continues with it; `None` starts a
-    /// new one. A dead predecessor's lease still runs for a while, so this waits that long.
+    /// Takes the node's lease. `boot` is the incarnation that continues with this lease; `None`
+    /// starts a new incarnation. The lease of a dead predecessor can still run, so this call waits
+    /// for its end.
     async fn take_lease(&self, boot: Option<Boot>) -> Result<Guard> {
         let meta = NodeMeta {
             addr: self.this.advertise.clone(),
@@ -128,16 +129,17 @@ impl LeaseKeeper {
         Ok(guard)
     }
 
-    /// Puts the nodes on the roster. A failure is only logged, because the sweeper tries again.
+    /// Registers the nodes on the roster. A failure is only logged, because the sweeper registers
+    /// them again.
     async fn register_or_warn(&self) {
         if let Err(error) = self.roster.register_nodes().await {
             tracing::warn!(node = %self.this.id, %error, "the node is put on the roster later");
         }
     }
 
-    /// Takes the lease again, if the store lost it together with other data. The sessions continue:
-    /// no node grants a login before the nodes have written their sessions again. `None` if the
-    /// lease was lost for another reason, or if the time until its deadline is too short.
+    /// Takes the lease again, if the store lost the lease together with other data. The sessions
+    /// continue: no node grants a login before the nodes have written their sessions again. Returns
+    /// `None` if the lease was lost for another reason, or if its deadline is too near.
     async fn retake_lease(&self, reason: LossReason) -> Option<Guard> {
         let own = self
             .this
@@ -159,8 +161,8 @@ impl LeaseKeeper {
                 .report_data_loss("the store has forgotten this node's lease");
             let guard = self.take_lease(Some(own.boot)).await?;
             own.lease.replace_lock(guard.watch());
-            // The sessions are written only now, when other nodes can see the lease. Before that
-            // they would take the node for dead, and sweep its sessions.
+            // The sessions are written only now, when other nodes can see the lease. Without the
+            // lease, other nodes would count this node as dead and sweep its sessions.
             self.history.request_reconcile();
             Ok(Some(guard))
         };
@@ -180,7 +182,7 @@ impl LeaseKeeper {
     }
 
     /// Whether the store lost this lease together with other data. In that case the store has
-    /// another epoch or another roster. A lease that was deleted by hand changes neither.
+    /// another epoch or another roster. If only the lease was deleted by hand, both stay the same.
     async fn store_lost_lease_and_data(&self, lease: &Lease) -> Result<bool> {
         let now = self.history.inspect_own_lease().await?;
         if now.epoch.is_some() && now.epoch != lease.epoch() {
@@ -192,8 +194,9 @@ impl LeaseKeeper {
             .is_some_and(|before| roster.id != Some(before)))
     }
 
-    /// Keeps the lease until the flow stops. A lost lease ends every session, unless the store has
-    /// lost data; then the node starts a new incarnation.
+    /// Keeps the lease until the flow stops. After a loss of the lease, the incarnation continues
+    /// if the store has lost data. Otherwise every session ends, and the node starts a new
+    /// incarnation.
     pub(crate) async fn keep_lease(self: Arc<Self>, mut guard: Guard) {
         loop {
             let reason = tokio::select! {
@@ -260,8 +263,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// Ends this incarnation, which lost its lease, and gives its sessions their notices. Sessions
-    /// check the lease themselves, so they could neither send nor receive before this call.
+    /// Ends this incarnation after the loss of its lease, and gives its sessions their notices.
+    /// Sessions check the lease themselves, so no session could send or receive after the loss.
     async fn fence(&self, reason: &str) {
         self.this.end_incarnation();
         metrics::counter!("distlock_self_fence_total").increment(1);
@@ -280,10 +283,10 @@ impl LeaseKeeper {
         }
     }
 
-    /// Finds the sessions whose accounts have logged in elsewhere while this node was paused, and
-    /// adds their notices to `over`. The clients of these sessions must not be told to come back.
-    /// The store is often away at this moment, so the caller limits the time; the notices that were
-    /// found until then count.
+    /// Finds the sessions whose accounts have logged in on another node while this node was paused,
+    /// and adds their notices to `over`. The clients of these sessions must not be advised to
+    /// reconnect. The store is often unreachable at this moment, so the caller limits the time; the
+    /// notices found until then count.
     async fn find_ended_sessions(&self, over: &mut HashMap<SessionId, Offline>) {
         for some in self.registry.all().chunks(PAGE) {
             let uids: Vec<_> = some.iter().map(|live| live.uid.clone()).collect();
@@ -298,8 +301,8 @@ impl LeaseKeeper {
     }
 }
 
-/// The longest time for which a dead node's lease lasts. If the lease depends on a session with the
-/// store, the lease also lasts until the session has timed out.
+/// The longest time for which a dead node's lease lasts. If the lease depends on the node's session
+/// with the store, the lease also lasts until that session has timed out.
 fn longest_lease_after_death(store: &Capabilities, lease: Duration) -> Duration {
     match store.session_timeout {
         Some(session) => lease.max(session + SESSION_CHECK_PERIOD),
@@ -312,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_for_a_dead_node_covers_its_session_with_the_store() {
+    fn the_lease_of_a_dead_node_lasts_until_its_store_session_has_timed_out() {
         let lease = Duration::from_secs(9);
         let mut store = Capabilities::new("any");
         assert_eq!(longest_lease_after_death(&store, lease), lease);

@@ -21,11 +21,11 @@ use crate::{
     wait::within,
 };
 
-/// Longest time for which one answer of the store is used. It is much shorter than a lease, and
-/// long enough that a burst of logins asks once.
+/// Longest time for which one answer of the store is used. The time is much shorter than a lease,
+/// and long enough that a burst of logins sends one request.
 const MAX_ANSWER_AGE: Duration = Duration::from_millis(200);
 
-/// Time after which an answer that no caller renewed is removed.
+/// Time after which an answer is removed that no look-up has refreshed.
 const UNUSED_ANSWER_LIFE: Duration = Duration::from_secs(60);
 
 /// The liveness of an incarnation.
@@ -50,9 +50,9 @@ pub(crate) struct LivenessCache {
 
 #[derive(Clone, Debug)]
 struct LastAnswer {
-    /// Time at which the store was asked.
+    /// Time at which the request was sent to the store.
     asked: Moment,
-    /// Every incarnation up to this one is dead.
+    /// Every incarnation with this boot number or a lower one is dead.
     dead: Boot,
     /// The incarnation that holds the lease; `None` if no readable lease is held.
     up: Option<NodeAddress>,
@@ -92,8 +92,8 @@ impl LivenessCache {
         self.look_up_peer(node, boot).await
     }
 
-    /// The dead ones among these incarnations. An incarnation counts as alive if the store fails or
-    /// does not answer within `limit`.
+    /// The dead incarnations among `incarnations`. An incarnation counts as alive if the store
+    /// fails or does not answer within `limit`.
     pub(crate) async fn dead_among(
         &self,
         incarnations: Vec<(NodeId, Boot)>,
@@ -106,7 +106,7 @@ impl LivenessCache {
         join_all(asking).await.into_iter().flatten().collect()
     }
 
-    /// As [`look_up`](Self::look_up), for another node or another process under this node's name.
+    /// Same as [`look_up`](Self::look_up), for an incarnation that is not this process.
     async fn look_up_peer(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         if let Some(liveness) = self.fresh_answer(node, boot) {
             return Ok(liveness);
@@ -114,7 +114,6 @@ impl LivenessCache {
         self.ask_store(node, boot).await
     }
 
-    /// Inspects the node's lease, and keeps the answer.
     async fn ask_store(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         let asked = self.clock.now();
         let info = self.locker.inspect(node.lock_name()?).await?;
@@ -127,8 +126,8 @@ impl LivenessCache {
             }),
             // Another incarnation holds the lease, so this one is dead.
             Some((Some(other), _)) if other != boot => None,
-            // The lease is held, and its text cannot be read, for example because a newer version
-            // wrote it. The node is not dead.
+            // The lease is held, but its text cannot be read, for example because a newer version
+            // wrote the text. Such a node is not dead.
             Some(_) => {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
@@ -146,14 +145,14 @@ impl LivenessCache {
         }
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if !answers.contains_key(node) {
-            // Nodes may get a new name with every start, so the answers about unused names are
-            // removed. A later question about such a name asks the store again.
+            // Nodes may get a new name with each start, so the answers about unused names are
+            // removed. A later look-up of such a name asks the store again.
             answers.retain(|_, answers| asked.since(answers.asked) < UNUSED_ANSWER_LIFE);
         }
         let dead = match &up {
             Some(up) => Boot::new(up.boot.get().saturating_sub(1)),
             // A record named this incarnation before the store was asked, so the incarnation had
-            // its lease before. So a free lease means that the incarnation is dead.
+            // taken its lease by then. A free lease therefore means that the incarnation is dead.
             None => boot,
         };
         let now = LastAnswer { asked, dead, up };
@@ -178,7 +177,8 @@ impl LivenessCache {
 }
 
 impl LastAnswer {
-    /// The liveness of an incarnation; `None` if the answer does not show it.
+    /// The liveness of an incarnation by this answer; `None` if the answer does not cover that
+    /// incarnation.
     fn liveness_of(&self, boot: Boot) -> Option<Liveness> {
         match &self.up {
             Some(up) if up.boot == boot => Some(Liveness::Up(up.clone())),

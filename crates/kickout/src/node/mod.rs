@@ -1,6 +1,6 @@
 //! This node among the others: its lease, its drain, the liveness of other nodes, and the roster.
 //!
-//! A node that cannot renew its lease stops serving before another node may take it for dead.
+//! A node that cannot renew its lease stops serving before another node may count it as dead.
 
 pub(crate) mod drain;
 pub(crate) mod history;

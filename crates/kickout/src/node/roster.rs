@@ -1,8 +1,8 @@
 //! Keeps the roster: the record with the incarnations that are alive or may have left records.
 //!
 //! With the roster a node finds dead incarnations, and lists the nodes, without reading the whole
-//! store. The roster is written when a node starts, and after the records of a dead incarnation
-//! were removed. An incarnation is never removed while its records may exist.
+//! store. A node writes the roster when it starts, and after it removed the records of a dead
+//! incarnation. An incarnation is never removed while its records may exist.
 
 use std::collections::BTreeSet;
 
@@ -20,14 +20,14 @@ use crate::{
     node::{history::History, liveness::LivenessCache, this_node::ThisNode},
 };
 
-/// Takes a node off the roster that is gone for good and left no records. A node that shuts down
-/// does this itself.
+/// Takes a node off the roster that will not return and left no records. A node that shuts down
+/// cleanly needs no such call.
 ///
 /// # Errors
 /// Failures of the store.
 ///
 /// # Cancel safety
-/// Dropping it leaves the outcome unknown; repeating it is safe.
+/// A dropped call leaves the outcome unknown; repeating the call is safe.
 pub async fn forget_node(store: &Store, node: &NodeId) -> Result<()> {
     let directory = Directory::new(store.records(), store.clock());
     let forgetting = directory.update_roster(|roster| roster.nodes.remove(node).is_some());
@@ -77,7 +77,7 @@ impl RosterKeeper {
     }
 
     /// The incarnations on the roster whose lease has ended. If the store has lost this node's own
-    /// entry, this writes it again.
+    /// roster entry, this call writes the entry again.
     pub(crate) async fn register_and_find_dead(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
         let roster = self.history.read_roster().await?;
         let there: Vec<_> = roster

@@ -63,8 +63,8 @@ impl ThisNode {
         }
     }
 
-    /// Whether a session belongs or belonged to this process. A later boot under this node's name
-    /// belongs to another process.
+    /// Whether a session belongs or belonged to this process. A higher boot number under this
+    /// node's name belongs to another process.
     pub(crate) fn owns(&self, key: &SessionKey) -> bool {
         key.node == self.id && key.boot <= self.newest_boot()
     }

@@ -18,7 +18,7 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
     /// [`KickOut::handle_kick`](crate::KickOut::handle_kick) there.
     ///
     /// # Errors
-    /// [`PeerError`], which tells whether the call may have been executed.
+    /// [`PeerError`], which says whether the call may have been executed.
     ///
     /// # Cancel safety
     /// The flow drops this future at its deadline.
@@ -27,7 +27,7 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
     /// Asks a node to deliver a message to one session.
     ///
     /// # Errors
-    /// [`PeerError`], which tells whether the call may have been executed.
+    /// [`PeerError`], which says whether the call may have been executed.
     ///
     /// # Cancel safety
     /// The flow drops this future at its deadline.
@@ -37,10 +37,10 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
         request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError>;
 
-    /// Asks a node for the idle times of the account's sessions there. The flow asks only under
-    /// [`OnExceed::EvictIdle`](crate::OnExceed::EvictIdle). An implementation is optional: the
-    /// sessions of a node that does not answer count as idle. The answer is the result of
-    /// [`KickOut::handle_idle`](crate::KickOut::handle_idle) there.
+    /// Asks a node for the idle times of the account's sessions on that node. The flow makes this
+    /// call only under [`OnExceed::EvictIdle`](crate::OnExceed::EvictIdle). An implementation is
+    /// optional: the sessions of a node that does not answer count as idle. The answer is the
+    /// result of [`KickOut::handle_idle`](crate::KickOut::handle_idle) on that node.
     ///
     /// # Errors
     /// [`PeerError`].

@@ -21,14 +21,14 @@ use crate::{
     wait::within,
 };
 
-/// Most calls of one kind to one node at the same time.
+/// Most calls of one kind to one node at the same time. The kinds are kicks and deliveries.
 const MAX_CALLS: usize = 64;
 /// Number of failures in a row after which the circuit to a node opens.
 const FAILURES_TO_OPEN: u32 = 5;
 /// Time for which a circuit stays open.
 const OPEN_TIME: Duration = Duration::from_secs(1);
-/// Period at which one kick may try a node behind an open circuit. It is short, because an older
-/// session must end soon after its node is back.
+/// Period at which one kick may try a node behind an open circuit. The period is short, because an
+/// older session must end soon after its node is reachable again.
 const PROBE_PERIOD: Duration = Duration::from_millis(100);
 /// Time after which an unused link is removed.
 const UNUSED_LINK_LIFE: Duration = Duration::from_secs(60);
@@ -43,10 +43,10 @@ pub(crate) struct PeerClient {
 
 #[derive(Debug)]
 struct PeerLink {
-    /// Permits for calls that a login waits for: kicks, and questions for idle times.
+    /// Permits for calls that a login waits for: kicks, and calls for idle times.
     kicks: Semaphore,
-    /// Permits for deliveries. They are separate, because deliveries wait for clients that read
-    /// slowly.
+    /// Permits for deliveries. Deliveries wait for clients that read slowly, so they must not use
+    /// up the permits of kicks.
     deliveries: Semaphore,
     health: Mutex<PeerHealth>,
 }
@@ -71,13 +71,13 @@ impl PeerClient {
         }
     }
 
-    /// Waits until a kick may be sent. Behind an open circuit it waits until the node answers
-    /// another kick, or until this kick may try the node. It waits no longer than that other kick
-    /// may take, because most nodes behind an open circuit are dead. The call that follows takes up
-    /// to `deadline`, so the wait leaves that much of `limit`.
+    /// Waits until a kick may be sent. Behind an open circuit, this kick waits until the node
+    /// answers another kick, or until this kick may try the node. The wait lasts no longer than
+    /// that other kick may take, because most nodes behind an open circuit are dead. The call that
+    /// follows takes up to `deadline`, so the wait leaves that much of `limit`.
     ///
     /// # Errors
-    /// [`PeerError::NotSent`] when this kick may not be sent by then.
+    /// [`PeerError::NotSent`] when this kick may not be sent within that time.
     pub(crate) async fn wait_to_kick(
         &self,
         node: &NodeId,
@@ -97,7 +97,7 @@ impl PeerClient {
         turn.ok_or_else(|| circuit_open_error(node))
     }
 
-    /// Sends a kick after [`wait_to_kick`](Self::wait_to_kick) allowed it.
+    /// Sends a kick. The caller has waited with [`wait_to_kick`](Self::wait_to_kick).
     pub(crate) async fn kick(
         &self,
         to: &NodeAddress,
@@ -211,8 +211,8 @@ impl PeerLink {
         health.open_until.is_some_and(|until| now < until)
     }
 
-    /// Allows a kick now, or returns the time that it has to wait. Behind an open circuit the
-    /// allowed kick makes the others wait for PROBE_PERIOD.
+    /// Allows a kick now, or returns the time that the kick has to wait. Behind an open circuit, an
+    /// allowed kick makes other kicks wait for `PROBE_PERIOD`.
     fn reserve_kick(&self, now: Moment) -> Result<(), Duration> {
         let mut health = self.health();
         if health.open_until.is_none_or(|until| now >= until) {
@@ -235,7 +235,7 @@ impl PeerLink {
         } else {
             health.failures += 1;
             if health.failures >= FAILURES_TO_OPEN {
-                // The number of failures stays. So after this time a single failure opens the
+                // The number of failures is kept. So a single failure after `OPEN_TIME` opens the
                 // circuit again.
                 health.open_until = Some(now + OPEN_TIME);
             }
@@ -260,7 +260,7 @@ mod tests {
         request::Message,
     };
 
-    /// A peer that answers no call, and counts the calls.
+    /// A peer that counts the calls, and answers none unless `answers` is set.
     #[derive(Debug)]
     struct SilentPeer {
         kicks: AtomicUsize,
@@ -348,13 +348,13 @@ mod tests {
         let refusal = ask().await;
         assert!(matches!(refusal, PeerError::NotSent(_)));
         clock.advance(OPEN_TIME);
-        // This is the answer of a peer that reports no idle times: the call reached the peer.
+        // This is the error of a peer that reports no idle times, so the call reached the peer.
         assert_ne!(ask().await, refusal);
         kick().await;
         assert_eq!(ask().await, refusal, "one failure is enough now");
     }
 
-    /// A session behind an open circuit has to end as soon as its node is back.
+    /// A session behind an open circuit has to end as soon as its node is reachable again.
     #[tokio::test]
     async fn behind_an_open_circuit_one_kick_at_a_time_tries_the_node() {
         let clock = ManualClock::new();
@@ -380,10 +380,10 @@ mod tests {
         }
     }
 
-    /// A node that is back may be slow at first. Only some of many kicks can try the node, and the
-    /// other kicks must not give up before it answers.
+    /// A node that is reachable again may be slow at first. Only some of many kicks can try the
+    /// node, and the other kicks must not give up before the node answers.
     #[tokio::test]
-    async fn kicks_wait_until_another_kick_may_be_answered_and_no_longer() {
+    async fn a_kick_waits_as_long_as_another_kick_may_take_and_no_longer() {
         for answers in [true, false] {
             let clock = ManualClock::new();
             let peer = Arc::new(SilentPeer::default());
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kick_does_not_wait_behind_messages_to_clients_that_read_nothing() {
+    async fn a_kick_does_not_wait_for_deliveries_to_clients_that_read_nothing() {
         let peer = Arc::new(SilentPeer::default());
         let client = PeerClient::new(peer.clone(), Arc::new(ManualClock::new()));
         let to = node("n1");

@@ -1,6 +1,6 @@
 //! Kicks of revoked sessions, on this node and on other nodes.
 //!
-//! A revocation is removed from the record only after its session is known to be gone. A failed
+//! A revocation is removed from the record only after its session is known to have ended. A failed
 //! kick is repeated. The session's node also finds the revocation at its next reconciliation.
 
 use std::{
@@ -38,7 +38,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(30);
 
 /// The outcome of one attempt to kick a session.
 enum KickAttempt {
-    /// The session is known to be gone.
+    /// The session is known to have ended.
     Gone,
     /// The session's node gave no answer, or the liveness of the node is not known.
     Failed,
@@ -65,9 +65,9 @@ pub(crate) struct Kicks {
 
 impl Kicks {
     /// Kicks the sessions of these revocations in parallel, with retries, within `budget`. Returns
-    /// the sessions that are known to be gone. `decided` is a login's generation, and the moment at
-    /// which its grant was written. The kicks that this login decided carry the time since then,
-    /// for display.
+    /// the sessions that are known to have ended. `decided` is a login's generation, and the moment
+    /// at which its grant was written. The kicks that this login decided carry the time since that
+    /// moment, for display.
     pub(crate) async fn kick_all(
         &self,
         uid: &Uid,
@@ -85,8 +85,9 @@ impl Kicks {
         join_all(kicks).await.into_iter().flatten().collect()
     }
 
-    /// Repeats the kicks of an account in the background, until its older sessions are gone, but
-    /// for two node leases at most. By then a node that does not answer has lost its lease.
+    /// Repeats the kicks of an account in the background, until its older sessions have ended. The
+    /// repetition stops after two node leases, because a node that still does not answer has lost
+    /// its lease by that time.
     pub(crate) fn keep_kicking(self: &Arc<Self>, uid: &Uid) {
         if !self.retrying().insert(uid.clone()) {
             return;
@@ -111,7 +112,7 @@ impl Kicks {
         });
     }
 
-    /// Kicks the pending sessions again. Returns whether all of them are known to be gone.
+    /// Kicks the pending sessions again. Returns true if all of them are known to have ended.
     async fn kick_pending(&self, uid: &Uid) -> Result<bool> {
         let mut record = self.directory.read(uid).await?.record;
         if !record.revocations.is_empty() {
@@ -124,8 +125,8 @@ impl Kicks {
         Ok(record.revocations.is_empty())
     }
 
-    /// Ends one revoked session, on this node or by a kick to its node. Returns whether the session
-    /// is known to be gone.
+    /// Ends one revoked session, on this node or by a kick to its node. Returns true if the session
+    /// is known to have ended.
     async fn kick_one(
         &self,
         uid: &Uid,
@@ -137,8 +138,8 @@ impl Kicks {
             self.revoker.end_revoked(uid, revocation);
             return true;
         }
-        // The number of tries is bounded as well as the time: when each try fails at once, a login
-        // does not wait for its whole budget.
+        // The number of tries is bounded, not only the time. When each try fails at once, a login
+        // then does not wait for its whole budget.
         for round in 0..MAX_TRIES {
             if round > 0 {
                 self.clock.sleep(RETRY_PAUSE + jitter(RETRY_PAUSE)).await;
@@ -155,7 +156,7 @@ impl Kicks {
         false
     }
 
-    /// One attempt to kick a session of another node. Records it as an event.
+    /// Makes one attempt to kick a session of another node. Records the attempt as an event.
     async fn try_kick(
         &self,
         uid: &Uid,

@@ -28,7 +28,7 @@ use crate::{
     session::{live::Phase, message::QueuedMessage, registry::Registry},
 };
 
-/// Most look-ups for one message. Another look-up follows when a session was not current any more.
+/// Most look-ups for one message. Another look-up follows when a session is no longer current.
 const MAX_LOOKUPS: u32 = 3;
 
 /// The location of an account's session.
@@ -38,14 +38,14 @@ pub struct Location {
     /// The session.
     #[serde(flatten)]
     pub key: SessionKey,
-    /// The generation of its login.
+    /// The generation of the session's login.
     pub r#gen: Generation,
-    /// Its device.
+    /// The device of the session.
     pub device: Device,
-    /// Its class.
+    /// The class of the device.
     #[serde(default = "Class::none")]
     pub class: Class,
-    /// Its node's address, as the node advertises it.
+    /// The address of the session's node for peers, as the node advertises it.
     pub addr: String,
 }
 
@@ -123,7 +123,8 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Delivers a message to every current session that it addresses. Records each outcome.
+    /// Delivers a message to every current session that the message addresses. Records each
+    /// outcome.
     pub(crate) async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
         let receipts = self.deliver_by_mode(uid, &message).await?;
         let id = &message.id;
@@ -199,7 +200,8 @@ impl Router {
         };
         let receipts = self.look_up_and_deliver(uid, message).await;
         if let Some(guard) = guard {
-            // The target compares the session itself, so a lost lock does no harm.
+            // The target compares the session, so the loss of the lock cannot lead to a wrong
+            // delivery.
             let _ = guard.release().await;
         }
         receipts
@@ -224,7 +226,7 @@ impl Router {
         for _ in 0..MAX_LOOKUPS {
             let mut current = match self.locate_addressed(uid, message).await {
                 Ok(current) => current,
-                // Earlier rounds have outcomes, and the sender gets them in any case.
+                // Earlier rounds have outcomes, and the sender must get these outcomes.
                 Err(_) if !(receipts.is_empty() && missed.is_empty()) => break,
                 Err(error) => return Err(error),
             };
@@ -233,8 +235,8 @@ impl Router {
                     .iter()
                     .all(|receipt| receipt.location.key != it.key)
             });
-            // A session that went away still counts as missed, unless a newer session has its slot
-            // or its device has a receipt.
+            // A session that has ended since the last look-up still counts as missed, unless a
+            // newer session has its slot or its device has a receipt.
             missed.retain(|(slot, it)| {
                 current
                     .iter()
@@ -284,8 +286,8 @@ impl Router {
                 boot: location.key.boot,
                 addr: location.addr.clone(),
             };
-            // The target answers within twice the limit of the request. The third `peer_deadline`
-            // is for the network.
+            // The target answers within twice the time limit of the request. The third
+            // `peer_deadline` is for the network.
             let deadline = self.settings.timers.peer_deadline * 3;
             self.peers.deliver(&to, request, deadline).await
         };
@@ -331,12 +333,12 @@ impl Router {
             .wait_for_outcome(&*self.clock, request.within, ended)
             .await;
         match outcome {
-            // A message that was withdrawn from a current session is no stale delivery: the client
-            // reads too slowly.
+            // The sender withdrew the message because the session is current and did not take it in
+            // time. Only a session that is not current makes the delivery stale.
             DeliverResult::NotCurrent if live.check().is_err() => refuse_stale_delivery(),
             DeliverResult::Delivered if !live.acks => DeliverResult::Written,
-            // A client that acknowledges recognises a duplicate, so the message can be stored for
-            // it even though it may arrive now.
+            // A client that acknowledges messages recognises a duplicate. So the message can be
+            // stored for that client even though the message may still arrive.
             DeliverResult::NotCurrent | DeliverResult::Unknown if live.acks => {
                 DeliverResult::Unacknowledged
             }

@@ -1,7 +1,7 @@
 //! Ends sessions of this node with a notice.
 //!
-//! Only the first notice of a session counts. The connection closes elsewhere, after the client got
-//! the notice.
+//! Only the first notice of a session counts. This module does not close connections; the session's
+//! connection closes after its client got the notice.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     wait::jitter,
 };
 
-/// Time over which the returns of clients are spread when many sessions end at once.
+/// Time over which clients are spread that reconnect when many sessions end at once.
 const RETURN_SPREAD: Duration = Duration::from_secs(1);
 
 /// Ends sessions of this node.
@@ -27,8 +27,8 @@ pub(crate) struct SessionEnder {
 
 impl SessionEnder {
     /// Ends a session with a notice. `listed` says whether the directory may still name the
-    /// session; its logout then deletes it there. `fill` adds fields to the event. Returns whether
-    /// this call ended the session.
+    /// session; if so, its logout deletes it from the directory. `fill` adds fields to the event.
+    /// Returns true if this call ended the session.
     pub(crate) fn end(
         &self,
         live: &LiveSession,
@@ -38,7 +38,7 @@ impl SessionEnder {
     ) -> bool {
         let mut notice = notice.with_grace(self.grace);
         if notice.retry == Retry::Now {
-            // Many sessions may end at once. The random delay keeps their clients from returning
+            // Many sessions may end at once. The random delay keeps their clients from reconnecting
             // together.
             notice = notice.with_retry_after(jitter(RETURN_SPREAD));
         }

@@ -19,11 +19,12 @@ use crate::{
     },
 };
 
-/// A session of this node. Its connection waits for [`superseded`](Self::superseded), writes the
-/// messages of [`next_message`](Self::next_message), calls [`check`](Self::check) before it accepts
-/// anything from its client, and ends with [`logout`](Self::logout).
+/// A session of this node. The connection of the session waits for
+/// [`superseded`](Self::superseded), writes the messages of [`next_message`](Self::next_message),
+/// calls [`check`](Self::check) before it accepts anything from its client, and ends with
+/// [`logout`](Self::logout).
 ///
-/// Dropping it logs out in the background.
+/// The drop of the handle logs the session out in the background.
 #[must_use = "dropping it logs out"]
 pub struct Session {
     logouts: Arc<Logouts>,
@@ -73,7 +74,7 @@ impl Session {
         &self.live.class
     }
 
-    /// Whether its client acknowledges messages.
+    /// Whether the session's client acknowledges messages.
     #[must_use]
     pub fn acknowledges(&self) -> bool {
         self.live.acks
@@ -91,7 +92,7 @@ impl Session {
         self.live.phase()
     }
 
-    /// Whether every older session was known to be gone when this one was admitted.
+    /// Whether every older session was known to have ended when this session was admitted.
     #[must_use]
     pub const fn old_confirmed(&self) -> bool {
         self.old_confirmed
@@ -110,12 +111,13 @@ impl Session {
     }
 
     /// Whether the session may send and receive at this moment: it is active, and its node's lease
-    /// is valid. The check is local and does no I/O.
+    /// is valid. The check does no I/O.
     ///
-    /// Call it for something that the client sent: the session's idle time starts again.
+    /// Call this for everything that the client sends, because the call starts the session's idle
+    /// time again.
     ///
     /// # Errors
-    /// The notice that the client gets or got.
+    /// The notice that the client gets, or got before.
     pub fn check(&self) -> Result<(), Offline> {
         self.live.touch(self.logouts.clock.now());
         self.live.check()
@@ -128,15 +130,16 @@ impl Session {
         self.live.check().is_ok()
     }
 
-    /// Whether the session must end: it was superseded, or its node's lease has ended. Its client
-    /// may get nothing but the notice. A client that leaves by itself still gets the answers to its
-    /// requests.
+    /// Whether the session must end: it was superseded, or its node's lease has ended. The client
+    /// may then get nothing but the notice. A client that leaves by itself still gets the answers
+    /// to its requests.
     #[must_use]
     pub fn must_go(&self) -> bool {
         self.live.must_go()
     }
 
-    /// Waits until the session must end, and returns the notice. Otherwise it never returns.
+    /// Waits until the session must end, and returns the notice. The call never returns if the
+    /// session ends in another way.
     ///
     /// # Cancel safety
     /// Safe: any number of waiters can read the notice, at any time.
@@ -144,7 +147,8 @@ impl Session {
         self.live.superseded().await
     }
 
-    /// The next message for the client. It never returns once the session may not receive any more.
+    /// The next message for the client. The call never returns once the session may no longer
+    /// receive.
     ///
     /// # Cancel safety
     /// Safe: a dropped call takes no message.
@@ -165,7 +169,7 @@ impl Session {
     }
 
     /// Ends the session with a notice, for example because the client is silent or the node drains.
-    /// The session can neither send nor receive from now on. It stays in the directory until
+    /// From now on the session can neither send nor receive. The directory keeps the session until
     /// [`logout`](Self::logout).
     pub fn end(&self, code: Code) {
         self.ender.end(&self.live, Offline::new(code), true, |_| {});
@@ -178,16 +182,16 @@ impl Session {
             .emit(Transition::Told, |event| self.live.describe(event));
     }
 
-    /// Records that the client did not leave within the grace period, and that its connection was
-    /// cut.
+    /// Records that the client did not leave within the grace period, so the node closed its
+    /// connection.
     pub fn cut_off(&self) {
         self.ender
             .events
             .emit(Transition::Cut, |event| self.live.describe(event));
     }
 
-    /// Logs out: takes exactly this session out of the directory. The first call does it; a later
-    /// call returns [`LoggedOut::AlreadyGone`].
+    /// Logs out: removes exactly this session from the directory. The first call makes the removal;
+    /// a later call returns [`LoggedOut::AlreadyGone`].
     ///
     /// # Cancel safety
     /// Safe: the logout continues in the background.

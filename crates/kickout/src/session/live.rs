@@ -1,7 +1,7 @@
 //! A session of this node: its state machine, its notice and its queue.
 //!
-//! The phase only moves forward. A session that left `Active` can neither send nor receive. Nothing
-//! here asks the store.
+//! The phase only moves forward. A session that left `Active` can neither send nor receive. This
+//! module never asks the store.
 
 use std::{
     sync::{
@@ -29,7 +29,7 @@ use crate::{
 /// Most messages in the queue of one session.
 const QUEUE_CAPACITY: usize = 64;
 
-/// The phase of a session. It only moves forward.
+/// The phase of a session. A phase only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Phase {
@@ -37,15 +37,15 @@ pub enum Phase {
     Pending,
     /// The session may send and receive.
     Active,
-    /// The session has a notice for its client. It may neither send nor receive.
+    /// The session has a notice for its client. The session may neither send nor receive.
     Superseded,
-    /// The session is being taken out of the directory.
+    /// The session is being removed from the directory.
     Closing,
     /// The session has ended.
     Closed,
 }
 
-/// A session of this node that is in the registry, or was.
+/// A session of this node that is or was in the registry.
 #[derive(Debug)]
 pub(crate) struct LiveSession {
     pub(crate) uid: Uid,
@@ -55,7 +55,7 @@ pub(crate) struct LiveSession {
     pub(crate) class: Class,
     /// Wall clock at login in milliseconds since 1970, for display.
     pub(crate) since: u64,
-    /// Whether its client acknowledges messages.
+    /// Whether the session's client acknowledges messages.
     pub(crate) acks: bool,
     pub(crate) incarnation: Incarnation,
     /// Time of the client's last frame, in microseconds since the machine booted.
@@ -69,7 +69,8 @@ pub(crate) struct LiveSession {
 struct LiveState {
     phase: Phase,
     r#gen: Generation,
-    /// Whether the directory may name this session. If so, its logout has to delete it there.
+    /// Whether the directory may name this session. If so, the session's logout deletes it from the
+    /// directory.
     listed: bool,
     /// Whether the session was ever active.
     admitted: bool,
@@ -116,7 +117,7 @@ impl LiveSession {
     }
 
     /// Notes that the write of the grant is about to be sent. From now on the directory may name
-    /// the session, so its logout has to delete it there.
+    /// the session, so the session's logout has to delete it from the directory.
     pub(crate) fn mark_listed(&self, r#gen: Generation) {
         let mut state = self.state();
         state.r#gen = r#gen;
@@ -162,7 +163,7 @@ impl LiveSession {
         now.since_boot().saturating_sub(last_heard)
     }
 
-    /// The notice for the client, if the account's record says that the session is over.
+    /// The notice for the client, if the account's record says that the session has to end.
     pub(crate) fn end_notice_in(&self, record: &UserRecord) -> Option<Offline> {
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == self.key) {
             return Some(revocation.notice());
@@ -174,7 +175,7 @@ impl LiveSession {
         Some(Offline::new(Code::Superseded).superseded_by(by, Some(record.r#gen)))
     }
 
-    /// Whether the account's record neither names the session nor says that it is over.
+    /// Whether the account's record neither names the session nor says that the session has to end.
     pub(crate) fn is_missing_in(&self, record: &UserRecord) -> bool {
         record.slot_of(&self.key).is_none() && self.end_notice_in(record).is_none()
     }
@@ -201,7 +202,7 @@ impl LiveSession {
     }
 
     /// Pending or Active -> Superseded. `listed` says whether the directory may still name the
-    /// session. Returns whether this call changed the phase.
+    /// session. Returns true if this call changed the phase.
     pub(crate) fn supersede(&self, notice: Offline, listed: bool) -> bool {
         let mut state = self.state();
         if state.phase > Phase::Active {
@@ -216,7 +217,7 @@ impl LiveSession {
     }
 
     /// Any earlier phase -> Closing. Returns whether the directory may name the session; `None` if
-    /// the session was closing or closed before.
+    /// the phase was Closing or Closed already.
     pub(crate) fn begin_close(&self) -> Option<bool> {
         let mut state = self.state();
         if state.phase >= Phase::Closing {
@@ -246,8 +247,8 @@ impl LiveSession {
         }
     }
 
-    /// Puts a message in the session's queue. `Err` returns the message, and says whether the queue
-    /// was full or closed.
+    /// Puts a message in the session's queue. The error returns the message, and says whether the
+    /// queue was full or closed.
     pub(crate) fn enqueue(
         &self,
         message: QueuedMessage,
@@ -255,8 +256,8 @@ impl LiveSession {
         self.queue.try_send(message)
     }
 
-    /// The notice of the session. A session without one may end because its node's lease has just
-    /// ended, so it gets the notice for that.
+    /// The notice of the session. Without a notice, the session has to end because its node's lease
+    /// has just ended; the result is then the notice for that reason.
     fn current_notice(&self) -> Offline {
         let notice = self.notice.borrow().clone();
         notice.unwrap_or_else(|| Offline::new(Code::NodeFenced))

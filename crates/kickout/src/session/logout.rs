@@ -1,4 +1,4 @@
-//! Logout: takes a session out of the directory once, by compare-and-delete.
+//! Logout: removes a session from the directory once, by compare-and-delete.
 //!
 //! A delete that the store did not confirm is repeated until its outcome is known. A logout changes
 //! nothing unless the record names exactly this session.
@@ -35,14 +35,14 @@ use crate::{
     wait::jitter,
 };
 
-/// Most deletes that may wait for the store. Beyond this number the sweeper finds the sessions and
-/// deletes them.
+/// Most deletes that may wait for the store. If there are more, the sweeper finds the remaining
+/// sessions and deletes them.
 const MAX_WAITING: usize = 4096;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait of a logout for the account's lock. The delete is correct without the lock. With
 /// the lock, a logout does not overlap with a login or a locked delivery of the account. The wait
-/// is so short that this costs little.
+/// is short, so that a held lock delays a logout only a little.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 
 /// The outcome of a logout.
@@ -50,7 +50,7 @@ const LOCK_WAIT: Duration = Duration::from_millis(20);
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LoggedOut {
-    /// The directory named this session, and no longer does.
+    /// The directory named this session before, and does not name it now.
     Deleted,
     /// The directory did not name this session. Nothing was changed.
     AlreadyGone,
@@ -86,19 +86,19 @@ impl Retries {
         waiting.pop_front()
     }
 
-    /// Whether a delete waits, or was dropped because too many waited.
+    /// Whether a delete waits, or was dropped because too many deletes waited.
     pub(crate) fn has_pending(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         !waiting.is_empty() || self.overflowed.load(Ordering::Acquire)
     }
 
-    /// Whether deletes were dropped since the last call, because too many waited.
+    /// Whether deletes were dropped since the last call, because too many deletes waited.
     pub(crate) fn take_overflow(&self) -> bool {
         self.overflowed.swap(false, Ordering::AcqRel)
     }
 }
 
-/// Takes sessions of this node out of the registry and the directory.
+/// Removes sessions of this node from the registry and the directory.
 #[derive(Debug)]
 pub(crate) struct Logouts {
     pub(crate) this: Arc<ThisNode>,
@@ -114,13 +114,13 @@ pub(crate) struct Logouts {
 }
 
 impl Logouts {
-    /// Ends a session and takes it out of the directory. The first call does the work.
+    /// Ends a session and removes it from the directory. Only the first call has an effect.
     pub(crate) async fn retire(&self, live: &LiveSession) -> LoggedOut {
         self.retire_after_grant(live, GrantWrite::Known).await
     }
 
-    /// As [`retire`](Self::retire). `grant` says whether the write of the grant is known to be
-    /// over.
+    /// Same as [`retire`](Self::retire). `grant` says whether the write of the grant may still
+    /// arrive at the store.
     pub(crate) async fn retire_after_grant(
         &self,
         live: &LiveSession,
@@ -145,7 +145,7 @@ impl Logouts {
         for some in self.registry.all().chunks(CONCURRENT_CHANGES) {
             if is_away {
                 // The node releases its lease after this, and then its sessions in the directory
-                // are void. So a store that is away need not be asked about each session.
+                // are void. So the node does not ask an unreachable store about each session.
                 for live in some.iter().filter(|live| live.begin_close().is_some()) {
                     self.registry.remove(live);
                     self.finish_retire(live, LoggedOut::Queued);
@@ -245,7 +245,7 @@ impl Logouts {
 }
 
 /// Whether these outcomes show that the store takes no write. A logout that found nothing to delete
-/// wrote nothing, so it proves nothing.
+/// wrote nothing, so its outcome shows neither.
 fn store_takes_no_write(outcomes: &[LoggedOut]) -> bool {
     outcomes.contains(&LoggedOut::Queued) && !outcomes.contains(&LoggedOut::Deleted)
 }
@@ -255,7 +255,7 @@ mod tests {
     use super::{LoggedOut::*, store_takes_no_write};
 
     #[test]
-    fn only_a_confirmed_delete_shows_that_the_store_takes_writes() {
+    fn a_logout_shows_that_the_store_takes_writes_only_if_it_deleted() {
         assert!(store_takes_no_write(&[Queued, Queued]));
         assert!(store_takes_no_write(&[Queued, AlreadyGone]));
         assert!(!store_takes_no_write(&[Queued, Deleted]));

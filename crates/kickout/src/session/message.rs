@@ -39,9 +39,10 @@ pub(crate) struct DeliveryWatch {
 
 /// A message that the session must write to its client now.
 ///
-/// Call [`delivered`](Self::delivered) after the client acknowledged it, or after it was written to
-/// a client that does not acknowledge. Call [`refused`](Self::refused) if nothing of it was
-/// written. After a drop the sender is told that the outcome is unknown.
+/// Call [`delivered`](Self::delivered) after the client acknowledged the message, or after the
+/// message was written to a client that does not acknowledge. Call [`refused`](Self::refused) if
+/// nothing of the message was written. If the value is dropped without a call, the sender learns
+/// that the outcome is unknown.
 #[must_use = "its sender waits for the outcome"]
 pub struct Outgoing {
     message: Message,
@@ -49,7 +50,7 @@ pub struct Outgoing {
 }
 
 impl QueuedMessage {
-    /// Makes an entry for the queue, and the sender's side of it.
+    /// Makes a queue entry, and the sender's side of the entry.
     pub(crate) fn new(message: Message) -> (Self, DeliveryWatch) {
         let state = Arc::new(AtomicU8::new(WAITING));
         let (done, outcome) = oneshot::channel();
@@ -67,7 +68,7 @@ impl QueuedMessage {
         )
     }
 
-    /// Takes the message; `None` if it was withdrawn.
+    /// Takes the message; `None` if the sender has withdrawn the message.
     pub(crate) fn take(self) -> Option<Outgoing> {
         leave_waiting(&self.state, TAKEN).then_some(Outgoing {
             message: self.message,
@@ -77,9 +78,9 @@ impl QueuedMessage {
 }
 
 impl DeliveryWatch {
-    /// Waits until the session reports an outcome. When `ended` completes or `limit` is over, it
-    /// withdraws a message that still waits; a message that the session has taken gets `limit` once
-    /// more.
+    /// Waits until the session reports an outcome. When `ended` completes or `limit` has passed, a
+    /// message that the session has not taken is withdrawn. For a message that the session has
+    /// taken, the wait lasts up to `limit` again.
     pub(crate) async fn wait_for_outcome(
         mut self,
         clock: &dyn Clock,

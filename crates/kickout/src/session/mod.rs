@@ -1,7 +1,7 @@
 //! The sessions of this node: their state, their queues, their end.
 //!
-//! A session is in the registry before the directory names it, and it leaves the registry before
-//! its logout deletes it there.
+//! A session enters the registry before the directory names it. A session leaves the registry
+//! before its logout deletes it from the directory.
 
 pub(crate) mod end;
 pub(crate) mod handle;

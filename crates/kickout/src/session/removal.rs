@@ -1,6 +1,7 @@
-//! Takes sessions and revocations out of the directory.
+//! Removes sessions and revocations from the directory.
 //!
-//! A removal names node, boot and session, and changes nothing else. The generation stays.
+//! A removal names node, boot and session, and changes nothing else. The generation does not
+//! change.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::{
     session::revoke::Revoker,
 };
 
-/// Whether the write that granted a session may still be on its way to the store.
+/// Whether the write that granted a session may still arrive at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantWrite {
     /// The outcome of the write is known.
@@ -36,7 +37,7 @@ pub(crate) struct Removals {
 }
 
 impl Removals {
-    /// Removes the revocations of sessions that are known to be gone. Returns the record
+    /// Removes the revocations of sessions that are known to have ended. Returns the record
     /// afterwards.
     pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
         let record = self.directory.settle(uid, gone).await?;
@@ -49,14 +50,14 @@ impl Removals {
         Ok(record)
     }
 
-    /// Takes exactly this session out of the directory. The generation stays. Returns whether the
-    /// directory named the session.
+    /// Removes exactly this session from the directory. The generation does not change. Returns
+    /// whether the directory named the session.
     pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
         self.delete_after_grant(uid, key, GrantWrite::Known).await
     }
 
-    /// As [`delete`](Self::delete). `grant` says whether the write of the grant is known to be
-    /// over.
+    /// Same as [`delete`](Self::delete). `grant` says whether the write of the grant may still
+    /// arrive at the store.
     pub(crate) async fn delete_after_grant(
         &self,
         uid: &Uid,
@@ -69,14 +70,14 @@ impl Removals {
             .update(uid, |record| {
                 there = record.remove(key).is_some();
                 found |= there;
-                // The session's revocation is removed, too, because its session has ended.
+                // The session has ended, so its revocation is removed, too.
                 let settled = record.settle(|it| it == key) > 0;
                 there || settled || grant == GrantWrite::InFlight
             })
             .await?;
         if grant == GrantWrite::InFlight {
-            // The write with the unknown outcome may have revoked sessions of this node. No other
-            // step has ended them yet.
+            // The write with the unknown outcome may have revoked sessions of this node, and no
+            // other step has ended these sessions yet.
             let gone = self.revoker.end_all_revoked(uid, &record);
             if !gone.is_empty() {
                 self.settle(uid, &gone).await?;

@@ -51,8 +51,8 @@ impl Revoker {
             self.end_local(request)
         };
         if matches!(result, KickResult::AlreadyGone | KickResult::BootMismatch) {
-            // A refusal because of a newer session is counted in `record_refused_kick`, because the
-            // node's own reconciliation gets there, too.
+            // A refusal because of a newer session is counted in `record_refused_kick`, because
+            // reconciliation meets such refusals, too.
             metrics::counter!("distlock_stale_kick_refused_total").increment(1);
         }
         self.events.emit(Transition::KickReceived, |event| {
@@ -70,8 +70,8 @@ impl Revoker {
         Ok(result)
     }
 
-    /// Ends the sessions of this node that a record revokes. Returns all of them, with those that
-    /// had ended before.
+    /// Ends the sessions of this node that a record revokes. Returns these sessions, including
+    /// those that had ended before.
     pub(crate) fn end_all_revoked(&self, uid: &Uid, record: &UserRecord) -> Vec<SessionKey> {
         let here = record.revocations.iter();
         let here = here.filter(|it| self.this.owns(&it.key));
@@ -82,13 +82,13 @@ impl Revoker {
         .collect()
     }
 
-    /// Ends a revoked session of this node. Returns whether this call ended it.
+    /// Ends a revoked session of this node. Returns true if this call ended it.
     pub(crate) fn end_revoked(&self, uid: &Uid, revocation: &Revocation) -> bool {
         let request = KickRequest::for_revocation(uid, revocation, &self.this.id);
         self.end_local(&request) == KickResult::Kicked
     }
 
-    /// Ends the session that a kick names, unless it is gone or has a higher generation.
+    /// Ends the session that a kick names, unless the session has ended or has a higher generation.
     fn end_local(&self, request: &KickRequest) -> KickResult {
         let refused = || match self.registry.newest_above(&request.uid, request.gen_max) {
             Some(newer) => {
@@ -106,7 +106,7 @@ impl Revoker {
         let notice = Offline::new(request.reason)
             .superseded_by(request.by_device.clone(), request.by_gen)
             .with_reason(request.text.clone());
-        // The directory stopped naming the session before the kick was sent, so the session's
+        // The directory stopped naming the session before the kick was sent. So the session's
         // logout has nothing to delete.
         let ended = self.ender.end(&live, notice, false, |event| {
             event.kick_id = Some(request.kick_id);
@@ -118,7 +118,7 @@ impl Revoker {
         }
     }
 
-    /// Counts a kick that a newer session of the account made void.
+    /// Counts a kick that was refused because the account has a newer session here.
     fn record_refused_kick(&self, request: &KickRequest) {
         metrics::counter!("distlock_stale_kick_refused_total").increment(1);
         self.events.emit(Transition::StaleKickRefused, |event| {

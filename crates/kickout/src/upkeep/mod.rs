@@ -1,7 +1,7 @@
 //! Background rounds: reconciliation and sweep.
 //!
-//! The rounds repair the traces of lost kicks, of dead nodes and of a store that lost data. They
-//! never grant a login.
+//! The rounds repair the effects of lost kicks, of dead nodes and of lost data in the store. The
+//! rounds never grant a login.
 
 pub(crate) mod reconcile;
 pub(crate) mod sweep;

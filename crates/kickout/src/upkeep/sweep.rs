@@ -1,10 +1,10 @@
-//! The sweeper: removes the records of dead incarnations, and those of this incarnation's ended
-//! sessions.
+//! The sweeper: removes from the directory the records of dead incarnations, and the entries of
+//! ended sessions of this incarnation.
 //!
-//! A fast pass reads the whole directory at a bounded rate. It needs a reason: this node has
-//! started, another node has died, or the store has a new epoch. Otherwise the sweeper reads one
-//! page at a time with long pauses, so that an idle node costs little. It removes a record only by
-//! a conditional write.
+//! A fast pass reads the whole directory at a bounded rate. A fast pass starts when this node has
+//! started, when another node has died, or when the store has a new epoch. Otherwise the sweeper
+//! reads one page at a time with long pauses, so that an idle node costs little. The sweeper
+//! removes a record only by a conditional write.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -45,20 +45,20 @@ const PAGE: u32 = 250;
 /// Number of node leases between two pages of a slow pass.
 const LEASES_PER_IDLE_PAGE: u32 = 5;
 
-/// The pace of the present pass.
+/// The pace of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Pace {
     /// One page at a time with long pauses. Such a pass finds ended bans, and records that no other
     /// rule finds.
     #[default]
     Slow,
-    /// [`RECORDS_PER_SECOND`].
+    /// [`RECORDS_PER_SECOND`] records per second.
     Fast,
     /// All pages at once, because more logouts failed than could be queued.
     AllAtOnce,
 }
 
-/// The state of the present pass.
+/// The state of the current pass.
 #[derive(Debug, Default)]
 struct SweepProgress {
     pace: Pace,
@@ -70,18 +70,19 @@ struct SweepProgress {
     missed: bool,
     /// Time of the next page of a slow pass.
     next_page: Option<Moment>,
-    /// The incarnations that were known to be dead when this pass began. After the pass they have
-    /// no records.
+    /// The incarnations that were known to be dead when this pass began. A complete pass removes
+    /// all records of these incarnations.
     dead: BTreeSet<(NodeId, Boot)>,
-    /// The epoch of the node's own lease.
+    /// The epoch of the node's own lease when this pass began.
     epoch: Option<Epoch>,
-    /// Entries of this incarnation that had no session here when their page was read. They are
-    /// removed in the next round, because the logouts of most of them are about to delete them.
+    /// Entries that name a session of this incarnation which was not in the registry when the page
+    /// was read. The next round removes these entries. The delay gives the logouts of these
+    /// sessions time to delete the entries themselves.
     ended: HashSet<(Uid, SessionKey)>,
 }
 
 impl SweepProgress {
-    /// Begins a pass at this pace or a faster one.
+    /// Begins a pass at this pace, or at the current pace if that is faster.
     fn begin_pass(&mut self, pace: Pace) {
         self.pace = self.pace.max(pace);
         self.cursor = None;
@@ -105,7 +106,7 @@ pub(crate) struct Sweeper {
     pub(crate) logouts: Arc<Logouts>,
     pub(crate) events: Arc<Events>,
     pub(crate) tasks: Arc<Tasks>,
-    /// Sessions that are not known to be gone, as the last complete pass counted them.
+    /// Sessions that are not known to have ended. The last complete pass counted them.
     pub(crate) pending: Arc<AtomicUsize>,
 }
 
@@ -113,8 +114,8 @@ impl Sweeper {
     /// Sweeps until the flow stops.
     pub(crate) async fn run(self) {
         let mut progress = SweepProgress::default();
-        // Nodes that were started together sweep at different times, because the first pause is
-        // random.
+        // The first pause is random, so that nodes that were started together sweep at different
+        // times.
         let mut pause = jitter(self.settings.timers.sweep);
         loop {
             tokio::select! {
@@ -129,7 +130,7 @@ impl Sweeper {
             let swept = tokio::select! {
                 biased;
                 // A pass over a large directory must not delay the node's shutdown. Other nodes
-                // sweep the rest.
+                // sweep the remaining records.
                 () = self.tasks.stop.cancelled() => return,
                 swept = self.sweep_pages(&own, &mut progress) => swept,
             };
@@ -139,8 +140,8 @@ impl Sweeper {
         }
     }
 
-    /// Sweeps as many pages as the pace allows. A failure for one record does not stop the others.
-    /// Returns the first failure that may pass.
+    /// Sweeps as many pages as the pace allows. A failure for one record does not stop the pass.
+    /// Returns the first failure that another try may avoid.
     async fn sweep_pages(&self, own: &Incarnation, progress: &mut SweepProgress) -> Result<()> {
         let mut outcome = self.begin_pass_if_needed(own, progress).await;
         let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
@@ -207,7 +208,7 @@ impl Sweeper {
         outcome
     }
 
-    /// Begins a pass if there is a reason that the pass in progress does not cover.
+    /// Begins a new pass if there is a reason that the current pass does not cover.
     async fn begin_pass_if_needed(
         &self,
         own: &Incarnation,
@@ -216,8 +217,8 @@ impl Sweeper {
         if self.logouts.retries.take_overflow() {
             progress.begin_pass(Pace::AllAtOnce);
         }
-        // The epoch differs after the start of this node, and after a failover, which may have
-        // brought back ended sessions.
+        // The epoch differs after the start of this node, and after a failover. A failover may have
+        // restored entries of ended sessions.
         let epoch = own.lease.epoch();
         if progress.epoch != epoch {
             progress.epoch = epoch;
@@ -262,7 +263,7 @@ impl Sweeper {
     }
 
     /// Removes the old notes for dead incarnations. Nodes of the previous version wrote these
-    /// notes, and no node reads them any more.
+    /// notes, and no node reads them now.
     async fn sweep_old_notes(&self) -> Result<()> {
         let mut outcome = Ok(());
         let mut after = None;
@@ -303,8 +304,8 @@ impl Sweeper {
                 let own = own.as_ref();
                 own.is_some_and(|own| key.node == self.this.id && key.boot == own.boot)
             })
-            // A session is in the registry before the directory names it. So a missing session has
-            // ended.
+            // A session enters the registry before the directory names it. So a session that is not
+            // in the registry has ended.
             .filter(|key| {
                 let live = self.registry.get(uid, key);
                 live.is_none_or(|live| live.phase() >= Phase::Closing)
@@ -331,8 +332,8 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Removes the mark of an ended ban. A login does the same; this is for an account that stays
-    /// away.
+    /// Removes the mark of an ended ban. A login does the same; this function is for accounts that
+    /// do not log in again.
     async fn sweep_ban(&self, uid: &Uid, mark: &Ban) -> Result<()> {
         if self.bans.current_ban(uid).await?.is_some() {
             return Ok(());
@@ -359,8 +360,8 @@ impl Sweeper {
         if dead.is_empty() {
             return Ok(());
         }
-        // A dead incarnation stays dead. So the answer for one version of the record holds for the
-        // next version, too.
+        // A dead incarnation stays dead. So an incarnation that was dead for one version of the
+        // record is dead for the next version, too.
         let mut ghosts = Vec::new();
         let (swept, _) = self
             .directory
@@ -389,8 +390,8 @@ impl Sweeper {
     }
 }
 
-/// Returns an error that may pass, so that the sweep is tried again. An error of the record itself
-/// is only logged, because another try would fail, too.
+/// Returns an error that another try may avoid. An error of the record itself is only logged,
+/// because another try would fail, too.
 fn keep_retryable(key: &str, swept: Result<()>) -> Result<()> {
     match swept {
         Err(error) if !error.is_retryable() => {

@@ -1,8 +1,8 @@
 //! The comparison of one round: a session that the directory has replaced is superseded, and a
 //! session that the store has lost is written again.
 //!
-//! Nothing is written here. A write may hang, and an ended session must get its notice before any
-//! write.
+//! This module writes nothing. A write may hang, and an ended session must get its notice before
+//! any write.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use crate::{
     upkeep::reconcile::writes::{PendingWrite, log_failed_account},
 };
 
-/// Least number of sessions that a round compares, if there are so many. After the store was away,
-/// the round compares all sessions.
+/// Lowest number of sessions that a round compares; a node with fewer sessions compares all of
+/// them. After a failed round or a loss of data, the next round compares all sessions.
 pub(super) const MIN_COMPARED: usize = 1024;
-/// Number of rounds in which every session is compared once. A node lease has as many rounds.
+/// Number of rounds that compare every session once. A node lease has as many rounds.
 pub(super) const ROUNDS_PER_PASS: usize = 3;
 /// Account records in one read.
 const COMPARE_PAGE: usize = 128;
@@ -36,7 +36,7 @@ const COMPARE_PAGE: usize = 128;
 pub(crate) struct RoundState {
     /// The last session that was compared.
     pub(crate) cursor: Option<SessionId>,
-    /// The writes of this round, and those that failed in earlier rounds.
+    /// The writes of this round, and the failed writes of earlier rounds.
     pub(crate) writes: Vec<PendingWrite>,
     /// Whether the last round failed, or the store has lost data. The next round then compares all
     /// sessions.
@@ -65,7 +65,8 @@ impl Comparer {
             here.div_ceil(ROUNDS_PER_PASS).max(MIN_COMPARED)
         };
         // If the last round ended with the last session, the first page of this round is empty. The
-        // round then begins again with the first session, once.
+        // round then starts at the first session. It starts there only once, so that an empty
+        // registry ends the loop.
         let mut may_wrap_around = state.cursor.is_some();
         let mut read = Ok(());
         while left > 0 {
@@ -141,8 +142,8 @@ impl Comparer {
                 writes.push(PendingWrite::Register(Arc::clone(live), ended));
                 return Ok(());
             };
-            // The record did not name this session when the ban was set, so the ban did not end the
-            // session at that time.
+            // The record did not name this session when the ban was set, so the ban did not end
+            // this session.
             let notice = Offline::new(Code::Banned).with_reason(ban.reason);
             self.ender.end(live, notice, false, |_| {});
             return Ok(());

@@ -1,4 +1,4 @@
-//! Reconciliation: a node compares its sessions with the directory and mends both.
+//! Reconciliation: a node compares its sessions with the directory and corrects both.
 //!
 //! A session whose kick was lost ends within one node lease.
 

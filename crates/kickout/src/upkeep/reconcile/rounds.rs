@@ -1,6 +1,6 @@
 //! The rounds of the reconciliation.
 //!
-//! A failure for one account never keeps another account from being compared.
+//! A failure for one account never prevents the comparison of another account.
 
 use std::{mem, sync::Arc};
 
@@ -56,11 +56,11 @@ impl Reconciler {
         }
     }
 
-    /// One round: compares sessions, then makes the writes. A failed account is tried again in a
-    /// later round. A failed read fails the round. A failed write of one account does not, because
-    /// another client of the database may have locked the row.
+    /// Runs one round: compares sessions, then makes the writes. A failed account is tried again in
+    /// a later round. A failed read fails the round. A failed write of one account does not fail
+    /// the round, because another client of the database may have locked the row.
     pub(super) async fn round(&self, own: &Incarnation, state: &mut RoundState) -> Result<()> {
-        // A failover may happen without any failed request. Only a new epoch shows it.
+        // A failover may happen without any failed request. Only a new epoch shows such a failover.
         if let Some(epoch) = own.lease.epoch() {
             self.history.observe_epoch(&epoch);
         }

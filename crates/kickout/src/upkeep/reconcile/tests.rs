@@ -32,8 +32,8 @@ use crate::{
     session::handle::Session,
 };
 
-/// A node with this number of sessions. Its own rounds are an hour away, so only the test runs
-/// rounds.
+/// A node with this number of sessions. Its node lease is so long that the node's own rounds start
+/// only after the test, so only the test runs rounds.
 async fn busy_node(sessions: usize) -> (KickOut, Vec<Session>, Arc<dyn Records>) {
     let memory = MemoryStore::default();
     let records = memory.records();
@@ -76,7 +76,7 @@ async fn admit(kick: &KickOut, uid: Uid) -> Session {
     }
 }
 
-/// Records that a test can lock: they can be read, and writes of them fail, hang or take long.
+/// Records that a test can lock. Reads succeed, and writes fail, hang or take long.
 #[derive(Clone, Debug)]
 struct LockableRecords {
     records: Arc<dyn Records>,
@@ -118,8 +118,8 @@ impl LockableRecords {
         self.state.tried.load(Ordering::Relaxed)
     }
 
-    /// Does to a write what the test has set.
-    async fn meet_lock(&self) -> Result<()> {
+    /// Applies the locked state to a write.
+    async fn apply_lock(&self) -> Result<()> {
         let writes = self.state.writes.lock().unwrap().clone();
         if matches!(writes, Writes::Done) {
             return Ok(());
@@ -151,20 +151,20 @@ impl RecordsLayer for LockableRecords {
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        self.meet_lock().await?;
+        self.apply_lock().await?;
         self.records.put(key, value, expect).await
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.meet_lock().await?;
+        self.apply_lock().await?;
         self.records.delete(key, expect).await
     }
 }
 
-/// If the failure counted as one of the store, a single locked row would make every round compare
-/// all sessions.
+/// If this failure counted as a failure of the store, a single locked row would make every round
+/// compare all sessions.
 #[tokio::test]
-async fn an_account_that_cannot_be_written_does_not_count_as_a_store_that_is_away() {
+async fn a_failed_write_of_one_account_does_not_count_as_an_unreachable_store() {
     let memory = MemoryStore::default();
     let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
@@ -181,10 +181,10 @@ async fn an_account_that_cannot_be_written_does_not_count_as_a_store_that_is_awa
     assert_listed(&kick, &sessions).await;
 }
 
-/// The store may have been away so briefly that no other request failed. It may have lost writes of
-/// other nodes in that time.
+/// The store may have been unreachable so briefly that no other request failed. During that time
+/// the store may have lost writes of other nodes.
 #[tokio::test]
-async fn an_account_that_cannot_be_read_counts_as_a_store_that_is_away() {
+async fn a_failed_read_of_one_account_counts_as_an_unreachable_store() {
     let memory = MemoryStore::default();
     let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
@@ -212,7 +212,7 @@ async fn an_account_that_cannot_be_read_counts_as_a_store_that_is_away() {
 }
 
 #[tokio::test]
-async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
+async fn a_round_stops_after_a_batch_of_which_every_write_failed() {
     let memory = MemoryStore::default();
     let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
@@ -232,7 +232,7 @@ async fn a_store_that_takes_no_write_is_not_tried_for_every_session() {
 }
 
 #[tokio::test]
-async fn a_store_with_slow_writes_delays_no_round_for_long() {
+async fn a_round_with_slow_writes_stops_when_the_next_round_is_due() {
     let clock = Arc::new(ManualClock::new());
     let memory = MemoryStore::new(clock.clone());
     let records = LockableRecords::new(&memory);
@@ -259,12 +259,13 @@ async fn a_store_with_slow_writes_delays_no_round_for_long() {
 }
 
 #[tokio::test]
-async fn writes_that_hang_keep_no_session_from_its_notice() {
+async fn a_superseded_session_gets_its_notice_while_writes_hang() {
     let memory = MemoryStore::default();
     let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, mut sessions) = busy_node_on(store, CONCURRENT_CHANGES * 2).await;
-    // The session that is compared last loses its slot; the others have to be written again.
+    // The session that is compared last loses its slot; the other sessions have to be written
+    // again.
     sessions.sort_by_key(|session| session.key().session);
     let superseded = sessions.pop().unwrap();
     delete_records(&*records.records, &sessions).await;
@@ -287,7 +288,7 @@ async fn writes_that_hang_keep_no_session_from_its_notice() {
     }
 }
 
-/// Deletes the records of these sessions' accounts, as a store does that loses data.
+/// Deletes the records of these sessions' accounts, like a store that loses data.
 async fn delete_records(records: &dyn Records, sessions: &[Session]) {
     for session in sessions {
         let key = session.uid().record_key().unwrap();
@@ -304,7 +305,7 @@ async fn assert_listed(kick: &KickOut, sessions: &[Session]) {
     }
 }
 
-/// Compares the next sessions, and makes the writes.
+/// Compares the next sessions, and makes the writes that the comparison needs.
 async fn compare_and_write(kick: &KickOut, state: &mut RoundState) {
     let parts = &kick.parts;
     parts
@@ -323,7 +324,7 @@ async fn compare_and_write(kick: &KickOut, state: &mut RoundState) {
 }
 
 #[tokio::test]
-async fn after_the_store_was_away_every_session_is_compared() {
+async fn after_a_failed_round_every_session_is_compared() {
     let (kick, sessions, records) = busy_node(MIN_COMPARED + 476).await;
     let mut state = RoundState::default();
     compare_and_write(&kick, &mut state).await;
@@ -360,7 +361,7 @@ async fn after_a_failover_without_a_failed_request_every_session_is_compared() {
 }
 
 #[tokio::test]
-async fn every_session_is_compared_within_a_lease() {
+async fn every_session_is_compared_within_one_node_lease() {
     for (sessions, within) in [(MIN_COMPARED, 1), (MIN_COMPARED * 3 + 100, ROUNDS_PER_PASS)] {
         let (kick, sessions, records) = busy_node(sessions).await;
         let mut state = RoundState::default();

@@ -1,4 +1,4 @@
-//! The writes that the comparison of a round has asked for.
+//! The writes that the comparison of a round needs.
 //!
 //! A locked row or table may delay a write for a long time. So all writes run at the end of a
 //! round, after every ended session got its notice.
@@ -29,7 +29,7 @@ use crate::{
 pub(crate) enum PendingWrite {
     /// Removes the revocations of ended sessions from the account's record.
     Settle(Uid, Vec<SessionKey>),
-    /// Writes a session that the store has lost back to the directory. The id is that of an ended
+    /// Writes a session that the store has lost to the directory again. The id belongs to an ended
     /// ban whose mark was in the record.
     Register(Arc<LiveSession>, Option<Uuid>),
 }
@@ -61,7 +61,8 @@ impl Writer {
     ///
     /// # Errors
     /// The store's error if all writes of a full batch failed: the store takes no write, and the
-    /// rest is not tried. [`ErrorKind::Unavailable`] if there was no time for the rest.
+    /// remaining writes are not tried. [`ErrorKind::Unavailable`] if there was no time for all
+    /// writes.
     pub(super) async fn write_all(
         &self,
         mut writes: Vec<PendingWrite>,
@@ -77,20 +78,20 @@ impl Writer {
         let mut left = Vec::new();
         let outcome = self.write_in_batches(&mut writes, &mut left).await;
         left.append(&mut writes);
-        // A comparison covers active sessions only, so the write for an ended session has to be
-        // kept. A session that is missing in the directory is found again.
+        // The next comparison covers active sessions only. So the write for an ended session is
+        // kept, and a session that is missing in the directory is found again.
         left.retain(|it| matches!(it, PendingWrite::Settle(..)));
         (left, outcome)
     }
 
-    /// Whether other nodes can see this node's lease. If they cannot, they take the node for dead
+    /// Whether other nodes can see this node's lease. Otherwise other nodes count this node as dead
     /// and remove its sessions again.
     async fn is_lease_visible(&self) -> bool {
         let lease = self.history.inspect_own_lease().await;
         lease.is_ok_and(|lease| lease.held.is_some())
     }
 
-    /// Makes the writes in batches, and adds the failed ones to `left`. Writes that were not tried
+    /// Makes the writes in batches, and adds the failed writes to `left`. Writes that were not tried
     /// stay in `writes`.
     async fn write_in_batches(
         &self,
@@ -132,8 +133,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a session that the store has lost back to the directory. The store may have lost it
-    /// in a failover to a replica that lagged behind. `ended` is the id of a ban that has ended.
+    /// Writes a session that the store has lost to the directory again. A failover to a replica that
+    /// lagged behind can lose a session. `ended` is the id of a ban that has ended.
     async fn register_again(&self, live: &Arc<LiveSession>, ended: Option<Uuid>) -> Result<()> {
         let (registered, _) = self
             .directory
@@ -163,8 +164,8 @@ impl Writer {
     }
 }
 
-/// Logs a failure for one account. Returns an error that may pass, and `Ok` for an error of the
-/// account's record itself.
+/// Logs a failure for one account. Returns an error that another try may avoid, and `Ok` for an
+/// error of the account's record itself.
 pub(crate) fn log_failed_account(uid: &Uid, error: Error) -> Result<()> {
     tracing::warn!(?uid, %error, "an account's sessions are looked after later");
     if error.is_retryable() {
