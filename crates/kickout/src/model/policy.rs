@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn unlimited_allows_64_sessions_and_higher_limits_are_refused() {
+    fn an_account_has_at_most_64_sessions_and_a_wrong_limit_is_refused() {
         let mut record = UserRecord::default();
         let policy = Policy::named(PolicyName::Unlimited).on_exceed(OnExceed::Deny);
         for number in 0..MAX_SESSIONS {

@@ -104,7 +104,8 @@ async fn a_failure_for_one_account_is_reported_with_its_session_and_the_others_e
         assert_eq!(notice_of(&sessions[number]).await.code, Code::AdminKick);
     }
     assert!(sessions[1].check().is_ok());
-    // A single account that fails, or a store that takes no write at all, is an error.
+    // If only one account is selected and it fails, or if the store takes no write at all, the call
+    // itself fails.
     let bob = Target::Uid(users[1].clone());
     let kick = async |target| n2.kick.kick(target, None).await;
     assert!(kick(&bob).await.unwrap_err().is_retryable());
@@ -114,7 +115,7 @@ async fn a_failure_for_one_account_is_reported_with_its_session_and_the_others_e
     assert_eq!(notice_of(&sessions[1]).await.code, Code::AdminKick);
 }
 
-/// A peer that answers a kick only when a second kick waits, too.
+/// A peer that answers a kick only when a second kick waits at the same time.
 #[derive(Debug)]
 struct PairwisePeer(Barrier);
 

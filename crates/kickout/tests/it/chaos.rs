@@ -1,5 +1,5 @@
-//! All faults at once: logins, logouts, lost requests and replies, silent nodes, a store that goes
-//! away. Then the faults end, and the invariants are checked.
+//! All faults at once: logins, logouts, lost requests and replies, silent nodes, an unreachable
+//! store. Afterwards the faults end, and the invariants are checked.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -59,7 +59,6 @@ async fn after_all_faults_one_session_is_left_and_every_other_got_its_notice() {
         }
         pause(Duration::from_millis(random.u64(..15))).await;
     }
-    // The faults end.
     for (name, node) in names.iter().zip(&nodes) {
         cluster.mesh.restore(name);
         node.faults.heal();
@@ -79,7 +78,7 @@ async fn after_all_faults_one_session_is_left_and_every_other_got_its_notice() {
     for uid in &users {
         check_last_grant(&cluster, uid, &stay, &history).await;
     }
-    // No client leaves by itself from now on, so the last of these logins survives for each
+    // From now on no client leaves by itself. So the last of these logins survives for each
     // account.
     for node in &nodes {
         eventually("the node to serve", || async { node.kick.boot().is_some() }).await;
@@ -118,8 +117,7 @@ async fn after_all_faults_one_session_is_left_and_every_other_got_its_notice() {
     }
 }
 
-/// Waits until the directory and the sessions of an account agree. Returns the session that is
-/// left.
+/// Waits until the directory and the sessions of an account agree. Returns the surviving session.
 async fn wait_for_agreement(
     cluster: &Cluster,
     nodes: &[Node],
@@ -149,8 +147,8 @@ async fn wait_for_agreement(
     Some(Arc::clone(survivor))
 }
 
-/// Checks that no other login ended the last granted session. It may be missing only if its client
-/// left, if its client was told that the login had failed, or if its node lost its lease.
+/// Checks that no other login ended the last granted session. The session may be missing only if
+/// its client left, if its client got an error for the login, or if its node lost its lease.
 async fn check_last_grant(cluster: &Cluster, uid: &Uid, stay: &[Arc<Session>], history: &[Event]) {
     let of_uid = |event: &&Event| event.uid.as_ref() == Some(uid);
     let granted = history.iter().filter(of_uid);
@@ -158,8 +156,8 @@ async fn check_last_grant(cluster: &Cluster, uid: &Uid, stay: &[Arc<Session>], h
     let Some(last) = granted.max_by_key(|it| it.r#gen) else {
         return;
     };
-    // A higher generation in the record comes from a write with a lost reply. Its client was told
-    // that the login had failed.
+    // A higher generation in the record comes from a write with a lost reply. The client of that
+    // write got an error.
     let r#gen = cluster.record(uid).await.map(|it| it.r#gen);
     let untold = r#gen > last.r#gen;
     let ended: HashSet<_> = history
@@ -180,7 +178,7 @@ async fn check_last_grant(cluster: &Cluster, uid: &Uid, stay: &[Arc<Session>], h
     }
 }
 
-/// Logs one client in, once. A client that is admitted leaves at once, or stays until its notice.
+/// Logs one client in, once. An admitted client either leaves at once, or stays until its notice.
 /// Returns the session of a client that stays.
 async fn run_client(kick: KickOut, uid: Uid, device: Device, leaves: bool) -> Option<Arc<Session>> {
     let login = Login::new(uid, device, Class::none());
@@ -194,7 +192,7 @@ async fn run_client(kick: KickOut, uid: Uid, device: Device, leaves: bool) -> Op
     Some(keep_until_notice(session))
 }
 
-/// Keeps a session until its notice, and logs it out then.
+/// Keeps a session until its notice, and then logs the session out.
 fn keep_until_notice(session: Session) -> Arc<Session> {
     let session = Arc::new(session);
     tokio::spawn({
@@ -207,7 +205,8 @@ fn keep_until_notice(session: Session) -> Arc<Session> {
     session
 }
 
-/// Checks that no generation was granted twice, and that no record has fallen behind the grants.
+/// Checks that no generation was granted twice, and that no record has a lower generation than the
+/// grants of its account.
 async fn check_generations(cluster: &Cluster, users: &[Uid], history: &[Event]) {
     let mut granted: HashMap<(Uid, Generation), SessionId> = HashMap::new();
     for event in history {

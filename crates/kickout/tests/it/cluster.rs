@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 
 use crate::link::{Faults, Link};
 
-/// Longest wait of a test. A healthy run needs far less.
+/// Longest wait of a test. A run without a bug takes far less.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Cluster {
@@ -100,12 +100,12 @@ impl Cluster {
 }
 
 impl Mesh {
-    /// Makes the node answer no peer until [`restore`](Self::restore).
+    /// Makes calls to the node fail until [`restore`](Self::restore).
     pub(crate) fn silence(&self, name: &str) {
         self.silent.lock().unwrap().insert(name.to_owned());
     }
 
-    /// Lets the node answer its peers again.
+    /// Lets calls to the node succeed again.
     pub(crate) fn restore(&self, name: &str) {
         self.silent.lock().unwrap().remove(name);
     }
@@ -157,7 +157,7 @@ impl Node {
         self.kick.login(login(uid, device)).await.unwrap()
     }
 
-    /// Logs a device in. Panics unless it is admitted.
+    /// Logs a device in. Panics unless the device is admitted.
     pub(crate) async fn admit(&self, uid: &Uid, device: &str) -> Session {
         match self.login(uid, device).await {
             LoginOutcome::Admitted(session) => session,
@@ -165,8 +165,8 @@ impl Node {
         }
     }
 
-    /// Ends the node like a killed process: it releases nothing and sends no notice, and no peer
-    /// reaches it any more.
+    /// Ends the node like a killed process: the node releases nothing and sends no notice, and no
+    /// peer reaches it afterwards.
     pub(crate) fn crash(self) {
         self.faults.cut();
         self.mesh.silence(&self.name);
@@ -201,8 +201,8 @@ impl Node {
     }
 }
 
-/// Timers for tests: a long lease, because a busy machine must not fence a node by accident, and
-/// short other times.
+/// Timers for tests. The lease is long, because a busy machine must not fence a node by accident.
+/// The other times are short.
 pub(crate) fn timers() -> Timers {
     let mut timers = Timers::default();
     timers.lock_wait = Duration::from_secs(10);

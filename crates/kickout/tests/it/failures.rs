@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn the_node_of_a_session_makes_up_for_a_lost_kick() {
+async fn reconciliation_ends_a_session_whose_kick_was_lost() {
     let cluster = Cluster::new();
     let (n1, n2) = (
         cluster.start_node("n1").await,
@@ -37,7 +37,7 @@ async fn the_node_of_a_session_makes_up_for_a_lost_kick() {
 }
 
 #[tokio::test]
-async fn a_kick_never_hits_another_session() {
+async fn a_kick_never_ends_another_session() {
     let cluster = Cluster::new();
     let (n1, n2) = (
         cluster.start_node("n1").await,
@@ -48,7 +48,7 @@ async fn a_kick_never_hits_another_session() {
     let _pc = n2.admit(&anna, "pc").await;
     let kick = cluster.mesh.kicks().remove(0);
     let new = n1.admit(&anna, "phone").await;
-    // The same kick arrives again when the phone is back on the same node.
+    // The phone has logged in again on the same node, and the same kick arrives again.
     let again = n1.kick.handle_kick(&kick);
     assert_eq!(again, Ok(KickResult::AlreadyGone), "it was told before");
     let old_key = old.key().clone();
@@ -58,7 +58,7 @@ async fn a_kick_never_hits_another_session() {
         Ok(KickResult::Newer(new.generation()))
     );
     assert!(new.check().is_ok());
-    // A kick with the new session's id still has too low a generation.
+    // This kick has the new session's id, but its generation is too low.
     let mut forged = kick.clone();
     forged.key = new.key().clone();
     assert_eq!(
@@ -66,7 +66,7 @@ async fn a_kick_never_hits_another_session() {
         Ok(KickResult::Newer(new.generation()))
     );
     assert!(new.check().is_ok());
-    // A kick with another account's name finds no session.
+    // This kick names another account, so it finds no session.
     let mut foreign = forged.clone();
     foreign.gen_max = new.generation();
     foreign.uid = uid("otto");
@@ -91,7 +91,8 @@ async fn a_kick_never_hits_another_session() {
         n1.kick.handle_kick(&with_boot(boot - 1)),
         Ok(KickResult::BootMismatch)
     );
-    // A kick for a later incarnation reached the wrong process. The answer "gone" would lose it.
+    // A kick for a later incarnation reached the wrong process. The answer "gone" would lose the
+    // kick.
     assert!(matches!(
         n1.kick.handle_kick(&with_boot(boot + 1)),
         Err(PeerError::NotSent(_))
@@ -115,7 +116,7 @@ async fn the_outcome_of_a_write_with_a_lost_reply_is_looked_up() {
     let phone = n1.admit(&anna, "phone").await;
     let record = cluster.record(&anna).await.unwrap();
     assert!(record.slot_of(phone.key()).is_some());
-    // The next two writes never arrive.
+    // The requests of the next two writes get lost.
     n1.faults.lose_requests(2);
     let pc = n1.admit(&anna, "pc").await;
     assert_eq!(notice_of(&phone).await.code, Code::Superseded);
@@ -127,14 +128,14 @@ async fn the_outcome_of_a_write_with_a_lost_reply_is_looked_up() {
             .slot_of(pc.key())
             .is_some()
     );
-    // A logout copes with the same faults.
+    // A logout handles the same faults.
     n1.faults.lose_replies(1);
     assert_eq!(pc.logout().await, LoggedOut::Deleted);
     assert!(cluster.record(&anna).await.unwrap().slots.is_empty());
 }
 
 #[tokio::test]
-async fn a_conflicting_login_is_tried_again_once() {
+async fn a_login_is_tried_again_once_after_a_conflict() {
     let cluster = Cluster::new();
     let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
@@ -228,7 +229,7 @@ async fn a_login_that_is_admitted_during_a_shutdown_gets_a_notice() {
         })
         .await;
     let anna = uid("anna");
-    // The shutdown has to wait for this session.
+    // The shutdown has to wait until the client of this session leaves.
     let slow = n1.admit(&uid("otto"), "phone").await;
     let locker = Store::new(cluster.memory.lock(), cluster.memory.records()).locker();
     let guard = locker.lock("user/anna").acquire().await.unwrap();
@@ -288,7 +289,7 @@ async fn leases_that_cannot_be_inspected_delay_a_login_for_a_bounded_time() {
     let tablet = login(&anna, "tablet");
     let tablet = tokio::spawn(async move { n3.login(tablet).await.unwrap() });
     // The login inspects the leases before it takes the lock, while it holds the lock, and for the
-    // kick. Only the clock of this node moves, so the other nodes do not reconcile meanwhile.
+    // kick. Only the clock of this node advances, so the other nodes do not reconcile meanwhile.
     let step = Duration::from_millis(50);
     let mut took = Duration::ZERO;
     while !tablet.is_finished() {
@@ -302,10 +303,11 @@ async fn leases_that_cannot_be_inspected_delay_a_login_for_a_bounded_time() {
 }
 
 #[tokio::test]
-async fn a_kick_reaches_a_node_that_is_back_although_its_circuit_was_open() {
+async fn a_kick_reaches_a_restored_node_behind_an_open_circuit() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // No node reconciles within this test, and the kick budget is longer than the test.
+    // The node lease is so long that no node reconciles within this test. The kick budget is longer
+    // than the test.
     timers.node_lease = Duration::from_secs(600);
     timers.kick_budget = TEST_TIMEOUT;
     let n1 = cluster.start_node_with("n1", |builder| builder.timers(timers.clone()));

@@ -29,16 +29,16 @@ pub(crate) struct Link {
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     cut: AtomicBool,
-    /// Number of puts of `sess/` keys whose replies get lost. The puts are done.
+    /// Number of `sess/` puts that are done and whose replies get lost.
     replies_to_lose: AtomicU32,
     /// If true, the next put of a `sess/` key is done, its reply is lost, and the connection is
     /// cut.
     lose_next_reply: AtomicBool,
     /// If true, the next put of a `sess/` key is done and answered, and the connection is cut.
     answer_next_then_cut: AtomicBool,
-    /// Number of puts of `sess/` keys whose requests get lost. The puts are not done.
+    /// Number of `sess/` puts whose requests get lost, so they are not done.
     requests_to_lose: AtomicU32,
-    /// Number of puts of `sess/` keys that meet a conflict.
+    /// Number of `sess/` puts that meet a conflict.
     conflicts_to_cause: AtomicU32,
     /// If true, the next put of a `sess/` key is held back, its outcome is unknown, and the
     /// connection is cut.
@@ -46,9 +46,9 @@ pub(crate) struct Faults {
     held_put: Mutex<Option<(RecordKey, Vec<u8>, Expect)>>,
     /// Locks whose inspection gets no answer.
     unanswered_locks: Mutex<HashSet<String>>,
-    /// Keys whose puts are refused.
+    /// Keys of records whose puts are refused.
     refused_keys: Mutex<HashSet<String>>,
-    /// Number of puts of `sess/` keys that hung so far.
+    /// Number of `sess/` puts that have hung so far.
     hanging: AtomicU32,
     hangs: AtomicBool,
     fail_hanging: Notify,
@@ -90,7 +90,7 @@ impl Faults {
         self.cut.load(Ordering::SeqCst)
     }
 
-    /// Restores the connection, and ends the hanging of puts.
+    /// Restores the connection. Later puts no longer hang.
     pub(crate) fn heal(&self) {
         self.cut.store(false, Ordering::SeqCst);
         self.hangs.store(false, Ordering::SeqCst);
@@ -110,17 +110,18 @@ impl Faults {
 }
 
 impl Faults {
-    /// Holds back the next put of a `sess/` key. Its outcome is unknown, and the connection is cut.
+    /// Holds back the next put of a `sess/` key, reports an unknown outcome, and cuts the
+    /// connection.
     pub(crate) fn hold_next_put(&self) {
         self.hold_next.store(true, Ordering::SeqCst);
     }
 
-    /// Does the next put of a `sess/` key, loses its reply, and cuts the connection.
+    /// Makes the next put of a `sess/` key, loses its reply, and cuts the connection.
     pub(crate) fn lose_next_reply_and_cut(&self) {
         self.lose_next_reply.store(true, Ordering::SeqCst);
     }
 
-    /// Does and answers the next put of a `sess/` key, and cuts the connection.
+    /// Makes and answers the next put of a `sess/` key, and cuts the connection.
     pub(crate) fn answer_next_and_cut(&self) {
         self.answer_next_then_cut.store(true, Ordering::SeqCst);
     }
@@ -148,7 +149,7 @@ impl Faults {
         self.hangs.store(true, Ordering::SeqCst);
     }
 
-    /// Number of puts that hung so far.
+    /// Number of puts that have hung so far.
     pub(crate) fn hanging_puts(&self) -> u32 {
         self.hanging.load(Ordering::SeqCst)
     }
@@ -158,13 +159,13 @@ impl Faults {
         self.fail_hanging.notify_waiters();
     }
 
-    /// The put that was held back. A test can send it to the store later.
+    /// The put that was held back, so that the test can send it to the store later.
     pub(crate) fn take_held_put(&self) -> Option<(RecordKey, Vec<u8>, Expect)> {
         self.held_put.lock().unwrap().take()
     }
 }
 
-/// Decrements a counter. Returns whether it was above zero.
+/// Decrements a counter unless it is zero. Returns whether it was above zero.
 fn use_up_one(counter: &AtomicU32) -> bool {
     counter
         .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {

@@ -55,8 +55,8 @@ impl Recorder for CountingRecorder {
     }
 }
 
-/// The recorder is local to the thread. The test runs on one thread, so the recorder also counts
-/// the node's background work.
+/// The recorder works only on its own thread. The test runs on one thread, so the recorder also
+/// counts the node's background work.
 #[tokio::test]
 async fn every_late_kick_and_delivery_is_counted() {
     let seen = CountingRecorder::default();
@@ -102,7 +102,7 @@ async fn every_late_kick_and_delivery_is_counted() {
     before.boot = Boot::new(before.boot.get() - 1);
     assert_eq!(kick(&before), KickResult::BootMismatch);
     assert_eq!(kicks(), 2);
-    // A newer session survives the kick.
+    // The kick is older than this session, so the session survives.
     phone.logout().await;
     let again = n1.admit(&anna, "phone").await;
     let before = kicks();

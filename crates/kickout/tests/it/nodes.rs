@@ -36,7 +36,7 @@ async fn a_dead_node_does_not_block_a_login() {
 }
 
 #[tokio::test]
-async fn strict_confirmation_ends_with_the_dead_nodes_lease() {
+async fn strict_confirmation_waits_until_the_lease_of_the_dead_node_ends() {
     let cluster = Cluster::new();
     let n1 = cluster.start_node("n1").await;
     let n2 = cluster
@@ -73,7 +73,7 @@ async fn sessions_of_a_dead_node_are_hidden_and_then_swept() {
 }
 
 #[tokio::test]
-async fn a_restarted_node_is_another_incarnation() {
+async fn a_restarted_node_has_a_new_incarnation() {
     let cluster = Cluster::new();
     let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
@@ -157,8 +157,8 @@ async fn a_node_that_cannot_renew_stops_before_others_count_it_as_dead() {
     );
 }
 
-/// A newer version may write a text beside its lease that this version cannot read. Such a node is
-/// not dead.
+/// A newer version may write a text beside its lease that this version cannot read. The node of
+/// such a lease is not dead.
 #[tokio::test]
 async fn a_node_with_an_unreadable_lease_text_does_not_count_as_dead() {
     let cluster = Cluster::new();
@@ -192,7 +192,7 @@ async fn a_node_with_an_unreadable_lease_text_does_not_count_as_dead() {
     })
     .await;
     assert!(records.get(&its).await.unwrap().is_some());
-    // After the node's end its records are removed.
+    // After the node has ended, its records are removed.
     let _ = lease.release().await;
     eventually("the session to be swept", || async {
         cluster.record(&uid("anna")).await.unwrap().slots.is_empty()
@@ -218,11 +218,11 @@ async fn the_drain_mark_of_a_node_is_removed_at_its_shutdown() {
     .await;
 }
 
-/// A node was paused until after its lease had ended, and can reach the store when it notices this.
-/// A device whose account has logged in elsewhere must not be told to come back: it would end the
-/// newer session.
+/// A node was paused until its lease had ended, and can reach the store when it notices the loss.
+/// The node must not advise a client to reconnect whose account has logged in on another node. That
+/// client would end the newer session.
 #[tokio::test]
-async fn a_node_that_lost_its_lease_tells_clients_whose_accounts_logged_in_elsewhere() {
+async fn a_fenced_node_does_not_call_back_clients_whose_accounts_logged_in_elsewhere() {
     let cluster = Cluster::new();
     let clock = ManualClock::new();
     let link = Link::new(cluster.memory.lock(), cluster.memory.records());
@@ -239,7 +239,8 @@ async fn a_node_that_lost_its_lease_tells_clients_whose_accounts_logged_in_elsew
     }
     let _pc = n2.admit(&users[0], "pc").await;
     let _pc_too = n2.admit(&users[1], "pc").await;
-    // This is the state after another node counted the node as dead and swept its records.
+    // This is the state of the store after another node counted the node as dead and swept its
+    // records.
     let records = cluster.memory.records();
     let key = RecordKey::new("sess/swept").unwrap();
     let entry = records.get(&key).await.unwrap().unwrap();
@@ -249,7 +250,7 @@ async fn a_node_that_lost_its_lease_tells_clients_whose_accounts_logged_in_elsew
     let expect = Expect::Version(entry.version);
     records.put(&key, &cleared, expect).await.unwrap();
 
-    // The node's clock moves only now, beyond its lease.
+    // The node's clock advances only now, beyond the end of its lease.
     clock.advance(timers().node_lease * 2);
     for (phone, gone) in phones.iter().zip([true, true, false]) {
         let notice = notice_of(phone).await;
@@ -264,10 +265,10 @@ async fn a_node_that_lost_its_lease_tells_clients_whose_accounts_logged_in_elsew
     }
 }
 
-/// A node lost its lease, and another process of its name has the lease now. The first node must
-/// not end the sessions of the second.
+/// A node lost its lease, and another process with the same name has the lease now. The first node
+/// must not end the sessions of that process.
 #[tokio::test]
-async fn a_node_that_lost_its_name_kicks_through_the_new_process() {
+async fn a_node_whose_name_was_taken_over_sends_its_kicks_to_the_new_process() {
     let cluster = Cluster::new();
     let mut first = cluster.start_node("n1").await;
     first.faults.cut();

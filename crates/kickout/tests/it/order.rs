@@ -37,8 +37,8 @@ impl Peers for BlockedPeer {
     }
 }
 
-/// Runs two logins on one node, one after the other, while the old session's node does not answer.
-/// Returns whether the second was granted before the first was admitted.
+/// Runs two logins on one node, one after the other, while the node of the old session does not
+/// answer. Returns whether the second login was granted before the first was admitted.
 async fn second_login_overlaps(order: Order) -> bool {
     let cluster = Cluster::new();
     let peer = Arc::new(BlockedPeer::default());
@@ -94,13 +94,13 @@ async fn a_login_does_not_wait_for_the_kicks_of_another_login() {
     assert!(second_login_overlaps(Order::WriteThenTell).await);
 }
 
-/// This order exists for comparison only.
+/// The order `TellUnderLock` exists for comparison only.
 #[tokio::test]
 async fn with_tell_under_lock_a_login_waits_for_the_kicks_of_another_login() {
     assert!(!second_login_overlaps(Order::TellUnderLock).await);
 }
 
-/// Profiles that answer by the device's name.
+/// Profiles whose answer depends on the device's name.
 #[derive(Debug, Default)]
 struct ProfilesByDevice(watch::Sender<u32>);
 
@@ -132,7 +132,7 @@ async fn a_profile_is_checked_before_the_login_changes_anything() {
     assert_eq!(denied, Denied::new(Code::Denied));
     let error = n1.kick.login(login(&anna, "broken")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    // The caller of this login gives up.
+    // The caller drops this login.
     let never = n1.kick.login(login(&anna, "never"));
     let mut count = profiles.0.subscribe();
     tokio::select! {
@@ -145,7 +145,7 @@ async fn a_profile_is_checked_before_the_login_changes_anything() {
     assert_eq!(*profiles.0.borrow(), 4);
 }
 
-/// The wait for the lock begins after the profile is loaded.
+/// The wait for the lock begins after the profile check.
 #[tokio::test]
 async fn a_slow_profile_does_not_shorten_the_wait_for_the_lock() {
     #[derive(Debug)]

@@ -19,7 +19,7 @@ async fn node(cluster: &Cluster, name: &str, policy: Policy) -> Node {
         .await
 }
 
-/// The devices of the active ones among these sessions.
+/// The devices of the sessions that are active.
 fn active<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> Vec<String> {
     sessions
         .into_iter()
@@ -29,7 +29,7 @@ fn active<'a>(sessions: impl IntoIterator<Item = &'a Session>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_phone_and_a_pc_live_side_by_side_on_two_nodes() {
+async fn a_phone_and_a_pc_each_keep_a_session_on_two_nodes() {
     let cluster = Cluster::new();
     let policy = Policy::named(PolicyName::PhoneAndPc);
     let (n1, n2) = (
@@ -150,7 +150,7 @@ async fn the_idle_session_ends_on_any_node() {
     let anna = uid("anna");
     let old = n1.admit(&anna, "old").await;
     let new = n2.admit(&anna, "new").await;
-    // The pause makes the idle times differ.
+    // The pause makes the two idle times differ.
     pause(std::time::Duration::from_millis(20)).await;
     old.check().unwrap();
     let third = n2.admit(&anna, "third").await;
@@ -167,7 +167,7 @@ async fn the_idle_session_ends_on_any_node() {
 }
 
 #[tokio::test]
-async fn a_kicked_session_cannot_resume_and_a_broken_off_session_can() {
+async fn a_kicked_session_cannot_resume_and_a_disconnected_session_can() {
     let cluster = Cluster::new();
     let policy = Policy::named(PolicyName::NTotal(2));
     let n1 = node(&cluster, "n1", policy).await;
@@ -180,11 +180,12 @@ async fn a_kicked_session_cannot_resume_and_a_broken_off_session_can() {
     let of_phone = phone.resume_token();
     phone.logout().await;
     let _pc = n1.admit(&anna, "pc").await;
-    // Another device logged in, but not in this slot.
+    // Another device logged in, but in another slot.
     let LoginOutcome::Admitted(phone) = resume(&of_phone, "phone").await.unwrap() else {
         panic!("it was free to come back");
     };
-    // The session resumes while its old connection still exists, even under another device name.
+    // The session resumes while its old connection still exists, and even under another device
+    // name.
     let of_phone = phone.resume_token();
     let LoginOutcome::Admitted(again) = resume(&of_phone, "my phone").await.unwrap() else {
         panic!("it was still in");
@@ -232,7 +233,7 @@ async fn a_refused_resume_replaces_no_login() {
         let guard = locker.lock("user/anna").acquire().await.unwrap();
         let mut count = profiles.0.subscribe();
         let before = *count.borrow();
-        // After the check of its profile, a login enters the queue without another pause.
+        // After the profile check, a login enters the queue without another pause.
         let resume = login(&anna, resuming).intent(Intent::Resume, Some(of_pc.clone()));
         let mut asking = Vec::new();
         for (number, login) in (1..).zip([login(&anna, "phone"), resume]) {
@@ -257,7 +258,7 @@ async fn a_refused_resume_replaces_no_login() {
 }
 
 #[tokio::test]
-async fn a_client_that_resumes_twice_gets_in_with_its_second_attempt() {
+async fn of_two_resumes_of_one_client_the_second_is_admitted() {
     let cluster = Cluster::new();
     let profiles = Arc::new(CountingProfiles::default());
     let asked = profiles.clone();

@@ -56,7 +56,7 @@ async fn exactly_one_of_twenty_logins_survives_and_the_others_get_a_notice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mixed_logins_and_logouts_leave_nothing() {
+async fn after_mixed_logins_and_logouts_no_session_is_left() {
     let seed = std::env::var("SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
     #[expect(
         clippy::print_stdout,
@@ -115,7 +115,7 @@ async fn mixed_logins_and_logouts_leave_nothing() {
     check_history(&history);
 }
 
-/// Waits until at most one of the sessions is active, and returns that one.
+/// Waits until at most one of the sessions is active, and returns that session.
 async fn wait_for_survivor(admitted: &[Session]) -> &Session {
     let active = || {
         let active = admitted.iter().filter(|session| session.check().is_ok());

@@ -1,4 +1,4 @@
-//! Messages reach each of their sessions once, or their sender learns of the failure.
+//! Each message reaches each addressed session once, or its sender learns of the failure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ fn message(id: &str) -> Message {
     }
 }
 
-/// The receipt of the only session.
+/// The receipt of the only addressed session.
 fn only_receipt(receipts: Vec<Receipt>) -> Receipt {
     let [receipt] = <[_; 1]>::try_from(receipts).unwrap();
     receipt
@@ -91,7 +91,7 @@ async fn a_superseded_session_receives_nothing() {
 }
 
 #[tokio::test]
-async fn a_message_that_waited_for_the_old_session_goes_to_the_new_one() {
+async fn a_message_queued_for_the_old_session_is_delivered_to_the_new_session() {
     let cluster = Cluster::new();
     let (n1, n2) = (
         cluster.start_node("n1").await,
@@ -113,7 +113,7 @@ async fn a_message_that_waited_for_the_old_session_goes_to_the_new_one() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_does_not_read_is_reported() {
+async fn a_message_to_a_receiver_that_does_not_read_is_reported_as_failed() {
     let cluster = Cluster::new();
     let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
@@ -126,7 +126,7 @@ async fn a_receiver_that_does_not_read_is_reported() {
     );
     assert!(futures_util::poll!(std::pin::pin!(phone.next_message())).is_pending());
 
-    // The session takes the message and reports no outcome, so the outcome is unknown.
+    // The session takes the message and reports no outcome.
     let delivering = tokio::spawn({
         let (kick, anna) = (n1.kick.clone(), anna.clone());
         async move { kick.deliver(&anna, message("m2")).await.unwrap() }
@@ -193,7 +193,7 @@ async fn a_delivery_waits_for_the_acknowledgement() {
     };
     let (receipt, ()) = tokio::join!(deliver("m1"), acknowledges);
     assert_eq!(receipt.delivery, Delivery::Delivered);
-    // The message is written, and acknowledged only after its sender has stopped waiting.
+    // The message is written. The client acknowledges it only after its sender has stopped waiting.
     let (receipt, written) = tokio::join!(deliver("m2"), phone.next_message());
     assert_eq!(receipt.delivery, Delivery::Unacknowledged);
     let late = written.delivered().expect("nobody waits any more");

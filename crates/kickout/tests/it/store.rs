@@ -1,4 +1,4 @@
-//! A store that is away, loses data, or holds unreadable records.
+//! A store that is unreachable, loses data, or holds unreadable records.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::cluster::{
 };
 
 #[tokio::test]
-async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back() {
+async fn a_login_with_an_unknown_outcome_is_removed_when_the_store_is_reachable_again() {
     let cluster = Cluster::new();
     let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
-    // The write is stored and its reply is lost. After the write the store does not answer.
+    // The write is stored and its reply is lost. Afterwards the store does not answer.
     n1.faults.lose_replies(1);
     let login = n1.kick.login(login(&anna, "phone"));
     let cut_soon = async {
@@ -28,7 +28,7 @@ async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back()
     };
     let (outcome, ()) = tokio::join!(login, cut_soon);
     n1.faults.heal();
-    // The look-up may have been faster than the cut.
+    // The look-up may have succeeded before the cut.
     match outcome {
         Err(_) => {}
         Ok(LoginOutcome::Admitted(session)) => drop(session),
@@ -41,8 +41,8 @@ async fn a_login_whose_outcome_stays_unknown_is_removed_when_the_store_is_back()
     assert_eq!(n1.kick.sessions(), 0);
 }
 
-/// The takeover is in the directory. The node that wrote it does not know that, although the old
-/// session on this node has to end.
+/// The takeover is in the directory, but the node that wrote it does not know. The old session on
+/// this node still has to end.
 #[tokio::test]
 async fn a_takeover_with_a_lost_reply_ends_the_old_session() {
     let cluster = Cluster::new();
@@ -78,10 +78,10 @@ async fn a_takeover_with_a_lost_reply_ends_the_old_session() {
     }
 }
 
-/// The old session may be kicked before the store goes away. If the node gave up the login then, no
-/// session would be left.
+/// The login may kick the old session before the store becomes unreachable. If the node then gave
+/// up the login, no session would be left.
 #[tokio::test]
-async fn a_written_login_survives_a_short_absence_of_the_store() {
+async fn a_written_login_survives_a_short_outage_of_the_store() {
     let cluster = Cluster::new();
     let mut timers = timers();
     timers.node_lease = Duration::from_secs(600);
@@ -120,7 +120,7 @@ async fn a_written_login_survives_a_short_absence_of_the_store() {
 }
 
 #[tokio::test]
-async fn a_logout_is_repeated_until_the_store_is_back() {
+async fn a_logout_is_repeated_until_the_store_is_reachable_again() {
     let cluster = Cluster::new();
     let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
@@ -135,14 +135,14 @@ async fn a_logout_is_repeated_until_the_store_is_back() {
     .await;
 }
 
-/// There are more failed deletes than the queue can hold. The sweeper finds the other sessions in
-/// the directory.
+/// More deletes fail than the queue can hold. The sweeper finds the other sessions in the
+/// directory.
 #[tokio::test]
-async fn the_sweeper_makes_the_logouts_that_the_queue_cannot_hold() {
+async fn the_sweeper_deletes_sessions_whose_logouts_exceed_the_queue() {
     const MANY: usize = 4096 + 100;
     let cluster = Cluster::new();
     let mut timers = timers();
-    // A busy machine may take longer for this than a short lease lasts.
+    // On a busy machine these logins may take longer than a short lease lasts.
     timers.node_lease = Duration::from_secs(12);
     let n1 = cluster
         .start_node_with("n1", |builder| builder.timers(timers))
@@ -167,7 +167,7 @@ async fn a_shutdown_waits_once_for_a_hanging_store_and_not_for_each_session() {
     const AT_ONCE: u32 = 16;
     let cluster = Cluster::new();
     let mut timers = timers();
-    // A busy machine may take longer for this than a short lease lasts.
+    // On a busy machine these logins may take longer than a short lease lasts.
     timers.node_lease = Duration::from_secs(60);
     let mut n1 = cluster
         .start_node_with("n1", |builder| builder.timers(timers))
@@ -189,7 +189,7 @@ async fn a_shutdown_waits_once_for_a_hanging_store_and_not_for_each_session() {
         })
         .await;
         loop {
-            // The node may repeat one of the failed deletes, which hangs again.
+            // The node may repeat one of the failed deletes, and the repeated delete hangs again.
             n1.faults.fail_hanging_puts();
             pause(Duration::from_millis(5)).await;
         }
@@ -204,7 +204,7 @@ async fn a_shutdown_waits_once_for_a_hanging_store_and_not_for_each_session() {
     let closed = history.iter().filter(|it| it.event == Transition::Closed);
     assert_eq!(closed.count(), sessions.len());
     assert_eq!(cluster.keys("sess/").await.len(), sessions.len());
-    // All remaining entries are void.
+    // The node has released its lease, so the remaining entries are void.
     let n2 = cluster.start_node("n2").await;
     assert_eq!(n2.kick.route(sessions[0].uid()).await.unwrap(), None);
 }
@@ -227,13 +227,13 @@ async fn a_session_that_the_store_lost_is_written_again() {
     assert!(phone.check().is_ok());
 }
 
-/// A store that failed over may bring back old entries: a session that logged out, and a revocation
-/// whose session is gone.
+/// A store that failed over may restore old entries: a session that logged out, and a revocation of
+/// an ended session.
 #[tokio::test]
 async fn ended_sessions_that_reappear_in_the_directory_are_swept() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // With a shorter lease the phone could be kicked before the test has read the record.
+    // With a shorter lease, the phone could be kicked before the test has read the record.
     timers.node_lease = Duration::from_secs(3);
     let n1 = cluster.start_node_with("n1", |builder| builder.timers(timers.clone()));
     let n2 = cluster.start_node_with("n2", |builder| builder.timers(timers.clone()));
@@ -305,7 +305,8 @@ async fn a_session_that_the_store_lost_does_not_outlive_a_ban() {
     let entry = records.get(&key).await.unwrap().unwrap();
     records.delete(&key, entry.version).await.unwrap();
     let ended = n1.kick.ban(&anna, None, Some("spam")).await.unwrap().1;
-    // The node may have written the session again before the ban.
+    // The node may have written the session again before the ban, and then the ban ends that
+    // session.
     assert!(ended.len() <= 1);
     let notice = notice_of(&phone).await;
     assert_eq!(
@@ -316,7 +317,7 @@ async fn a_session_that_the_store_lost_does_not_outlive_a_ban() {
 }
 
 #[tokio::test]
-async fn an_unreadable_record_does_not_keep_others_from_being_swept() {
+async fn an_unreadable_record_does_not_stop_the_sweep_of_other_records() {
     let cluster = Cluster::new();
     let (n1, mut n2) = (
         cluster.start_node("n1").await,
@@ -344,13 +345,13 @@ async fn no_session_is_listed(cluster: &Cluster, sessions: &[Session]) -> bool {
     true
 }
 
-/// Each write may be slow, for example because another client has locked the rows.
+/// Each write may be slow, for example because another client has locked the row.
 #[tokio::test]
 async fn records_of_a_dead_node_are_swept_several_at_a_time() {
     const AT_ONCE: u32 = 16;
     let cluster = Cluster::new();
     let mut timers = timers();
-    // With a short lease the node could lose it while the store hangs.
+    // With a short lease the node could lose its lease while the store hangs.
     timers.node_lease = Duration::from_secs(60);
     let n2 = cluster
         .start_node_with("n2", |builder| builder.timers(timers))
@@ -374,9 +375,9 @@ async fn records_of_a_dead_node_are_swept_several_at_a_time() {
     .await;
 }
 
-/// An account whose row another client has locked can be read, but not written.
+/// If another client has locked an account's row, the record can be read but not written.
 #[tokio::test]
-async fn an_account_that_cannot_be_written_keeps_no_other_from_its_notice() {
+async fn a_failed_write_of_one_account_delays_no_notice_of_another() {
     let cluster = Cluster::new();
     let (n1, n2) = (
         cluster.start_node("n1").await,
@@ -407,7 +408,7 @@ async fn an_account_that_cannot_be_written_keeps_no_other_from_its_notice() {
 }
 
 #[tokio::test]
-async fn accounts_that_cannot_be_written_keep_no_other_from_being_swept() {
+async fn failed_writes_of_some_accounts_do_not_stop_the_sweep_of_others() {
     let cluster = Cluster::new();
     let mut timers = timers();
     timers.node_lease = Duration::from_secs(6);
@@ -417,8 +418,8 @@ async fn accounts_that_cannot_be_written_keep_no_other_from_being_swept() {
             .start_node_with("n2", |builder| builder.timers(timers))
             .await,
     );
-    // Bob's session logs out, and its entry comes back to the directory. The other two sessions end
-    // with their node.
+    // Bob's session logs out, and then the test restores its entry. The other two sessions end with
+    // their node.
     let bob = n2.admit(&uid("bob"), "phone").await;
     let key = RecordKey::new("sess/bob").unwrap();
     let records = cluster.memory.records();
@@ -444,13 +445,14 @@ async fn accounts_that_cannot_be_written_keep_no_other_from_being_swept() {
     .await;
 }
 
-/// If the login overlooked the older session, both would be active until the next reconciliation,
-/// and the newer client would have been told that the older session is gone.
+/// If the login did not see the older session, both sessions would be active until the next
+/// reconciliation, although the newer client would have got a confirmation that the older session
+/// has ended.
 #[tokio::test]
 async fn a_login_ends_a_session_of_its_own_node_that_the_store_lost() {
     let cluster = Cluster::new();
     let mut timers = timers();
-    // No node reconciles in this time.
+    // The lease is so long that no node reconciles during this test.
     timers.node_lease = Duration::from_secs(600);
     let n1 = cluster
         .start_node_with("n1", |builder| {
@@ -470,14 +472,14 @@ async fn a_login_ends_a_session_of_its_own_node_that_the_store_lost() {
     assert_eq!(notice_of(&phone).await.by_device.unwrap().as_str(), "pc");
 }
 
-/// Grants are suspended for every account. An account that one node has written again may still
-/// lack sessions of other nodes.
+/// Grants are suspended for every account. Even if one node has written its sessions of an account
+/// again, sessions of other nodes may still be missing.
 #[tokio::test]
 async fn no_login_is_granted_before_all_nodes_have_written_their_sessions_again() {
     for anna_is_written_again in [true, false] {
         let cluster = Cluster::new();
         let mut timers = timers();
-        // With a long lease no node reconciles or renews within this test.
+        // The lease is so long that no node reconciles or renews within this test.
         timers.node_lease = Duration::from_secs(600);
         let with = |builder: Builder| builder.timers(timers.clone());
         let n1 = cluster.start_node_with("n1", with).await;
@@ -505,9 +507,9 @@ async fn no_login_is_granted_before_all_nodes_have_written_their_sessions_again(
     }
 }
 
-/// The store loses the login's write, and with it the list of sessions that the login has to kick.
+/// The store loses the login's write, and also the list of sessions that the login has to kick.
 #[tokio::test]
-async fn a_login_that_the_store_lost_before_its_confirmation_is_refused_for_now() {
+async fn a_login_that_the_store_lost_before_its_confirmation_is_answered_busy() {
     let cluster = Cluster::new();
     let mut timers = timers();
     timers.node_lease = Duration::from_secs(600);

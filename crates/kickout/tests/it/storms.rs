@@ -56,7 +56,7 @@ async fn a_ban_ends_every_session_and_denies_logins_until_it_is_lifted() {
 }
 
 #[tokio::test]
-async fn a_ban_ends_by_itself_and_leaves_nothing() {
+async fn a_ban_with_a_ttl_ends_and_its_records_are_removed() {
     let cluster = Cluster::new();
     let mut n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
@@ -105,7 +105,7 @@ async fn a_ban_that_has_ended_is_not_shown() {
 }
 
 #[tokio::test]
-async fn an_ended_ban_of_an_account_that_stays_away_is_swept() {
+async fn an_ended_ban_is_swept_without_a_login() {
     let cluster = Cluster::new();
     let n1 = cluster.start_node("n1").await;
     let (anna, otto) = (uid("anna"), uid("otto"));
@@ -143,7 +143,7 @@ async fn a_login_during_a_ban_is_denied_or_ended() {
 }
 
 #[tokio::test]
-async fn a_draining_node_sends_its_sessions_elsewhere_at_a_rate() {
+async fn a_draining_node_ends_its_sessions_at_the_given_rate() {
     let cluster = Cluster::new();
     let (mut n1, n2) = (
         cluster.start_node("n1").await,
@@ -170,7 +170,7 @@ async fn a_draining_node_sends_its_sessions_elsewhere_at_a_rate() {
     assert_eq!(denied.code, Code::Draining);
     let left = || sessions.iter().filter(|it| it.check().is_ok()).count();
     eventually("the first to be told", || async { left() < 6 }).await;
-    // At one session per second the sixth gets its notice five seconds after the first.
+    // At one session per second, the sixth session gets its notice five seconds after the first.
     assert!(left() > 0, "all went at once");
     n1.kick.drain(1000).await.unwrap();
     for session in &sessions {
@@ -213,7 +213,7 @@ async fn an_account_with_too_many_logins_is_slowed_down_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn the_targets_of_a_kick_can_be_listed_before() {
+async fn find_lists_the_sessions_that_a_kick_would_end() {
     let cluster = Cluster::new();
     let (n1, n2) = (
         cluster.start_node("n1").await,
@@ -226,7 +226,7 @@ async fn the_targets_of_a_kick_can_be_listed_before() {
     assert_eq!((found.len(), &found[0].entry.key), (1, phone.key()));
     assert!(phone.check().is_ok());
     assert_eq!(n1.kick.find(&Target::All).await.unwrap().len(), 2);
-    // The node does not answer the kick, so the revocation stays pending.
+    // The node gets no kick, so the revocation stays pending.
     cluster.mesh.silence("n1");
     let kicked = n2.kick.kick(&Target::All, None).await.unwrap();
     assert_eq!(kicked.len(), 2);
@@ -234,7 +234,7 @@ async fn the_targets_of_a_kick_can_be_listed_before() {
     let unsettled = kicked.iter().find(|it| !it.gone).unwrap();
     assert_eq!(&unsettled.key, phone.key());
     let pending = n2.kick.revocations(10).await.unwrap();
-    // The node may have found the revocation by itself meanwhile.
+    // The node may have found the revocation by its own reconciliation meanwhile.
     assert!(pending.iter().all(|it| it.revocation.key == *phone.key()));
     notice_of(&phone).await;
     eventually("it to be settled", || async {

@@ -146,8 +146,8 @@ async fn a_late_logout_does_not_delete_the_newer_session() {
     );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
-    // The kick gets lost, so n1 does not know of the takeover, and the phone's logout tries to
-    // delete its session.
+    // The kick gets lost, so n1 does not know of the takeover. The phone's logout therefore tries
+    // to delete the phone's session.
     cluster.mesh.silence("n1");
     let pc = n2.admit(&anna, "pc").await;
     assert!(!pc.old_confirmed());
@@ -181,7 +181,7 @@ async fn the_generation_survives_logout_and_restart() {
 }
 
 #[tokio::test]
-async fn dropping_a_session_or_a_login_leaves_nothing() {
+async fn a_dropped_session_or_login_leaves_no_record_of_a_session() {
     let cluster = Cluster::new();
     let n1 = cluster.start_node("n1").await;
     let anna = uid("anna");
@@ -267,7 +267,7 @@ async fn strict_confirmation_waits_until_the_old_session_has_its_notice() {
 }
 
 #[tokio::test]
-async fn shutdown_sends_every_notice_and_empties_the_directory() {
+async fn a_shutdown_sends_every_notice_and_empties_the_directory() {
     let cluster = Cluster::new();
     let (n1, n2) = (
         cluster.start_node("n1").await,
@@ -285,7 +285,7 @@ async fn shutdown_sends_every_notice_and_empties_the_directory() {
     assert!(matches!(refused, LoginOutcome::Denied(it) if it.code == Code::Draining));
     assert_eq!(n2.kick.route(&anna).await.unwrap(), None);
     assert!(n1.kick.boot().is_none());
-    // The node's name is free at once.
+    // The name of the node is free at once.
     let again = in_time("the same node again", cluster.start_node("n1")).await;
     assert!(again.kick.boot().is_some());
 }
