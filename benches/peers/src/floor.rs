@@ -1,5 +1,5 @@
-//! The lower bound of a hand-over in a store where each grant must be on the disk: one UPDATE of
-//! one row on one connection, by one task after the other.
+//! The lower bound of a hand-over in a store that writes each grant to the disk. Several tasks
+//! update one row on one connection, one task after the other.
 
 use std::{
     future::Future,
@@ -40,7 +40,7 @@ impl Database for PgConnection {
 }
 
 /// The arm of the lower bound: an acquire updates the row, and a release sends nothing. A mutex
-/// lets one task of this process at a time do that; other processes are not excluded.
+/// admits one task of this process at a time. Other processes are not excluded.
 #[derive(Debug)]
 pub(crate) struct Floor<C> {
     connection: Arc<Mutex<C>>,
@@ -67,7 +67,7 @@ pub(crate) async fn create_row(connection: &mut impl Database) -> Result<(), sql
     Ok(())
 }
 
-/// Updates the row, which is on the disk when this returns.
+/// Updates the row. The update is on the disk when the function returns.
 pub(crate) async fn update_row(connection: &mut impl Database) -> Result<(), sqlx::Error> {
     connection.run(STEP).await
 }

@@ -1,10 +1,10 @@
 //! A link to the server that delays all bytes. On the loopback interface a round trip takes less
-//! time than a thread needs to wake up. So a ratio to the round trip says more about the machine
-//! than about a lock. With a known delay, the time of a round trip is mostly that delay.
+//! time than a thread needs to wake up. There, a ratio to the round trip describes the machine and
+//! not the lock. With a known delay, a round trip consists mostly of that delay.
 //!
-//! The link runs in a process of its own, so that it uses no runtime that is measured. It has two
-//! threads for each direction of each connection. All bytes are delayed by the same time and keep
-//! their order, so the link does not limit the bandwidth.
+//! The link runs in a process of its own, because the runtime of this process is measured. The link
+//! has two threads for each direction of each connection. All bytes are delayed by the same time
+//! and keep their order, so the link does not limit the bandwidth.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read, Write},
@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use distlock_core::{Clock as _, Moment, SystemClock};
 
-/// A process that delays the bytes to and from one server. It ends when this value is dropped.
+/// A process that delays the bytes to and from one server. Dropping the value ends the process.
 #[derive(Debug)]
 pub(crate) struct Link {
     process: Child,
@@ -47,7 +47,7 @@ impl Link {
         Ok(link)
     }
 
-    /// The address for clients.
+    /// Returns the address for clients.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -55,19 +55,20 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // The process would also end at the end of its input, but a kill is immediate.
+        // The process would also end at the end of its input. A kill ends the process at once.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The main function of the link's process: prints its address, and serves until its input ends.
+/// The main function of the link's process. The process prints its address, and serves clients
+/// until its input ends.
 pub(crate) fn run_process(server: SocketAddr, delay: Duration) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
     println!("{}", listener.local_addr()?);
     thread::spawn(move || {
         for client in listener.incoming() {
-            // If the server cannot be reached, the client sees that its connection closes.
+            // If the server cannot be reached, the connection of the client is closed.
             let _ = client.and_then(|client| relay_both_ways(&client, server, delay));
         }
     });
@@ -87,8 +88,8 @@ fn relay_both_ways(client: &TcpStream, server: SocketAddr, delay: Duration) -> i
     Ok(())
 }
 
-/// Relays one direction. One thread reads bytes and notes when they are due, and another thread
-/// writes them at that time. Both threads end with the connection.
+/// Relays one direction. One thread reads bytes and adds the due time of each piece. Another thread
+/// writes each piece at its due time. Both threads end with the connection.
 fn delay_one_way(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let (incoming, outgoing) = mpsc::channel::<(Moment, Vec<u8>)>();
     thread::spawn(move || {
@@ -107,7 +108,7 @@ fn delay_one_way(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
                 break;
             }
         }
-        // The shutdown tells both ends that the connection is over.
+        // The shutdown informs both ends of the end of the connection.
         let _ = to.shutdown(Shutdown::Both);
     });
 }
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_keep_their_order_and_arrive_no_sooner() {
+    fn bytes_keep_their_order_and_arrive_after_the_delay() {
         const DELAY: Duration = Duration::from_millis(20);
         let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (front, server) = (listen(), listen());
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(back, sent);
         assert!(SystemClock.now().since(start) >= 2 * DELAY);
         echo.join().unwrap();
-        // The server's end closed the connection.
+        // The server has closed its end of the connection.
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
     }
 }

@@ -1,6 +1,6 @@
-//! Compares distlock with the plain way of each store: a program's own statements without this
-//! library. Both run the same workloads and take turns in one run, so that both see the same
-//! machine in the same minute.
+//! Compares distlock with the plain way of each store: the statements that a program would send
+//! without this library. Both arms run the same workloads and alternate in one run, so that both
+//! arms run on the same machine in the same minute.
 //!
 //! ```sh
 //! alias peers='cargo run --release -p distlock-peers --'
@@ -18,8 +18,9 @@
 //! peers rows --rows 1000000
 //! ```
 //!
-//! The first arm is the plain one. Each ratio is the figure of another arm divided by the figure of
-//! the first arm. `--json` prints the samples as `distlock bench --json` does.
+//! The first arm is the plain way, or a lower bound where no plain way runs the workload. Each
+//! ratio is the result of another arm divided by the result of the first arm. `--json` prints the
+//! samples in the format of `distlock bench --json`.
 #![expect(
     clippy::print_stdout,
     reason = "a command-line tool: its results go to stdout"
@@ -55,7 +56,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::target::Target;
 
-/// The variable for the server's URL. An argument would show its password in a process list.
+/// The environment variable for the server's URL. An argument would show the password in a process
+/// list.
 const SERVER: &str = "DISTLOCK_PEERS_SERVER";
 
 /// Runs the bench workloads on the plain way and on distlock, interleaved in one run.
@@ -256,7 +258,7 @@ struct WaitingArgs {
 }
 
 impl Measure {
-    /// The options of the measurement; `hold` is the time that each lock is held.
+    /// Returns the options of the measurement. Each lock is held for `hold`.
     fn options(&self, hold: Duration) -> Options {
         let mut options = Options::default()
             .hold(hold)
@@ -267,7 +269,7 @@ impl Measure {
         options
     }
 
-    /// The runtime for the workload, with the number of threads that was asked for.
+    /// Returns the runtime for the workload, with the requested number of threads.
     fn runtime(&self) -> std::io::Result<Runtime> {
         let threads = match self.threads {
             Some(threads) => threads.get(),
@@ -280,8 +282,8 @@ impl Measure {
             .build()
     }
 
-    /// Runs the workload on a server and prints the report, or measures hand-overs between
-    /// processes if these were asked for.
+    /// Runs the workload on a server and prints the report. If `--processes` was given, measures
+    /// hand-overs between processes instead.
     fn run_on_server(
         &self,
         between: &HandOverArgs,
@@ -318,7 +320,7 @@ impl Measure {
 }
 
 impl HandOverArgs {
-    /// The processes and tasks that want the lock, if `--processes` was given.
+    /// Returns the processes and tasks that compete for the lock, if `--processes` was given.
     fn contention(&self) -> Option<hand_over::Contention> {
         let tasks = self.tasks;
         self.processes.map(|processes| hand_over::Contention {

@@ -14,7 +14,8 @@ pub(crate) async fn run(workload: Workload, options: Options) -> anyhow::Result<
     let locker = subject.locker().clone();
     locker.ready().await?;
     let mut arms = vec![Arm::new("memory-locker", subject)];
-    // In the table nobody can wait for a lock, so it cannot run workloads that share one name.
+    // The table has no way to wait for a lock, so this arm cannot run workloads that share one
+    // name.
     if !workload.shares_one_name() {
         arms.insert(0, Arm::new("memory-table", RawTable::new()?));
     }

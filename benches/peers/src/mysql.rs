@@ -14,11 +14,11 @@ use crate::{
     target::Target,
 };
 
-/// The number of connections of the arm with named locks. Each caller needs one of them, and a
-/// server limits their number.
+/// The number of connections of the arm with named locks. Each caller needs a connection of its
+/// own, and a server limits the number of connections.
 const MANY: u32 = 64;
 
-/// Starts a private server that syncs its disk. `delay` is added each way.
+/// Starts a private server that syncs its disk. `delay` is added to each direction.
 pub(crate) fn start_private(product: Product, delay: Option<Duration>) -> anyhow::Result<Target> {
     let server = MySqlServer::start(product)?;
     let (address, url) = (server.address(), server.url());

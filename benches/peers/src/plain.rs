@@ -1,6 +1,6 @@
-//! The two plain ways on a database server. In the first, a row is the lock: one INSERT takes the
-//! lock and one DELETE frees it. The second uses the server's own named locks, which write nothing
-//! and end with the connection.
+//! The two plain ways on a database server. In the first way, a row is the lock: one INSERT takes
+//! the lock, and one DELETE frees the lock. The second way uses the server's own named locks, which
+//! write nothing and end with the connection.
 
 use std::{
     future::Future,
@@ -14,8 +14,8 @@ use sqlx::{Database, Pool, pool::PoolConnection};
 /// The pause of a waiting caller between two polls. The plain way has no notification.
 const POLL: Duration = Duration::from_millis(5);
 
-/// The statements of the plain ways in one dialect. Each has the lock's name as a parameter; `TAKE`
-/// and `FREE` also have a holder.
+/// The statements of the plain ways in one dialect. Each statement has the lock's name as a
+/// parameter. `TAKE` and `FREE` also have a holder as a parameter.
 pub(crate) trait PlainDatabase: Database {
     /// Creates the table.
     const CREATE: &'static str;
@@ -55,12 +55,12 @@ pub(crate) trait PlainDatabase: Database {
         name: &str,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// Whether the error says that the server rolled the transaction back. The statement is then
-    /// sent again.
+    /// Tells whether the error means that the server rolled the transaction back. The caller then
+    /// sends the statement again.
     fn was_rolled_back(error: &sqlx::Error) -> bool;
 }
 
-/// The arm with rows as locks, without lease, fencing token and report of a loss.
+/// The arm with rows as locks. These locks have no lease, no fencing token and no report of a loss.
 #[derive(Debug)]
 pub(crate) struct RowLocks<D: PlainDatabase> {
     pool: Pool<D>,
@@ -68,8 +68,8 @@ pub(crate) struct RowLocks<D: PlainDatabase> {
     statements: AtomicU64,
 }
 
-/// The arm with the server's named locks. A caller occupies a connection while it holds a lock or
-/// waits for one.
+/// The arm with the server's named locks. A caller occupies a connection while the caller holds a
+/// lock or waits for a lock.
 #[derive(Debug)]
 pub(crate) struct NamedLocks<D: PlainDatabase> {
     pool: Pool<D>,
@@ -166,7 +166,7 @@ impl<D: PlainDatabase> Subject for NamedLocks<D> {
     }
 }
 
-/// The counters of a plain way, in which each operation is one statement.
+/// Returns the counters of a plain way, in which each operation is one statement.
 pub(crate) fn statement_counters(statements: &AtomicU64) -> Counters {
     let statements = Some(statements.load(Ordering::Relaxed));
     Counters {

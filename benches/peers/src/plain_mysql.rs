@@ -6,7 +6,7 @@ use sqlx::{Executor as _, MySql, MySqlPool, mysql::MySqlPoolOptions, pool::PoolC
 
 use crate::plain::PlainDatabase;
 
-/// The server's code for a transaction that it rolled back.
+/// The server's code (SQLSTATE) for a transaction that the server rolled back.
 const DEADLOCK: &str = "40001";
 
 impl PlainDatabase for MySql {
@@ -17,12 +17,12 @@ impl PlainDatabase for MySql {
     const LOCK: &'static str = "SELECT GET_LOCK(?, 60)";
     const UNLOCK: &'static str = "SELECT RELEASE_LOCK(?)";
 
-    /// A pool at the level READ COMMITTED, because at the default level callers of different names
-    /// deadlock.
+    /// Opens a pool with the isolation level READ COMMITTED. At the default level, callers of
+    /// different names deadlock.
     async fn pool(url: &str, connections: u32) -> Result<MySqlPool, sqlx::Error> {
         MySqlPoolOptions::new()
             .max_connections(connections)
-            // distlock does not test a connection before each use either, and the test would be one
+            // distlock does not test a connection before each use either. The test would be one
             // more request for each statement.
             .test_before_acquire(false)
             .acquire_timeout(Duration::from_secs(60))

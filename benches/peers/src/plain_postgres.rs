@@ -14,11 +14,11 @@ impl PlainDatabase for Postgres {
     const LOCK: &'static str = "SELECT pg_advisory_lock(hashtextextended($1, 0))";
     const UNLOCK: &'static str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
 
-    /// A pool at READ COMMITTED, which is the default of a server.
+    /// Opens a pool with the isolation level READ COMMITTED, which is the default of a server.
     async fn pool(url: &str, connections: u32) -> Result<PgPool, sqlx::Error> {
         PgPoolOptions::new()
             .max_connections(connections)
-            // distlock does not test a connection before each use either, and the test would be one
+            // distlock does not test a connection before each use either. The test would be one
             // more request for each statement.
             .test_before_acquire(false)
             .acquire_timeout(Duration::from_secs(60))
@@ -49,7 +49,8 @@ impl PlainDatabase for Postgres {
         query.execute(&mut **connection).await.map(drop)
     }
 
-    /// Always false: these statements do not deadlock, so the server does not roll them back.
+    /// Always returns false: these statements do not deadlock, so the server does not roll them
+    /// back.
     fn was_rolled_back(_: &sqlx::Error) -> bool {
         false
     }

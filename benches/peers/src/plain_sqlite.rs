@@ -1,4 +1,5 @@
-//! The plain way on SQLite: a row is the lock. One INSERT takes the lock, and one DELETE frees it.
+//! The plain way on SQLite. A row is the lock: one INSERT takes the lock, and one DELETE frees the
+//! lock.
 
 use std::{
     path::Path,
@@ -25,7 +26,7 @@ const CREATE: &str = "CREATE TABLE plain_lock (
 const TAKE: &str = "INSERT INTO plain_lock (lock_name, holder_id) VALUES (?, ?)";
 const FREE: &str = "DELETE FROM plain_lock WHERE lock_name = ? AND holder_id = ?";
 
-/// The plain way, without lease, fencing token and report of a loss.
+/// The plain way. Its locks have no lease, no fencing token and no report of a loss.
 #[derive(Debug)]
 pub(crate) struct PlainSqlite {
     connections: Connections,
@@ -35,17 +36,18 @@ pub(crate) struct PlainSqlite {
 
 #[derive(Debug)]
 enum Connections {
-    /// One connection, which one caller at a time uses.
+    /// One connection, which serves one caller at a time.
     One(Mutex<SqliteConnection>),
-    /// A pool. SQLite lets only one of its connections write at a time.
+    /// A pool. SQLite lets only one connection write at a time.
     Pool(SqlitePool),
 }
 
 impl PlainSqlite {
-    /// Creates the file and its table. If `connections` is 1, all callers share one connection;
-    /// otherwise they use a pool of that many.
+    /// Creates the file and its table. If `connections` is 1, all callers share one connection.
+    /// Otherwise the callers use a pool of `connections` connections.
     pub(crate) async fn create(file: &Path, connections: u32) -> anyhow::Result<Self> {
-        // The settings are as durable as distlock's, whose grants must survive a power cut.
+        // The settings are as durable as the settings of distlock, whose grants must survive a
+        // power cut.
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)
@@ -75,7 +77,7 @@ impl PlainSqlite {
         })
     }
 
-    /// Sends a statement, and counts it.
+    /// Sends and counts a statement.
     async fn execute(
         &self,
         statement: &'static str,

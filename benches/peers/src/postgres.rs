@@ -14,11 +14,11 @@ use crate::{
     target::Target,
 };
 
-/// The number of connections of the arm with advisory locks. Each caller needs one of them, and a
-/// server limits their number.
+/// The number of connections of the arm with advisory locks. Each caller needs a connection of its
+/// own, and a server limits the number of connections.
 const MANY: u32 = 64;
 
-/// Starts a private server that syncs its disk. `delay` is added each way.
+/// Starts a private server that syncs its disk. `delay` is added to each direction.
 pub(crate) fn start_private(delay: Option<Duration>) -> anyhow::Result<Target> {
     let server = PostgresServer::with(&["fsync=on"])?;
     let (address, url) = (server.address(), server.url());

@@ -1,4 +1,4 @@
-//! The plain way on Redis: `SET name owner NX PX ttl` takes the lock, and `DEL name` frees it
+//! The plain way on Redis: `SET name owner NX PX ttl` takes the lock. `DEL name` frees the lock
 //! without a check of its owner.
 
 use std::{
@@ -18,8 +18,8 @@ use distlock_report::{Counters, Subject};
 /// The pause of a waiting caller between two polls. The plain way has no notification.
 const POLL: Duration = Duration::from_millis(5);
 
-/// The plain way, without fencing token, owner check and report of a loss, on one multiplexed
-/// connection.
+/// The plain way, on one multiplexed connection. Its locks have no fencing token, no check of the
+/// owner and no report of a loss.
 #[derive(Clone, Debug)]
 pub(crate) struct RawRedis {
     connection: MultiplexedConnection,

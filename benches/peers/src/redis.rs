@@ -17,8 +17,8 @@ use crate::{
     target::Target,
 };
 
-/// Starts a private server without persistence, because persistence would cost every arm the same.
-/// `delay` is added each way.
+/// Starts a private server without persistence, because persistence would cost every arm the same
+/// time. `delay` is added to each direction.
 pub(crate) fn start_private(delay: Option<Duration>) -> anyhow::Result<Target> {
     let server = RedisServer::with(&["appendonly no"])?;
     let (address, url) = (server.address(), server.url());
@@ -52,13 +52,13 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
     Ok(report)
 }
 
-/// Opens distlock's store. It is opened by its own type, which counts the commands that it sends.
+/// Opens distlock's store by its own type, which counts the commands that the store sends.
 pub(crate) async fn open(url: &str) -> distlock_core::Result<Redis> {
     Redis::open(RedisConfig::from_url(url)?, Arc::new(SystemClock)).await
 }
 
-/// The arm of the lower bound: an acquire is one round trip to the server, and a mutex lets one
-/// task at a time do that. No hand-over by way of the server can be faster.
+/// The arm of the lower bound: an acquire is one round trip to the server, and a mutex admits one
+/// task at a time. No hand-over that passes through the server can be faster.
 #[derive(Debug)]
 struct Ping {
     server: RawRedis,

@@ -26,7 +26,8 @@ pub(crate) fn run(rows: u32) -> anyhow::Result<Footprint> {
         last = Some(table.take_free_lock(&name)?);
     }
     let after = resident_bytes()?;
-    // A request for the last lock is refused, so the locks were still held when memory was read.
+    // The table refuses a request for the last lock. So the locks were still held when the memory
+    // was measured.
     if let Some(lease) = last {
         ensure!(
             table.take_free_lock(lease.name.as_str()).is_err(),
@@ -54,7 +55,7 @@ impl fmt::Display for Footprint {
     }
 }
 
-/// Resident memory of this process in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident_bytes() -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status").context("resident memory: /proc")?;
     let kilobytes: u64 = status

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::rslock::{LockError, LockGuard, LockManager};
 use distlock_report::Subject;
 
-/// `rslock`, which has no fencing token and no renewal.
+/// The locks of `rslock`, which have no fencing token and no renewal.
 #[derive(Debug)]
 pub(crate) struct Rslock(LockManager);
 

@@ -1,6 +1,6 @@
 //! The least cost of fenced locks on Redis, for which the server has to run a script. These arms
-//! send distlock's scripts in the same way as the plain way sends its commands, without distlock's
-//! waiting, renewal and report of a loss.
+//! send distlock's scripts over the connection of the plain way. These arms have no waiting, no
+//! renewal and no report of a loss.
 
 use std::{
     sync::{
@@ -102,12 +102,12 @@ impl Subject for TakeAndFree {
     }
 }
 
-/// The arm in which one lock is handed over from each task to the next by one script, and is never
-/// freed.
+/// The arm in which one script hands one lock over from each task to the next task. This arm never
+/// frees the lock.
 #[derive(Debug)]
 pub(crate) struct PassOn {
     scripts: Scripts,
-    /// The beginning of the lock's value; `None` until the first task takes the lock.
+    /// The beginning of the lock's value. `None` until the first task takes the lock.
     value: Arc<Mutex<Option<String>>>,
 }
 
@@ -159,7 +159,7 @@ fn ttl_millis() -> u64 {
     u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An error if the lock was not freed, because its value was another one.
+/// Returns an error if the lock was not freed, because the lock had another value.
 fn check_freed(freed: bool) -> RedisResult<()> {
     if freed {
         Ok(())

@@ -33,8 +33,8 @@ pub(crate) async fn run(
     Ok(report)
 }
 
-/// Opens distlock's store on a file. It is opened by its own type, which counts the statements that
-/// it sends.
+/// Opens distlock's store on a file by its own type, which counts the statements that the store
+/// sends.
 pub(crate) async fn open(file: &Path) -> distlock_core::Result<Sqlite> {
     Sqlite::open(SqliteConfig::new(file), Arc::new(SystemClock)).await
 }

@@ -4,7 +4,7 @@ use std::{any::Any, fmt, net::SocketAddr, time::Duration};
 
 use crate::link::Link;
 
-/// A server, and the link to it if its answers are delayed.
+/// A server, and the link to the server if its answers are delayed.
 pub(crate) struct Target {
     url: String,
     _link: Option<Link>,
@@ -12,7 +12,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// A server that somebody else runs.
+    /// Returns a server that runs already and continues after the run.
     pub(crate) fn existing_server(url: String) -> Self {
         Self {
             url,
@@ -21,8 +21,9 @@ impl Target {
         }
     }
 
-    /// A private server, which ends with this value. With a `delay`, clients reach the server
-    /// through a link that adds the delay each way: the address in `url` is replaced by the link's.
+    /// Returns a private server, which ends when this value is dropped. With a `delay`, clients
+    /// reach the server through a link that adds the delay to each direction. The address of the
+    /// link replaces the address in `url`.
     pub(crate) fn private_server(
         server: impl Any,
         address: SocketAddr,
@@ -38,7 +39,7 @@ impl Target {
         })
     }
 
-    /// The URL at which every arm connects.
+    /// Returns the URL at which every arm connects.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -46,7 +47,7 @@ impl Target {
 
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL may hold a password, so it is not shown.
+        // The URL may contain a password, so the output does not show the URL.
         f.debug_struct("Target").finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
-//! The cost of waiting: another process holds a lock, many tasks wait for it, and every statement
-//! that they cause is counted.
+//! The cost of waiting: another process holds a lock, many tasks wait for the lock, and the run
+//! counts every statement that the tasks cause.
 
 use std::{fmt, io::Read as _, path::Path, process::Stdio, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::sqlite;
 
 const NAME: &str = "bench:waited-for";
 
-/// The TTL of the holder: so long that the holder does not renew while statements are counted.
+/// The TTL of the holder, which is long enough that the holder does not renew during the count.
 const TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// The counts of one run.
@@ -39,7 +39,7 @@ pub(crate) async fn run(
     let locker = Locker::new(store.lock());
     locker.ready().await?;
 
-    // In the first second the tasks enter the queue. The statements of that time are not counted.
+    // In the first second the tasks enter the queue. The statements of that second are not counted.
     let joining = Duration::from_secs(1);
     let mut tasks = start_waiters(&locker, waiters, joining + time + joining).await;
     pause(joining).await;
@@ -56,7 +56,7 @@ pub(crate) async fn run(
         waiters - timed_out
     );
     locker.close().await;
-    // The holder releases the lock and ends at the end of its input.
+    // The end of its input makes the holder release the lock and end.
     drop(holder.stdin.take());
     let status = holder.wait().await?;
     ensure!(status.success(), "the holder failed: {status}");
@@ -67,7 +67,7 @@ pub(crate) async fn run(
     })
 }
 
-/// The main function of the holder's process: holds the lock until its input ends.
+/// The main function of the holder's process. The process holds the lock until its input ends.
 pub(crate) async fn run_holder(file: &Path) -> anyhow::Result<()> {
     let store = sqlite::open(file).await?;
     let locker = Locker::new(store.lock());
@@ -83,7 +83,7 @@ pub(crate) async fn run_holder(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the process that holds the lock, and waits until it does.
+/// Starts the holder's process, and waits until the process holds the lock.
 async fn start_holder(file: &Path) -> anyhow::Result<Child> {
     let mut holder = Command::new(std::env::current_exe()?)
         .arg("hold")
@@ -106,7 +106,7 @@ impl WaitingCost {
         self.statements as f64 / self.seconds
     }
 
-    /// The counts as one JSON object.
+    /// Returns the counts as one JSON object.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "waiters": self.waiters,
@@ -130,8 +130,8 @@ impl fmt::Display for WaitingCost {
     }
 }
 
-/// Starts the waiters. Each task returns whether its wait timed out; it must, since the lock is
-/// held.
+/// Starts the waiters. Each task returns whether its wait timed out. Every wait must time out,
+/// because the lock is held.
 async fn start_waiters(locker: &Locker, waiters: u32, wait: Duration) -> JoinSet<bool> {
     let started = Arc::new(Barrier::new(waiters as usize + 1));
     let mut tasks = JoinSet::new();

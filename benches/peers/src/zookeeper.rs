@@ -1,6 +1,6 @@
 //! ZooKeeper: the plain operations one by one, and the lock recipe of the crate `zookeeper-client`,
-//! beside distlock. All arms use the same server of one ensemble. A lower bound shows the least
-//! cost of any recipe: one creation and one deletion.
+//! beside distlock. All arms use the same server of one ensemble. The arm of the lower bound
+//! measures one creation and one deletion, which is the least cost of any recipe.
 
 use std::{mem::ManuallyDrop, path::PathBuf, sync::Arc, time::Duration};
 
@@ -16,24 +16,24 @@ use crate::target::Target;
 /// The scheme in front of an ensemble's servers.
 const SCHEME: &str = "zookeeper";
 
-/// An ensemble that runs already: `host:port,host:port`, with `user:password@` in front if the
-/// ensemble needs a user. Every arm connects to its first server.
+/// Returns an ensemble that runs already: `host:port,host:port`, with `user:password@` in front if
+/// the ensemble needs a user. Every arm connects to the first server.
 pub(crate) fn existing_server(servers: &str) -> Target {
     let first = servers.split(',').next().unwrap_or(servers);
     Target::existing_server(format!("{SCHEME}://{first}"))
 }
 
-/// Starts three private servers. Every arm connects to their leader, because a write takes less
-/// time there than at a follower. `delay` is added each way.
+/// Starts three private servers. Every arm connects to their leader, because a write to the leader
+/// takes less time than a write to a follower. `delay` is added to each direction.
 pub(crate) fn start_private(
     folder: Option<PathBuf>,
     delay: Option<Duration>,
 ) -> anyhow::Result<Target> {
     let ensemble = Ensemble::start_with(&Setup {
-        // The JVMs optimise fully, unlike those of tests, which must start fast.
+        // Tests use JVMs that start fast. A measurement needs JVMs that optimise fully.
         optimised: true,
         flushed: true,
-        // The default of an ensemble. The tick decides how often the backend proves its session.
+        // The default tick of ZooKeeper. The tick decides how often the backend proves its session.
         tick: Duration::from_secs(2),
         folder,
         ..Setup::default()
@@ -43,7 +43,8 @@ pub(crate) fn start_private(
     Target::private_server(ensemble, leader, &url, delay)
 }
 
-/// The servers in a URL of an ensemble, with the user before them; `None` for another URL.
+/// Returns the servers in a URL of an ensemble, with the user before the servers. `None` means that
+/// the URL has another scheme.
 pub(crate) fn servers_in_url(url: &str) -> Option<&str> {
     url.strip_prefix(SCHEME)?.strip_prefix("://")
 }
@@ -86,7 +87,7 @@ pub(crate) async fn open(servers: &str) -> distlock_core::Result<ZooKeeper> {
     ZooKeeper::open(config, Arc::new(SystemClock)).await
 }
 
-/// Opens a client of the ensemble, which lives until the process ends.
+/// Opens a client of the ensemble. The client lives until the process ends.
 pub(crate) async fn connect_client(servers: &str) -> anyhow::Result<&'static Client> {
     let mut connector = Client::connector().with_session_timeout(Duration::from_secs(5));
     let hosts = match servers.rsplit_once('@') {
@@ -97,13 +98,14 @@ pub(crate) async fn connect_client(servers: &str) -> anyhow::Result<&'static Cli
         None => servers,
     };
     let client = connector.connect(hosts).await.context("connect")?;
-    // Locks of the recipe borrow their client, so the client must outlive all of them.
+    // Locks of the recipe borrow their client, so the client must outlive all locks.
     Ok(Box::leak(Box::new(client)))
 }
 
 const ROOT: &str = "/peers";
 
-/// An access list with all rights for the user in `servers`, or for everybody if there is no user.
+/// Returns an access list with all rights for the user in `servers`, or for everybody if there is
+/// no user.
 fn acls_for(servers: &str) -> Acls<'static> {
     if servers.contains('@') {
         Acls::creator_all()
@@ -116,14 +118,14 @@ fn container_path(name: &str) -> String {
     format!("{ROOT}/{}", distlock_core::encode(name))
 }
 
-/// The plain arm: creation, listing and deletion, of which each is awaited before the next is sent.
-/// It cannot wait for a lock, so it only works for names that nobody else wants.
+/// The plain arm: creation, listing and deletion. Each request is awaited before the next request
+/// is sent. The arm cannot wait for a lock, so each caller needs a name of its own.
 #[derive(Debug)]
 struct OneByOne {
     client: &'static Client,
     acls: Acls<'static>,
-    /// Whether the queue is listed. Without the listing the arm excludes nobody; it then shows the
-    /// least cost of creating and deleting a node.
+    /// Whether the queue is listed. Without the listing the arm excludes nobody. The arm then shows
+    /// the least cost of creating and deleting a node.
     listing: bool,
 }
 
@@ -162,8 +164,8 @@ impl Subject for OneByOne {
 struct Recipe(&'static Client, Acls<'static>);
 
 impl Subject for Recipe {
-    // `ManuallyDrop`, because the recipe's drop would delete the node a second time in the
-    // background.
+    // With `ManuallyDrop`, the lock of the recipe is never dropped. A drop would delete the node a
+    // second time in the background.
     type Held = ManuallyDrop<LockClient<'static>>;
     type Error = zk::Error;
 

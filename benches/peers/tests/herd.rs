@@ -2,8 +2,8 @@
 //! docs/backends.md says.
 //!
 //! The bounds are numbers of requests for 24 processes. The bound for a grant is higher than the
-//! documented number: on a busy machine each hand-over takes longer, and the requests that renew
-//! queue entries in that time count too. If all waiters acted as if they were the first, each grant
+//! documented number. On a busy machine each hand-over takes longer, and the requests that renew
+//! queue entries in that time count too. If every waiter behaved like the first waiter, each grant
 //! would cost 60 to 100 requests, which exceeds the bound.
 
 use std::process::Command;
@@ -12,12 +12,12 @@ use serde_json::Value;
 
 const PROCESSES: &str = "24";
 
-/// The bound for the requests of all processes together for each grant. The documented number is
-/// 12, if each holder keeps the lock for 50 ms.
+/// The bound for the requests of all processes for each grant. The documented number is 12, for
+/// holders that keep the lock for 50 ms.
 const MOST_A_GRANT: f64 = 24.0;
 
-/// The bound for the requests of each process in a second on average, while one process holds the
-/// lock. It is the documented number.
+/// The bound for the average number of requests of each process in a second, while one process
+/// holds the lock. This bound is the documented number.
 const MOST_A_SECOND: f64 = 2.0;
 
 /// Runs the processes on a private server, and returns the results as JSON.

@@ -3,13 +3,14 @@ use distlock_gateway::GatewayConfig;
 
 use crate::text::{SECRET, is_bounded, keeps_secret};
 
-/// Configuration files: unchanged, behind a backend with a password, and behind a gateway with a
-/// key. No error repeats the password or the key.
+/// Checks configuration files: the input unchanged, the input after a backend with a password, and
+/// the input after a gateway with a key. No error may repeat the password or the key.
 pub fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else {
         return;
     };
-    // A fuzzer finds the planted text, and then puts it where no secret is.
+    // A fuzzer finds the planted secret, and then writes the secret in places where no secret
+    // belongs.
     if text.contains(SECRET) {
         return;
     }

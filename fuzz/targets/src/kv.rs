@@ -9,8 +9,8 @@ use distlock_memory::Memory;
 
 use crate::text::is_bounded;
 
-/// The value of a lock over records. Whatever the value is, a lock that somebody may hold is held
-/// or corrupt, never free.
+/// Checks the value of a lock over records. For every value, a lock that somebody may hold must be
+/// held or corrupt, and never free.
 pub fn kv_values(data: &[u8]) {
     let clock = ManualClock::new();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
@@ -24,7 +24,7 @@ async fn check(data: &[u8], clock: &ManualClock) -> Result<()> {
     let (records, name) = (memory.records(), LockName::new("a")?);
     let key = RecordKey::new("lock/a")?;
     if records.put(&key, data, Expect::Absent).await.is_err() {
-        return Ok(()); // larger than any value may be
+        return Ok(()); // The store refuses a record above its size limit.
     }
     let lock = KvLock::new(records)?;
     let ttl = Ttl::from_millis(1000)?;
@@ -38,14 +38,15 @@ async fn check(data: &[u8], clock: &ManualClock) -> Result<()> {
             is_bounded(&error, 0);
             let seen = seen.map_err(|error| error.kind());
             assert_eq!(seen, Err(ErrorKind::Corrupt));
-            // The passage of time changes nothing.
+            // The passage of time must not change the answer for a corrupt value.
             clock.advance(Duration::from_secs(3600 * 24 * 365));
             let later = lock.try_acquire(&request).await;
             assert!(later.is_err_and(|error| error.kind() == ErrorKind::Corrupt));
             return Ok(());
         }
     }
-    // Every lease ends some day. The lock is free then, and its last token is still known.
+    // After ten years every lease has ended. The lock is free then, and its last token is still
+    // known.
     clock.advance(Duration::from_secs(3600 * 24 * 365 * 10));
     let free = lock.inspect(&request.name).await?;
     assert!(free.held.is_none() && free.last_token.is_some(), "{free:?}");

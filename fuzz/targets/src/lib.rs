@@ -1,9 +1,10 @@
-//! The bodies of the fuzz targets. Each one takes any bytes, and panics where a property does not
+//! The bodies of the fuzz targets. Each target takes any bytes, and panics if a property does not
 //! hold.
 //!
-//! `fuzz/libfuzzer` passes them to libFuzzer; `tests/replay.rs` replays `fuzz/corpus` without a
-//! fuzzer. A property is more than "does not panic": a value that was read is written and read back
-//! the same, an unreadable value never counts as free, and no error repeats a secret.
+//! `fuzz/libfuzzer` passes the targets to libFuzzer. `tests/replay.rs` replays `fuzz/corpus`
+//! without a fuzzer. The properties demand more than the absence of panics: a value that was read
+//! is the same after it is written and read again, an unreadable value never counts as free, and no
+//! error repeats a secret.
 
 mod config;
 mod kv;

@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 
 use crate::text::is_bounded;
 
-/// Allowed difference of clocks in seconds, and a second for this run.
+/// Allowed difference of clocks in seconds, plus one second for the time of this run.
 const LEEWAY: i64 = 61;
 /// Longest lifetime of a token in seconds.
 const LONGEST: i64 = 24 * 3600;
 
-/// Login tokens: bytes without a signature, and claims that are signed. The times in the claims are
-/// relative to now, so that a corpus does not expire.
+/// Checks login tokens: bytes without a signature, and claims that are signed. The times in the
+/// claims are relative to the present time, so that a corpus does not expire.
 pub fn login_tokens(data: &[u8]) {
     let Ok(key) = TokenKey::new(&[7; 32]) else {
         unreachable!("32 bytes are a key");
@@ -41,7 +41,7 @@ pub fn login_tokens(data: &[u8]) {
         Some(claims) => signed(&key, Value::Object(claims.clone()).to_string().as_bytes()),
         None => signed(&key, data),
     };
-    // Another key refuses the token, whatever the token says.
+    // A node with another key must refuse the token, whatever the claims are.
     let other = TokenKey::new(&[8; 32]).map(|other| other.verify_login(&token).is_ok());
     assert!(matches!(other, Ok(false)), "another key takes it");
     match key.verify_login(&token) {

@@ -1,16 +1,16 @@
 use distlock_report::{Comparison, Report, render};
 
-/// The beginning of an HTML element. If the input holds it, no page may show it unescaped.
+/// The beginning of an HTML element. No page may show this text of the input unescaped.
 const ELEMENT: &str = "<fuzz";
 
-/// Results of measurements as JSON: a report that was read is written and read back the same, and
-/// every page of it can be drawn.
+/// Checks results of measurements as JSON: a report that was read is the same after it is written
+/// and read again, and every page of the report can be drawn.
 pub fn report_json(data: &[u8]) {
     if let Ok(report) = serde_json::from_slice::<Report>(data) {
         let _ = report.to_string();
         let written = serde_json::to_vec(&report).unwrap_or_default();
         let again = serde_json::from_slice::<Report>(&written).ok();
-        // The histograms are too long for the message.
+        // The message does not show the reports, because their histograms are too long.
         assert!(
             again == Some(report),
             "{}",

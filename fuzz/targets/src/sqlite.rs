@@ -4,7 +4,7 @@ use distlock::{Attempt, ErrorKind, Locker, Target};
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::runtime::{Builder, Runtime};
 
-/// A store whose rows are written by hand.
+/// A store with rows that the target writes without the library.
 struct Rows {
     runtime: Runtime,
     locker: Locker,
@@ -23,11 +23,11 @@ thread_local! {
     static ROWS: OnceCell<Rows> = const { OnceCell::new() };
 }
 
-/// Rows of a SQL store: a row that names a holder with a running lease is held or corrupt, never
-/// free. The input has, in turn: the token, the end of the lease (0 = far away), the time of the
-/// grant, the process and the end of the waiter hint, flags, a byte that fills the owner, a byte
-/// that fills the boot id, and holder and meta around a zero byte. The flags select no owner, an
-/// owner of the wrong length, and another boot id.
+/// Checks rows of a SQL store: a row that names a holder with a running lease is held or corrupt,
+/// and never free. The input has, in this order: the token, the end of the lease (0 means a time
+/// far in the future), the time of the grant, the process and the end of the waiter hint, flags, a
+/// byte that fills the owner, a byte that fills the boot id, and holder and meta around a zero
+/// byte. The flags select a missing owner, an owner of the wrong length, and another boot id.
 pub fn sqlite_rows(data: &[u8]) {
     ROWS.with(|rows| {
         let rows = rows.get_or_init(Rows::open);
@@ -51,8 +51,8 @@ impl Rows {
             let _ = locker.lock("b").acquire().await?.release().await;
             let url = format!("sqlite:{}", file.display());
             let mut raw = SqliteConnection::connect(&url).await?;
-            // Another program may have written values that the tables forbid, so the checks are off
-            // here.
+            // Another program may have written values that the tables forbid, so the checks of the
+            // tables are off.
             let rules = "PRAGMA ignore_check_constraints = ON; PRAGMA synchronous = OFF";
             sqlx::raw_sql(rules).execute(&mut raw).await?;
             let boot = "SELECT boot_id FROM distributed_lock";

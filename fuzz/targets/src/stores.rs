@@ -10,8 +10,8 @@ const TOKEN: usize = 33;
 const MICROS: usize = 50;
 const TICKET: usize = 67;
 
-/// Values of locks and records on Redis: a value that is read equals the stored one, and a refused
-/// value is corrupt, never free.
+/// Checks values of locks and records on Redis: a value that is read equals the stored value, and a
+/// refused value is corrupt, and never free.
 pub fn redis_values(data: &[u8]) {
     let (Ok(name), Ok(key)) = (LockName::new("a"), RecordKey::new("a")) else {
         unreachable!("these are names");
@@ -43,13 +43,13 @@ pub fn redis_values(data: &[u8]) {
     }
 }
 
-/// Data and names of nodes in ZooKeeper: written data is read back, foreign data is shown, and two
-/// contenders agree on their order.
+/// Checks data and names of nodes in ZooKeeper: written data is read again unchanged, data of other
+/// programs is shown, and two contenders agree on their order.
 pub fn zookeeper_values(data: &[u8]) {
     let token = FencingToken::new(7).unwrap_or_else(|_| unreachable!("seven is a token"));
     let holder = zookeeper::parse_holder(data, token);
     assert_eq!(holder.token, Some(token));
-    // Data in another form names no owner of ours.
+    // Data in another form must name no owner of this library.
     let owner = OwnerId::new();
     assert!(!zookeeper::is_owned_by(data, owner));
     match zookeeper::decode_record(data.to_vec()) {
@@ -65,7 +65,7 @@ pub fn zookeeper_values(data: &[u8]) {
         zookeeper::is_before(one, other),
         zookeeper::is_before(other, one),
     );
-    // Two contenders are never each before the other. Equal numbers have no order.
+    // Two contenders must never both come before each other. Equal numbers have no order.
     assert!(order != (Some(true), Some(true)), "{one:?} {other:?}");
     let (Ok(name), Ok(ttl)) = (LockName::new("a"), Ttl::from_millis(1000)) else {
         unreachable!("these are a name and a TTL");

@@ -16,8 +16,9 @@ const SCHEMES: [&str; 11] = [
     "zookeeper",
 ];
 
-/// URLs of stores: the first byte selects the scheme, the rest follows it. A password that is
-/// planted at its place appears in no error and in no shown URL.
+/// Checks URLs of stores: the first byte selects the scheme, and the rest of the input follows the
+/// scheme. A password is planted at its place in the URL. No error and no shown URL may contain the
+/// password.
 pub fn urls(data: &[u8]) {
     let Some((&scheme, text)) = data.split_first() else {
         return;
@@ -25,7 +26,8 @@ pub fn urls(data: &[u8]) {
     let Ok(text) = str::from_utf8(text) else {
         return;
     };
-    // A fuzzer finds the planted text, and then puts it where no secret is.
+    // A fuzzer finds the planted secret, and then writes the secret in places where no secret
+    // belongs.
     if text.contains(SECRET) {
         return;
     }
@@ -47,7 +49,7 @@ pub fn urls(data: &[u8]) {
     }
 }
 
-/// The error for a URL that is not valid; empty for a valid one.
+/// Returns the error for a URL that is not valid. The text is empty for a valid URL.
 fn check(target: &Target, input: usize) -> String {
     let Err(error) = fuzzing::target(target) else {
         return String::new();

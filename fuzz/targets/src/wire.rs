@@ -1,7 +1,7 @@
 use distlock_gateway::fuzzing;
 
-/// Frames of clients: the first two bytes are the message id of the raw front, 0 for none. The body
-/// of a message arrives unchanged.
+/// Checks frames of clients. The first two bytes are the message id of the TCP front, and 0 means
+/// no id. The body of a message must arrive unchanged.
 pub fn client_frames(data: &[u8]) {
     let Some((&[high, low], text)) = data.split_first_chunk() else {
         return;
@@ -19,15 +19,16 @@ pub fn client_frames(data: &[u8]) {
             if let Some(version) = frame.version {
                 assert!(!matches!(version, Ok(0 | 3..)), "{version:?}");
             }
-            // The id in front only decides whether the two agree.
+            // The id before the frame is only compared with the id inside the frame. Without the id
+            // before the frame, the same frame must be readable.
             assert!(fuzzing::client_frame(text, None).is_ok());
         }
         Err(why) => assert!(why.is_none_or(|why| why.chars().count() <= 200)),
     }
 }
 
-/// Bytes of a client of the raw TCP front. The first byte selects the place where the rest is
-/// split. The frames are the same as in one piece: none is missing, and none is added.
+/// Checks bytes of a client of the TCP front. The first byte selects the place at which the other
+/// bytes are split. The frames must be the same as without the split.
 pub fn tcp_frames(data: &[u8]) {
     const MOST: usize = 1024;
     let Some((&cut, bytes)) = data.split_first() else {
@@ -57,8 +58,8 @@ pub fn tcp_frames(data: &[u8]) {
     }
 }
 
-/// Headers of the PROXY protocol: nothing behind a header is read, and the bytes behind it change
-/// nothing.
+/// Checks headers of the PROXY protocol. The reader must read nothing behind a header, and the
+/// bytes behind a header must not change the result.
 pub fn proxy_headers(data: &[u8]) {
     const BEHIND: &[u8] = b"GET / HTTP/1.1\r\n";
     let Some((source, rest)) = fuzzing::proxy_header(data) else {
@@ -66,7 +67,7 @@ pub fn proxy_headers(data: &[u8]) {
     };
     let header = &data[..data.len() - rest.len()];
     let is_whole = match header.first_chunk() {
-        // A single line feed may stand inside; the first CRLF ends the header.
+        // A header may contain a single line feed. The first CRLF ends the header.
         Some(b"PROXY ") => {
             let mut ends = header.windows(2).map(|pair| pair == b"\r\n");
             ends.position(|is_end| is_end) == Some(header.len() - 2)

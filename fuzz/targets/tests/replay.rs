@@ -1,4 +1,4 @@
-//! Every target over its corpus, without a fuzzer, and a proof that the lists of targets agree.
+//! Runs every target over its corpus without a fuzzer, and proves that the lists of targets agree.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_input_of_the_corpus_keeps_its_target_s_promises() {
+fn every_input_of_the_corpus_passes_its_target() {
     let mut broken = Vec::new();
     for (name, target) in TARGETS {
         let inputs = files(&fuzz().join("corpus").join(name));

@@ -1,6 +1,6 @@
 //! Passes one lock on between processes. Measures the time from a release to the next grant, beside
-//! the time of one round trip to the server. On Postgres and MySQL it also measures one durable
-//! change of a row, because each grant is such a change there. On MySQL each release is one as
+//! the time of one round trip to the server. On Postgres and MySQL each grant is a durable change
+//! of a row, so the run also measures one such change. On MySQL each release is a durable change as
 //! well.
 
 mod raw;

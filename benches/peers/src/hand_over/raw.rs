@@ -76,8 +76,8 @@ impl RawConnection {
         Ok(())
     }
 
-    /// Creates a row for [`make_durable_change`](Self::make_durable_change). Returns false if
-    /// durable changes are not measured for this store.
+    /// Creates a row for [`make_durable_change`](Self::make_durable_change). Returns false for a
+    /// store whose durable changes are not measured.
     pub(super) async fn prepare_changes(&mut self) -> anyhow::Result<bool> {
         match self {
             Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => return Ok(false),

@@ -9,7 +9,8 @@ use distlock_report::Latencies;
 pub(crate) struct HandOverResults {
     /// Times of one round trip to the server.
     pub(super) trips: Latencies,
-    /// Times of one durable change of a row; empty for stores for which these are not measured.
+    /// Times of one durable change of a row. The list is empty if the store's changes are not
+    /// measured.
     pub(super) changes: Latencies,
     /// Times from the start of a release to the grant to another process.
     pub(super) passed: Latencies,
@@ -21,23 +22,23 @@ pub(crate) struct HandOverResults {
 }
 
 impl HandOverResults {
-    /// A quantile of the times, in microseconds.
+    /// Returns a quantile of the times, in microseconds.
     fn quantile_micros(latencies: &Latencies, share: f64) -> f64 {
         latencies.quantile(share).as_secs_f64() * 1e6
     }
 
-    /// The median hand-over, divided by the median round trip.
+    /// Returns the median hand-over, divided by the median round trip.
     fn hand_over_per_trip(&self) -> f64 {
         Self::quantile_micros(&self.passed, 0.5) / Self::quantile_micros(&self.trips, 0.5)
     }
 
-    /// The median hand-over, divided by the median durable change.
+    /// Returns the median hand-over, divided by the median durable change.
     fn hand_over_per_change(&self) -> Option<f64> {
         let change = Self::quantile_micros(&self.changes, 0.5);
         (self.changes.count() > 0).then(|| Self::quantile_micros(&self.passed, 0.5) / change)
     }
 
-    /// The most grants of one process, divided by the fewest grants of one process.
+    /// Returns the largest number of grants of one process, divided by the smallest.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn unfairness(&self) -> f64 {
         let most = self.grants.iter().max().copied().unwrap_or(0);
@@ -45,33 +46,33 @@ impl HandOverResults {
         most as f64 / least as f64
     }
 
-    /// The largest share of all grants that one process had.
+    /// Returns the largest share of all grants that one process received.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn largest_share(&self) -> f64 {
         let most = self.grants.iter().max().copied().unwrap_or(0);
         most as f64 / self.grants.iter().sum::<u64>() as f64
     }
 
-    /// Requests of all processes together, for each time that the lock passed from one process to
-    /// another.
+    /// Returns the number of requests of all processes, divided by the number of times that the
+    /// lock passed from one process to another.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn requests_per_hand_over(&self) -> f64 {
         self.requests as f64 / self.passed.count() as f64
     }
 
-    /// Requests of all processes together, for each grant.
+    /// Returns the number of requests of all processes, divided by the number of grants.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn requests_per_grant(&self) -> f64 {
         self.requests as f64 / self.grants.iter().sum::<u64>() as f64
     }
 
-    /// Requests a second, of each process on average.
+    /// Returns the average number of requests of one process in a second.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn requests_per_second(&self) -> f64 {
         self.requests as f64 / self.seconds / self.grants.len() as f64
     }
 
-    /// The results as one JSON object.
+    /// Returns the results as one JSON object.
     pub(crate) fn json(&self) -> serde_json::Value {
         let per_change = self.hand_over_per_change();
         serde_json::json!({

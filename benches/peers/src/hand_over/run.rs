@@ -1,4 +1,4 @@
-//! A run: starts the processes and puts their results together.
+//! A run: starts the processes, and combines their results.
 
 use std::{process::Stdio, time::Duration};
 
@@ -16,11 +16,11 @@ use super::{
     results::HandOverResults,
 };
 
-/// How long round trips are measured, and how long durable changes, one after another, while
-/// nothing else uses the server.
+/// Duration of the measurement of round trips, and again of the measurement of durable changes.
+/// Both run before the processes start, so nothing else uses the server meanwhile.
 const MEASURING_TIME: Duration = Duration::from_secs(1);
 
-/// The processes and tasks that want the lock.
+/// The number of processes and tasks that compete for the lock, and their hold time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contention {
     pub(crate) processes: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Contention {
 }
 
 /// A time in which one process held the lock, from the grant to the start of the release. Both
-/// moments are counted from boot, so that they can be compared between processes.
+/// moments are counted from boot, so that the run can compare the moments of several processes.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     process: usize,
@@ -45,7 +45,8 @@ pub(crate) async fn run(
     contention: Contention,
     time: Duration,
 ) -> anyhow::Result<HandOverResults> {
-    // This creates the tables of the store, so that the processes do not all try to create them.
+    // The first opening creates the tables of the store. Otherwise all processes would try to
+    // create the tables at once.
     open_backend(url).await?.close().await;
     let mut raw = RawConnection::connect(url).await.context("connect")?;
     let mut trips = Latencies::new();
@@ -106,7 +107,7 @@ pub(crate) async fn run(
     })
 }
 
-/// One of the processes that want the lock, as the process that started it sees it.
+/// One of the processes that compete for the lock, as seen by the run.
 struct Worker {
     process: Child,
     input: ChildStdin,
@@ -114,8 +115,8 @@ struct Worker {
 }
 
 impl Worker {
-    /// Starts a process and waits until it is connected. The URL is passed over the process's
-    /// input, because a process list shows arguments to everybody.
+    /// Starts a process, and waits until the process is connected. The URL is written to the input
+    /// of the process, because every user can read the arguments of a process.
     async fn start(url: &str) -> anyhow::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg("pass-on")
@@ -143,8 +144,8 @@ impl Worker {
         Ok(self.input.flush().await?)
     }
 
-    /// Waits until the process ends. Returns the times in which it held the lock, and the number of
-    /// requests that it sent.
+    /// Waits until the process ends. Returns the times in which the process held the lock, and the
+    /// number of requests that the process sent.
     async fn read_holds(mut self, process: usize) -> anyhow::Result<(Vec<Hold>, u64)> {
         let sent = self.output.next_line().await?;
         let sent = sent.context("a process ended early")?.parse()?;

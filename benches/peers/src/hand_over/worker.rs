@@ -1,4 +1,4 @@
-//! One of the processes that want the lock.
+//! One of the processes that compete for the lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,17 +14,18 @@ use super::raw::open_backend;
 
 const NAME: &str = "bench:passed-on";
 
-/// How long the processes run before anything is counted, so that all of them wait by then.
-const SETTLING: Duration = Duration::from_secs(2);
+/// Time between the start of the tasks and the first counted grant, so that all tasks wait for the
+/// lock by then.
+const UNCOUNTED_TIME: Duration = Duration::from_secs(2);
 
-/// How long the processes go on after the counted time, because the requests that end a wait must
-/// not be counted.
+/// Time for which the tasks continue after the counted time. The requests that end the waits come
+/// later and must not be counted.
 const EXTRA_TIME: Duration = Duration::from_millis(300);
 
-/// The main function of one process. It reads the server's URL from its input, connects, and prints
-/// `ready`. Then it reads three numbers: the counted time in milliseconds, the number of its tasks,
-/// and how long a task holds the lock, in microseconds. It prints the number of its requests, and
-/// the times in which it held the lock.
+/// The main function of one process. The process reads the server's URL from its input, connects,
+/// and prints `ready`. Then the process reads three numbers: the counted time in milliseconds, the
+/// number of tasks, and the hold time of each task in microseconds. At the end the process prints
+/// the number of its requests, and the times in which it held the lock.
 pub(crate) async fn run_worker() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let url = next_line(&mut input).await?;
@@ -45,14 +46,14 @@ pub(crate) async fn run_worker() -> anyhow::Result<()> {
     let &[time, tasks, hold] = order.as_slice() else {
         bail!("not three numbers: {order:?}");
     };
-    let settled = SystemClock.now() + SETTLING;
-    let until = settled + Duration::from_millis(time);
+    let counted_from = SystemClock.now() + UNCOUNTED_TIME;
+    let until = counted_from + Duration::from_millis(time);
     let mut tasks_done = JoinSet::new();
     for _ in 0..tasks {
         let hold = Duration::from_micros(hold);
         tasks_done.spawn(acquire_repeatedly(locker.clone(), until + EXTRA_TIME, hold));
     }
-    SystemClock.sleep(SETTLING).await;
+    SystemClock.sleep(UNCOUNTED_TIME).await;
     let before = sent()?;
     SystemClock.sleep(until.since(SystemClock.now())).await;
     let counted = sent()? - before;
@@ -60,7 +61,7 @@ pub(crate) async fn run_worker() -> anyhow::Result<()> {
     while let Some(own) = tasks_done.join_next().await {
         holds.extend(own??);
     }
-    holds.retain(|(granted, _)| (settled..until).contains(granted));
+    holds.retain(|(granted, _)| (counted_from..until).contains(granted));
     println!("{counted}");
     locker.close().await;
     let nanos = |moment: &Moment| moment.since_boot().as_nanos();
@@ -70,7 +71,7 @@ pub(crate) async fn run_worker() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes and releases the lock until that moment. Returns the begin and the end of each hold.
+/// Takes and releases the lock until `until`. Returns the begin and the end of each hold.
 async fn acquire_repeatedly(
     locker: Locker,
     until: Moment,
@@ -96,7 +97,7 @@ async fn acquire_repeatedly(
     Ok(holds)
 }
 
-/// Reads the next line of the input; it is an error if the input has ended.
+/// Reads the next line of the input. The end of the input is an error.
 async fn next_line(input: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<String> {
     input.next_line().await?.context("the input ended early")
 }

@@ -111,7 +111,8 @@ impl FaultProxy {
         self.set_flows(Flow::Swallow, Flow::Swallow);
     }
 
-    /// Resets every open connection until [`FaultProxy::pass`], and each new connection at once.
+    /// Resets every open connection. Until [`FaultProxy::pass`], also resets each new connection at
+    /// once.
     pub fn refuse(&self) {
         self.faults.send_modify(|faults| {
             faults.refuses = true;
