@@ -4,8 +4,8 @@ use distlock::{BUSY_ADVICE, Error};
 
 use crate::shell_word::quote_for_shell;
 
-/// The text of an error. Advice to call a method of the library is replaced by options and commands
-/// of the tool.
+/// The text of an error for users of the tool. Options and commands of the tool replace the methods
+/// of the library that the error advises.
 pub(crate) fn message_for_tool(error: &Error) -> String {
     let message = error.to_string();
     match (message.strip_suffix(BUSY_ADVICE), error.name()) {

@@ -168,7 +168,8 @@ fn command_with_groups() -> clap::Command {
 /// Reads the command line and runs its command.
 pub(crate) fn run() -> Outcome {
     let mut words = std::env::args_os().skip(1);
-    // Clap does not know these two commands, so that no help, completion or manual shows them.
+    // Clap does not know these two internal commands, so no help text, completion or manual page
+    // shows them.
     match words.next() {
         Some(word) if word == commands::conformance_worker::NAME => {
             return run_on_runtime(Threads::Many, commands::conformance_worker::execute());
@@ -207,7 +208,7 @@ pub(crate) fn run() -> Outcome {
 #[derive(Clone, Copy, Debug)]
 enum Threads {
     /// The main thread alone, for a command that does one thing at a time. Such a command starts
-    /// even where the system refuses further threads, and fails only when it needs one.
+    /// even if the system refuses further threads, and fails only at the step that needs one.
     Main,
     /// One thread per processor.
     Many,
@@ -240,7 +241,7 @@ fn run_on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outc
         survive_full_files()?;
         work.await
     });
-    // The runtime ends without waiting for its tasks: one may be blocked in a read of standard
+    // The runtime is not asked to wait for its tasks: a task may be blocked in a read of standard
     // input, which cannot be interrupted.
     runtime.shutdown_background();
     outcome
@@ -284,8 +285,8 @@ fn colours_are_wanted() -> bool {
     set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Handles the answer of clap when it found no command to run: prints help and version as results,
-/// and treats everything else as bad usage.
+/// Handles the answer of clap when clap found no command to run: prints help and version as
+/// results, and reports everything else as bad usage.
 fn print_parse_error(error: &clap::Error) -> Outcome {
     let text = error.render();
     let on = |stream: &dyn IsTerminal| match stream.is_terminal() && colours_are_wanted() {
@@ -313,8 +314,8 @@ fn print_parse_error(error: &clap::Error) -> Outcome {
     Err(Failure::usage(without_secrets(text.trim_end())))
 }
 
-/// Shortens long arguments before clap quotes them. In the finished text they could not be found
-/// again: an argument may contain quotes and line ends of its own.
+/// Shortens long arguments before clap quotes them. In the finished message an argument could not
+/// be found any more, because an argument may contain quotes and line ends of its own.
 fn shorten_long_arguments(mut error: clap::Error) -> clap::Error {
     let is_long = |value: &ContextValue| match value {
         ContextValue::String(given) => given.chars().count() > MAX_QUOTED_ARGUMENT,
@@ -326,7 +327,7 @@ fn shorten_long_arguments(mut error: clap::Error) -> clap::Error {
         .map(|(kind, value)| (kind, excerpt(&value.to_string())))
         .collect();
     if !long.is_empty() {
-        // The tip of clap is removed, because it would repeat the long argument.
+        // Clap's suggestion is removed, because it would repeat the long argument.
         error.remove(ContextKind::Suggested);
     }
     for (kind, short) in long {

@@ -49,8 +49,9 @@ impl Context {
         self.global.json
     }
 
-    /// The configuration: the file that `--config` or `DISTLOCK_CONFIG` names. Its backend is
-    /// overridden by `DISTLOCK_BACKEND`, and that by `--backend` or `--system`.
+    /// The configuration from the file that `--config` or `DISTLOCK_CONFIG` names.
+    /// `DISTLOCK_BACKEND` overrides the backend of the file, and `--backend` or `--system`
+    /// overrides both.
     pub(crate) fn config(&self) -> Outcome<&Config> {
         if let Some(config) = self.config.get() {
             return Ok(config);
@@ -78,7 +79,7 @@ impl Context {
         self.global.system || !self.global.backend.is_empty()
     }
 
-    /// The flag or variable from which the backend comes when neither `--backend` nor `--system` is
+    /// The flag or variable that selects the backend when neither `--backend` nor `--system` is
     /// given; `None` if there is none.
     pub(crate) fn default_store_setting(&self) -> Option<&'static str> {
         if self.global.config.is_some() {
@@ -126,8 +127,8 @@ impl Context {
     }
 }
 
-/// Warns that this call may use another store than the `distlock run` whose command made the call:
-/// `run` does not pass its backend to its command.
+/// Warns that this call may use another store than the `distlock run` that started this call as its
+/// command. `run` does not pass its backend to its command.
 fn warn_about_another_store(own: &Target) {
     if std::env::var_os("DISTLOCK_TOKEN").is_some() {
         output::print_message(format!(

@@ -1,5 +1,5 @@
-//! The SQLite files that are used when no store is named. Each user has one, and with `--system`
-//! all users of this host share one.
+//! The SQLite files that are used when no store is named. Each user has a file, and with `--system`
+//! all users of this host share one file.
 
 use std::{
     fs, io,
@@ -65,8 +65,8 @@ pub(crate) fn shared_file() -> Outcome<Target> {
     Ok(Target::sqlite(file).from_origin(Origin::Setting("--system")))
 }
 
-/// Creates the file unless it exists. SQLite gives its log the mode of the file, so the file must
-/// be writable for the group, whatever the umask of the first user is.
+/// Creates the file unless it exists. SQLite gives its log file the mode of the database file. So
+/// the database file must be writable for the group, whatever the umask of the first user is.
 fn create_if_absent(folder: &Path, file: &Path) -> io::Result<()> {
     if file.try_exists()? {
         return Ok(());
@@ -100,8 +100,8 @@ fn shared_folder_failure(folder: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// The failure when the folder of this user cannot be created. Its exit code is the one that
-/// `--backend sqlite:PATH` would give.
+/// The failure when the folder of this user cannot be created. `--backend sqlite:PATH` would give
+/// the same exit code for such a folder.
 fn own_folder_failure(folder: &Path, error: &io::Error) -> Failure {
     let code = match error.kind() {
         io::ErrorKind::PermissionDenied => code::DENIED,

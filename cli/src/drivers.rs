@@ -1,7 +1,7 @@
 //! Opens stores with the drivers of this process.
 //!
-//! The drivers are set once, before anything else runs, because every part of the tool opens stores
-//! and all must open the same kinds.
+//! The drivers are set once, before anything else runs: every part of the tool opens stores, and
+//! all parts must open the same kinds of stores.
 
 use std::sync::OnceLock;
 
@@ -15,7 +15,7 @@ pub(crate) fn set_registry(registry: Registry) {
     let _ = REGISTRY.set(registry);
 }
 
-/// The drivers of this process: those that were set, or else those of the library.
+/// The drivers of this process: those that were set, or the built-in drivers of the library.
 pub(crate) fn registry() -> &'static Registry {
     REGISTRY.get_or_init(Registry::builtin)
 }

@@ -80,8 +80,8 @@ impl Failure {
         self
     }
 
-    /// Ignores a closed pipe, for a command whose exit code says more than its output. Any other
-    /// failure stays.
+    /// Ignores a closed pipe, for a command whose exit code matters more than its output. Any other
+    /// failure is returned.
     pub(crate) fn ignore_closed_pipe(self) -> Outcome<()> {
         if self.message.is_empty() {
             return Ok(());

@@ -16,8 +16,8 @@ use crate::{
 pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
-        // A driver may panic at an answer that it cannot read. The library catches the panic and
-        // turns it into an error, so nothing is printed here.
+        // A driver may panic at a server's answer that it cannot parse. The library catches this
+        // panic and turns it into an error, so nothing is printed here.
         if panics::is_caught() {
             tracing::debug!(%panicked, "a panic was caught");
             return;

@@ -1,6 +1,6 @@
 //! The `distlock` command-line tool, as a function of its drivers.
 //!
-//! A tool with a backend of your own is one call:
+//! A program with a backend of its own calls one function:
 //!
 //! ```no_run
 //! # fn run(my_driver: impl distlock::backend::Driver) -> std::process::ExitCode {
@@ -17,11 +17,11 @@ mod command_line;
 mod commands;
 mod compare;
 mod context;
+mod counts;
 mod default_store;
 mod demo;
 mod drivers;
 mod exit;
-mod figures;
 mod global;
 mod group;
 mod guarded;
@@ -40,8 +40,8 @@ use std::process::ExitCode;
 
 /// Runs the tool on the command line of this process, with these drivers. Returns its exit code.
 ///
-/// The tool starts itself again for some of its work, so this call must be all that the program's
-/// `main` does.
+/// The tool starts itself again for some of its work, so a program must do nothing else in its
+/// `main`.
 #[must_use]
 pub fn main(registry: distlock::Registry) -> ExitCode {
     drivers::set_registry(registry);

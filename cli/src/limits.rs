@@ -43,11 +43,11 @@ pub(crate) fn raise_open_files() -> u64 {
     now.unwrap_or(u64::MAX)
 }
 
-/// A size in KiB from the status of a process, such as `VmRSS` (resident memory) or `VmHWM` (its
-/// peak); `None` if the process is gone.
-pub(crate) fn memory_kib(process: u32, figure: &str) -> Option<u64> {
+/// A size in KiB from the status of a process, such as the `field` `VmRSS:` (resident memory) or
+/// `VmHWM:` (peak of it); `None` if the process has ended.
+pub(crate) fn memory_kib(process: u32, field: &str) -> Option<u64> {
     let status = std::fs::read(format!("/proc/{process}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
-    let line = status.lines().find(|line| line.starts_with(figure))?;
+    let line = status.lines().find(|line| line.starts_with(field))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }

@@ -47,9 +47,9 @@ pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether an event may be logged. Below `info`, the WebSocket libraries log whole messages of
-/// clients, login tokens included. They are left out whatever the filter says, so that no reader of
-/// a log can log in with a token from it.
+/// Whether an event may be logged. At levels below `info`, the WebSocket libraries log whole
+/// messages of clients, login tokens included. These events are left out, whatever the filter says:
+/// a reader of the log could otherwise log in with a token.
 fn may_be_logged(what: &Metadata<'_>) -> bool {
     let who = what.target().split("::").next().unwrap_or_default();
     !["tungstenite", "tokio_tungstenite"].contains(&who) || *what.level() <= Level::INFO

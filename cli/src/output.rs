@@ -34,8 +34,8 @@ pub(crate) fn print_bytes(text: &[u8]) -> Outcome<()> {
         .map_err(|error| Failure::of_output(&error))
 }
 
-/// Prints a message or a warning to standard error. It never waits for a slow reader, and drops the
-/// message if too many wait.
+/// Prints a message or a warning to standard error. This function never waits for a slow reader: a
+/// message that does not fit into the queue is dropped.
 pub(crate) fn print_message(text: impl fmt::Display) {
     stderr::queue_or_drop(&format!("distlock: {}\n", presentable(&text.to_string())));
 }

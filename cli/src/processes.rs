@@ -56,8 +56,8 @@ impl Node {
             // All clients are on this machine.
             .args(["--max-per-address", "1000000"])
             .args(["--max-pending-per-address", "1000000"])
-            // Both are secrets. Every user can read the arguments of a process, so they are passed
-            // as variables.
+            // The URL and the key are secrets. Every user can read the arguments of a process, so
+            // secrets are passed as variables.
             .env("DISTLOCK_BACKEND", backend)
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", key)
             // No administrator uses this node. Without an admin token the node would generate one
@@ -127,8 +127,9 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.start_kill();
-        // Waits until the process is dead, because its folder may be removed next. It was just
-        // killed, so the wait is short. `NOWAIT` leaves the process to be reaped by its owner.
+        // Waits until the process is dead, because the folder of the process may be removed next.
+        // The process was just killed, so the wait is short. `NOWAIT` leaves the reaping to the
+        // owner of the process.
         if let Some(id) = self
             .child
             .id()

@@ -1,4 +1,4 @@
-//! Shows progress: a bar on a terminal, and elsewhere a line for each part.
+//! Shows progress: on a terminal as a bar, and elsewhere as a line for each part.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -30,7 +30,7 @@ impl Progress {
         }
     }
 
-    /// Progress that shows nothing, for a part of the work that is counted by its caller.
+    /// Progress that shows nothing. The caller counts this part of the work itself.
     pub(crate) fn silent() -> Self {
         Self {
             bar: ProgressBar::hidden(),

@@ -7,7 +7,7 @@ pub(crate) fn quote_for_shell(word: &str) -> String {
         word.to_owned()
     } else if word.chars().any(|c| !is_shown(c)) {
         // A character that is invisible, or that reverses the direction of the line, is written as
-        // its number.
+        // its code.
         let shown = word.chars().map(|c| match c {
             '\'' | '\\' => format!("\\{c}"),
             c if is_shown(c) => c.to_string(),

@@ -42,7 +42,7 @@ pub(crate) fn queue_always(lines: &str) {
 }
 
 /// Waits a moment until all queued lines are written, so that the next output of the caller follows
-/// them. After a wait that timed out, it returns at once until the reader has read something.
+/// these lines. After a time-out, the next calls return at once until the writer finishes a write.
 pub(crate) fn catch_up() {
     if let Some(writer) = &*WRITER {
         writer.catch_up(CATCH_UP_LIMIT);
@@ -87,7 +87,7 @@ struct LineQueue {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: String,
-    /// The number of lines that were dropped after the waiting ones.
+    /// The number of dropped lines. A line with this number follows the queued lines.
     left_out: usize,
     /// Whether the writer is writing lines now.
     writing: bool,

@@ -14,8 +14,8 @@ use crate::{
 /// A password is masked.
 pub(crate) fn add_store_flags(failure: Failure, global: &Global) -> Failure {
     let flags = store_flags(global);
-    // A store names itself when it advises to migrate, but without its password. Flags are needed
-    // only where that is not enough.
+    // An error that advises `migrate` contains the URL of its store, but not the password. Flags
+    // are needed only if that URL is not enough.
     let named_well = |url: &String| global.config.is_none() && mask(url) == *url;
     let says_more = !global.backend.last().is_some_and(named_well);
     let is_wrong = failure.code == code::CONFIG;
@@ -23,8 +23,9 @@ pub(crate) fn add_store_flags(failure: Failure, global: &Global) -> Failure {
         Some(rest) if rest.contains(&format!("look with `{INSPECT_COMMAND}")) => {
             format!("{rest}{flags}`")
         }
-        // A lock name or a holder may contain any text, also one that looks like such a command. So
-        // only messages about a wrong configuration are changed, which contain neither.
+        // A lock name or a holder may contain any text, also a text that looks like such a command.
+        // So only messages about a wrong configuration are changed: they contain neither names nor
+        // holders.
         _ if is_wrong && says_more => complete_migrate_command(message, &flags),
         _ => message.to_owned(),
     })

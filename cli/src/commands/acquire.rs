@@ -74,7 +74,7 @@ impl Acquire {
         let locker = store.locker();
         let capabilities = locker.capabilities();
         if !capabilities.tickets {
-            // This is checked before any wait: without a ticket nobody could release the lock.
+            // This check comes before any wait: without a ticket nobody could release the lock.
             let backend = capabilities.backend;
             return Err(Failure::new(
                 code::CONFIG,
@@ -103,7 +103,7 @@ impl Acquire {
             output::print_line(&ticket)
         };
         if let Err(failure) = printed {
-            // Without its ticket the lock cannot be used, so here a closed pipe is a failure.
+            // Nobody can use the lock without its ticket, so a closed pipe is a failure here.
             let after = match locker.release_ticket(&ticket).await {
                 Ok(_) => "was released again",
                 Err(_) => "ends by itself after its TTL",

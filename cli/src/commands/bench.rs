@@ -56,7 +56,7 @@ pub(crate) struct Bench {
     takeover: Takeover,
 }
 
-/// A workload of the measuring engine, or the one that needs gateways.
+/// A workload of the measuring engine, or the workload `takeover`, which needs gateways.
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     Locks(Workload),

@@ -181,7 +181,7 @@ fn result_table(results: &[CaseResult]) -> Table {
         let status = match result.status {
             Status::Passed => "passed",
             Status::NotApplicable => "n/a",
-            // This covers `Failed`, and any variant that is added later: an unknown result must
+            // This arm covers `Failed`, and any variant that is added later: an unknown result must
             // never count as passed.
             _ => "FAILED",
         };

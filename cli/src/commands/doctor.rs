@@ -1,4 +1,4 @@
-//! `distlock doctor`: checks each setting of a store that a promise rests on.
+//! `distlock doctor`: checks all settings of a store that a promise depends on.
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -79,7 +79,7 @@ impl Doctor {
     }
 }
 
-/// Prints what the drivers of this tool say of themselves.
+/// Prints the descriptions that the drivers of this tool give.
 fn list_backends(json: bool) -> Outcome {
     let known = drivers::registry().drivers();
     let printed = if json {
@@ -119,7 +119,7 @@ fn list_backends(json: bool) -> Outcome {
     Ok(code::OK)
 }
 
-/// The options of a driver and the one of every driver, each once.
+/// The options of a driver and the option that all drivers have, each option once.
 fn all_options(driver: &dyn Driver) -> impl Iterator<Item = &DriverOption> {
     const COMMON: DriverOption = DriverOption::CONNECT_TIMEOUT;
     let own = driver.options();

@@ -1,4 +1,5 @@
-//! `distlock elect`: runs a command while leading, and stands for election again afterwards.
+//! `distlock elect`: runs a command while this process leads, and takes part in the election again
+//! after the command has ended.
 
 use std::{ffi::OsString, process::ExitStatus, time::Duration};
 
@@ -75,8 +76,8 @@ Examples:
   distlock elect scheduler --on-gain ./announce -- ./scheduler
   distlock inspect election/scheduler        (who leads)";
 
-/// The first and the longest pause before this candidate stands again, after a command that ended
-/// by itself.
+/// The first and the longest pause before this candidate takes part in the election again, after a
+/// command that ended by itself.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// The longest time that the script after a term may take.
 const LOSS_SCRIPT_LIMIT: Duration = Duration::from_secs(30);
@@ -86,7 +87,7 @@ enum TermEnd {
     /// A signal asked this process to end. It ends with this code.
     Signalled(u8),
     /// The command ended by itself, or could not be started.
-    Over,
+    Ended,
     /// The lock of the leader was lost.
     Lost,
 }
@@ -114,7 +115,7 @@ impl Elect {
         outcome
     }
 
-    /// Stands in the election again and again until a signal ends this process.
+    /// Takes part in the election again and again until a signal ends this process.
     async fn stand_repeatedly(
         &self,
         locker: &Locker,
@@ -147,7 +148,7 @@ impl Elect {
             match term? {
                 TermEnd::Signalled(code) => return Ok(code),
                 TermEnd::Lost => continue,
-                TermEnd::Over => {}
+                TermEnd::Ended => {}
             }
             if was_long(began, clock.now()) {
                 pause = PAUSES.0;
@@ -161,8 +162,8 @@ impl Elect {
         }
     }
 
-    /// Runs one term: the script of `--on-gain`, and then the command. It ends when one of them
-    /// ends or the lock is lost.
+    /// Runs one term: the script of `--on-gain`, and then the command. The term ends when the
+    /// script fails, when the command ends or when the lock is lost.
     async fn run_term(
         &self,
         locker: &Locker,
@@ -187,7 +188,7 @@ impl Elect {
                 end => end?,
             };
             match term_end(end, "--on-gain") {
-                TermEnd::Over if succeeded(end) => {}
+                TermEnd::Ended if succeeded(end) => {}
                 term => return Ok(term),
             }
         }
@@ -239,7 +240,7 @@ fn succeeded(end: End) -> bool {
     matches!(end, End::ByItself { status, .. } if status.success())
 }
 
-/// How the term ended, computed from the end of the command.
+/// Computes from the end of the command how the term ended.
 fn term_end(end: End, what: &str) -> TermEnd {
     match end {
         End::LockLost { asked_to_end: None } => TermEnd::Lost,
@@ -255,12 +256,12 @@ fn term_end(end: End, what: &str) -> TermEnd {
             if !status.success() {
                 output::print_message(format_args!("{what} ended with {status}"));
             }
-            TermEnd::Over
+            TermEnd::Ended
         }
     }
 }
 
-/// Whether a term was so long that the next pause is the shortest one again.
+/// Whether a term was so long that the next pause is reset to the shortest pause.
 fn was_long(began: Moment, ended: Moment) -> bool {
     ended.since(began) >= PAUSES.1
 }

@@ -190,7 +190,8 @@ impl MemoryOption {
             ));
         }
         let file = FencedFile::open(path)?;
-        // The file contains the name of the resource, so that two resources cannot share a file.
+        // The fence file contains the name of its resource, so two resources cannot share a file by
+        // mistake.
         match file.read()? {
             Some(whose) if whose != name.as_str().as_bytes() => Err(Failure::usage(format!(
                 "{} is for {:?}, not for {name:?}",
@@ -241,7 +242,7 @@ impl TokenMemory {
 }
 
 /// A fence state without an owner. A script knows only its token, so holders with the same token
-/// count as one.
+/// count as one holder.
 fn without_owner(token: FencingToken) -> Shown {
     Shown::new(token, Uuid::nil(), Epoch::new(""))
 }

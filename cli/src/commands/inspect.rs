@@ -42,8 +42,8 @@ impl Inspect {
             output::print_json(&LockJson::from(&info))?;
             return Ok(code::OK);
         }
-        // The name is escaped, because it could reverse the direction of the line or hide a part of
-        // it.
+        // The name is escaped, because a name could reverse the direction of the line or hide a
+        // part of the line.
         let shown = name.as_str().escape_debug();
         match &info.held {
             Some(held) => output::print_line(format!("{shown}: {}", describe_holder(held)))?,

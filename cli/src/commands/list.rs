@@ -82,8 +82,7 @@ async fn print_locks(locker: &Locker, prefix: &str, as_json: bool) -> Outcome<()
         return Ok(());
     }
     if table.is_empty() {
-        // Scripts expect no output for an empty list. People need to know that they asked the right
-        // store.
+        // Scripts expect no output for an empty list. A person needs to see which store was asked.
         match prefix {
             "" => output::print_message("no lock is held"),
             prefix => output::print_message(format_args!(

@@ -37,8 +37,8 @@ fn without_help(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_help)
 }
 
-/// Sets the synopsis to the usage line of `--help`. The one of the generator lacks the `--` between
-/// arguments.
+/// Sets the synopsis to the usage line of `--help`. The generator's own synopsis lacks the `--`
+/// between arguments.
 fn with_usage_of_help(mut command: clap::Command) -> clap::Command {
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim().to_owned();

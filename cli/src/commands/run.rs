@@ -156,25 +156,25 @@ struct Period {
     every: Duration,
 }
 
-/// Whether this process runs the command.
-enum Turn {
-    Ours(Guard),
-    /// The command is not run here, for this reason.
-    NotOurs(String),
+/// The decision whether this process runs the command.
+enum Decision {
+    Run(Guard),
+    /// The command is not run by this process, for this reason.
+    Skip(String),
 }
 
-impl Turn {
+impl Decision {
     /// The job was started before within the period.
     fn already_started(name: &LockName, ago: Duration) -> Self {
         let ago = Duration::from_millis(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
-        Self::NotOurs(format!("{name:?} was started {ago:?} ago"))
+        Self::Skip(format!("{name:?} was started {ago:?} ago"))
     }
 }
 
 impl Run {
-    /// Takes the name of the lock from the words after `--`, if it is not before them. Clap counts
-    /// everything after the first `--` as the command, but a name that starts with `-` needs a `--`
-    /// before it.
+    /// Takes the name of the lock from the words after `--`, unless the name is before them. Clap
+    /// counts everything after the first `--` as the command, but a name that starts with `-` needs
+    /// a `--` before the name.
     fn take_name(&mut self) -> Result<OsString, Failure> {
         if let Some(name) = self.name.take() {
             return Ok(name);
@@ -217,15 +217,15 @@ impl Run {
             None => HolderLabel::of_this_process(),
         };
         let taken = tokio::select! {
-            taken = self.take_turn(period.as_ref(), &locker, name, &holder) => taken,
+            taken = self.acquire_if_due(period.as_ref(), &locker, name, &holder) => taken,
             signal = signals.next_ending() => {
                 output::print_message(format_args!("stopped waiting for {name:?}"));
                 return Ok(code_of_signal(signal.as_raw()));
             }
         };
         let guard = match taken {
-            Ok(Turn::Ours(guard)) => guard,
-            Ok(Turn::NotOurs(why)) => {
+            Ok(Decision::Run(guard)) => guard,
+            Ok(Decision::Skip(why)) => {
                 output::print_message(format_args!("not run: {why}"));
                 return Ok(self.every_exit);
             }
@@ -271,39 +271,39 @@ impl Run {
     }
 
     /// Acquires the lock. With a period it also records the start of the job while it holds the
-    /// lock. [`Turn::NotOurs`] means that the job is not due, or that another process holds the
+    /// lock. [`Decision::Skip`] means that the job is not due, or that another process holds the
     /// lock.
-    async fn take_turn(
+    async fn acquire_if_due(
         &self,
         period: Option<&Period>,
         locker: &Locker,
         name: &LockName,
         holder: &HolderLabel,
-    ) -> distlock::Result<Turn> {
+    ) -> distlock::Result<Decision> {
         let Some(Period { periodic, every }) = period else {
-            return self.acquire(locker, name, holder).await.map(Turn::Ours);
+            return self.acquire(locker, name, holder).await.map(Decision::Run);
         };
         match periodic.due(name, *every).await {
-            Ok(Due::Later { started }) => return Ok(Turn::already_started(name, started)),
+            Ok(Due::Later { started }) => return Ok(Decision::already_started(name, started)),
             Ok(Due::Now) => {}
-            // The period is checked again under the lock, and this error may be over when the lock
-            // is granted.
+            // The period is checked again under the lock, and the cause of this error may have
+            // ended when the lock is granted.
             Err(error) if error.is_retryable() => {}
             Err(error) => return Err(error),
         }
         let guard = match self.acquire(locker, name, holder).await {
             Err(error) if error.kind() == ErrorKind::Timeout => {
-                return Ok(Turn::NotOurs(advice::message_for_tool(&error)));
+                return Ok(Decision::Skip(advice::message_for_tool(&error)));
             }
             taken => taken?,
         };
         let begun = periodic.begin(&guard, *every).await;
         if matches!(begun, Ok(Due::Now)) {
-            return Ok(Turn::Ours(guard));
+            return Ok(Decision::Run(guard));
         }
         let _ = guard.release().await;
         match begun? {
-            Due::Later { started } => Ok(Turn::already_started(name, started)),
+            Due::Later { started } => Ok(Decision::already_started(name, started)),
             Due::Now => unreachable!("that is answered above"),
         }
     }

@@ -1,5 +1,5 @@
-//! Measures what a client itself costs: bytes on the wire, and the memory of a process that does
-//! nothing but lock.
+//! Measures the costs of a client itself: bytes on the wire, and the memory of a process that only
+//! takes and releases locks.
 
 use std::{process::Stdio, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
     run::ComparisonRun,
     wire::CountedConnection,
 };
-use crate::{exit::Outcome, figures::as_f64, limits};
+use crate::{counts::as_f64, exit::Outcome, limits};
 
 /// The number of callers in the process whose memory is measured.
 const CALLERS: u32 = 64;
@@ -50,13 +50,13 @@ impl ComparisonRun {
     }
 }
 
-/// Counts the bytes of a round of one caller.
+/// Counts the bytes of one caller in one round.
 async fn traffic_round(wire: CountedConnection, time: Duration) -> anyhow::Result<RoundResult> {
     let (store, counter) = wire.open().await?;
     let subject = LockerSubject::new(store.lock());
     let locker = subject.locker().clone();
     let arm = Arm::new("traffic", subject);
-    // A first round opens connections and prepares statements, so that the counted round does not.
+    // The first round opens connections and prepares statements. Its bytes are not counted.
     workload_round(
         &arm,
         Workload::Uncontended,

@@ -8,7 +8,7 @@ use distlock_report::{Report, compare::Measure};
 use futures_util::future::try_join_all;
 
 use super::{rounds::RoundResult, run::ComparisonRun};
-use crate::{exit::Outcome, figures::as_f64};
+use crate::{counts::as_f64, exit::Outcome};
 
 const PROCESSES: usize = 4;
 

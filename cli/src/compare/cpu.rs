@@ -127,8 +127,8 @@ impl Loads {
                 experiment,
                 round,
                 // Rounded to a tenth of a per cent.
-                others_percent: (crate::figures::as_f64(cpu.others)
-                    / crate::figures::as_f64(cpu.all)
+                others_percent: (crate::counts::as_f64(cpu.others)
+                    / crate::counts::as_f64(cpu.all)
                     * 1000.0)
                     .round()
                     / 10.0,

@@ -70,13 +70,13 @@ fn can_play(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
         // The holder is a process of its own, so the store must be shared by processes.
         (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
         (_, None) => false,
-        // Only the loss of a leader is played on a group of servers, which must go on without one
-        // of them. A single server cannot go on, so the other faults are played on it.
+        // In a group of servers only the loss of the leader is played: the group must go on without
+        // that server. The other faults are played on single servers, which cannot go on.
         (kind, Some(server)) => is_group(server) == (kind == ScenarioKind::LeaderLost),
     }
 }
 
-/// Whether several servers stand in for each other.
+/// Whether the server is one of several that take over from each other.
 const fn is_group(server: &Server) -> bool {
     matches!(
         server,
@@ -217,8 +217,8 @@ impl ScenarioRun {
         Ok(())
     }
 
-    /// The name of another lock that the same server decides about. In a cluster it is searched
-    /// for.
+    /// The name of another lock that the same server decides about. In a cluster, names are tried
+    /// until one belongs to that server.
     async fn another_lock_of_same_server(
         &self,
         store: &StoreUnderTest,
@@ -259,7 +259,7 @@ impl ScenarioRun {
         });
     }
 
-    /// Checks the recorded holds, and turns them into lanes.
+    /// Checks the recorded holds, and adds them to the scenario.
     fn finish(mut self) -> Scenario {
         self.scenario.broken = check(&self.holds).err();
         for hold in &self.holds {
@@ -277,7 +277,7 @@ impl ScenarioRun {
     }
 }
 
-/// The label of the fault in the figure.
+/// The label of the fault in the chart.
 fn fault_label(kind: ScenarioKind, store: &StoreUnderTest) -> &'static str {
     match (kind, &store.server) {
         (ScenarioKind::ServerPaused, _) => "server stands still",
@@ -307,7 +307,8 @@ fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
     cluster.primary_of(&key.with_context(|| format!("no server has a key of {name}"))?)
 }
 
-/// Breaks the server of a store, and answers the moment when it was back; `None` without a server.
+/// Breaks the server of a store, and returns the moment when the server worked again; `None`
+/// without a server.
 async fn break_server(
     kind: ScenarioKind,
     store: &mut StoreUnderTest,
@@ -316,8 +317,8 @@ async fn break_server(
     let Some(mut server) = store.server.take() else {
         return Ok(None);
     };
-    // Killing and starting a server block their thread, so they get one of their own. The other
-    // stores go on.
+    // Killing and starting a server block their thread, so they run on a thread of their own. The
+    // scenarios of the other stores run meanwhile.
     let name = name.to_owned();
     let broken = tokio::task::spawn_blocking(move || {
         let result = inject_fault(kind, &mut server, &name);
@@ -405,8 +406,8 @@ struct Next {
     until: Duration,
 }
 
-/// Waits for the lock, holds it for a moment, and releases it. After an error it asks again,
-/// because the server may be down.
+/// Waits for the lock, holds the lock for a moment, and releases it. After an error the client asks
+/// for the lock again, because the server may be down.
 fn spawn_next(locker: &Locker, name: &str) -> tokio::task::JoinHandle<Outcome<Next>> {
     let (locker, name) = (locker.clone(), name.to_owned());
     tokio::spawn(async move {
@@ -433,14 +434,14 @@ fn spawn_next(locker: &Locker, name: &str) -> tokio::task::JoinHandle<Outcome<Ne
     })
 }
 
-/// Waits until the guard reports its loss, and answers that moment.
+/// Waits until the guard reports its loss, and returns the moment of the report.
 async fn wait_for_loss(watch: LockWatch) -> Duration {
     let _ = watch.ended().await;
     SystemClock.now().since_boot()
 }
 
-/// Tries all the time to acquire this lock, and answers the first moment at which it was granted;
-/// `None` if that did not happen in time.
+/// Tries again and again to acquire this lock, and returns the first moment at which the lock was
+/// granted; `None` if the lock was not granted in time.
 fn spawn_usable(opener: &Opener, name: String) -> tokio::task::JoinHandle<Option<Duration>> {
     let opener = opener.clone();
     tokio::spawn(async move {

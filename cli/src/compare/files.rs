@@ -42,7 +42,7 @@ pub(super) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> io::Result<(
     })
 }
 
-/// Writes the three forms of the report, and the figure for a README.
+/// Writes the report as JSON, as a page and as Markdown, and the chart for a README.
 pub(super) fn write_report(out: &Path, comparison: &Comparison) -> io::Result<()> {
     let mut json = serde_json::to_vec_pretty(comparison)?;
     json.push(b'\n');

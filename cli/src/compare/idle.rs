@@ -93,8 +93,8 @@ impl ComparisonRun {
         Ok(())
     }
 
-    /// Makes a store hold this number of idle locks, unless all rounds beside them were kept from
-    /// an earlier run.
+    /// Makes a store hold this number of idle locks, unless all rounds with this number were kept
+    /// from an earlier run.
     async fn fill_store(
         &self,
         at: usize,

@@ -1,4 +1,4 @@
-//! Keeps the samples, one file each, so that an interrupted run can go on where it stopped.
+//! Keeps the samples, each in a file, so that an interrupted run can be continued.
 
 use std::{
     fs, io,
@@ -63,7 +63,7 @@ impl SampleFolder {
         Ok(kept)
     }
 
-    /// Marks the run as finished. The next run then starts from the beginning.
+    /// Marks the run as finished. The next run then measures everything again.
     pub(super) fn finish(&self) -> io::Result<()> {
         let Some(mut header) = self.load::<Header>(HEADER) else {
             return Ok(());

@@ -6,8 +6,8 @@ use distlock_report::{Quantiles, Spread, TakeoverReport, compare::Measure};
 
 use super::{rounds::RoundResult, run::ComparisonRun};
 use crate::{
+    counts::as_f64,
     exit::Outcome,
-    figures::as_f64,
     progress::Progress,
     takeover::{self, Load, ROUTES, SharedStore},
 };

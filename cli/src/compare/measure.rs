@@ -34,8 +34,8 @@ pub(crate) struct ComparisonOptions {
     pub(crate) out: PathBuf,
 }
 
-/// Measures, writes the report, and answers its data. Dropping the future ends every server that it
-/// started.
+/// Measures, writes the report, and returns the data of the report. Dropping the future ends every
+/// server that it started.
 pub(crate) async fn measure(wanted: ComparisonOptions) -> Outcome<Comparison> {
     // The load is read before this run itself keeps the machine busy.
     let (machine, busy) = (distlock_report::machine(), distlock_report::load_warning());

@@ -1,4 +1,4 @@
-//! Compares stores, which are measured side by side.
+//! Compares stores by measuring them in the same run.
 //!
 //! | file | content |
 //! |---|---|

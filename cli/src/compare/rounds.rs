@@ -18,7 +18,7 @@ use super::{
     run::ComparisonRun,
     stores::{StoreUnderTest, check_answers},
 };
-use crate::{exit::Outcome, figures::as_f64};
+use crate::{counts::as_f64, exit::Outcome};
 
 /// The result of one round of one store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -58,7 +58,8 @@ impl RoundResult {
     }
 }
 
-/// The time that a round may take beyond the expected time. After it the round counts as hung.
+/// The time that a round may take beyond the expected time. A round that takes longer counts as
+/// hung.
 const HANG_LIMIT: Duration = Duration::from_secs(25);
 
 impl ComparisonRun {
@@ -133,8 +134,8 @@ impl ComparisonRun {
         Ok(())
     }
 
-    /// Handles a failed round: if the store itself does not answer any more, the store takes no
-    /// further part.
+    /// Handles a failed round. If the store itself does not answer any more, the store takes no
+    /// further part in the run.
     async fn stop_dead_store(&mut self, at: usize, key: &str, round: u32, error: &str) {
         let candidate = &mut self.stores[at];
         let Err(said) = check_answers(&candidate.store).await else {
@@ -278,8 +279,8 @@ fn result_of_sample(sample: Sample, spent: Duration) -> RoundResult {
     }
 }
 
-/// The figures of one store in one experiment, one per measure. If a round failed, they carry its
-/// reason and count as missing.
+/// The figures of one store in one experiment, one figure per measure. If a round failed, the
+/// figures contain the reason and count as missing.
 fn figures_of(store: &str, experiment: &str, turns: &[RoundResult]) -> Vec<Figure> {
     let missing = turns.iter().find_map(|turn| turn.error.clone());
     let mut figures: Vec<Figure> = Vec::new();

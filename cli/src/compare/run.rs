@@ -21,10 +21,11 @@ pub(super) struct ComparisonRun {
 impl ComparisonRun {
     /// The number of steps of the progress bar.
     pub(super) fn count_steps(&self, experiments: usize) -> usize {
-        // Besides the workloads, these have rounds of their own: wake-ups, competing processes, the
+        // Besides the workloads, these measurements have rounds: wake-ups, competing processes, the
         // kick-out flow, counters, a cache, and each number of idle locks.
         let rounds = (experiments + 5 + self.plan.idle.len()) * self.plan.rounds as usize;
-        // These run once per store: properties, waiting, idle sessions, bytes and memory.
+        // These measurements run once per store: properties, waiting, idle sessions, bytes and
+        // memory.
         (rounds + 5) * self.stores.len() + ScenarioKind::ALL.len()
     }
 }

@@ -1,4 +1,4 @@
-//! The stores that take part. They were given by URL, or this command starts them.
+//! The stores that take part. A store is given by its URL, or this command starts it.
 
 use std::{path::Path, str::FromStr, time::Duration};
 
@@ -37,7 +37,8 @@ pub(crate) enum Spawn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreToSpawn {
     store: Spawn,
-    /// Locks over the store's records, as `kv+URL` opens them, in place of its own.
+    /// Whether to measure locks over the store's records, as `kv+URL` opens them, and not the
+    /// store's own locks.
     over_records: bool,
 }
 
@@ -90,8 +91,8 @@ impl Spawn {
         }
     }
 
-    /// Describes how the server is set up. Its durability is left out: the server reports that
-    /// itself, or [`ensemble_setup`] knows it.
+    /// Describes how the server is set up. Durability is not part of the text: the server reports
+    /// it, or [`ensemble_setup`] knows it.
     const fn setup(self) -> &'static str {
         match self {
             Self::Memory => "in the measuring process",
@@ -159,7 +160,7 @@ impl StoreUnderTest {
         self.facts.stopped.is_none()
     }
 
-    /// Something that opens further, independent clients of this store.
+    /// An opener of further, independent clients of this store.
     pub(super) fn opener(&self) -> Opener {
         Opener {
             target: self.target.clone(),
@@ -167,12 +168,12 @@ impl StoreUnderTest {
         }
     }
 
-    /// How far the store reaches.
+    /// The reach of the store.
     pub(super) fn reach(&self) -> Reach {
         self.store.lock().capabilities().reach
     }
 
-    /// How to start worker processes for the conformance suite.
+    /// The way to start worker processes for the conformance suite.
     pub(super) fn workers(&self) -> std::io::Result<Workers> {
         Ok(Workers::new(
             std::env::current_exe()?,
@@ -203,8 +204,8 @@ impl StoreUnderTest {
 #[derive(Clone, Debug)]
 pub(super) struct Opener {
     target: Target,
-    /// The client of a store that lives in one process. A second `open` would give another, empty
-    /// store.
+    /// The open client, if the store lives in one process. A second `open` would give another,
+    /// empty store.
     shared: Option<Store>,
 }
 
@@ -218,8 +219,8 @@ impl Opener {
 /// Starts a store, and opens it.
 pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<StoreUnderTest> {
     let what = wanted.store;
-    // Starting a server blocks its thread, so it gets one of its own. Other servers start
-    // meanwhile.
+    // Starting a server blocks its thread, so each start runs on a thread of its own. Other servers
+    // start meanwhile.
     let started = tokio::task::spawn_blocking(move || -> Result<Option<Server>> {
         Ok(match what {
             Spawn::Memory | Spawn::Sqlite => None,
@@ -263,8 +264,8 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
     Ok(candidate)
 }
 
-/// The URL of an ensemble. The session time-out is the shortest one with which this ensemble stays
-/// stable on a busy machine. `servers` has the user and the password before the addresses.
+/// The URL of an ensemble. The session time-out is the shortest with which this ensemble stays
+/// stable on a busy machine. `servers` starts with the user and the password, before the addresses.
 pub(super) fn zookeeper_url(servers: &str) -> String {
     format!("zookeeper://{servers}/distlock-compare?session_timeout=5s")
 }
@@ -343,7 +344,7 @@ pub(super) fn make_keys_unique(candidates: &mut [StoreUnderTest]) {
     }
 }
 
-/// Checks that a store still answers; its error if it does not.
+/// Checks that a store still answers; returns its error if the store does not answer.
 pub(super) async fn check_answers(store: &Store) -> std::result::Result<(), String> {
     match within(Duration::from_secs(8), store.locker().health()).await {
         Some(Ok(_)) => Ok(()),

@@ -1,5 +1,5 @@
-//! Measures what waiting costs: the delay of a wake-up in another client, and the requests that
-//! waiters send.
+//! Measures the costs of waiting: the delay until a waiter in another client is woken up, and the
+//! requests that waiters send.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{
     stores::Opener,
     wire::{ByteCounter, CountedConnection},
 };
-use crate::{exit::Outcome, figures::as_f64};
+use crate::{counts::as_f64, exit::Outcome};
 
 /// The number of callers that wait.
 const WAITERS: u32 = 64;
@@ -99,8 +99,8 @@ async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundRes
     for at in 0..=wakes {
         let guard = holding.lock(&name).ttl(TTL).acquire().await?;
         let next = tokio::spawn(acquire_and_release(waiting.clone(), name.clone()));
-        // After 60 ms the caller waits for certain. The random part lets the release fall at any
-        // point between two polls.
+        // After 60 ms the other caller waits for certain. The random part lets the release fall at
+        // any point between two polls.
         pause(Duration::from_millis(60 + fastrand::u64(0..120))).await;
         let released = SystemClock.now();
         let _ = guard.release().await;
@@ -122,7 +122,7 @@ async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundRes
     })
 }
 
-/// Waits for the lock, releases it, and answers the moment of the grant.
+/// Waits for the lock, releases it, and returns the moment of the grant.
 async fn acquire_and_release(locker: Locker, name: String) -> distlock::Result<distlock::Moment> {
     let guard = locker
         .lock(&name)
@@ -135,7 +135,8 @@ async fn acquire_and_release(locker: Locker, name: String) -> distlock::Result<d
     Ok(granted)
 }
 
-/// Lets callers wait for a lock that another client holds, and counts what their client sends.
+/// Makes callers wait for a lock that another client holds, and counts the requests that the client
+/// of these callers sends.
 async fn waiting_round(
     opener: &Opener,
     wire: Option<CountedConnection>,
@@ -165,7 +166,7 @@ async fn waiting_round(
             drop(lock.acquire().await);
         });
     }
-    // The requests with which callers begin to wait must not count.
+    // The requests with which callers start to wait must not be counted.
     pause(Duration::from_millis(1500)).await;
     let moved = || counter.as_ref().map(ByteCounter::bytes);
     let before = (waiter.lock().requests_sent(), moved());

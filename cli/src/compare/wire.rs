@@ -31,8 +31,8 @@ impl CountedConnection {
         let to = |server, url| Some(Self { server, url });
         match store.server.as_ref()? {
             Server::Redis(it) => to(it.address(), it.url()),
-            // The servers of a group tell clients their own addresses, so clients would bypass the
-            // proxy.
+            // The servers of a group report their own addresses to clients, so clients would bypass
+            // the proxy.
             Server::RedisSentinels(_) | Server::RedisCluster(_) => None,
             Server::MySql(it) => to(it.address(), it.url()),
             Server::Postgres(it) => to(it.address(), it.url()),
@@ -40,7 +40,8 @@ impl CountedConnection {
         }
     }
 
-    /// Opens a client that connects through the proxy. The proxy lives as long as the counter.
+    /// Opens a client that connects through the proxy. The proxy lives as long as the returned
+    /// counter.
     pub(super) async fn open(self) -> anyhow::Result<(Store, ByteCounter)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();

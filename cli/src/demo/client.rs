@@ -141,7 +141,7 @@ impl Client {
             .with_context(|| format!("{} sends {}", self.device, frame["type"]))
     }
 
-    /// Waits for a frame of this type. Fails if the session ends first.
+    /// Waits for a frame of the type `wanted`. Fails if the session ends first.
     pub(super) async fn wait_for_frame(&mut self, wanted: &str) -> Result<Value> {
         loop {
             match self.next_event().await? {
@@ -159,8 +159,8 @@ impl Client {
         }
     }
 
-    /// Follows the session until it ends. On a notice it sends `bye` and closes, as the protocol
-    /// asks. The future does not resolve while the session lives.
+    /// Follows the session until it ends. After a notice the device sends `bye` and closes, as the
+    /// protocol requires. The future does not resolve while the session lives.
     ///
     /// Cancel safe until the notice arrives.
     pub(super) async fn follow_to_end(&mut self) -> Result<Ending> {
@@ -193,8 +193,8 @@ impl Client {
                 other => format!("told {}", other.unwrap_or("?")),
             },
         );
-        // The notice must be the last frame of the node before this side closes. So a close frame
-        // that has already arrived was sent too early.
+        // The node must send nothing after the notice until this side closes. So a close frame that
+        // has already arrived was sent too early.
         while let Ok(seen) = self.seen.try_recv() {
             if matches!(seen, SocketEvent::Closing | SocketEvent::Gone) {
                 self.log(self.generation(), "was closed by the node");
@@ -233,7 +233,7 @@ impl Client {
         self.session.as_ref().map(|session| session.generation)
     }
 
-    /// Checks the confirmation of a login, and keeps its session.
+    /// Checks the confirmation of a login, and stores its session.
     fn note_admission(&mut self, answer: &Value) -> Result<()> {
         let session = Session {
             id: answer["session"].clone(),

@@ -1,11 +1,11 @@
 //! Shows the main use in one command: two gateway processes, one store, and one account on many
-//! devices.
+//! devices. `demo recipes` shows the recipes.
 //!
 //! | file | content |
 //! |---|---|
 //! | `client.rs` | the devices |
 //! | `play.rs` | starts the nodes, plays all scenes, and tidies up |
-//! | `recipes.rs` | the second act: counters, a cache and an election |
+//! | `recipes.rs` | `demo recipes`: counters, a cache and an election |
 //! | `scenes.rs` | the scenes, and the invariants of each |
 //! | `timeline.rs` | the printed timeline |
 

@@ -17,9 +17,9 @@ use crate::{
     processes::{Node, NodeOutput},
 };
 
-/// Plays all scenes, and answers whether all of them passed. Dropping the future kills the nodes.
+/// Plays all scenes, and returns whether all of them passed. Dropping the future kills the nodes.
 pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<bool> {
-    // The folder is removed when this function ends or its future is dropped.
+    // The folder is removed when this function ends or when its future is dropped.
     let folder = tempfile::Builder::new()
         .prefix("distlock-demo-")
         .tempdir()
@@ -76,7 +76,7 @@ pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<b
             }
             Err(error) => {
                 timeline.print_verdict(title, Some(&format!("{error:#}")));
-                // The later scenes need the state that this scene leaves.
+                // The next scenes need the state that this scene leaves, so none of them is played.
                 break;
             }
         }

@@ -34,8 +34,8 @@ use crate::{drivers, group::is_group_alive};
 const CALLERS: usize = 16;
 /// The number of changes that each caller makes.
 const CHANGES: usize = 60;
-/// The longest time, in microseconds, until a caller that dies in the middle of its change is
-/// dropped.
+/// The longest time, in microseconds, until the future of a caller that dies in the middle of its
+/// change is dropped.
 const MAX_LIFE_US: u64 = 10_000;
 const USERS: usize = 8;
 const CONVERSATIONS: [&str; 3] = ["family", "work", "news"];
@@ -49,7 +49,8 @@ const ASKING_TIME: Duration = Duration::from_millis(1200);
 /// The length of the longest bar, in characters.
 const MAX_BAR: u64 = 50;
 
-/// The lease of a leader: after a leader was killed, the others wait for its end.
+/// The lease of a leader. After a leader was killed, the other candidates wait for the end of the
+/// lease.
 const LEASE: &str = "1s";
 /// The deadline of each step that has no reason to take long.
 const STEP_LIMIT: Duration = Duration::from_secs(20);
@@ -77,9 +78,9 @@ struct RecipesPlay {
     url: String,
 }
 
-/// Plays all scenes, and answers whether each ended as it should.
+/// Plays all scenes, and returns whether each scene ended as it should.
 pub(crate) async fn play_scenes(json: bool) -> Result<bool> {
-    // The folder is removed when this function ends or its future is dropped.
+    // The folder is removed when this function ends or when its future is dropped.
     let folder = tempfile::Builder::new()
         .prefix("distlock-demo-")
         .tempdir()
@@ -113,8 +114,8 @@ impl RecipesPlay {
         self.timeline.print_remark(what);
     }
 
-    /// The same callers change two kinds of counters: in one kind the conversation and the total
-    /// are written one after the other, and in the other they always agree.
+    /// The same callers change two kinds of counters. In the first kind, the conversation and the
+    /// total are written one after the other. In the second kind, the two always agree.
     async fn play_counters(&self) -> Result<()> {
         let naive = Arc::new(OneByOne(self.store.records()));
         let ours = Arc::new(LockedCounters::new(&self.store));
@@ -147,7 +148,7 @@ impl RecipesPlay {
         for caller in callers.join_all().await {
             caller?;
         }
-        // The numbers of users whose total is not the sum of their conversations, for both kinds.
+        // For both kinds, the number of users whose total is not the sum of their conversations.
         let (mut wrong_one_by_one, mut wrong) = (0, 0);
         for user in 0..USERS {
             let (mut theirs, mut sum) = ([Unread::default(); 2], [0, 0]);
@@ -396,7 +397,7 @@ impl Candidate {
     }
 }
 
-/// Waits for the next leader, and answers its index, its term, and the process id of its command.
+/// Waits for the next leader, and returns its index, its term, and the process id of its command.
 async fn next_leader(candidates: &mut [Candidate]) -> Result<(usize, u64, i32)> {
     let reading = candidates
         .iter_mut()

@@ -1,4 +1,4 @@
-//! The six scenes. Each ends with a verdict.
+//! The six scenes. Each scene ends with a verdict.
 
 use std::{collections::BTreeSet, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -20,14 +20,14 @@ const CROWD: usize = 20;
 /// The deadline until all but one of these devices have their notice. Each login needs a few
 /// operations of the store, one after the other.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
-/// The deadline of a login while the other node is dead and this is not known yet: the login waits
-/// for that node as long as the kick budget (1 s), and then goes on.
+/// The deadline of a login while the other node is dead and no node knows that yet: the login waits
+/// for the other node as long as the kick budget (1 s), and is then admitted.
 const RELOGIN_LIMIT: Duration = Duration::from_secs(3);
 
 /// One scene.
 type Scene = for<'a> fn(&'a mut Play) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
-/// All scenes, in order. Each begins with the state that the one before left.
+/// All scenes, in order. Each scene begins with the state that the scene before it left.
 pub(super) const SCENES: [(&str, Scene); 6] = [
     ("the phone logs in on node 1", |stage| {
         Box::pin(stage.phone_logs_in())
@@ -54,7 +54,7 @@ pub(super) const SCENES: [(&str, Scene); 6] = [
     ),
 ];
 
-/// The number of the scene in which there are too many events to print them all.
+/// The number of the scene that has too many events to print all of them.
 pub(super) const CROWDED_SCENE: usize = 4;
 
 /// The state of the demo: the nodes, and the devices that take part.
@@ -141,7 +141,7 @@ impl Play {
         let CrowdResult {
             survivor,
             told,
-            turned_away,
+            overtaken,
             generations,
         } = CrowdResult::new(crowd, endings)?;
         let mut survivor = survivor.context("nobody survived")?;
@@ -159,7 +159,7 @@ impl Play {
         self.timeline.print_note(
             entry_of(&survivor),
             &format!(
-                "{} survives; {told} were let in and told offline, {turned_away} were overtaken \
+                "{} survives; {told} were let in and told offline, {overtaken} were overtaken \
                 before they were in",
                 survivor.device
             ),
@@ -329,7 +329,7 @@ fn entry_of(client: &Client) -> Entry<'_> {
     }
 }
 
-/// Follows the sessions of all devices until at most one goes on. The last one has no ending.
+/// Follows the sessions of all devices until at most one session lives. That session has no ending.
 async fn wait_for_all_but_one(crowd: &mut [Client]) -> Result<Vec<Option<Ending>>> {
     let mut endings: Vec<_> = crowd.iter().map(|_| None).collect();
     let mut playing: FuturesUnordered<_> = crowd
@@ -347,7 +347,7 @@ async fn wait_for_all_but_one(crowd: &mut [Client]) -> Result<Vec<Option<Ending>
             }
         }
     }
-    // The followers borrow the devices, so they are dropped here.
+    // The futures that follow the sessions borrow the devices, so these futures are dropped here.
     drop(playing);
     Ok(endings)
 }
@@ -356,19 +356,19 @@ async fn wait_for_all_but_one(crowd: &mut [Client]) -> Result<Vec<Option<Ending>
 struct CrowdResult {
     /// The device whose session goes on.
     survivor: Option<Client>,
-    /// Devices that were let in, and told later that they are offline.
+    /// The number of devices that were admitted, and got an offline notice later.
     told: usize,
-    /// Devices that were overtaken before they were let in.
-    turned_away: usize,
+    /// The number of devices that were overtaken before they were admitted.
+    overtaken: usize,
     generations: BTreeSet<u64>,
 }
 
 impl CrowdResult {
-    /// Sorts the devices by their endings. A generation that two devices have is an error, and so
-    /// is a connection that ends without a notice.
+    /// Sorts the devices by their endings. Fails if two devices have the same generation, or if a
+    /// connection ends without a notice.
     fn new(crowd: Vec<Client>, endings: Vec<Option<Ending>>) -> Result<Self> {
         let mut survivor = None;
-        let (mut told, mut turned_away) = (0, 0);
+        let (mut told, mut overtaken) = (0, 0);
         let mut generations = BTreeSet::new();
         for (client, ending) in crowd.into_iter().zip(endings) {
             if let Some(generation) = client.generation() {
@@ -380,7 +380,7 @@ impl CrowdResult {
             match ending {
                 None => survivor = Some(client),
                 Some(Ending::Told(notice)) if notice["type"] == "offline" => told += 1,
-                Some(Ending::Told(_)) => turned_away += 1,
+                Some(Ending::Told(_)) => overtaken += 1,
                 Some(Ending::Dropped) => {
                     bail!("{} was disconnected without a word", client.device);
                 }
@@ -389,7 +389,7 @@ impl CrowdResult {
         Ok(Self {
             survivor,
             told,
-            turned_away,
+            overtaken,
             generations,
         })
     }

@@ -24,8 +24,8 @@ pub(super) struct Timeline {
 #[derive(Debug, Default)]
 struct Printed {
     scene: usize,
-    /// Whether this is a crowded scene: its single events would scroll everything else away, so
-    /// only the JSON form has them.
+    /// Whether this is a crowded scene. Its single events would scroll everything else off the
+    /// screen, so only the JSON form shows them.
     crowd: bool,
     events: Vec<Value>,
 }
@@ -173,7 +173,7 @@ impl Timeline {
         }
     }
 
-    /// Prints the verdict on a scene.
+    /// Prints the verdict on a scene: passed, or the failure.
     pub(super) fn print_verdict(&self, title: &str, failure: Option<&str>) {
         if self.json {
             self.print_json(&json!({
@@ -235,8 +235,8 @@ fn non_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Prints a line. If the reader has gone, the demo goes on, so that its processes and files are
-/// still removed.
+/// Prints a line. If the reader has closed the pipe, the demo still goes on, so that its processes
+/// and files are removed.
 fn print(text: &str) {
     let _ = output::print_line(text);
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// The part of the state of a process that every user may read.
+/// The part of the state of a process that every user can read.
 #[derive(Debug)]
 struct ProcessStat {
     id: i32,

@@ -1,5 +1,5 @@
-//! A command in a process group of its own: started, signalled, and watched until the group is
-//! empty.
+//! Runs a command in a process group of its own, sends signals to the group, and waits until the
+//! group is empty.
 //!
 //! | file | content |
 //! |---|---|

@@ -1,5 +1,4 @@
-//! A command in a process group of its own: started, signalled, and watched until the group is
-//! empty.
+//! A command in a process group of its own, from its start until the group is empty.
 
 use std::{
     io,
@@ -66,8 +65,7 @@ impl ProcessGroup {
         self.leader.wait().await
     }
 
-    /// The signal that has just stopped the command itself, if there is one. Each stop is answered
-    /// once.
+    /// The signal that has just stopped the leader, if there is one. Each stop is returned once.
     pub(crate) fn take_stop_of_leader(&self) -> Option<Signal> {
         // The options ask for stops only, so the exit status stays for `wait_for_leader`.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -93,7 +91,7 @@ impl ProcessGroup {
             });
     }
 
-    /// Waits until the group is empty, once its leader has ended.
+    /// Waits until the group is empty. The leader must have ended before.
     ///
     /// Cancel safe.
     pub(crate) async fn wait_until_empty(&self, clock: &dyn Clock) {

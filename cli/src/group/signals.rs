@@ -72,7 +72,7 @@ impl Signals {
             streams.push(catch(Arrived::ForCommand(Signal::TERM), used_up)?);
         }
         for number in REAL_TIME.filter(|number| !ignored.contains_number(*number)) {
-            // The C library reserves the first of these numbers and refuses them.
+            // The C library reserves the first of these numbers and refuses to catch them.
             if let Ok(stream) = signal(SignalKind::from_raw(number)) {
                 streams.push((Arrived::ForCommand(Signal::TERM), stream));
             }
@@ -117,10 +117,11 @@ impl Signals {
     }
 }
 
-/// Makes the limit of the file size a write error instead of the end of this process.
+/// Makes a write that exceeds the limit of the file size fail with an error. By default the signal
+/// XFSZ would end this process.
 ///
-/// The signal is caught and not ignored: programs that this process starts would inherit that it is
-/// ignored, and would not be ended by their own limits.
+/// The signal is caught, not ignored: programs that this process starts would inherit an ignored
+/// signal, and their own limits would not end them.
 pub(crate) fn survive_full_files() -> io::Result<()> {
     if !IgnoredSignals::read().contains(Signal::XFSZ) {
         // The handler stays after the stream is dropped.

@@ -1,11 +1,11 @@
 //! Shares the terminal with a command that has a process group of its own.
 //!
 //! A terminal lets only its foreground group read the keyboard; the system stops a member of
-//! another group that tries. So the command gets the foreground when it first asks for it (the
-//! system stops it for reading or for changing the terminal), and no sooner: in `distlock run x --
-//! make | less` the pager needs the keyboard and the command never does. This module takes the
-//! foreground back when the command ends or is paused with Ctrl-Z, so that the shell finds its
-//! terminal unchanged.
+//! another group that tries. So the command gets the foreground when it first needs the terminal:
+//! the system stops it for reading or for changing the terminal. The command does not get the
+//! foreground sooner: in `distlock run x -- make | less` the pager needs the keyboard and the
+//! command never does. This module takes the foreground back when the command ends or is paused
+//! with Ctrl-Z, so that the shell finds its terminal unchanged.
 //!
 //! Nobody renews the lease during a pause, so it may expire. The command is paused too, and it is
 //! killed instead of continued if the lease has expired.
@@ -32,10 +32,10 @@ use super::{ProcessGroup, members};
 /// the terminal while its input is a pipe.
 const CONTROLLING_TERMINAL: &str = "/dev/tty";
 
-/// The terminal that the command can ask for, if there is one.
+/// The terminal that the command can get, if there is one.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    /// `None` without a controlling terminal, and where the system does not show it; standard input
+    /// `None` without a controlling terminal, and where the system does not show it. Standard input
     /// is used then.
     controlling: Option<File>,
     input: io::Stdin,
@@ -69,7 +69,7 @@ impl Terminal {
     }
 
     /// Handles a stop of the command. If the command stopped because it needs the terminal, gives
-    /// it the terminal. If the user asked for a pause, pauses this process too. Answers whether
+    /// it the terminal. If the user asked for a pause, pauses this process too. Returns whether
     /// this process was paused.
     pub(crate) fn handle_stop_of_command(&mut self, by: Signal, group: &ProcessGroup) -> bool {
         if by == Signal::TTIN || by == Signal::TTOU {
@@ -106,8 +106,8 @@ impl Terminal {
         }
     }
 
-    /// Whether the command is stopped until it gets the terminal. The caller must ask again and
-    /// again: `fg` of a shell sends no signal to a job that the shell believes to be running.
+    /// Whether the command is stopped until it gets the terminal. The caller must poll this method:
+    /// `fg` of a shell sends no signal to a job that the shell believes to be running.
     pub(crate) const fn is_wanted(&self) -> bool {
         self.wanted
     }

@@ -26,7 +26,7 @@ pub(crate) const NAME: &str = "watchdog";
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The messages to the watchdog are lines: `lock` with the token and the name of the lock, `group`
-/// with the process group, each deadline as a number, and `done` at the end of its work.
+/// with the process group, each deadline as a number, and `done` when the watchdog is dismissed.
 const LOCK: &str = "lock ";
 const GROUP: &str = "group ";
 const DONE: &str = "done";
@@ -61,7 +61,7 @@ pub(crate) struct Watchdog {
 impl StartedWatchdog {
     /// Starts a watchdog for the command of this lock.
     pub(crate) async fn start(guard: &Guard) -> io::Result<Self> {
-        // This runs the same program even if its file was replaced meanwhile.
+        // This path starts the same program even if its file was replaced meanwhile.
         let mut command = Command::new(OWN_PROGRAM);
         for (variable, _) in std::env::vars_os() {
             // The watchdog needs none of the variables of this tool.
@@ -142,7 +142,7 @@ async fn send_deadlines(
         let look = (left / CHECKS_PER_LEASE).max(POLL_PAUSE);
         tokio::select! {
             biased;
-            // The other end is also dropped when the supervisor gave up. Then nothing is sent, and
+            // The other end is also dropped when the supervisor gives up. Then nothing is sent, and
             // the supervisor prints the reason.
             said = &mut is_done => {
                 if said.is_ok() {
@@ -198,7 +198,7 @@ pub(crate) fn execute() -> Outcome {
 }
 
 /// Reads standard input line by line, with a time limit. It needs no thread: the system may refuse
-/// one, and just then the command needs a watchdog.
+/// a thread, and the command needs the watchdog especially then.
 #[derive(Debug, Default)]
 struct Input {
     /// The bytes of a line whose end has not arrived.
@@ -271,13 +271,13 @@ fn find_group(lock: Option<&str>) -> Option<Pid> {
     }
 }
 
-/// A moment in microseconds since boot, as the messages have it.
+/// A moment in microseconds since boot, the unit of the messages.
 fn boot_micros(moment: Moment) -> u128 {
     moment.since_boot().as_micros()
 }
 
-/// Asks the group to end, and waits for that until the deadline. No renewal will come any more,
-/// because the supervisor is gone.
+/// Asks the group to end, and waits until the group is empty or the deadline comes. The deadline is
+/// final, because the supervisor has ended and renews no more.
 #[expect(
     clippy::disallowed_methods,
     reason = "a process of its own that waits for others"

@@ -107,7 +107,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for the notice that ends the session, and answers the moment of its arrival.
+    /// Waits for the notice that ends the session, and returns the moment of its arrival.
     pub(super) async fn wait_for_notice(&mut self) -> Result<Moment> {
         while let Some(frame) = within_limit("wait for the notice", self.next_frame()).await?? {
             match frame.kind.as_str() {
@@ -119,7 +119,7 @@ impl Client {
         bail!("a session was disconnected without a word")
     }
 
-    /// Sends `bye` and closes, as the protocol asks. Answers the moment when both sides have
+    /// Sends `bye` and closes, as the protocol requires. Returns the moment when both sides have
     /// closed.
     pub(super) async fn leave(&mut self) -> Result<Moment> {
         let leaving = async {

@@ -1,5 +1,5 @@
-//! Measures strangers: connections that never log in must cost the store nothing, and must slow
-//! other users little.
+//! Measures strangers: connections that never log in must cause no call to the store, and must slow
+//! down the logins of others only a little.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

@@ -21,8 +21,8 @@ const REMOVAL_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct SharedStore {
     target: Target,
-    /// The client of a store that lives in one process. A second `open` would give another, empty
-    /// store.
+    /// The open client, if the store lives in one process. A second `open` would give another,
+    /// empty store.
     shared: Option<Store>,
     backend: &'static str,
     run: String,

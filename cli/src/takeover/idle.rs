@@ -1,5 +1,5 @@
-//! Measures what idle sessions cost: the memory of a node with many of them. The node is a process
-//! of its own.
+//! Measures the cost of idle sessions: the memory of a node that has many. The node is a process of
+//! its own.
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ impl std::fmt::Display for IdleReport {
     }
 }
 
-/// KiB as MiB.
+/// Converts KiB to MiB.
 fn mib(kib: u64) -> f64 {
-    crate::figures::as_f64(kib) / 1024.0
+    crate::counts::as_f64(kib) / 1024.0
 }

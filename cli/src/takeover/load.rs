@@ -28,8 +28,8 @@ const ERROR_PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Player {
     uid: Uid,
     token: String,
-    /// The number of takeovers so far. It selects the node of the next device: each node is used
-    /// twice.
+    /// The number of takeovers so far. It determines the node of the next device: each node is used
+    /// twice in a row.
     step: usize,
     client: Option<Client>,
 }
@@ -38,13 +38,13 @@ pub(super) struct Player {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) time: Duration,
-    /// Logins per second of all players together. With `None` each login follows the one before at
-    /// once.
+    /// Logins per second of all players together. With `None` each login follows the previous login
+    /// at once.
     pub(super) rate: Option<f64>,
 }
 
-/// The sample of a round, which all players share: a histogram takes a quarter of a megabyte, so
-/// each player cannot have its own.
+/// The sample of a round, which all players share. A histogram takes a quarter of a megabyte, which
+/// is too much for each player.
 #[derive(Debug, Default)]
 struct SharedSample(Mutex<TakeoverSample>);
 
@@ -85,7 +85,7 @@ impl Players {
         })
     }
 
-    /// Runs takeovers for a while. Each player uses each node twice in a row, so that every other
+    /// Runs takeovers for a while. Each player uses each node twice in a row, so every second
     /// takeover is within one node.
     pub(super) async fn take_over(&mut self, pace: Pace) -> TakeoverSample {
         let mut running = JoinSet::new();
@@ -157,7 +157,8 @@ impl Players {
         all
     }
 
-    /// Waits for all players and takes them back. Answers the moment when the last one was done.
+    /// Waits for all players and stores them again. Returns the moment when the last player had
+    /// finished.
     async fn take_back(&mut self, running: JoinSet<(Player, Moment)>) -> Moment {
         let mut last = SystemClock.now();
         for (at, (player, ended)) in running.join_all().await.into_iter().enumerate() {
@@ -216,8 +217,8 @@ impl Player {
         }
     }
 
-    /// Runs one takeover. If the takeover before it took too long, the time still counts from the
-    /// moment when this one was due.
+    /// Runs one takeover. If the previous takeover took too long, the time still counts from the
+    /// moment when this takeover was due.
     async fn take_over(
         &mut self,
         nodes: &[SocketAddr],
@@ -245,8 +246,8 @@ impl Player {
             let told = old.wait_for_notice().await?;
             Ok::<_, anyhow::Error>((told, old.leave().await?))
         });
-        // A refused login ends no session, so its answer is awaited at the same time as the notice:
-        // otherwise the wait for a notice would hide the refusal.
+        // A refused login ends no session, so the code waits for the answer and for the notice at
+        // the same time. Waiting for the notice first would hide the refusal.
         let (confirmed, (told, gone)) = match select(answering, ending).await {
             Either::Left((confirmed, ending)) => (confirmed?, ending.await?),
             Either::Right((ended, answering)) => (answering.await?, ended?),

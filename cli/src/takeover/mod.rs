@@ -1,11 +1,10 @@
-//! Measures takeovers among real gateway nodes with real WebSocket clients, and checks that they
-//! are right.
+//! Measures takeovers among real gateway nodes with real WebSocket clients, and checks the results.
 //!
 //! | file | content |
 //! |---|---|
 //! | `group.rs` | the nodes, in this process or in others |
 //! | `client.rs` | a device |
-//! | `load.rs` | takeovers and messages, at a rate or as fast as it goes |
+//! | `load.rs` | takeovers and messages, at a rate or as fast as possible |
 //! | `measure.rs` | the rounds of a measurement |
 //! | `soak.rs` | contended logins, checked while they run |
 //! | `idle.rs` | the memory of idle sessions |

@@ -1,5 +1,5 @@
-//! Runs contended logins for as long as asked: a few accounts log in from many devices at once, on
-//! all nodes. The results are checked while the logins run.
+//! Runs a given number of contended logins: a few accounts log in from many devices at once, on all
+//! nodes. The results are checked while the logins run.
 
 use std::{
     net::SocketAddr,
@@ -27,11 +27,11 @@ use crate::progress::Progress;
 /// The number of devices of one account that log in at once, if the run has that many.
 const CROWD: u32 = 8;
 
-/// The time in which nodes that can reach each other settle a contest: the kick budget, and slack.
-/// Slower contests are counted.
+/// The time in which nodes that can reach each other end a contest: the kick budget, and slack.
+/// Contests that take longer are counted.
 const PROMPT_LIMIT: Duration = Duration::from_millis(1250);
-/// The time in which nodes that cannot reach each other settle a contest: a node lease, and slack.
-/// A slower contest is a violation.
+/// The time in which nodes that cannot reach each other end a contest: a node lease, and slack. A
+/// contest that takes longer is a violation.
 const LEASE: Duration = Duration::from_secs(9);
 const SLACK: Duration = Duration::from_millis(250);
 
@@ -67,14 +67,14 @@ pub(crate) struct SoakReport {
     contests: u64,
     seconds: f64,
     logins_per_second: f64,
-    /// Contests that took longer than nodes need that can reach each other.
+    /// Contests that took longer than nodes that can reach each other need.
     late: u64,
     longest_settling_ms: u64,
     /// Contests with more than one winner.
     duplicates: usize,
     /// Contests without a winner.
     zero_winners: usize,
-    /// The violations of these two kinds, and of all others.
+    /// The texts of these violations, and of all other violations.
     pub(crate) violations: Vec<String>,
 }
 
@@ -194,14 +194,14 @@ impl SoakRun {
                 devices
                     .spawn(async move { run.play_device(client, &token, &stamp, &answered).await });
             }
-            self.settle_and_judge(&uid, crowd, &answered).await?;
+            self.wait_and_judge(&uid, crowd, &answered).await?;
             // Tasks of devices that have ended are removed.
             while devices.try_join_next().is_some() {}
         }
         Ok(())
     }
 
-    /// Takes the logins of the next contest from those that are left, and answers their number.
+    /// Takes the logins of the next contest from the remaining logins, and returns their number.
     fn take_logins(&self) -> u64 {
         let crowd = u64::from(self.crowd);
         let take = |left: u64| Some(left.saturating_sub(crowd));
@@ -259,7 +259,7 @@ impl SoakRun {
         }
     }
 
-    /// Records the answer to a login, and answers whether the client is logged in.
+    /// Records the answer to a login, and returns whether the client is logged in.
     fn record_answer(&self, stamp: &Seen, frame: &Frame) -> bool {
         match (frame.kind.as_str(), frame.session, frame.r#gen) {
             ("login_ok", Some(session), Some(r#gen)) => {
@@ -285,8 +285,8 @@ impl SoakRun {
     }
 
     /// Waits until every device has its answer and only one is logged in, or until the deadline.
-    /// Then the account is checked.
-    async fn settle_and_judge(
+    /// Then checks the account.
+    async fn wait_and_judge(
         &self,
         uid: &Uid,
         crowd: u64,
@@ -382,7 +382,7 @@ impl SoakRun {
             first_failure: tally.first_failure.clone(),
             contests: tally.contests,
             seconds,
-            logins_per_second: crate::figures::as_f64(tally.logins) / seconds,
+            logins_per_second: crate::counts::as_f64(tally.logins) / seconds,
             late: tally.late,
             longest_settling_ms: tally.longest_us / 1000,
             duplicates: of(Invariant::I1),
@@ -392,8 +392,8 @@ impl SoakRun {
     }
 }
 
-/// Counts the running time of this process, so that a pause of the whole machine does not look like
-/// a slow node.
+/// Counts the running time of this process. With elapsed time, a pause of the whole machine would
+/// look like a slow node.
 async fn count_running_time(run: Arc<SoakRun>) {
     let mut last = SystemClock.now();
     loop {

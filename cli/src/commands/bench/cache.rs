@@ -103,7 +103,7 @@ pub(super) async fn measure_store(context: &Context, options: &Options) -> Outco
     report
 }
 
-/// Measures with the guard and without.
+/// Measures the cache with the guard and without the guard.
 pub(crate) async fn measure_ways(
     target: &Target,
     store: &Store,

@@ -16,8 +16,8 @@ use crate::{
     output,
 };
 
-/// The user whose counters all callers change, unless `--name` gives another. The same user is used
-/// in each run, so that only a few small records remain in the store.
+/// The user whose counters all callers change, unless `--name` gives another user. Each run uses
+/// the same user, so only a few small records remain in the store.
 const USER: &str = "bench:counters";
 const CONVERSATIONS: usize = 8;
 /// The average number of increments between two clears of a conversation.
@@ -27,7 +27,7 @@ const INCREMENTS: u64 = 4;
 struct Way {
     name: &'static str,
     counters: Arc<dyn UnreadCounters>,
-    /// The store that counts calls; `None` for a way that does not use it.
+    /// The store that counts calls; `None` for a way that does not use this store.
     calls: Option<Arc<CountingStore>>,
     user: String,
 }

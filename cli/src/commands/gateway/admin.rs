@@ -222,7 +222,7 @@ fn print_kicked(answer: &Value, context: &Context) -> Outcome<()> {
 impl Lookup {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         if self.uid.is_empty() {
-            // An empty account would give the path of another resource.
+            // An empty account would give the path of another HTTP resource.
             return Err(Failure::usage("uid is empty"));
         }
         let admin = AdminHttp::new(context, &self.admin)?;

@@ -93,7 +93,7 @@ impl AdminHttp {
         })
     }
 
-    /// Sends an order, and answers the JSON of a node that has carried it out.
+    /// Sends an order, and returns the JSON answer of a node that has carried out the order.
     pub(super) async fn send_order(
         &self,
         method: &str,

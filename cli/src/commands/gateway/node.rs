@@ -63,7 +63,7 @@ impl RunNode {
         let config = settings.config.clone();
         allow_connections(config.max_connections);
         let has_certificates = config.tls_cert.is_some() || config.peer_tls_ca.is_some();
-        // Without certificates there is nothing to read again, and HUP ends the node as it ends
+        // Without certificates a node has nothing to read again, so HUP ends the node as HUP ends
         // other programs.
         let hangups = has_certificates
             .then(|| signal(SignalKind::hangup()))
@@ -95,7 +95,7 @@ impl RunNode {
         }
         let events = gateway.events();
         if let Err(failure) = output::print_json(gateway.ready()) {
-            // Nobody could use the node without its addresses.
+            // Without its addresses nobody could use the node, so the node ends.
             let ended = gateway.run(std::future::ready(())).await;
             store.close().await;
             ended?;
@@ -117,7 +117,7 @@ impl RunNode {
         served?;
         store.close().await;
         if let Some(printed) = printer {
-            // The wait is bounded, because the reader of a full pipe may never come back.
+            // The wait is bounded, because the reader of a full pipe may never read again.
             drop(tokio::time::timeout(LAST_EVENTS_LIMIT, printed).await);
         }
         Ok(code::OK)
@@ -177,11 +177,11 @@ async fn reload_at_hangups(certificates: Certificates, mut hangups: Signal) {
     }
 }
 
-/// The longest wait until the last events are printed after the node has ended.
+/// The longest wait, after the node has ended, until the last events are printed.
 const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Prints events until the node has ended. The answered receiver ends after the last one. A thread
-/// of its own prints, so that a pipe that nobody reads blocks only the printing.
+/// Prints events until the node has ended. The returned receiver resolves after the last event. A
+/// separate thread prints, so that a pipe without a reader blocks only the printing.
 fn print_events(mut events: broadcast::Receiver<Event>) -> distlock::Result<oneshot::Receiver<()>> {
     let (printing, printed) = oneshot::channel();
     std::thread::Builder::new()
@@ -190,7 +190,7 @@ fn print_events(mut events: broadcast::Receiver<Event>) -> distlock::Result<ones
             let _printing: oneshot::Sender<()> = printing;
             loop {
                 match events.blocking_recv() {
-                    // The reader of the output may go away. The node goes on.
+                    // The reader of the output may have ended. The node still runs.
                     Ok(event) => drop(output::print_json(&event)),
                     Err(RecvError::Lagged(missed)) => {
                         tracing::warn!(missed, "events were not printed: the output is too slow");
@@ -203,7 +203,7 @@ fn print_events(mut events: broadcast::Receiver<Event>) -> distlock::Result<ones
     Ok(printed)
 }
 
-/// Answers a receiver that resolves when standard input ends. A thread of its own reads, because a
+/// Returns a receiver that resolves when standard input ends. A separate thread reads, because a
 /// blocked read cannot be cancelled.
 fn watch_end_of_stdin() -> distlock::Result<oneshot::Receiver<()>> {
     let (tell, ended) = oneshot::channel();

@@ -1,4 +1,5 @@
-//! The settings of a gateway node: configuration file, then variables, then flags.
+//! The settings of a gateway node. Variables override the configuration file, and flags override
+//! variables.
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches, parser::ValueSource};
 use distlock::{Error, config::Config};
@@ -58,7 +59,7 @@ impl<'a> Settings<'a> {
         Ok(())
     }
 
-    /// Sets one key, and remembers the place where its value was given.
+    /// Sets one key, and stores the place where its value was given.
     fn set(&mut self, key: &'static str, value: &str, place: &str) -> Outcome<()> {
         self.overridden.push((key, place.to_owned()));
         let done = self.config.set(key, value);
@@ -90,7 +91,8 @@ pub(super) fn admin_token(context: &Context) -> Outcome<Option<String>> {
     Ok(token.map(str::to_owned))
 }
 
-/// Warns of a misspelled variable, whose setting would otherwise silently stay at its default.
+/// Warns of a misspelled variable: the setting would otherwise keep its default value without any
+/// message.
 pub(super) fn warn_about_unknown_variables() {
     let known: Vec<_> = GatewayConfig::KEYS
         .iter()

@@ -11,9 +11,9 @@ use crate::{
     output::{self, format_seconds},
 };
 
-/// The longest wait until a killed group has ended. A killed process runs no code. Only a process
-/// that is stuck in the kernel, or one of another user that must not be killed, makes the wait that
-/// long.
+/// The longest wait until a killed group has ended. A killed process runs no code. The wait is that
+/// long only for a process that is stuck in the kernel, or for a process of another user, which
+/// must not be killed.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// The pause between two checks of the terminal while the command is stopped because it needs the
@@ -31,7 +31,7 @@ pub(in crate::commands) enum End {
         /// The signal that asked this process to end and was forwarded, if there was one.
         asked_to_end: Option<Signal>,
     },
-    /// The lock was lost, or was about to be, and the command was ended because of it.
+    /// The lock was lost, or the lease was about to end, and the command was ended for that reason.
     LockLost {
         /// The signal that asked this process to end, if there was one.
         asked_to_end: Option<Signal>,
