@@ -9,14 +9,15 @@
 //! - Work that runs [while its candidate leads](Election::run_while_leader) ends before the lock is
 //!   released, whether the candidate resigns or is about to lose the lock. Tasks that the work has
 //!   spawned are not stopped.
-//! - After a resignation the next leader follows at once where the store wakes waiters. It is the
-//!   candidate that the former leader [nominated](Leadership::nominate), if there is one and it
-//!   takes part.
+//! - After a resignation the next candidate leads at once, if the store sends notifications. If the
+//!   former leader [nominated](Leadership::nominate) a candidate that takes part, the nominated
+//!   candidate leads next.
 //!
 //! # What breaks it
 //!
-//! - A paused process runs on for a moment when it wakes up, and work that never yields to the
-//!   runtime is not stopped in time. Only a resource that checks the term refuses both.
+//! - A process that was paused until its lease ended continues its work for a moment when it wakes
+//!   up. Work that never yields to the runtime is not stopped in time. In both cases only a
+//!   resource that checks the term refuses the former leader.
 //! - A store that forgets acknowledged writes may have two leaders until the first one's lease
 //!   ends.
 //!
@@ -36,8 +37,8 @@ use distlock_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The work is stopped when the lease could not be renewed and the time left is this fraction of
-/// the lease: one tenth.
+/// The work is stopped when no renewal succeeds and the remaining time is at most the TTL divided
+/// by this number: one tenth.
 const STOP_DIVISOR: u32 = 10;
 /// The pause between two reads of an observer.
 const OBSERVE_PAUSE: Duration = Duration::from_secs(1);
@@ -55,7 +56,8 @@ pub struct Election {
     name: LockName,
     candidate: HolderLabel,
     ttl: Option<Duration>,
-    /// The latest nomination that this candidate has seen, and the moment until which it yields.
+    /// The latest nomination that this candidate has seen, and the moment until which this
+    /// candidate yields.
     yields_to: Arc<Mutex<Option<(Nomination, Moment)>>>,
 }
 
@@ -65,7 +67,7 @@ struct Nomination {
     /// The format of the record.
     v: u8,
     candidate: String,
-    /// The term of the leader that nominated it.
+    /// The term of the leader that nominated the candidate.
     by: FencingToken,
 }
 
@@ -74,7 +76,8 @@ struct Nomination {
 pub struct Leader {
     /// The name of the candidate.
     pub candidate: String,
-    /// The number of the leader's term, where the store can tell.
+    /// The number of the leader's term; `None` when the store does not show the token of a held
+    /// lock.
     pub term: Option<FencingToken>,
 }
 
@@ -92,7 +95,7 @@ impl From<HolderInfo> for Leader {
 pub enum Led<T> {
     /// The work ended by itself.
     Done(T),
-    /// The work was stopped: the lock was lost, or about to be.
+    /// The work was stopped: the lock was lost, or its lease was about to end.
     Stopped(LossReason),
 }
 
@@ -122,7 +125,8 @@ impl Election {
         self
     }
 
-    /// Waits until this candidate leads. It yields to a nominated candidate, for one lease at most.
+    /// Waits until this candidate leads. This candidate yields to a nominated one, for one lease at
+    /// most.
     ///
     /// # Errors
     /// Failures of the store that do not pass with time.
@@ -181,8 +185,8 @@ impl Election {
         }
     }
 
-    /// Records that this candidate takes part. Returns the key and the version of the record, with
-    /// which it can be removed; `None`: the record could not be written.
+    /// Records that this candidate takes part. Returns the key and the version of the record, which
+    /// [`remove_record`](Self::remove_record) needs; `None`: the record could not be written.
     async fn register_candidacy(&self) -> Result<Option<(RecordKey, Version)>> {
         let key = candidacy_key(&self.name, self.candidate.as_str())?;
         match self.records.put(&key, b"stands", Expect::Absent).await {
@@ -194,7 +198,8 @@ impl Election {
                 Err(error) if is_transient(&error) => Ok(None),
                 Err(error) => Err(error),
             },
-            // Without the record the candidate can still win. It only cannot be nominated.
+            // Without the record the candidate can still win, but no leader can nominate this
+            // candidate.
             Err(error) if is_transient(&error) => Ok(None),
             Err(error) => Err(error),
         }
@@ -229,8 +234,8 @@ impl Election {
         Ok(Some((entry.version, nomination)))
     }
 
-    /// Waits until this candidate leads, and runs the work as long as it leads. The work has ended
-    /// when this returns, and before the lock was released.
+    /// Waits until this candidate leads, and runs the work as long as it leads. The work ends
+    /// before the lock is released, and before this function returns.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign).
@@ -274,7 +279,8 @@ impl Election {
         Ok(lock.held.map(Leader::from))
     }
 
-    /// Observes the leader and every change of it. It reads the lock once a second.
+    /// Observes the leader and every change of the leader. The observer reads the lock once a
+    /// second.
     #[must_use]
     pub fn observe(&self) -> Observer {
         Observer {
@@ -309,7 +315,8 @@ pub struct Term {
     /// The number with the leader's tag, in the form that a
     /// [`FenceGuard`](distlock_core::FenceGuard) checks.
     pub fence: Fence,
-    /// Shows whether the election's lock is held, and for how long it surely is.
+    /// Shows whether the election's lock is held, and the time for which the lock surely stays
+    /// held.
     pub seat: LockWatch,
 }
 
@@ -332,8 +339,8 @@ impl Leadership {
         self.guard.lost().await
     }
 
-    /// Waits until the leader's work must stop: the lock is lost, or its lease is nearly over and
-    /// could not be renewed.
+    /// Waits until the leader's work must stop: the lock is lost, or a tenth of its lease remains
+    /// and no renewal has succeeded.
     ///
     /// # Cancel safety
     /// Safe.

@@ -1,7 +1,7 @@
 //! A fence check for resources that cannot check tokens themselves, kept in a store's records.
 //!
-//! Invariant: after a fence was admitted, every older one is refused. Each change of a record is a
-//! compare-and-swap, so concurrent holders cannot lower the stored token.
+//! Invariant: after a fence was admitted, every fence with a lower token is refused. Each change of
+//! a record is a compare-and-swap, so concurrent holders cannot lower the stored token.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ const MAX_TRIES: usize = 32;
 
 /// Remembers the highest admitted fence of each resource.
 ///
-/// The check comes before a step and is not part of it. So a holder that is paused between the two
-/// is not stopped. A resource that can check the token in one step with its change should do so
-/// (`distlock::fence`).
+/// The check and the step after the check are two operations. So a holder that is paused between
+/// them still makes its step, even if a later holder was admitted meanwhile. A resource that can
+/// check the token in one step with its change should do so (`distlock::fence`).
 #[derive(Clone, Debug)]
 pub struct RecordsFence(Arc<dyn Records>);
 
 impl RecordsFence {
-    /// Fences recorded in this store.
+    /// Keeps the fences in the records of this store.
     #[must_use]
     pub fn new(store: &Store) -> Self {
         Self(store.records())
@@ -51,7 +51,8 @@ impl RecordsFence {
                 .map(|entry| record_text(&key, entry))
                 .transpose()?;
             let raised = FenceGuard::raised(kept, resource, fence)?;
-            // The record has this fence already, also from an earlier attempt without an answer.
+            // The record has this fence already. For example, an earlier attempt has written the
+            // fence, and the answer to that write was lost.
             if kept == Some(&raised) {
                 return Ok(());
             }
@@ -90,7 +91,8 @@ impl RecordsFence {
         Ok(FenceGuard::from_state(state).highest().cloned())
     }
 
-    /// Forgets the fence of a resource. Call it only when all former holders are known to be gone.
+    /// Forgets the fence of a resource. Call this function only when no former holder can still use
+    /// the resource.
     ///
     /// # Errors
     /// Failures of the store.

@@ -5,7 +5,8 @@
 //!
 //! - The beginning of an effect is recorded before the effect starts, with the holder's token. The
 //!   result is recorded after the effect has succeeded. A later caller gets the recorded result.
-//! - A holder of an earlier lock begins no effect after a holder of a later lock has begun one.
+//! - After the holder of a token has begun an effect, the holder of a lower token cannot begin that
+//!   effect.
 //! - An effect that returns an error counts as not made, and the next caller makes it. Return an
 //!   error only if the effect surely did not happen.
 //!
@@ -16,7 +17,7 @@
 //!   [`ErrorKind::OutcomeUnknown`]. With [`retry_unfinished`](Idempotent::retry_unfinished) the
 //!   next caller tries again; then the recipient must recognise the key, or the effect may happen
 //!   twice.
-//! - A store that forgets acknowledged writes forgets results.
+//! - A store that forgets acknowledged writes forgets results. The effect then happens again.
 //!
 //! The idea comes from the idempotency keys of payment interfaces.
 
@@ -44,7 +45,7 @@ pub struct Idempotent {
     retry_unfinished: bool,
 }
 
-/// The result of an effect, and whether this call made it.
+/// The result of an effect, and whether this call made the effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Once<T> {
     /// The effect happened now.
@@ -69,7 +70,8 @@ struct Effect {
     v: u8,
     /// The token of the lock under which the effect was begun.
     token: FencingToken,
-    /// Random id of one call. A caller whose write got no answer recognises its own record by it.
+    /// Random id of one call. A caller whose write got no answer reads the record, and recognises
+    /// its own write by this id.
     id: Uuid,
     state: State,
 }
@@ -86,7 +88,7 @@ enum State {
 }
 
 impl Idempotent {
-    /// Effects recorded in this store.
+    /// Records the effects in this store.
     #[must_use]
     pub fn new(store: &Store) -> Self {
         Self {
@@ -106,7 +108,7 @@ impl Idempotent {
 
     /// Makes the effect `key`, unless it was made before. The caller holds the lock of `token`, so
     /// no other caller begins the effect at the same time. All callers of one key must hold the
-    /// same lock in turn.
+    /// same lock, one after the other.
     ///
     /// # Errors
     /// The effect's own error; the effect then counts as not made. [`ErrorKind::Lost`] when the
@@ -243,8 +245,8 @@ impl Idempotent {
                         return Err(Error::new(ErrorKind::Lost, message));
                     }
                 },
-                // The same write is repeated, because at most one of the two finds the version that
-                // it expects. So the effect is not recorded twice.
+                // Repeating the write is safe: both attempts expect the same version, and at most
+                // one of them can find that version.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = Some(error),
                 // No effect has begun yet and nothing was written, so the caller may try again.
                 Err(error) if entry.state == State::Begun && unknown.is_none() => {

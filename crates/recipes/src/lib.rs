@@ -4,13 +4,13 @@
 //! |---|---|
 //! | [`cache_guard`] | one caller of all processes loads a hot value into a cache |
 //! | [`election`] | one of many candidates leads; its work ends before the next leader's begins |
-//! | [`unread`] | unread counters of conversations, and their total, which never disagree |
+//! | [`unread`] | unread counters of conversations, and a total that always equals their sum |
 //! | [`idempotent`] | an effect that is requested several times happens once |
 //! | [`RecordsFence`] | a check before a step on a resource that cannot check tokens itself |
 //! | [`Periodic`] | a job that many hosts start runs on one of them, once per period |
 //!
-//! The recipes need a lock and records only, so each works over every store that can keep its
-//! promise.
+//! The recipes need a lock and records only, so each recipe works over every store that has the
+//! capabilities which the recipe needs.
 
 pub mod cache_guard;
 pub mod election;

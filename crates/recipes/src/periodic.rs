@@ -2,23 +2,25 @@
 //!
 //! # What it promises
 //!
-//! - Two starts of a job are at least nine tenths of its period apart, whichever hosts start it and
-//!   however short it is. (Timers that fire once per period are never exact, so a timer that fires
-//!   a little early still counts.) The time is the store's. A host's clock only decides when the
-//!   host asks.
+//! - Two starts of a job are at least nine tenths of its period apart. This holds for starts on
+//!   different hosts, and for a job that ends at once. (Timers that fire once per period are never
+//!   exact, so a timer that fires a little early still counts.) The store's clock measures the
+//!   period. A host's clock decides only when the host asks the store.
 //! - The start is recorded before the job begins. A job that crashes is not repeated in its period.
-//!   With [`retry_failed`](Periodic::retry_failed) it runs again within the same period, until it
-//!   has succeeded.
+//!   With [`retry_failed`](Periodic::retry_failed) the job runs again within the same period, until
+//!   the job has succeeded.
 //! - The lock is held while the job runs, so a job that takes longer than its period never runs
-//!   beside itself.
+//!   twice at the same time.
 //!
 //! # What breaks it
 //!
 //! - A store that forgets acknowledged writes (a failover to a replica that lagged behind), or
-//!   whose clock is stepped, forgets or misjudges the last start.
+//!   whose clock is stepped, forgets the last start, or measures a wrong time since then.
 //! - A host that was stopped after its start was recorded, and continues after its lease has ended,
-//!   works beside the next holder. Only a resource that checks the fencing token refuses it.
-//! - Stores whose records have no ages (ZooKeeper) are refused.
+//!   works at the same time as the next holder. Only a resource that checks the fencing token
+//!   refuses the former holder.
+//! - A store whose records have no ages (ZooKeeper) cannot say when a period ends, so
+//!   [`Periodic::new`] refuses such a store.
 //!
 //! The idea comes from ShedLock's `lockAtMostFor` and `lockAtLeastFor`.
 
@@ -83,7 +85,7 @@ struct Run {
     /// when the store does not tell the age of the record.
     at_ms: u64,
     /// The time in milliseconds from the first start of this period to this start. A period counts
-    /// from its first start, so a repeated job does not move it.
+    /// from its first start, so a repeated job does not move the period.
     #[serde(default)]
     since_ms: u64,
 }
@@ -156,8 +158,8 @@ impl Periodic {
         ran
     }
 
-    /// Runs the work under the lock, if the job is due and the lock is free. The first look at the
-    /// record saves taking the lock of a job that is not due.
+    /// Runs the work under the lock, if the job is due and the lock is free. This function reads
+    /// the record before it requests the lock, so a job that is not due costs no lock.
     async fn take_lock_and_run<T, F>(
         &self,
         name: &LockName,
@@ -175,13 +177,15 @@ impl Periodic {
             Attempt::Busy(holder) => return Ok(Ran::Elsewhere(holder)),
         };
         let ran = self.run_under_lock(&guard, every, work).await;
-        // The answer to the release concerns the time after the work, so it is ignored.
+        // The work has ended, and its result is known, so the answer to the release does not
+        // matter.
         let _ = guard.release().await;
         ran
     }
 
-    /// Records the start and runs the work while the lock is held. The job may have been started
-    /// since the first look, so this checks again.
+    /// Records the start and runs the work while the lock is held. Another host may have started
+    /// the job after the first read and before the grant of the lock, so `begin` reads the record
+    /// again.
     async fn run_under_lock<T, F>(
         &self,
         guard: &Guard,
@@ -244,7 +248,7 @@ impl Periodic {
         Ok(due)
     }
 
-    /// Records that the job has succeeded, which [`begin`](Self::begin) started under this lock.
+    /// Records the success of the job that [`begin`](Self::begin) started under this lock.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the lock is lost; failures of the store.
@@ -346,8 +350,9 @@ impl Periodic {
         Ok(run.is_some_and(|run| run.token == token))
     }
 
-    /// The time since a run was recorded. The store does not tell it when its clock has started
-    /// anew, as that of a file does at a reboot. Then the wall clock of this host decides.
+    /// The time since a run was recorded. The store tells no age when its clock has started anew
+    /// since the write. For example, the clock of a store in a file starts anew at each reboot.
+    /// Then the wall clock of this host gives the time.
     fn age_of_run(&self, key: &RecordKey, entry: &Entry, run: &Run) -> Result<Duration> {
         if let Some(age) = entry.age {
             return Ok(age);

@@ -1,8 +1,9 @@
 //! Connections to a Redis server, for the recipes that use Redis commands.
 //!
-//! This module owns a pool of idle connections. Invariant: a caller has its connection alone,
-//! because `WATCH` belongs to a connection. A connection after an error must never return to the
-//! pool. The URL must never reach an error, because it may hold a password.
+//! This module owns a pool of idle connections. Invariant: no two callers use a connection at the
+//! same time, because `WATCH` belongs to a connection. A connection that had an error must never
+//! return to the pool, because its `WATCH` may still be active. The URL must never reach an error,
+//! because it may hold a password.
 
 use std::{
     fmt,
@@ -19,7 +20,7 @@ use redis::{
 pub(crate) const BACKEND: &str = "redis";
 /// The longest wait for a connection, and also the longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The number of idle connections up to which one is kept for later.
+/// The largest number of idle connections in the pool.
 const MAX_IDLE: usize = 64;
 
 /// The error codes of a server that cannot serve now.
@@ -34,8 +35,8 @@ const UNAVAILABLE: [&str; 6] = [
 /// The error codes of a server that refuses the client.
 const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
 
-/// The connections to one server. A caller has the connection that it takes for itself, and gives
-/// it back only after success.
+/// The connections to one server. A caller takes a connection for itself alone, and returns the
+/// connection to the pool only after success.
 #[derive(Clone)]
 pub(crate) struct Connections {
     client: Client,
@@ -63,10 +64,10 @@ fn check_password_rule(url: &str, client: &Client) -> Result<()> {
     rule.check(host).map_err(|error| error.on(BACKEND))
 }
 
-/// The kind of the request that failed. It decides whether the outcome is unknown.
+/// The kind of the request that failed. The kind decides whether the outcome is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request {
-    /// A request that changes nothing. It can be repeated.
+    /// A request that changes nothing, so its failure leaves no unknown outcome.
     Read,
     /// A change, which may have happened.
     Change,
@@ -103,7 +104,8 @@ impl Connections {
             .map_err(|error| self.handle_error(&error, Request::Read))
     }
 
-    /// Keeps a connection for the next caller. It must have answered every request.
+    /// Keeps a connection for the next caller. The server must have answered every request of this
+    /// connection.
     pub(crate) fn give_back(&self, connection: MultiplexedConnection) {
         let mut idle = self.lock_idle();
         if idle.len() < MAX_IDLE {
@@ -111,8 +113,8 @@ impl Connections {
         }
     }
 
-    /// Converts an error of the driver. When a connection failed, the idle ones may be dead too, so
-    /// all of them are dropped.
+    /// Converts an error of the driver. When a connection failed, the idle connections may have
+    /// failed too, so all of them are dropped.
     pub(crate) fn handle_error(&self, error: &RedisError, request: Request) -> Error {
         let connection_failed =
             error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+    fn a_password_in_clear_text_to_another_machine_is_refused_unless_allowed() {
         let error = Connections::new("redis://:hunter2@db.example")
             .err()
             .unwrap();

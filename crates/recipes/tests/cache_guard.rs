@@ -59,8 +59,8 @@ impl Fixture {
         CacheGuard::new(&self.store(), cache, settings).unwrap()
     }
 
-    /// Gets the value through the guard, which loads it where necessary. A value is the number of
-    /// its load.
+    /// Gets the value through the guard, which loads the value if it is not in the cache. A value
+    /// is the number of its load.
     async fn get(&self, guard: &CacheGuard) -> u32 {
         let loads = Arc::clone(&self.loads);
         let loader = async move || Ok(Some(next_value(&loads)));
@@ -107,7 +107,7 @@ async fn one_of_many_callers_loads_an_expired_value() {
 }
 
 #[tokio::test]
-async fn a_hit_costs_nothing_at_the_locks_store() {
+async fn a_hit_sends_no_request_to_the_locks_store() {
     let fixture = Fixture::new();
     let guard = fixture.guard(fixture.cache(), settings());
     assert_eq!(fixture.get(&guard).await, 1);
@@ -179,7 +179,7 @@ async fn check_late_values_are_refused(cache: &dyn Cache) {
     };
     // The delete leaves the floor of the tokens unchanged.
     assert!(!cache.put("k", &loaded(b"one", 1), after).await.unwrap());
-    // A delete during a load counts also for a key that never had a value.
+    // A delete during a load is effective also for a key that never had a value.
     let began = cache.get("new").await.unwrap().mark;
     cache.delete("new", MINUTE).await.unwrap();
     assert!(!cache.put("new", &loaded(b"x", 1), began).await.unwrap());
@@ -215,7 +215,7 @@ async fn a_floor_outlives_its_value_by_the_longest_load() {
 }
 
 #[tokio::test]
-async fn a_delete_voids_the_load_that_is_under_way() {
+async fn a_value_loaded_during_a_delete_is_not_stored() {
     let fixture = Fixture::new();
     let guard = fixture.guard(fixture.cache(), settings());
     let (begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -337,7 +337,7 @@ async fn loaders_that_fail_hang_or_panic_are_typed_errors_and_store_nothing() {
 
 /// Another process holds the key's lock and loads nothing.
 #[tokio::test]
-async fn a_caller_falls_back_after_its_wait() {
+async fn a_caller_whose_wait_ends_fails_or_loads_as_configured() {
     let fixture = Fixture::new();
     let held = fixture
         .store()
@@ -374,7 +374,7 @@ async fn a_too_large_value_is_returned_and_not_stored() {
 }
 
 #[tokio::test]
-async fn a_full_cache_makes_room() {
+async fn a_full_cache_removes_the_key_whose_floor_ends_first() {
     let fixture = Fixture::new();
     let cache = MemoryCache::with_clock(2, Arc::new(fixture.clock.clone()));
     for key in ["a", "b", "c"] {
@@ -390,7 +390,7 @@ async fn a_full_cache_makes_room() {
 }
 
 #[tokio::test]
-async fn bad_input_is_named() {
+async fn invalid_input_is_named_in_the_error() {
     let fixture = Fixture::new();
     type Make = fn(&mut Settings);
     let wrong: [(&str, Make); 6] = [
@@ -418,10 +418,11 @@ async fn bad_input_is_named() {
     }
 }
 
-/// A caller with a stale value tries to load a new one, and stops when another process holds the
-/// lock. A caller without a value must not take that result for its own.
+/// A refresh is a load that a caller with a stale value starts in the background. A refresh ends
+/// without a value when another process holds the lock. A caller without a value may wait for such
+/// a refresh. That caller must then load a value by itself.
 #[tokio::test]
-async fn a_caller_in_need_does_not_rely_on_a_refresh() {
+async fn a_caller_without_a_value_loads_after_a_refresh_has_stopped() {
     let fixture = Fixture::new();
     let mut settings = settings();
     settings.stale = MINUTE;
@@ -436,7 +437,7 @@ async fn a_caller_in_need_does_not_rely_on_a_refresh() {
         .await
         .unwrap();
     fixture.clock.advance(MINUTE + Duration::from_secs(1));
-    // This call starts a refresh in the background, which finds the lock busy.
+    // This call starts a refresh. The refresh finds that another process holds the lock, and stops.
     assert_eq!(fixture.get(&guard).await, 1);
     cache.delete("hot", MINUTE).await.unwrap();
     fixture.clock.advance(Duration::from_millis(1));
@@ -453,7 +454,7 @@ async fn a_caller_in_need_does_not_rely_on_a_refresh() {
 
 /// A caller sees the effect of its own delete.
 #[tokio::test]
-async fn no_caller_joins_a_load_from_before_a_delete() {
+async fn a_caller_after_a_delete_joins_no_load_from_before() {
     let fixture = Fixture::new();
     let guard = fixture.guard(fixture.cache(), settings());
     let (begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

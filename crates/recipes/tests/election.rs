@@ -23,7 +23,7 @@ fn store(memory: &Memory) -> Store {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn one_leads_at_a_time_and_terms_rise() {
+async fn one_candidate_leads_at_a_time_and_terms_rise() {
     let memory = Memory::default();
     let (leading, term) = (
         Arc::new(AtomicBool::new(false)),
@@ -62,7 +62,8 @@ impl Drop for Work {
     }
 }
 
-/// The caller drops the future. The work is dropped first, and the lock is released afterwards.
+/// The caller drops the future of `run_while_leader`. The work's future is dropped first, and the
+/// lock is released afterwards.
 #[tokio::test]
 async fn work_ends_before_the_lock_is_released() {
     let memory = Memory::default();
@@ -123,7 +124,7 @@ async fn an_observer_sees_each_leader() {
 }
 
 #[tokio::test]
-async fn bad_input_is_named() {
+async fn invalid_input_is_refused_with_its_error_kind() {
     let memory = Memory::default();
     for (name, candidate, kind) in [
         ("a\nb", "a", ErrorKind::InvalidName),
@@ -135,7 +136,7 @@ async fn bad_input_is_named() {
     }
 }
 
-/// The nomination counts also when other candidates have waited longer.
+/// The nominated candidate leads next, even when other candidates have waited longer.
 #[tokio::test]
 async fn the_nominated_candidate_leads_next() {
     let memory = Memory::default();
@@ -174,7 +175,7 @@ async fn the_nominated_candidate_leads_next() {
 
 /// The nominated candidate dies. The others wait for at most one lease, and then lead.
 #[tokio::test]
-async fn no_candidate_waits_for_ever_for_a_nominated_one() {
+async fn a_candidate_leads_after_a_lease_when_the_nominated_one_is_dead() {
     let memory = Memory::default();
     let candidate = |name: &str| {
         let election = Election::new(&store(&memory), "seat", name).unwrap();

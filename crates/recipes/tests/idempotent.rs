@@ -49,7 +49,7 @@ async fn an_effect_happens_once_and_everybody_gets_its_result() {
 }
 
 #[tokio::test]
-async fn an_effect_that_fails_is_tried_again() {
+async fn an_effect_that_failed_is_made_by_the_next_call() {
     let memory = Memory::default();
     let once = Idempotent::new(&store(&memory));
     let fails = async || Err::<u32, _>(Error::new(ErrorKind::Unavailable, "no route"));
@@ -91,7 +91,7 @@ async fn an_effect_without_an_end_has_an_unknown_outcome() {
 }
 
 #[tokio::test]
-async fn an_invalid_result_is_named() {
+async fn a_record_that_cannot_be_read_is_named_in_the_error() {
     let memory = Memory::default();
     let once = Idempotent::new(&store(&memory));
     once.once("text", token(1), async || Ok("seven".to_owned()))
@@ -117,7 +117,8 @@ async fn an_invalid_result_is_named() {
     assert!(error.to_string().contains("format 2"), "{error}");
 }
 
-/// A layer that loses the answer to one write. The number says which write it is, counted from 1.
+/// A layer that loses the answer to one write. The number is the number of that write, counted from
+/// 1.
 #[derive(Clone, Debug)]
 struct LosesOneReply(Arc<dyn Records>, Arc<Mutex<u32>>);
 
@@ -191,7 +192,7 @@ async fn an_earlier_holder_begins_nothing_after_a_later_one_has_failed() {
 }
 
 #[tokio::test]
-async fn the_fence_admits_the_latest_holder() {
+async fn a_fence_refuses_earlier_holders_until_it_is_reset() {
     let memory = Memory::default();
     let gate = RecordsFence::new(&store(&memory));
     let fence = |number| Fence::new(token(number), Uuid::nil(), Epoch::new(""));

@@ -40,7 +40,7 @@ async fn run_job(periodic: &Periodic, runs: &AtomicU32) -> Ran<u32> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn twenty_hosts_that_start_together_run_it_once_per_period() {
+async fn twenty_hosts_that_start_a_job_together_run_it_once_per_period() {
     let (memory, clock) = memory_with_manual_clock();
     let runs = Arc::new(AtomicU32::new(0));
     for period in 1..=20 {
@@ -62,7 +62,7 @@ async fn twenty_hosts_that_start_together_run_it_once_per_period() {
 }
 
 #[tokio::test]
-async fn a_start_counts_until_the_period_is_over() {
+async fn a_started_job_is_due_again_only_after_its_period() {
     let (memory, clock) = memory_with_manual_clock();
     let periodic = Periodic::new(&store(&memory)).unwrap();
     let runs = AtomicU32::new(0);
@@ -120,7 +120,7 @@ async fn a_retry_does_not_move_the_period() {
 }
 
 #[tokio::test]
-async fn a_kept_lock_gives_one_start_per_period() {
+async fn a_holder_that_keeps_the_lock_gets_one_start_per_period() {
     let (memory, clock) = memory_with_manual_clock();
     let store = store(&memory);
     let periodic = Periodic::new(&store).unwrap();
@@ -164,7 +164,7 @@ async fn a_dropped_job_counts_as_started() {
 }
 
 #[tokio::test]
-async fn a_job_longer_than_its_period_does_not_run_beside_itself() {
+async fn a_job_longer_than_its_period_does_not_run_twice_at_once() {
     let memory = Memory::default();
     let short = Duration::from_millis(10);
     let (one, other) = (
@@ -192,7 +192,7 @@ struct Unreliable {
     /// The number of writes so far.
     writes: Arc<AtomicU32>,
     /// Whether the next read fails.
-    away: Arc<AtomicBool>,
+    next_read_fails: Arc<AtomicBool>,
 }
 
 #[async_trait]
@@ -202,8 +202,8 @@ impl RecordsLayer for Unreliable {
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        if self.away.swap(false, Ordering::AcqRel) {
-            return Err(Error::new(ErrorKind::Unavailable, "the store is away"));
+        if self.next_read_fails.swap(false, Ordering::AcqRel) {
+            return Err(Error::new(ErrorKind::Unavailable, "no connection"));
         }
         self.below.get(key).await
     }
@@ -213,7 +213,7 @@ impl RecordsLayer for Unreliable {
         if self.writes.fetch_add(1, Ordering::AcqRel) > 0 {
             return Ok(written);
         }
-        self.away.store(true, Ordering::Release);
+        self.next_read_fails.store(true, Ordering::Release);
         Err(Error::new(ErrorKind::OutcomeUnknown, "the answer was lost"))
     }
 }
@@ -224,7 +224,7 @@ async fn a_start_whose_answer_was_lost_is_recognised() {
     let layer = Unreliable {
         below: memory.records(),
         writes: Arc::default(),
-        away: Arc::default(),
+        next_read_fails: Arc::default(),
     };
     let one = Store::new(memory.lock(), layer.clone().into_records());
     let runs = AtomicU32::new(0);
@@ -240,7 +240,7 @@ async fn a_start_whose_answer_was_lost_is_recognised() {
 
 /// Without a recorded start a short job leaves no trace, so the next host runs it again.
 #[tokio::test]
-async fn a_lock_alone_runs_a_short_job_on_every_host() {
+async fn without_a_recorded_start_a_short_job_runs_on_every_host() {
     let (memory, _clock) = memory_with_manual_clock();
     let mut runs = 0;
     for _ in 0..20 {
@@ -255,7 +255,7 @@ async fn a_lock_alone_runs_a_short_job_on_every_host() {
 }
 
 #[tokio::test]
-async fn bad_input_is_named_and_changes_nothing() {
+async fn invalid_input_is_named_in_the_error_and_changes_nothing() {
     let (memory, _clock) = memory_with_manual_clock();
     let periodic = Periodic::new(&store(&memory)).unwrap();
     let year = HOUR * 24 * 366;

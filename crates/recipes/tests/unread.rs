@@ -1,4 +1,4 @@
-//! Unread counters over the memory store, with crashes before and after any of their requests.
+//! Unread counters over the memory store, with crashes before and after any request.
 //! `tests/counters` repeats these cases over servers, with processes that are killed.
 
 use std::{
@@ -64,7 +64,7 @@ struct Process {
 }
 
 impl Process {
-    /// Counts a request. Returns the fault that it meets; an error when the process is dead.
+    /// Counts a request. Returns the fault of this request, or an error when the process is dead.
     fn next_fault(&self) -> Result<Option<Fault>> {
         if *self.dead.lock().unwrap() {
             return Err(Error::new(ErrorKind::Closed, "the process is dead"));
@@ -89,7 +89,8 @@ impl Process {
     }
 }
 
-fn process_died<T>() -> Result<T> {
+/// The answer to the request at which the process dies.
+fn process_died_error<T>() -> Result<T> {
     Err(Error::new(ErrorKind::Closed, "the process dies"))
 }
 
@@ -102,7 +103,7 @@ impl RecordsLayer for Process {
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
         match self.next_fault()? {
             None | Some(Fault::LosesReply | Fault::LosesRequest) => self.records.get(key).await,
-            Some(_) => process_died(),
+            Some(_) => process_died_error(),
         }
     }
 
@@ -110,15 +111,15 @@ impl RecordsLayer for Process {
         let lost = Error::new(ErrorKind::OutcomeUnknown, "the reply was lost");
         match self.next_fault()? {
             None => self.records.put(key, value, expect).await,
-            Some(Fault::DiesBefore) => process_died(),
+            Some(Fault::DiesBefore) => process_died_error(),
             Some(Fault::DiesAfter) => {
                 self.records.put(key, value, expect).await?;
-                process_died()
+                process_died_error()
             }
             Some(Fault::ArrivesLate) => {
                 let late = (key.clone(), value.to_vec(), expect);
                 self.late.lock().unwrap().push(late);
-                process_died()
+                process_died_error()
             }
             Some(Fault::LosesReply) => {
                 self.records.put(key, value, expect).await?;
@@ -356,9 +357,9 @@ async fn no_crash_leaves_half_a_change_of_optimistic_counters() {
     assert_eq!(run_histories(Mode::Optimistic).await, (0, None));
 }
 
-/// This control shows that the histories can find a fault.
+/// This test shows that the histories can find a mistake.
 #[tokio::test]
-async fn counters_written_one_by_one_disagree() {
+async fn counters_without_a_journal_disagree_after_crashes() {
     let (wrong, _) = run_histories(Mode::Naive).await;
     assert!(wrong > HISTORIES / 2, "only {wrong} histories went wrong");
 }
@@ -463,7 +464,7 @@ async fn no_concurrent_increment_is_lost() {
 }
 
 #[tokio::test]
-async fn the_modes_give_the_same_results() {
+async fn locked_and_optimistic_counters_give_the_same_results() {
     let memory = [Memory::default(), Memory::default()];
     let modes = [Mode::Locked, Mode::Optimistic];
     let both = [0, 1].map(|at| counters(modes[at], &memory[at], memory[at].records()));
@@ -505,7 +506,7 @@ async fn a_holder_of_a_lost_lock_changes_nothing() {
 }
 
 #[tokio::test]
-async fn bad_input_is_named_and_changes_nothing() {
+async fn invalid_input_is_named_in_the_error_and_changes_nothing() {
     let memory = Memory::default();
     let counters = counters(Mode::Optimistic, &memory, memory.records());
     for (user, conversation) in [("", "x"), ("ann", "a/b"), ("an\n", "x"), ("ann", "{x}")] {

@@ -19,7 +19,7 @@ pub trait Cache: fmt::Debug + Send + Sync {
     /// [`put`](Self::put).
     ///
     /// # Errors
-    /// Failures of the cache. A value that cannot be read counts as none.
+    /// Failures of the cache. A value that cannot be parsed counts as no value.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -63,7 +63,7 @@ impl<C: Cache + ?Sized> Cache for Arc<C> {
     }
 }
 
-/// A moment in the cache's own time. Only the cache can read it.
+/// A moment in the cache's own time. Only the cache that gave a mark can interpret the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(pub u64);
 

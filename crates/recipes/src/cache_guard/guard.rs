@@ -60,7 +60,7 @@ enum LoadResult {
 enum Need {
     /// The caller waits for the value.
     Value,
-    /// The caller has a usable value with this token, and only wants a new one early.
+    /// The caller has a usable value with this token. The load replaces that value early.
     Refresh(FencingToken),
 }
 
@@ -127,14 +127,14 @@ impl CacheGuard {
         tokio::pin!(wait_over);
         let mut loader = loader;
         loop {
-            let (load, not_needed) = self.join_or_start_load(key, loader, Need::Value);
-            let Some(back) = not_needed else {
+            let (load, unused_loader) = self.join_or_start_load(key, loader, Need::Value);
+            let Some(unused) = unused_loader else {
                 return match wait_for_load(load).await? {
                     LoadResult::Here(value) => Ok(value),
                     LoadResult::Elsewhere => Err(load_interrupted_error()),
                 };
             };
-            loader = back;
+            loader = unused;
             tokio::select! {
                 biased;
                 outcome = wait_for_load(load) => if let LoadResult::Here(value) = outcome? {
@@ -168,8 +168,8 @@ impl CacheGuard {
         Ok(())
     }
 
-    /// Joins the load of this key that is under way in this process, or starts one in a task of its
-    /// own. Returns the load, and the loader when another load is joined.
+    /// Joins the load of this key that is under way in this process, or starts a load in a task of
+    /// its own. Returns the load, and also the unused loader when another load is joined.
     fn join_or_start_load<L, F>(&self, key: &str, loader: L, need: Need) -> (SharedLoad, Option<L>)
     where
         L: FnOnce() -> F + Send + 'static,
@@ -214,7 +214,8 @@ impl LoadInProgress {
     /// Removes the load from the list, so that no later caller joins it.
     fn unregister(&self) {
         let mut loads = self.shared.lock_loads();
-        // After a delete, another load of this key may be in the list. It must stay there.
+        // After a delete, another load of this key may be in the list. That other load must stay in
+        // the list.
         let its_own = self.outcome.subscribe();
         if loads
             .get(&self.key)
@@ -318,8 +319,8 @@ impl Shared {
         }
     }
 
-    /// Returns `why`, or loads the value without the lock, as the settings say. For a caller that
-    /// can neither get the value nor load it under the lock.
+    /// Returns `why`, or loads the value without the lock, as the settings say. A caller comes here
+    /// when it can neither get the value nor load the value under the lock.
     async fn fall_back<L, F>(&self, loader: L, why: Error) -> Result<Value>
     where
         L: FnOnce() -> F + Send + 'static,

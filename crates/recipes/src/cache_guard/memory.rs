@@ -15,8 +15,8 @@ use distlock_core::{Clock, FencingToken, Moment, Result, SystemClock};
 
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
 
-/// A cache for this process alone. When several processes have a cache each and load from the same
-/// place, the guard's lock still lets one of them load at a time.
+/// A cache for this process alone. When several processes have one such cache each, and load from
+/// the same source, the guard's lock still lets one of them load at a time.
 ///
 /// A full cache removes the key whose floor ends first, with its value and its floor. Make the
 /// cache large enough for all keys that are loaded or deleted within the time of the longest load.

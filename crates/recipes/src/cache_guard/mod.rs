@@ -3,8 +3,8 @@
 //! # What it promises
 //!
 //! - When a value has expired, one caller of all processes loads it. Within a process the callers
-//!   share one load; between processes a lock decides. When the loader dies, another one loads
-//!   after the lock's lease.
+//!   share one load; the lock's holder loads for all processes. When the loader dies, another one
+//!   loads after the lock's lease.
 //! - A value that was loaded earlier never replaces one that was loaded under a later lock, and
 //!   never comes back after a [`delete`](CacheGuard::delete), however late its loader continues.
 //! - A hit costs one request to the cache, and no lock.
@@ -12,10 +12,11 @@
 //! # What breaks it
 //!
 //! - A cache that forgets its floors (an eviction, a failover to a replica that lagged behind)
-//!   stores the next value, also an old one.
-//! - A lock's store that forgot its tokens grants lower ones. The cache then refuses all values
+//!   stores the next value, even an old value.
+//! - A lock's store that forgot its tokens grants lower tokens. The cache then refuses all values
 //!   until the floors have expired.
-//! - [`Fallback::Load`]: a caller that has waited long enough loads too.
+//! - [`Fallback::Load`]: a caller that has waited long enough loads the value too, at the same time
+//!   as the holder of the lock.
 //!
 //! Sources: memcached's leases (Nishtala et al., "Scaling Memcache at Facebook", 2013) for refusing
 //! late values; Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede

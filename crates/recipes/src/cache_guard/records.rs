@@ -14,12 +14,12 @@ use super::cache::{Cache, Found, Loaded, Mark, Seen};
 
 /// The format of the records. A record of another format counts as no value.
 const FORMAT: u8 = 1;
-/// The number of attempts at one change, after which it fails because others changed the record in
-/// between each time.
+/// The number of attempts at one change. The change fails when other clients changed the record in
+/// between at each attempt.
 const TRIES: usize = 16;
 
-/// A cache beside the locks, for values of up to 64 KiB. It suits a few hot keys on a store that
-/// exists already: each record stays until it is written again.
+/// A cache beside the locks, for values of up to 64 KiB. This cache suits a few hot keys in a store
+/// that a program uses for locks anyway: a record is never removed, so its floor is kept for ever.
 #[derive(Clone, Debug)]
 pub struct RecordsCache(Arc<dyn Records>);
 

@@ -12,8 +12,8 @@ use redis::{Script, ScriptInvocation, Value};
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
 use crate::redis_connections::{BACKEND, Connections, Request};
 
-/// The first lines of each script. KEYS: the hash of the cached key. They read the server's clock
-/// in microseconds as `now`, and the fields of the hash as `key`.
+/// The first lines of each script. KEYS: the hash of the cached key. These lines read the server's
+/// clock in microseconds as `now`, and the fields of the hash as `key`.
 const NOW: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -25,16 +25,16 @@ local key = redis.call('HMGET', KEYS[1], 'token', 'voided', 'fresh', 'stale', 'n
 /// token, the time for which the value is fresh, the time that its load took, `1` when the loader
 /// has said that there is no value, and the value.
 ///
-/// Times are microseconds of the server's clock. They are sent as texts, because Redis truncates a
-/// script's numbers to integers.
+/// Times are microseconds of the server's clock. The script returns them as texts, because Redis
+/// truncates a script's numbers to integers.
 const GET: &str = "
 local function text(number) return string.format('%.0f', number) end
 if not key[4] or tonumber(key[4]) <= now then return {text(now)} end
 return {text(now), key[1], text(math.max(key[3] - now, 0)), key[6], key[5] or '', key[7]}
 ";
 
-/// Stores a value. ARGV: token, mark, ttl, stale, floor, load, none, value. Answers 1 when the
-/// value is stored, and 0 when it came too late.
+/// Stores a value. ARGV: token, mark, ttl, stale, floor, load, none (1: there is no value), value.
+/// Answers 1 when the value is stored, and 0 when it came too late.
 const PUT: &str = "
 local began = tonumber(ARGV[2])
 if now - began > tonumber(ARGV[5]) then return 0 end
@@ -48,7 +48,7 @@ redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil((stale + ARGV[5
 return 1
 ";
 
-/// Deletes a value, and keeps the floor. ARGV: floor, the time for which it is kept at least.
+/// Deletes a value, and keeps the floor. ARGV: the shortest time for which the floor is kept.
 /// Answers 1.
 const DELETE: &str = "
 redis.call('HDEL', KEYS[1], 'fresh', 'stale', 'load', 'none', 'value')

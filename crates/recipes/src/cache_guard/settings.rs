@@ -33,11 +33,11 @@ pub struct Settings {
     /// default: no caller gets a stale value.
     pub stale: Duration,
     /// The time for which the cache remembers that there is no value; zero by default: every caller
-    /// asks.
+    /// runs its loader.
     pub negative_ttl: Duration,
-    /// The factor of early loads (XFetch): 1 by default. A higher one lets values be loaded earlier
-    /// before they expire, and 0 lets none be loaded early. The chance also grows with the time
-    /// that a load takes.
+    /// The factor of early loads (XFetch): 1 by default. With a higher factor, values are loaded
+    /// earlier before they expire. With 0, no value is loaded early. The chance also grows with the
+    /// time that a load takes.
     pub beta: f64,
     /// The longest time of a load, after which it is given up: 1 ms to 366 days, 30 s by default.
     pub max_load: Duration,
@@ -45,8 +45,8 @@ pub struct Settings {
     pub wait: Duration,
     /// The fallback of a caller after that wait.
     pub fallback: Fallback,
-    /// The largest value in bytes, 1 MiB by default. A larger one is returned to its caller and not
-    /// stored.
+    /// The largest value in bytes, 1 MiB by default. A larger value is returned to its caller and
+    /// not stored.
     pub max_value: usize,
     /// The time for which no caller can load a key after its loader died: the TTL of the lock. The
     /// default is the store's own.

@@ -8,7 +8,8 @@ use std::fmt;
 use async_trait::async_trait;
 use distlock_core::{Error, ErrorKind, Result};
 
-/// The largest total. A Redis script counts exactly up to this number.
+/// The largest total. A Redis script counts exactly up to this number, because numbers in Lua are
+/// doubles.
 pub const MOST: u64 = (1 << 53) - 1;
 
 /// The longest name of a user or a conversation, in bytes.
@@ -77,7 +78,7 @@ pub struct Unread {
     pub total: u64,
 }
 
-/// Counters with correct totals.
+/// A store of counters. A user's total is always the sum of the user's conversations.
 #[async_trait]
 pub trait UnreadCounters: fmt::Debug + Send + Sync {
     /// Adds `by` unread messages, and returns the counters after the change. The first increment
@@ -116,11 +117,11 @@ pub trait UnreadCounters: fmt::Debug + Send + Sync {
     async fn read(&self, counter: &Counter) -> Result<Unread>;
 
     /// The number of attempts that this handle and its clones repeated, mostly because another
-    /// client wrote in between. An attempt at a read counts as well as one at a change.
+    /// client wrote in between. Repeated reads and repeated changes both count.
     fn retries(&self) -> u64;
 }
 
-/// A change of the counters.
+/// A change of one conversation's counter and of the user's total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Add(u64),

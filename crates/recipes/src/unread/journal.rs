@@ -42,7 +42,7 @@ pub(super) struct Journal {
 struct Intent {
     /// The format of the record.
     v: u8,
-    /// The number of this change: the number of changes of this user so far.
+    /// The number of this change: the number of this user's changes, this one included.
     number: u64,
     /// Random id of one call. It shows a caller whether an intent with this number is its own.
     id: Uuid,
@@ -87,8 +87,8 @@ impl Snapshot {
         self.intent.as_ref().map_or(0, |(_, intent)| intent.number)
     }
 
-    /// Whether another client wrote between the reads of these records, so they do not fit
-    /// together. Either a counter has a change that came after the journal was read, or the
+    /// Whether another client wrote between the reads of these records, so that the records do not
+    /// fit together. Either a counter has a change that came after the journal was read, or the
     /// conversation was read before the journal's change was written to it.
     fn is_inconsistent(&self, counter: &Counter) -> bool {
         let number = |count: &Option<(Version, Count)>| count.map_or(0, |(_, it)| it.number);
@@ -159,8 +159,8 @@ impl Journal {
         Err(too_contended_error(counter))
     }
 
-    /// Makes a change, and repeats attempts that other clients disturbed. After a change with a
-    /// token, a change with a lower token is refused.
+    /// Makes a change, and repeats an attempt when another client wrote in between. After a change
+    /// with a token, a change with a lower token is refused.
     pub(super) async fn change(
         &self,
         counter: &Counter,
@@ -249,7 +249,8 @@ impl Journal {
     }
 
     /// Writes the counters of a decided change. A conflict means that another client has written
-    /// them: no client decides the next change before they are written.
+    /// the counters of the same change: no client decides the next change before the counters of
+    /// this change are written.
     async fn write_counters(&self, user: &str, intent: &Intent) -> Result<()> {
         let counts = [
             (

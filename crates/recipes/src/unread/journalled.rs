@@ -1,6 +1,7 @@
 //! Counters over any store, with a lock or without.
 //!
-//! Invariant: both kinds use the same journal, so they may change the same counters side by side.
+//! Invariant: both kinds use the same journal, so both kinds may change the same counters at the
+//! same time.
 
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ pub struct LockedCounters {
     journal: Journal,
 }
 
-/// Counters that change by compare-and-swap. They may be used beside [`LockedCounters`] on the same
-/// counters.
+/// Counters that change by compare-and-swap. [`LockedCounters`] may change the same counters at the
+/// same time.
 #[derive(Clone, Debug)]
 pub struct OptimisticCounters {
     journal: Journal,
@@ -56,7 +57,7 @@ impl LockedCounters {
         let token = Some(guard.token());
         let changed = self.journal.change(counter, change, token).await;
         // The result of the release is ignored. The journal has compared the token, so the change
-        // is right also when the lock was lost.
+        // is correct even if the lock was lost.
         let _ = guard.release().await;
         changed
     }

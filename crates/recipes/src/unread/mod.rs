@@ -1,13 +1,13 @@
-//! Unread counters: the number of unread messages of each conversation of a user, and of all
-//! together.
+//! Unread counters: the number of unread messages of each conversation of a user, and the total of
+//! all conversations of the user.
 //!
 //! # What they promise
 //!
 //! - A user's total is the sum of the user's conversations whenever no change is under way,
 //!   whatever crashed, failed or raced before. Readers see a change of the two counters as a whole
 //!   or not at all.
-//! - [`increment`](UnreadCounters::increment) and [`clear`](UnreadCounters::clear) of one user come
-//!   one after the other, as if each ran alone.
+//! - [`increment`](UnreadCounters::increment) and [`clear`](UnreadCounters::clear) of one user take
+//!   effect one after the other, as if each call ran alone.
 //! - A change is attempted at most [`TRIES`] times when other clients write in between. Each
 //!   repetition is counted.
 //!
@@ -35,8 +35,8 @@
 //! # What breaks them
 //!
 //! - A store that forgets acknowledged writes forgets changes. Where the store can forget one of
-//!   two records and keep the other (eviction, a failover in the middle), the journal notices only
-//!   if it is the journal that was kept.
+//!   two records and keep the other (eviction, a failover in the middle), a client can notice the
+//!   loss only if the store kept the journal.
 //! - A client that writes the counters in another way.
 //! - [`ErrorKind::OutcomeUnknown`](distlock_core::ErrorKind::OutcomeUnknown) means that the change
 //!   was made or not. A caller that repeats it may count a message twice.

@@ -23,8 +23,8 @@ use crate::redis_connections::{BACKEND, Connections, Request};
 /// Answers:
 /// - `done` with both counters after the change,
 /// - `unknown`: there is no counter to clear,
-/// - `many` with the total, which the amount would raise too far,
-/// - `type` with the number of a key that holds no counter, and the type that it has.
+/// - `many` with the present total: the amount would raise the total above the limit,
+/// - `type` with the number of a key that holds no counter, and the type of its value.
 ///
 /// The script checks both counters before it writes either one, because Redis does not undo the
 /// writes of a script when a later command fails.
@@ -59,7 +59,7 @@ return {'done', conversation, total}
 ";
 
 /// Counters in keys of one Redis server, `unread:{USER}:of:CONVERSATION` and `unread:{USER}:total`.
-/// Both forms may be used side by side on the same counters.
+/// A handle with `WATCH` and a handle with the script may change the same counters.
 #[derive(Clone)]
 pub struct RedisCounters {
     /// Each change has a connection of its own, because `WATCH` belongs to a connection.
@@ -158,8 +158,9 @@ impl RedisCounters {
         Err(too_contended_error(counter))
     }
 
-    /// Reads both counters at one moment. The commands that `pipeline` holds already are sent in
-    /// the same request.
+    /// Reads both counters with one `MGET`, so the two values are of the same moment. The two types
+    /// are read just before. The commands that `pipeline` holds already are sent in the same
+    /// request.
     async fn read_counters(
         &self,
         counter: &Counter,
@@ -220,7 +221,7 @@ impl fmt::Debug for RedisCounters {
     }
 }
 
-/// Converts a value of the type that `TYPE` has named. `None`: there is no such key.
+/// Converts a value to a count. `kind` is the answer of `TYPE`. `None`: there is no such key.
 fn parse_count(key: &str, kind: &str, text: Option<String>) -> Result<Option<u64>> {
     match (kind, text) {
         ("none", _) | ("string", None) => Ok(None),
@@ -270,7 +271,7 @@ fn counter_keys(counter: &Counter) -> [String; 2] {
     ]
 }
 
-/// The error of a key whose value is not a counter. `what` names the type that it has.
+/// The error of a key whose value is not a counter. `what` names the type of the value.
 fn not_a_counter_error(key: &str, what: &str) -> Error {
     let says = format!("the key {key:?} holds no counter: it is of type {what:?}");
     Error::new(ErrorKind::Corrupt, says).on(BACKEND)

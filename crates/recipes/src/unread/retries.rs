@@ -1,4 +1,5 @@
-//! Repeating a change when another client wrote in between: the limit, the pauses and the count.
+//! Repeats of a change or a read when another client wrote in between: the limit, the pauses and
+//! the count.
 //!
 //! Invariant: every repetition is counted in the metric and for
 //! [`UnreadCounters::retries`](super::UnreadCounters::retries).
@@ -15,17 +16,18 @@ use distlock_core::{Clock, Error, ErrorKind};
 
 use super::counter::Counter;
 
-/// The number of attempts at one change, after which it fails because other clients wrote in
-/// between each time.
+/// The largest number of attempts at one change or read. A change or read fails when other clients
+/// wrote in between at each of these attempts.
 pub const TRIES: u32 = 64;
 
-/// The error of a change during whose attempts other clients wrote each time.
+/// The error of a change or a read after [`TRIES`] attempts, when other clients wrote in between
+/// each time.
 pub(super) fn too_contended_error(counter: &Counter) -> Error {
     let says = format!("others changed the counters of {counter} each of {TRIES} times");
     Error::new(ErrorKind::Unavailable, says)
 }
 
-/// The number of repeated changes, and the pauses before them.
+/// The number of repeated changes and reads, and the pauses before each of them.
 #[derive(Clone, Debug)]
 pub(super) struct Retries {
     /// The recipe's name in the metric.
@@ -45,9 +47,9 @@ impl Retries {
     }
 
     /// Counts a repetition after `attempts` attempts, and pauses before it. The second attempt
-    /// follows without a pause, because it often has no competitor left. Each later pause has a
-    /// random length below a limit that doubles from 1 ms to 32 ms, so that competitors write at
-    /// different times.
+    /// follows without a pause, because often no other client competes any more. Each later pause
+    /// has a random length below a limit that doubles from 1 ms to 32 ms, so that competitors write
+    /// at different times.
     pub(super) async fn pause_before_retry(&self, attempts: u32) {
         metrics::counter!("distlock_unread_retries_total", "mode" => self.mode).increment(1);
         self.repeated.fetch_add(1, Ordering::Relaxed);

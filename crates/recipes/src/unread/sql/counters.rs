@@ -20,7 +20,7 @@ use crate::unread::{
     retries::{Retries, TRIES, too_contended_error},
 };
 
-/// The number of connections in the pool at most.
+/// The largest number of connections in the pool.
 const MAX_CONNECTIONS: u32 = 8;
 /// The longest wait for a connection, and also for the statements of a change. A change may wait
 /// for the lock on the user's row, which a paused client may hold.
@@ -42,7 +42,8 @@ impl SqlCounters {
     /// Connects, and creates the tables that are missing.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for a URL of no database; failures of the server.
+    /// [`ErrorKind::InvalidConfig`] for a URL that is not the URL of a supported database; failures
+    /// of the server.
     ///
     /// # Cancel safety
     /// Safe: the tables are created or not.
@@ -69,8 +70,8 @@ impl SqlCounters {
         })
     }
 
-    /// Makes a change, and repeats it while the server rolls its transaction back in favour of
-    /// another.
+    /// Makes a change, and repeats the transaction while it conflicts with the transaction of
+    /// another client.
     async fn change(&self, counter: &Counter, change: Change) -> Result<Unread> {
         for attempt in 1..=TRIES {
             match self.try_change(counter, change).await? {
@@ -82,8 +83,8 @@ impl SqlCounters {
         Err(too_contended_error(counter))
     }
 
-    /// Makes a change in one transaction. An inner error means that the server rolled the
-    /// transaction back, so the change can be repeated.
+    /// Makes a change in one transaction. An inner error means that the transaction conflicted with
+    /// another client and nothing was committed, so the change can be repeated.
     async fn try_change(&self, counter: &Counter, change: Change) -> Result<Result<Unread, Error>> {
         let backend = self.statements.backend;
         let to_unavailable =
@@ -101,18 +102,18 @@ impl SqlCounters {
         let unread = match changed {
             Ok(Ok(unread)) => unread,
             Ok(Err(refused)) => return Err(refused),
-            Err(error) if was_rolled_back(&error) => return Ok(Err(to_unavailable(error))),
+            Err(error) if is_conflict(&error) => return Ok(Err(to_unavailable(error))),
             Err(error) => return Err(to_unavailable(error)),
         };
         match with_time_limit(transaction.commit()).await {
             Ok(()) => Ok(Ok(unread)),
-            Err(error) if was_rolled_back(&error) => Ok(Err(to_unavailable(error))),
+            Err(error) if is_conflict(&error) => Ok(Err(to_unavailable(error))),
             Err(error) => Err(convert_error(backend, &error, ErrorKind::OutcomeUnknown)),
         }
     }
 
     /// Runs the statements of an increment. The inner error is a refusal, after which the caller
-    /// drops the transaction, and so rolls it back.
+    /// drops the transaction. The drop rolls the transaction back.
     async fn run_add(
         &self,
         transaction: &mut Transaction<'_, Any>,
@@ -157,7 +158,7 @@ impl SqlCounters {
             return Ok(Err(unknown_counter_error(counter)));
         };
         let total = before.total.saturating_sub(before.conversation);
-        sqlx::query(AssertSqlSafe(self.statements.lower_total.clone()))
+        sqlx::query(AssertSqlSafe(self.statements.set_total.clone()))
             .bind(i64::try_from(total).unwrap_or(i64::MAX))
             .bind(counter.user())
             .execute(&mut **transaction)
@@ -233,7 +234,8 @@ impl fmt::Debug for SqlCounters {
     }
 }
 
-/// Runs a step with a time limit. The error of a step that took too long is that of a full pool.
+/// Runs a step with a time limit. A step that takes too long fails with
+/// [`sqlx::Error::PoolTimedOut`], the error of a full pool.
 async fn with_time_limit<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
     tokio::select! {
         biased;
@@ -242,10 +244,12 @@ async fn with_time_limit<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx
     }
 }
 
-/// Whether the server rolled the transaction back in favour of another: a deadlock, or a row or
-/// file that another client kept locked.
-fn was_rolled_back(error: &sqlx::Error) -> bool {
-    // MySQL reports a too long wait for a row with the general code HY000, so the text decides.
+/// Whether a transaction failed because of another client: in a deadlock, or because the other
+/// client kept a row or the file locked. Nothing was committed. The server may leave the
+/// transaction open; its drop rolls the transaction back.
+fn is_conflict(error: &sqlx::Error) -> bool {
+    // When a wait for a row takes too long, MySQL reports the general code HY000, so the text
+    // decides.
     const WAITED: &str = "Lock wait timeout exceeded";
     if error
         .as_database_error()
@@ -253,11 +257,13 @@ fn was_rolled_back(error: &sqlx::Error) -> bool {
     {
         return true;
     }
-    const ROLLED_BACK: [&str; 5] = ["40001", "40P01", "5", "6", "517"];
+    // 40001: a serialization failure, or a deadlock of MySQL. 40P01: a deadlock of Postgres. 5, 6
+    // and 517 are SQLITE_BUSY, SQLITE_LOCKED and SQLITE_BUSY_SNAPSHOT.
+    const CONFLICTS: [&str; 5] = ["40001", "40P01", "5", "6", "517"];
     let code = error
         .as_database_error()
         .and_then(sqlx::error::DatabaseError::code);
-    code.is_some_and(|code| ROLLED_BACK.contains(&&*code))
+    code.is_some_and(|code| CONFLICTS.contains(&&*code))
 }
 
 /// Converts an error of the driver. `otherwise` is the kind of an error that does not show its
@@ -265,7 +271,7 @@ fn was_rolled_back(error: &sqlx::Error) -> bool {
 fn convert_error(backend: &'static str, error: &sqlx::Error, otherwise: ErrorKind) -> Error {
     let kind = match error {
         sqlx::Error::Configuration(_) => ErrorKind::InvalidConfig,
-        sqlx::Error::Database(_) if !was_rolled_back(error) => ErrorKind::Internal,
+        sqlx::Error::Database(_) if !is_conflict(error) => ErrorKind::Internal,
         sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } => ErrorKind::Corrupt,
         _ => otherwise,
     };

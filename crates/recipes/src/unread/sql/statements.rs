@@ -9,30 +9,32 @@ pub(super) enum Dialect {
     Sqlite,
 }
 
-/// The statements in the dialect of the server.
+/// The statements in the dialect of the server. The column `account` holds the user's name.
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) backend: &'static str,
-    /// Create the two tables where they are missing.
+    /// The statements that create the two tables, unless the tables exist.
     pub(super) tables: [String; 2],
-    /// Adds an amount to a user's total. Parameters: account, amount.
+    /// Adds an amount to a user's total. Parameters: user, amount.
     pub(super) add_total: String,
-    /// Adds an amount to a conversation's counter. Parameters: account, conversation, amount.
+    /// Adds an amount to a conversation's counter. Parameters: user, conversation, amount.
     pub(super) add: String,
-    /// Locks the row of a user's total. Parameter: account.
+    /// Locks the row of a user's total, with an update that keeps the value. SQLite has no `SELECT
+    /// ... FOR UPDATE`. Parameter: user.
     pub(super) lock_user: String,
-    /// Reads both counters. Parameters: account, conversation.
+    /// Reads a conversation's counter and the user's total. Parameters: user, conversation.
     pub(super) read: String,
-    /// Sets a user's total. Parameters: total, account.
-    pub(super) lower_total: String,
-    /// Sets a conversation's counter to zero. Parameters: account, conversation.
+    /// Sets a user's total. Parameters: total, user.
+    pub(super) set_total: String,
+    /// Sets a conversation's counter to zero. Parameters: user, conversation.
     pub(super) clear: String,
 }
 
 impl Statements {
     pub(super) fn new(dialect: Dialect) -> Self {
         let (backend, name, number) = match dialect {
-            // This type compares names byte by byte, also trailing spaces.
+            // VARBINARY compares names byte by byte, trailing spaces included. VARCHAR may ignore
+            // case and trailing spaces.
             Dialect::MySql => ("mysql", "VARBINARY(128)", "BIGINT"),
             Dialect::Postgres => ("postgres", "TEXT COLLATE \"C\"", "BIGINT"),
             Dialect::Sqlite => ("sqlite", "TEXT", "INTEGER"),
@@ -80,7 +82,7 @@ impl Statements {
                  JOIN distributed_unread_total t ON t.account = c.account
                  WHERE c.account = {one} AND c.conversation = {two}"
             ),
-            lower_total: format!(
+            set_total: format!(
                 "UPDATE distributed_unread_total SET unread = {one} WHERE account = {two}"
             ),
             clear: format!(

@@ -1,7 +1,7 @@
 //! The URL of a database: its dialect, and the rule for its password.
 //!
-//! Invariant: a refusal comes before a connection is opened. The URL must never reach an error,
-//! because it may hold a password.
+//! Invariant: a URL that breaks the password rule is refused before a connection is opened. The URL
+//! must never reach an error, because the URL may hold a password.
 
 use distlock_backend_kit::PasswordRule;
 use distlock_core::{Error, ErrorKind, Result};
@@ -30,7 +30,7 @@ pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
             Ok((Dialect::Postgres, url))
         }
         "sqlite" => {
-            // The options of the URL belong to the lock's store.
+            // The options of the URL are for the lock's store, so they are left out here.
             let file = rest.split('?').next().unwrap_or_default();
             Ok((Dialect::Sqlite, format!("sqlite:{file}?mode=rwc")))
         }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+    fn a_password_in_clear_text_to_another_machine_is_refused_unless_allowed() {
         for scheme in ["mysql", "mariadb", "postgres"] {
             let of = |at: &str| parse_url(&format!("{scheme}://{at}"));
             let error = of("bob:hunter2@db.example/d").err().unwrap();
