@@ -16,7 +16,7 @@ use crate::{
     support::{Context, now, within},
 };
 
-/// The time limit of a case. A case that takes longer fails as hanging. The slowest cases take
+/// The time limit of a case. A case that takes longer is aborted and fails. The slowest cases take
 /// about 15 s on an idle machine.
 const TOO_LONG: Duration = Duration::from_secs(90);
 
@@ -30,7 +30,8 @@ pub struct Case {
     /// The promise, in one sentence.
     pub promise: &'static str,
     /// The reason why the case cannot run on this subject, if the reason is known before the run. A
-    /// few cases find out while they run: see [`Status::NotApplicable`].
+    /// few cases learn the reason only from an answer of the store: then the result is
+    /// [`Status::NotApplicable`].
     pub not_applicable: Option<&'static str>,
     spec: &'static Spec,
     subject: Subject,
@@ -77,7 +78,7 @@ impl CaseResult {
 
 /// All cases for a subject, in a fixed order. A case is [not applicable](Case::not_applicable)
 /// where the subject does not make the promise. For each feature that a store may lack, one case
-/// asks for the feature where it is missing: the right answer is then
+/// requests the feature on the stores that lack it. The right answer is then
 /// [`ErrorKind::Unsupported`](distlock_core::ErrorKind::Unsupported).
 #[must_use]
 pub fn cases(subject: &Subject) -> Vec<Case> {
@@ -101,8 +102,9 @@ impl Case {
     /// Runs the case, catches its panics, and removes its leftovers from the store.
     ///
     /// # Cancel safety
-    /// Dropping the future may leave locks with short leases and a few records behind, under names
-    /// that start with `conformance-`.
+    /// Dropping the future does not stop the case, because the case runs in a task of its own. No
+    /// clean-up follows, so locks may stay until their leases end, and a few records may stay for
+    /// ever. All their names start with `conformance-`.
     pub async fn run(&self) -> CaseResult {
         let start = now();
         let (status, detail) = match self.not_applicable {
@@ -160,7 +162,7 @@ pub async fn run(subject: &Subject, filter: Option<&str>) -> Vec<CaseResult> {
 pub struct Options {
     /// Only cases with this text in their names run.
     pub filter: Option<String>,
-    /// Number of cases that run at a time.
+    /// The number of cases that run at the same time.
     pub at_a_time: usize,
 }
 
@@ -174,14 +176,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Only cases with this text in their names run.
+    /// Limits the run to the cases with this text in their names.
     #[must_use]
     pub fn filter(mut self, filter: Option<&str>) -> Self {
         self.filter = filter.map(Into::into);
         self
     }
 
-    /// Number of cases that run at a time.
+    /// Sets the number of cases that run at the same time.
     #[must_use]
     pub const fn at_a_time(mut self, at_a_time: usize) -> Self {
         self.at_a_time = at_a_time;
@@ -189,8 +191,8 @@ impl Options {
     }
 }
 
-/// Like [`run`], with options. `observe` sees each result as it comes; the returned results are in
-/// the order of [`cases`].
+/// Like [`run`], with options. `run_with` calls `observe` with each result as soon as the case has
+/// ended. The returned results are in the order of [`cases`].
 ///
 /// # Cancel safety
 /// As [`Case::run`].
@@ -206,7 +208,7 @@ pub async fn run_with(
             .is_none_or(|filter| case.name.contains(filter.as_str()))
     });
     let slots = Arc::new(Semaphore::new(options.at_a_time.max(1)));
-    // One case with several processes loads the machine enough, so these run one at a time.
+    // A case with worker processes loads the machine heavily, so such cases run one at a time.
     let processes = Arc::new(Semaphore::new(1));
     let mut running = JoinSet::new();
     for (index, case) in chosen.enumerate() {

@@ -1,4 +1,4 @@
-//! The failure of a case, and the macros that report one.
+//! The failure of a case, and the macros that report a failure.
 //!
 //! Invariant: a failure names the line of the suite that noticed it.
 
@@ -28,8 +28,9 @@ impl Failure {
         }
     }
 
-    /// Ends a case as not applicable, where only a request to the store could show the reason. The
-    /// case must have checked that the store does not make the promise.
+    /// Builds the failure that ends a case as not applicable. A case uses it when only a request to
+    /// the store could show the reason. The case must have checked that the store does not make the
+    /// promise.
     #[track_caller]
     pub(crate) fn not_applicable(reason: &str) -> Self {
         Self {

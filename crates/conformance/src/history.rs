@@ -1,4 +1,5 @@
-//! The recorded holds of all tasks and processes, and their check.
+//! The recorded holds of all tasks and processes, and the check that holds of one lock do not
+//! overlap.
 //!
 //! Invariant: all times are of one clock, the boot-time clock of the machine, so holds of different
 //! processes can be compared.
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_is_fine_in_any_order_of_recording() {
+    fn holds_one_after_the_other_pass_in_any_order_of_recording() {
         let holds = [
             hold("a", 5, 30, 40),
             hold("a", 1, 10, 20),
@@ -127,16 +128,16 @@ mod tests {
     }
 
     #[test]
-    fn finds_overlap_of_one_lock() {
+    fn overlapping_holds_of_one_lock_are_refused() {
         let holds = [hold("a", 1, 10, 21), hold("a", 2, 20, 30)];
         assert!(check(&holds).unwrap_err().contains("at once"));
-        // A long hold around a short one is found too.
+        // The first hold lasts from before the second hold until after the end of the second hold.
         let holds = [hold("a", 1, 10, 90), hold("a", 2, 20, 30)];
         assert!(check(&holds).unwrap_err().contains("at once"));
     }
 
     #[test]
-    fn finds_equal_and_falling_tokens() {
+    fn equal_and_falling_tokens_are_refused() {
         for second in [1, 2] {
             let holds = [hold("a", 2, 10, 20), hold("a", second, 20, 30)];
             assert!(check(&holds).unwrap_err().contains("token"), "{second}");

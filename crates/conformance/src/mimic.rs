@@ -1,7 +1,7 @@
 //! The suite as tests of libtest-mimic, so that every test runner lists and filters each case.
 //!
 //! Invariant: each case has a runtime of its own, so tasks that one case leaves running cannot
-//! disturb the next.
+//! disturb the next case.
 
 use distlock_core::{Error, ErrorKind};
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
@@ -34,7 +34,6 @@ fn new_trial(subject: &str, case: Case) -> Trial {
 }
 
 fn run_trial(case: &Case) -> Result<Completion, Failed> {
-    // Each case has its own runtime: a case that leaves tasks running cannot disturb the next.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -1,6 +1,7 @@
 //! A layer over records through which tests inject faults: lost answers, hangs, refused writes.
 //!
-//! Invariant: an operation that a layer does not override reaches the records below unchanged.
+//! Invariant: a read or a write that a layer does not override reaches the records below unchanged.
+//! A `close` does not reach the records below, because they may have other users.
 
 use std::{fmt, sync::Arc};
 
@@ -8,7 +9,7 @@ use async_trait::async_trait;
 use distlock_core::{Deleted, Entry, Expect, RecordKey, Records, Result, Version, Written};
 
 /// A layer between the user of [`Records`] and the store. The layer overrides the operations that
-/// it changes; all others go to the records below it.
+/// it changes. All other reads and writes go to the records below.
 #[async_trait]
 pub trait RecordsLayer: Clone + fmt::Debug + Send + Sync + 'static {
     /// The records below this layer.

@@ -21,16 +21,16 @@ pub(crate) struct Spec {
 /// instead of passing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// A holder can die. Where leases end with sessions, worker processes are needed for that,
-    /// because the sessions of this process live on.
+    /// The suite can make a holder die. Where leases end with sessions, only a worker process can
+    /// be such a holder, because the sessions of the suite's own process stay alive.
     DeadHolder,
     /// Waiting clients are served first come, first served.
     Fifo,
     /// Tokens of all names form one order.
     GlobalTokens,
-    /// The store has the hand-over in one step.
+    /// The store can hand a lock over in one step.
     HandOver,
-    /// The store has no hand-over.
+    /// The store cannot hand a lock over in one step.
     NoHandOver,
     /// The store has no tickets.
     NoTickets,
@@ -55,7 +55,7 @@ macro_rules! case {
 pub(crate) use case;
 
 impl Needs {
-    /// The reason why the subject does not meet the need; `None` when it does.
+    /// The reason why the subject does not meet the need; `None`: the subject meets the need.
     pub(crate) fn unmet_reason(self, subject: &Subject) -> Option<&'static str> {
         let can = subject.capabilities();
         let by_session = can.lease == LeaseKind::Session;

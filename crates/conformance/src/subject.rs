@@ -1,7 +1,7 @@
 //! The store under test.
 //!
-//! This module owns [`Subject`] and [`Workers`]. Invariant: every client that a subject opens is
-//! independent of the others, as clients of different processes are.
+//! This module owns [`Subject`] and [`Workers`]. Invariant: the clients that a subject opens are
+//! independent of each other, like clients in different processes.
 
 use std::{fmt, future::Future, path::PathBuf, sync::Arc};
 
@@ -38,9 +38,9 @@ pub struct Subject {
 impl Subject {
     /// A subject with known capabilities. Nothing is opened.
     ///
-    /// Each call of `open` must return an independent client of the same store, as another process
-    /// would have it: with its own connections and its own [`Locker`](distlock_core::Locker). Where
-    /// only one process can reach the store, the client has its own handle.
+    /// Each call of `open` must return an independent client of the same store, like a client in
+    /// another process: with its own connections and its own [`Locker`](distlock_core::Locker).
+    /// Where only one process can reach the store, the client has its own handle.
     pub fn new<F>(
         name: impl Into<Arc<str>>,
         capabilities: Capabilities,
@@ -60,10 +60,10 @@ impl Subject {
     /// Opens the store once to read its capabilities.
     ///
     /// # Errors
-    /// As `open` does.
+    /// The errors of `open`.
     ///
     /// # Cancel safety
-    /// As safe as `open`.
+    /// Depends on `open`.
     pub async fn connect<F>(
         name: impl Into<Arc<str>>,
         open: impl Fn() -> F + Send + Sync + 'static,
@@ -105,10 +105,10 @@ impl Subject {
     /// Opens another independent client.
     ///
     /// # Errors
-    /// As the given function does.
+    /// The errors of the subject's `open` function.
     ///
     /// # Cancel safety
-    /// As safe as the given function.
+    /// Depends on the subject's `open` function.
     pub async fn open(&self) -> Result<Store> {
         (self.open)().await
     }

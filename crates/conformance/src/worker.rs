@@ -1,8 +1,9 @@
-//! Worker processes hold locks for the suite. With them, a holder can be another process, and the
-//! suite can kill it.
+//! Worker processes hold locks for the suite. With workers, a holder can be another process, and
+//! the suite can kill the holder.
 //!
-//! Any program can host a worker. The suite starts it as its [`Workers`](crate::Workers) say, and
-//! talks to it in lines of JSON over standard input and output:
+//! Any program can host a worker. The suite starts the program that [`Workers`](crate::Workers)
+//! describes. The suite and the worker exchange lines of JSON over the standard input and output of
+//! the worker:
 //!
 //! ```no_run
 //! # use distlock_core::{Error, ErrorKind, Result, Store};
@@ -16,7 +17,7 @@
 //! }
 //! ```
 //!
-//! A worker ends when its standard input is closed, so none outlives the suite.
+//! A worker ends when its standard input is closed, so no worker outlives the suite.
 
 mod client;
 mod host;

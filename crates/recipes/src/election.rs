@@ -5,7 +5,7 @@
 //!
 //! # What it promises
 //!
-//! - One candidate leads at a time, and each term has a higher number than the one before.
+//! - One candidate leads at a time, and each term has a higher number than the previous term.
 //! - Work that runs [while its candidate leads](Election::run_while_leader) ends before the lock is
 //!   released, whether the candidate resigns or is about to lose the lock. Tasks that the work has
 //!   spawned are not stopped.
@@ -133,7 +133,8 @@ impl Election {
     ///
     /// # Cancel safety
     /// Safe: dropping the future leaves the store queue, and a lock that was granted meanwhile is
-    /// released. The candidate may stay nominated; the others then yield to it for a lease.
+    /// released. The candidate may stay nominated; the other candidates then yield to the nominated
+    /// one, for one lease at most.
     pub async fn campaign(&self) -> Result<Leadership> {
         loop {
             let candidacy = self.register_candidacy().await?;
@@ -150,7 +151,8 @@ impl Election {
             let (nomination, ()) =
                 tokio::join!(self.read_nomination(), self.remove_record(candidacy));
             let nomination = match nomination {
-                // A nomination is only a wish. A candidate that cannot read it keeps the lock.
+                // A nomination is only a wish of the former leader. A candidate that cannot read
+                // the nomination keeps the lock.
                 Err(error) if is_transient(&error) => None,
                 nomination => nomination?,
             };
@@ -299,7 +301,7 @@ impl fmt::Debug for Election {
     }
 }
 
-/// The leadership of one term. Dropping it releases the lock in the background.
+/// The leadership of one term. Dropping this value releases the lock in the background.
 #[derive(Debug)]
 pub struct Leadership {
     guard: Guard,
@@ -309,8 +311,8 @@ pub struct Leadership {
 /// A term, for the work that is done in it.
 #[derive(Clone, Debug)]
 pub struct Term {
-    /// The number of the term, higher than that of every earlier term. Show it to every resource
-    /// that the leader changes.
+    /// The number of the term, higher than that of every earlier term. Show the number to every
+    /// resource that the leader changes.
     pub number: FencingToken,
     /// The number with the leader's tag, in the form that a
     /// [`FenceGuard`](distlock_core::FenceGuard) checks.

@@ -81,8 +81,8 @@ struct Run {
     v: u8,
     /// The fencing token of the holder that started the job.
     token: u64,
-    /// The time of the write in milliseconds since 1970, by the writer's clock. A reader uses it
-    /// when the store does not tell the age of the record.
+    /// The time of the write in milliseconds since 1970, by the writer's clock. A reader uses this
+    /// time when the store does not tell the age of the record.
     at_ms: u64,
     /// The time in milliseconds from the first start of this period to this start. A period counts
     /// from its first start, so a repeated job does not move the period.

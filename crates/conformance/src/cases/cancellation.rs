@@ -1,4 +1,5 @@
-//! Property: a future may be dropped at any point, and it leaves nothing behind beyond one lease.
+//! Property: a future may be dropped at any point. The dropped future leaves at most a lease, which
+//! expires.
 
 use std::time::Duration;
 
@@ -65,8 +66,9 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// The number of polls up to which a future is dropped after each. An acquire has fewer awaits on
-/// every backend, so each of them is reached.
+/// A case drops one future before its first poll, the next future after one poll, and so on, for
+/// this many futures. An acquire is polled fewer times on every backend, so the case reaches each
+/// await.
 const POLLS: usize = 24;
 
 /// Checks that another client gets every lock within one lease and some slack, counted from this
@@ -166,7 +168,8 @@ async fn waiter_dropped_when_served_frees_the_lock(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     for round in 0..16_u64 {
         let name = cx.name(&round.to_string());
-        // Half of the rounds wait in the holder's own client, half in another.
+        // In half of the rounds the waiter uses the holder's own client, in the other half another
+        // client.
         let waiter = if round % 2 == 0 { &holder } else { &other };
         let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
         let doomed = start({
@@ -180,7 +183,8 @@ async fn waiter_dropped_when_served_frees_the_lock(cx: Context) -> Outcome {
         join([release]).await?;
         // A task that ended before the abort has its guard in its result, which is dropped here.
         drop(doomed.await);
-        // The lease is long, so the lock can be free this soon only after a clean-up.
+        // The lease lasts for at least 30 s, so the lock can be free within 8 s only after a
+        // clean-up.
         let third = cx.locker().await?;
         release_clean(acquire_within(&third, &name, SOON).await?).await?;
     }
@@ -256,7 +260,8 @@ async fn release_dropped_after_any_poll(cx: Context) -> Outcome {
         drop(poll_at_most(polls, guard.release()).await);
         names.push(name);
     }
-    // The leases are long, so a lock that is free soon was released in the background.
+    // The leases last for at least 30 s, so a lock that is free within 8 s was released in the
+    // background.
     for name in names {
         release_clean(acquire_within(&other, &name, SOON).await?).await?;
     }

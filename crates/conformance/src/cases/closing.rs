@@ -78,7 +78,7 @@ async fn closed_handle_refuses(cx: Context) -> Outcome {
         expect_error("health", backend.health().await, CLOSED)?;
         expect_error("reopen", backend.reopen().await.map(drop), CLOSED)?;
     }
-    // A closed handle still answers how many requests it has sent.
+    // A closed handle still returns the number of requests that it has sent.
     ensure!(
         backend.requests_sent() >= before,
         "a closed handle lost count"
@@ -96,8 +96,9 @@ async fn contender_of_a_closed_handle_refuses(cx: Context) -> Outcome {
         .await?;
     soon("close", backend.close()).await?;
     expect_error("attempt", contender.attempt().await, CLOSED)?;
-    // A contender may leave the queue also after its handle was closed. Where the first queue entry
-    // is the holder, the entry shows as the holder until the store has removed it.
+    // The drop makes the contender leave the queue, also after its handle was closed. In a store
+    // where the first queue entry holds the lock, the entry shows as the holder until the store has
+    // removed the entry.
     drop(contender);
     let what = "the contender of a closed handle takes no lock";
     eventually(what, SOON, || async {
@@ -223,7 +224,7 @@ async fn guard_of_a_closed_locker_is_not_released(cx: Context) -> Outcome {
             let held = inspect_lock(&other, &name).await?.held;
             ensure!(held.is_some(), "the lock is free before its lease ends");
         }
-        // The lease ends with the session that the close has ended.
+        // The leases of this store end with sessions, and the close has ended the session.
         Released::AlreadyLost(_) => {}
         other => fail!("the release after closing said {other:?}"),
     }

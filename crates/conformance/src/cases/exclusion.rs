@@ -69,7 +69,7 @@ pub(crate) const CASES: &[Spec] = &[
 ];
 
 /// Runs one task for each locker. Each task takes and releases the lock `cycles` times. Checks that
-/// their holds do not overlap, and returns the holds.
+/// the holds of all tasks do not overlap, and returns the holds.
 async fn run_competing_tasks(
     lockers: &[Locker],
     name: &str,
@@ -120,8 +120,8 @@ async fn two_clients_never_overlap(cx: Context) -> Outcome {
 async fn counter_under_the_lock_is_exact(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("counter");
-    // The lock alone guards the value. Each task reads it and writes it after a pause, so an update
-    // is lost when two holders overlap.
+    // The lock alone guards the value. Each task reads the value, pauses and writes the value plus
+    // one, so an update is lost when two holders overlap.
     let value = Arc::new(AtomicU32::new(0));
     let tasks = [one.clone(), two.clone(), one, two].map(|locker| {
         let (name, value, ttl) = (name.clone(), Arc::clone(&value), cx.long_ttl());
@@ -289,7 +289,7 @@ async fn five_processes_at_a_barrier(cx: Context) -> Outcome {
         worker.send(&command).await?;
     }
     let history = History::new();
-    let mut turned_away = Vec::new();
+    let mut refusals = Vec::new();
     for worker in &mut workers {
         let Reply::Cycles {
             holds,
@@ -306,7 +306,7 @@ async fn five_processes_at_a_barrier(cx: Context) -> Outcome {
             "releases are clean: {releases:?}"
         );
         history.extend(holds);
-        turned_away.extend(refused);
+        refusals.extend(refused);
     }
     history.check()?;
     let granted: Vec<_> = history
@@ -315,8 +315,8 @@ async fn five_processes_at_a_barrier(cx: Context) -> Outcome {
         .map(|hold| hold.from.saturating_sub(barrier))
         .collect();
     ensure_eq!(granted.len(), 3, "grants (at {granted:?})");
-    ensure_eq!(turned_away.len(), 2, "refusals ({turned_away:?})");
-    for refusal in &turned_away {
+    ensure_eq!(refusals.len(), 2, "refusals ({refusals:?})");
+    for refusal in &refusals {
         ensure_eq!(refusal.kind, "Timeout", "kind of the refusal");
         let after = refusal.answered.saturating_sub(refusal.asked);
         ensure!(

@@ -1,5 +1,5 @@
-//! Property: a lease ends when its time is over. The lock of a dead holder becomes free, and a
-//! living holder knows of the end before any other gets the lock.
+//! Property: a lease ends when its time has passed. The lock of a dead holder becomes free. The
+//! guard of a living holder becomes invalid before another owner gets the lock.
 
 use std::time::Duration;
 
@@ -237,7 +237,7 @@ async fn expired_owner_cannot_renew(cx: Context) -> Outcome {
     Ok(())
 }
 
-/// Takes a lock through the backend, so nothing renews it.
+/// Takes a lock through the backend, so nothing renews the lock.
 async fn acquire_directly(backend: &dyn DistLock, name: &str, ttl: Duration) -> Outcome<Lease> {
     let wanted = request(name, OwnerId::new(), ttl)?;
     let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {

@@ -1,5 +1,5 @@
-//! Property: the tokens of one name rise in the order of grants, whatever happened in between, and
-//! a fenced resource can rely on them.
+//! Property: the tokens of one name rise in the order of grants, whatever happened in between. A
+//! fenced resource refuses an earlier holder by its token.
 
 use distlock_core::{Epoch, Fence, FenceGuard, FenceRefusal, FencingToken, Guard, Locker};
 
@@ -80,7 +80,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// Checks that each token is higher than the one before.
+/// Checks that each token is higher than the previous token.
 fn ensure_rising(tokens: &[FencingToken]) -> Outcome {
     match tokens.windows(2).find(|pair| pair[0] >= pair[1]) {
         None => Ok(()),
@@ -137,8 +137,9 @@ async fn token_rises_across_force_release(cx: Context) -> Outcome {
     let mut tokens = Vec::new();
     let mut forced = Vec::new();
     for _ in 0..6 {
-        // Each round uses another client. A client whose lock was force-released takes it for held
-        // until it learns of the loss, so it could not take the lock again at once.
+        // Each round uses another client. After a forced release, the former client believes that
+        // it holds the lock until it learns of the loss. So the former client could not take the
+        // lock again at once.
         let guard = acquire_free(&cx.locker().await?, &name, cx.long_ttl()).await?;
         tokens.push(guard.token());
         operator.force_release(&name, guard.token()).await?;

@@ -107,9 +107,9 @@ async fn each_task_gets_its_own_token(cx: Context) -> Outcome {
                 .meta(&label)
                 .acquire()
                 .await?;
-            // A session store may grant the lock to the next task while the node of the former
-            // holder is still being removed. Until then other clients see the former holder, so the
-            // inspection is repeated.
+            // A store whose leases end with sessions may grant the lock to the next task before the
+            // node of the former holder is removed. Other clients see the former holder until then,
+            // so the inspection is repeated.
             let mut held = inspect_lock(&other, &name).await?.held;
             if other.capabilities().lease == LeaseKind::Session {
                 let ours = Some(guard.token());
@@ -190,7 +190,7 @@ struct BusyTasks {
 }
 
 impl BusyTasks {
-    /// Ends the tasks. It is a failure when one of them has failed.
+    /// Stops the tasks, and waits for their ends. It is a failure when one of the tasks has failed.
     async fn stop(self) -> Outcome {
         self.stop.store(true, Ordering::SeqCst);
         soon("the busy tasks end", join(self.tasks))
@@ -227,7 +227,8 @@ async fn lone_task_lets_another_client_in(cx: Context) -> Outcome {
     ensure_waiting_client_is_served(&cx, 1).await
 }
 
-/// Checks that a client gets a lock which tasks of another client keep busy.
+/// Checks that a client gets a lock, three times, while tasks of another client take the same lock
+/// again and again.
 async fn ensure_waiting_client_is_served(cx: &Context, busy_tasks: usize) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let (name, history) = (cx.name("a"), History::new());
@@ -310,7 +311,7 @@ async fn lost_lock_is_not_handed_over(cx: Context) -> Outcome {
     });
     sleep(Duration::from_millis(100)).await;
     other.force_release(&name, lost.token()).await?;
-    // The lock is free now. Either this outsider gets it, or the waiting task does.
+    // The lock is free now. Either this client gets the lock, or the waiting task does.
     let outsider = other
         .lock(&name)
         .ttl(cx.long_ttl())

@@ -158,7 +158,7 @@ async fn released_lock_is_free(cx: Context) -> Outcome {
 async fn inspection_changes_nothing(cx: Context) -> Outcome {
     let (other, ttl, name) = (cx.locker().await?, cx.short_ttl(), cx.name("a"));
     let dead = cx.acquire_and_crash(&name, ttl).await?;
-    // The case inspects and lists the lock all the time. It must still expire on time.
+    // The case inspects and lists the lock again and again. The lock must still expire on time.
     eventually("it expires", cx.freed_within(ttl), || async {
         other.list(cx.prefix()).await?;
         Ok(inspect_lock(&other, &name).await?.held.is_none())
@@ -274,7 +274,7 @@ async fn waiters_are_counted(cx: Context) -> Outcome {
     let name = cx.name("a");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let Some(before) = inspect_lock(&holder, &name).await?.waiters else {
-        // The store shows no number of waiters, so it must show none later either.
+        // The store shows no number of waiters, so it must not show a number later either.
         let waiter = start({
             let (waiting, name) = (waiting.clone(), name.clone());
             async move { acquire_within(&waiting, &name, Duration::from_secs(20)).await }
@@ -325,8 +325,8 @@ async fn forced_release_frees_the_lock(cx: Context) -> Outcome {
     );
     let next = acquire_free(&other, &name, cx.long_ttl()).await?;
     ensure!(next.token() > guard.token(), "tokens rise");
-    // The drop of the former guard releases in the background. That must not free the lock of the
-    // next holder.
+    // The drop of the former guard sends a release in the background. This release must not free
+    // the lock of the next holder.
     drop(guard);
     sleep(Duration::from_millis(200)).await;
     expect_busy(&holder, &name).await?;
@@ -427,7 +427,7 @@ async fn requests_are_counted_per_client(cx: Context) -> Outcome {
     let (before, unrelated) = (count(&*busy)?, count(&*idle)?);
     cycles(&*busy, &cx.name("a"), cx.long_ttl()).await?;
     let (now, others) = (count(&*busy)? - before, count(&*idle)? - unrelated);
-    // A cycle has two steps, one after the other, so no batch can join them.
+    // A cycle sends two requests, one after the other, so one batch cannot carry both.
     ensure!(
         now >= 2 * CYCLES,
         "{CYCLES} cycles counted as {now} requests"

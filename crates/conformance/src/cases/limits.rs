@@ -1,5 +1,5 @@
-//! Property: a value out of range is refused before the store is asked, and a value at the limit
-//! works.
+//! Property: a value out of range is refused before a request is sent to the store, and a value at
+//! the limit works.
 
 use std::{sync::Arc, time::Duration};
 
@@ -61,7 +61,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 async fn recording_locker(cx: &Context) -> Outcome<(Locker, Arc<RecordingBackend>)> {
     let recording = Arc::new(RecordingBackend::new(cx.store().await?.lock()));
     let locker = Locker::new(recording.clone());
-    // The keeper thread opens its own handle here. So a later request can only come from the case.
+    // The keeper thread opens its own handle here. So every later request comes from the case.
     locker.ready().await?;
     Ok((locker, recording))
 }
@@ -126,8 +126,8 @@ async fn ttl_at_its_limits_works(cx: Context) -> Outcome {
             "{:?} remain of {ttl:?}",
             guard.remaining()
         );
-        // On a busy machine the smallest TTL may be over by now, so the lock may be lost. The
-        // result of the release is ignored.
+        // On a busy machine a lease with the smallest TTL may have ended by now, so the lock may be
+        // lost. The result of the release is ignored.
         drop(guard.release().await);
     }
     Ok(())
@@ -242,7 +242,7 @@ async fn largest_label_and_meta_work(cx: Context) -> Outcome {
             fail!("held and shown as free")
         };
         ensure_eq!(held.holder, label, "the label");
-        // A store may return an empty text as none.
+        // A store may return no text for an empty text.
         ensure_eq!(held.meta.unwrap_or_default(), meta, "the text");
         release_clean(guard).await?;
     }
@@ -281,7 +281,7 @@ async fn bad_keys_are_refused(cx: Context) -> Outcome {
         )?;
     }
     let records = cx.store().await?.records();
-    // Unlike a key, every text is a valid prefix, also one with which no key can start.
+    // Every text is a valid prefix, even a text with which no key can start.
     for prefix in ["\n".to_owned(), "x".repeat(RecordKey::MAX_BYTES + 1)] {
         ensure_eq!(
             records.scan(&prefix, None, 10).await?.len(),
@@ -332,7 +332,7 @@ async fn capabilities_are_as_declared(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-/// This case checks one error: that of an acquire whose wait ends while the lock is held.
+/// This case checks one error: the error of an acquire whose wait ends while the lock is held.
 async fn errors_are_one_line(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
     let name = cx.name("a");

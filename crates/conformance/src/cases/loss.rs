@@ -77,7 +77,8 @@ pub(crate) const CASES: &[Spec] = &[
 /// The longest delay of the report of a loss, in running time after the deadline.
 const NOTICE: Duration = Duration::from_millis(250);
 
-/// Waits for the loss of a guard that is not renewed, and checks that the report came in time.
+/// Waits for the loss of a guard, and checks that the loss was reported within [`NOTICE`] after the
+/// deadline.
 async fn expect_loss_by_deadline(
     guard: &Guard,
     deadline: Moment,
@@ -118,7 +119,7 @@ async fn expiry_is_reported_in_time(cx: Context) -> Outcome {
     Ok(())
 }
 
-/// Takes a lock that is not renewed. Returns its guard and deadline.
+/// Takes a lock that is not renewed. Returns its guard and the deadline of the guard.
 async fn acquire_unrenewed(cx: &Context, name: &str) -> Outcome<(Guard, Moment)> {
     let request = cx.locker().await?.lock(cx.name(name)).ttl(cx.short_ttl());
     let guard = request.renew(Renew::Manual).acquire().await?;
@@ -130,7 +131,8 @@ async fn acquire_unrenewed(cx: &Context, name: &str) -> Outcome<(Guard, Moment)>
 /// notice the loss and wake the waiters.
 async fn waiting_alone_reports_the_loss_in_time(cx: Context) -> Outcome {
     let stalls = StallMeter::start();
-    // The guards are dropped at the end, because a dropped guard is released instead of lost.
+    // The guards must exist until the end, because the drop of a guard releases the lock, and then
+    // nothing is lost.
     let mut guards = Vec::new();
     let (mut told, mut deadlines) = (Vec::new(), Vec::new());
     for (name, waiters) in [("one waiter", 1), ("five waiters", 5)] {
@@ -204,7 +206,8 @@ async fn forced_release_is_reported(cx: Context) -> Outcome {
         LossReason::Removed
     };
     ensure_eq!(reason, expected, "the reason");
-    // A guard that has not noticed the forced release reports it as the result of its own release.
+    // A guard that has not noticed the forced release reports the loss as the result of its own
+    // release.
     let guard = holder
         .lock(&name)
         .ttl(cx.long_ttl())
@@ -216,7 +219,7 @@ async fn forced_release_is_reported(cx: Context) -> Outcome {
         Released::AlreadyLost(reason) => ensure_eq!(reason, expected, "the reason of the release"),
         other => fail!("the release of a lock that was forced away said {other:?}"),
     }
-    // A forced release of a lock that its holder has released says that it is not held.
+    // A forced release of a lock that its holder has released says that the lock is not held.
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let token = guard.token();
     release_clean(guard).await?;
@@ -422,7 +425,7 @@ async fn same_client_can_take_the_lock_again(cx: Context) -> Outcome {
     let lost = acquire_free(&holder, &name, cx.short_ttl()).await?;
     other.force_release(&name, lost.token()).await?;
     soon("the loss is reported", lost.lost()).await?;
-    // The old guard still exists when the same client takes the lock again.
+    // The same client takes the lock again while the old guard still exists.
     let again = holder
         .lock(&name)
         .ttl(cx.long_ttl())
@@ -461,7 +464,7 @@ async fn validity_ends_at_the_deadline(cx: Context) -> Outcome {
         .await?;
     let deadline = now() + guard.remaining();
     sleep_until(deadline).await;
-    // These questions may come before any task has reported the loss.
+    // No task may have reported the loss yet. The guard must be invalid all the same.
     ensure!(
         !guard.is_valid(),
         "valid {:?} after its deadline",

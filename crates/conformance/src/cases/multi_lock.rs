@@ -91,7 +91,8 @@ async fn sorts_and_removes_duplicates(cx: Context) -> Outcome {
 
 async fn failed_set_leaves_no_lock_held(cx: Context) -> Outcome {
     let (holder, other) = cx.two_lockers().await?;
-    // Another client holds the last lock, so the set has taken the others before it fails.
+    // Another client holds the last lock, so the set has taken the other locks before the set
+    // fails.
     let names = ["a", "b", "c"].map(|tail| cx.name(tail));
     let guard = acquire_free(&holder, &names[2], cx.long_ttl()).await?;
     let answer = other
@@ -118,15 +119,15 @@ async fn failed_set_leaves_no_lock_held(cx: Context) -> Outcome {
 
 async fn opposite_orders_never_deadlock(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
-    let forth = ["a", "b", "c"].map(|tail| cx.name(tail));
-    let mut back = forth.clone();
-    back.reverse();
+    let ascending = ["a", "b", "c"].map(|tail| cx.name(tail));
+    let mut descending = ascending.clone();
+    descending.reverse();
     let tasks = (0..4).map(|number| {
         let locker = if number % 2 == 0 { &one } else { &two }.clone();
         let names = if number < 2 {
-            forth.clone()
+            ascending.clone()
         } else {
-            back.clone()
+            descending.clone()
         };
         let ttl = cx.long_ttl();
         start(async move {

@@ -52,8 +52,8 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// Names that a store may confuse, because it folds their case, trims, splits or expands them, or
-/// sorts them in its own way. All of them are distinct.
+/// Names that a store may confuse, because the store ignores case, trims or splits names, expands
+/// patterns, or sorts in its own order. All these names are distinct.
 const TRICKY: &[&str] = &[
     "a",
     "A",
@@ -180,7 +180,7 @@ async fn acquire_tricky_names(
     join(tasks.collect::<Vec<_>>()).await
 }
 
-/// Releases the guards. It is a failure when one had lost its lock.
+/// Releases the guards. It is a failure when a guard had lost its lock.
 async fn release_all(guards: Vec<(String, Guard)>) -> Outcome {
     let releases = guards
         .into_iter()
@@ -228,7 +228,7 @@ async fn bare_special_names_work(cx: Context) -> Outcome {
         ".", "..", "/", "//", "%", "*", "~", "_", "-", "{}", "'", "\\", " ", "🔒",
     ] {
         // These names do not start with the prefix of this case, so another run of the suite may
-        // hold one for a moment. The case waits for it.
+        // hold one of these locks for a moment. The case waits for that lock.
         let guard = holder
             .lock(name)
             .ttl(cx.long_ttl())

@@ -82,7 +82,7 @@ pub(crate) const CASES: &[Spec] = &[
     ),
 ];
 
-/// A lock that one owner has taken through the backend, so nothing renews it.
+/// A lock that one owner has taken through the backend, so nothing renews the lock.
 struct DirectHold {
     backend: Arc<dyn DistLock>,
     lease: Lease,
@@ -119,7 +119,7 @@ impl DirectHold {
         Ok(Renewal::plain(Ttl::new(self.ttl)?))
     }
 
-    /// A request of this owner for the same lock.
+    /// A request of `owner` for the same lock.
     fn request_by(&self, owner: OwnerId) -> Outcome<AcquireRequest> {
         request(self.lease.name.as_str(), owner, self.ttl)
     }
@@ -208,7 +208,8 @@ async fn repeated_acquire_keeps_the_token(cx: Context) -> Outcome {
     let ttl = cx.kept_ttl();
     let held = DirectHold::new(&cx, "a", ttl).await?;
     let start = now();
-    // Each repeated request restarts the lease, so the lock is held for longer than its first TTL.
+    // Each repeated request restarts the lease, so the lock stays held for longer than its first
+    // TTL.
     while now().since(start) < 2 * ttl {
         let Some(again) = held
             .backend
@@ -382,7 +383,8 @@ async fn contender_gets_the_lock_on_release(cx: Context) -> Outcome {
         "granted to a second owner"
     );
     let (token, name) = (held.token, held.lease.name.clone());
-    // This wait is dropped after a moment. That must not lose the wake-up of the release.
+    // The case drops this wait after 20 ms. The drop must not lose the wake-up that the release
+    // causes.
     let _ = within(
         Duration::from_millis(20),
         contender.wait(Duration::from_secs(5)),

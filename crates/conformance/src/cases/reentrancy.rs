@@ -1,4 +1,4 @@
-//! Property: a lock is re-entrant where the caller asks for it, and nowhere else.
+//! Property: a lock is re-entrant where the caller requests re-entrance, and nowhere else.
 
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ async fn last_release_frees(cx: Context) -> Outcome {
     let name = cx.name("a");
     let outer = acquire_free(&locker, &name, cx.long_ttl()).await?;
     let (middle, inner) = (outer.reenter()?, outer.reenter()?);
-    // The outer guard is released first, because the order must not matter.
+    // The case releases the outer guard first, because the order of releases must not matter.
     for guard in [outer, inner] {
         release_clean(guard).await?;
         expect_busy(&other, &name).await?;
@@ -193,8 +193,8 @@ async fn other_scopes_are_excluded(cx: Context) -> Outcome {
             .await?;
         ensure!(attempt.acquired().is_none(), "granted to another scope");
     }
-    // A scope counts within one client. The store takes another client for another owner, also with
-    // the same scope.
+    // A scope has an effect within one client only. In the store another client is another owner,
+    // even with the same scope.
     let attempt = other
         .lock(&name)
         .ttl(cx.long_ttl())

@@ -181,7 +181,7 @@ async fn panic_frees_the_lock(cx: Context) -> Outcome {
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
     let task = tokio::spawn(async move {
         let _guard = guard;
-        // This call unwinds like a panic, but prints no message.
+        // This call unwinds the stack like a panic, but prints no message.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     ensure!(task.await.is_err(), "the task panics");

@@ -1,4 +1,5 @@
-//! Property: a lease is renewed while its holder lives, whatever else the holder does.
+//! Property: an automatically renewed lease lasts until its holder releases the lock, even when the
+//! runtime of the holder is blocked or dropped.
 
 use std::{
     sync::{
@@ -114,8 +115,8 @@ async fn renewal_extends_the_visible_lease(cx: Context) -> Outcome {
         .held
         .and_then(|held| held.expires_in)
     else {
-        // A session store does not show when a lease expires. There
-        // `renewed_guard_outlasts_several_ttls` checks the promise.
+        // A store whose leases end with sessions does not show when a lease expires. On such a
+        // store `renewed_guard_outlasts_several_ttls` checks the promise.
         return release_clean(guard).await;
     };
     ensure!(first <= ttl, "expires in {first:?}");
@@ -128,8 +129,9 @@ async fn renewal_extends_the_visible_lease(cx: Context) -> Outcome {
     else {
         fail!("not held any more");
     };
-    // A store may read its clock when an inspection begins, and the lease after a renewal in the
-    // meantime. So the time of the inspection is added.
+    // A store may read its clock at the beginning of an inspection and the lease at the end. A
+    // renewal in between makes the shown time longer, by at most the time of the inspection, so the
+    // bound includes that time.
     ensure!(
         !later.is_zero() && later <= ttl + now().since(asked),
         "expires in {later:?} after one TTL"
@@ -262,7 +264,7 @@ async fn extend_after_a_loss_fails(cx: Context) -> Outcome {
         &[ErrorKind::Lost],
     )?;
     ensure!(!guard.is_valid(), "lost for good");
-    // A refused extension must not extend the lease in the store either.
+    // A refused extension must also leave the lease in the store unchanged.
     release_clean(acquire_within(&other, &name, cx.freed_within(ttl)).await?).await
 }
 
@@ -386,7 +388,8 @@ async fn renewal_stops_with_the_release(cx: Context) -> Outcome {
     for round in 0..6_u64 {
         let name = cx.name(&round.to_string());
         let guard = acquire_free(&holder, &name, ttl).await?;
-        // The release comes about when the first renewal is sent, so that the two may overlap.
+        // The release is sent at about the time of the first renewal, so that the two requests may
+        // overlap.
         sleep(ttl / 3 + Duration::from_millis(round * 2)).await;
         release_clean(guard).await?;
         eventually("free after the release", SOON, || async {

@@ -1,4 +1,4 @@
-//! Property: a held lock can become a ticket, and the ticket a guard again, once, in any client.
+//! Property: a held lock can become a ticket. Any client can turn the ticket into a guard, once.
 
 use std::time::Duration;
 
@@ -307,7 +307,7 @@ async fn used_ticket_cannot_be_renewed(cx: Context) -> Outcome {
     let name = cx.name("a");
     let ticket = acquire_as_ticket(&one, &name, cx.long_ttl()).await?;
     let guard = two.resume(&ticket).await?;
-    // If this renewal succeeded, it would shorten the guard's lease.
+    // A renewal that succeeded would shorten the guard's lease.
     expect_error(
         "renewal",
         one.renew_ticket(&ticket, cx.short_ttl()).await,

@@ -1,4 +1,4 @@
-//! Property: a waiter gets a lock that becomes free, and gives up in time when it does not.
+//! Property: a waiter gets a lock that becomes free, and gives up in time when the lock stays held.
 
 use std::{
     sync::{
@@ -394,8 +394,8 @@ async fn order_between_clients_is_as_promised(cx: Context) -> Outcome {
                 Ok((place, order))
             }
         }));
-        // The next client must start to wait after this one, so the case waits until this one is in
-        // the store queue, or for a while where the store shows no waiters.
+        // The next client must start to wait after this client. So the case waits until this client
+        // is in the store queue, or for 300 ms where the store shows no waiters.
         if inspect_lock(&holder, &name).await?.waiters.is_some() {
             eventually("the waiter has joined", SOON, || async {
                 Ok(inspect_lock(&holder, &name).await?.waiters == Some(place + 1))
@@ -437,7 +437,7 @@ async fn wake_up_is_as_promised(cx: Context) -> Outcome {
             release_clean(guard).await?;
         }
     }
-    // The best of five counts, because a busy machine may delay any of them.
+    // The best of five rounds counts, because a busy machine may delay each round.
     let limit = match cx.capabilities().wakeup {
         Wakeup::Push => Duration::from_millis(40),
         _ => SLACK,

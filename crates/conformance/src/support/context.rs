@@ -23,13 +23,13 @@ use super::{
 };
 use crate::{Outcome, Subject, failure::fail, worker::Worker};
 
-/// The subject for one case, with the names and clients that the case uses.
+/// The subject for one case, with the prefix of its names and the clients that the case has opened.
 #[derive(Clone)]
 pub(crate) struct Context {
     subject: Subject,
     /// The start of every name of this case.
     prefix: Arc<str>,
-    /// The clients that the case has opened. The clean-up closes them.
+    /// The clients that the case has opened. The clean-up closes these clients.
     opened: Arc<Mutex<Vec<Store>>>,
 }
 
@@ -68,8 +68,8 @@ impl Context {
         Ok(RecordKey::new(self.name(tail))?)
     }
 
-    /// The TTL of a lock that is renewed several times. It is long enough that a busy machine may
-    /// delay a renewal by half of it.
+    /// The TTL of a lock that is renewed several times. A busy machine may delay a renewal by half
+    /// of this TTL without a loss.
     pub(crate) fn kept_ttl(&self) -> Duration {
         self.capabilities().min_ttl.max(Duration::from_secs(2))
     }
@@ -85,7 +85,7 @@ impl Context {
     }
 
     /// The time within which the store must free a lock that was granted for `ttl` and is not
-    /// renewed. It includes the slack for a busy machine.
+    /// renewed. This time includes [`SLACK`], for a busy machine.
     pub(crate) fn freed_within(&self, ttl: Duration) -> Duration {
         let session = self.capabilities().session_timeout;
         let ttl = session.map_or(ttl, |session| ttl.max(session));
@@ -100,8 +100,8 @@ impl Context {
     }
 
     /// Whether a guard that asked for `ttl` may report a lease of this length. A lease that ends
-    /// with a session may be a little shorter, because it counts from the last answer that kept the
-    /// session alive.
+    /// with a session may be a little shorter, because such a lease counts from the last answer
+    /// that kept the session alive.
     pub(crate) fn is_expected_lease(&self, reported: Duration, ttl: Duration) -> bool {
         let most = self.longest_lease(ttl);
         let least = match self.capabilities().lease {
@@ -111,9 +111,9 @@ impl Context {
         (least..=most).contains(&reported)
     }
 
-    /// The time after which a lease of `ttl` is over for its holder, unless it was extended. It is
-    /// shorter where the store limits leases, because there an extended lease must still outlast
-    /// this time.
+    /// The time after which a lease of `ttl` has ended for its holder, unless the holder extended
+    /// the lease. This time is shorter where the store limits leases, because there an extended
+    /// lease must still outlast this time.
     pub(crate) fn lease_over_after(&self, ttl: Duration) -> Duration {
         match self.capabilities().max_lease {
             Some(_) => ttl * 5 / 4,
@@ -128,13 +128,13 @@ impl Context {
         Ok(store)
     }
 
-    /// Opens another independent client, for the interface that callers use.
+    /// Opens another independent client, and returns the interface that callers use.
     pub(crate) async fn locker(&self) -> Outcome<Locker> {
         Ok(self.store().await?.locker())
     }
 
-    /// Opens another independent client, for the interface that the engine uses. Nothing renews a
-    /// lock that is taken there.
+    /// Opens another independent client, and returns the interface that the engine uses. Nothing
+    /// renews a lock that a case takes through this interface.
     pub(crate) async fn backend(&self) -> Outcome<Arc<dyn DistLock>> {
         Ok(self.store().await?.lock())
     }
@@ -160,7 +160,8 @@ impl Context {
         ttl: Duration,
     ) -> Outcome<CrashedHolder> {
         if self.capabilities().lease == LeaseKind::Session {
-            // In this process the session would live on, so the holder is a process that is killed.
+            // A session of this process would stay alive, so the holder is a worker process that is
+            // killed.
             let mut worker = self.worker().await?;
             let grant = worker.acquire(name, ttl, Duration::ZERO).await?;
             worker.kill().await?;

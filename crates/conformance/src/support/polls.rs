@@ -33,7 +33,7 @@ impl<F: Future> Future for AtMost<F> {
         match self.future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             // The caller drops the future right after this answer. So the future is dropped after
-            // exactly its n-th poll.
+            // exactly the wanted number of polls.
             Poll::Pending if self.left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn counts_polls() {
+    async fn a_future_is_dropped_after_its_last_allowed_poll() {
         for polls in 0..3 {
             assert_eq!(poll_at_most(polls, needs_three_polls()).await, None);
         }

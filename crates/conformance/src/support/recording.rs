@@ -1,5 +1,5 @@
-//! A backend that records the methods that are called, to show that a request never reached the
-//! store.
+//! A backend that records which methods are called. With such a backend a case shows that no
+//! request has reached the store.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,8 @@ use distlock_core::{
     HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed, Result,
 };
 
-/// A backend that passes every call on to another one, and records the names of the methods.
+/// A backend that passes its calls on to another backend. It records the name of each called method
+/// that sends a request to the store, but not `reopen` and `close`.
 #[derive(Debug)]
 pub(crate) struct RecordingBackend {
     backend: Arc<dyn DistLock>,

@@ -1,7 +1,7 @@
 //! The measurement of stalls: times in which this process could not run.
 //!
-//! A bound on running time leaves stalls out. So a case can tell a late report from a machine that
-//! stood still.
+//! A bound on running time leaves stalls out. So a case does not take a stall of the machine for a
+//! late report.
 
 use std::{
     sync::{
@@ -17,7 +17,7 @@ use super::time::{now, sleep};
 
 /// The pause after which the meter expects to run again.
 const TICK: Duration = Duration::from_millis(5);
-/// The delay of a sleep that is usual on a busy machine. It does not count as a stall.
+/// The usual delay of a sleep on a busy machine. Such a delay does not count as a stall.
 const USUAL: Duration = Duration::from_millis(5);
 
 /// Measures the time in which this process could not run.

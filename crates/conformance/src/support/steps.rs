@@ -22,8 +22,8 @@ pub(crate) fn start<T: Send + 'static>(
     tokio::spawn(future)
 }
 
-/// Waits for the results of tasks. The first failure wins, and the other tasks are no longer
-/// awaited.
+/// Waits for the results of tasks. Returns the first failure, and does not wait for the other tasks
+/// then.
 pub(crate) async fn join<T>(
     tasks: impl IntoIterator<Item = tokio::task::JoinHandle<Outcome<T>>>,
 ) -> Outcome<Vec<T>> {
@@ -36,7 +36,7 @@ pub(crate) async fn join<T>(
     results.await
 }
 
-/// A request for a backend, as the engine makes it.
+/// A request for a backend, like the engine's own requests.
 pub(crate) fn request(name: &str, owner: OwnerId, ttl: Duration) -> Outcome<AcquireRequest> {
     Ok(AcquireRequest::new(
         LockName::new(name)?,
@@ -66,7 +66,7 @@ pub(crate) async fn expect_busy(locker: &Locker, name: &str) -> Outcome<Option<H
     }
 }
 
-/// Takes a lock that must become free within `time`. The lease is long.
+/// Takes a lock that must become free within `time`. The lease lasts for at least 30 s.
 pub(crate) async fn acquire_within(locker: &Locker, name: &str, time: Duration) -> Outcome<Guard> {
     let ttl = (locker.capabilities().min_ttl * 2).max(Duration::from_secs(30));
     Ok(locker.lock(name).ttl(ttl).wait(time).acquire().await?)

@@ -50,7 +50,8 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Outcome<F::Output>
     }
 }
 
-/// Repeats a check until it holds. It is a failure when it does not hold within `time`.
+/// Repeats a check until the condition holds. It is a failure when the condition does not hold
+/// within `time`.
 pub(crate) async fn eventually<F>(
     what: &str,
     time: Duration,

@@ -1,4 +1,4 @@
-//! The suite's side of a worker process.
+//! The suite's end of the connection to a worker process.
 //!
 //! Invariant: a command has exactly one reply, and replies come in the order of the commands.
 
@@ -80,10 +80,10 @@ impl Worker {
     /// Sends a command without waiting for the reply.
     ///
     /// # Errors
-    /// When the worker is gone.
+    /// When the worker has ended.
     ///
     /// # Cancel safety
-    /// Not safe: half a line may have been written.
+    /// Not safe: the dropped future may have written half a line, which the worker cannot parse.
     pub async fn send(&mut self, command: &Command) -> Outcome {
         let mut line = serde_json::to_vec(command)
             .map_err(|error| Failure::new(format!("cannot ask: {error}")))?;
@@ -96,7 +96,8 @@ impl Worker {
     /// Waits for the worker's reply to the oldest command that it has not answered yet.
     ///
     /// # Errors
-    /// When the worker is gone, or silent for a minute.
+    /// When the worker has ended, has not answered for a minute, or has written a line that is no
+    /// reply.
     ///
     /// # Cancel safety
     /// Safe: a later call returns the reply.
@@ -116,7 +117,7 @@ impl Worker {
     /// As [`Worker::send`] and [`Worker::reply`].
     ///
     /// # Cancel safety
-    /// Not safe: the reply to this command would count as the reply to the next one.
+    /// Not safe: the reply to this command would count as the reply to the next command.
     pub async fn ask(&mut self, command: &Command) -> Outcome<Reply> {
         self.send(command).await?;
         self.reply().await
@@ -149,7 +150,7 @@ impl Worker {
     /// Makes the worker resume a ticket.
     ///
     /// # Errors
-    /// When the worker cannot resume it.
+    /// When the worker cannot resume the ticket.
     ///
     /// # Cancel safety
     /// As [`Worker::ask`].
@@ -172,10 +173,10 @@ impl Worker {
         }
     }
 
-    /// Kills the worker with SIGKILL and waits until the process is gone.
+    /// Kills the worker with SIGKILL and waits until the process has ended.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the system refuses the signal.
     ///
     /// # Cancel safety
     /// Safe: the signal is sent before the first await.
@@ -184,7 +185,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the lock of a reply, which must be [`Reply::Acquired`].
+    /// Returns the lock that a reply describes. Any reply but [`Reply::Acquired`] is a failure.
     fn expect_acquired(reply: Reply) -> Outcome<Acquired> {
         match reply {
             Reply::Acquired {

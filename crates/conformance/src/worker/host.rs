@@ -1,5 +1,5 @@
-//! The worker's side. A worker executes the commands of the suite with one locker and at most one
-//! guard.
+//! The loop of a worker process. A worker executes the commands of the suite with one locker, and
+//! keeps at most one guard between commands.
 //!
 //! Invariant: each command gets exactly one reply. A failure of the store is a reply, never the end
 //! of the worker.
@@ -24,10 +24,12 @@ use crate::{
 /// Executes the suite's commands until standard input ends. `open` opens the store of a URL.
 ///
 /// # Errors
-/// When a line is not a command. Failures of the store are replies.
+/// When a line is not a command, or the store is opened twice or not at all. Failures of the store
+/// are replies.
 ///
 /// # Cancel safety
-/// Dropping the future leaves its locks to expire.
+/// Dropping the future drops the guard that the worker keeps. The drop releases the lock in the
+/// background. If the process ends first, the lease expires.
 pub async fn run<F>(open: impl Fn(String) -> F) -> Outcome
 where
     F: Future<Output = Result<Store>>,
@@ -75,7 +77,7 @@ impl WorkerState {
         }
     }
 
-    /// Executes one command. An error becomes a reply too.
+    /// Executes one command. The caller sends an error as a reply.
     async fn execute(&mut self, command: Command) -> Result<Reply> {
         Ok(match command {
             Command::Acquire(ask) => {
@@ -197,8 +199,8 @@ async fn acquire(locker: &Locker, ask: &Ask) -> Result<Guard> {
 }
 
 /// Holds a lock for a time, or until it is lost. Returns the first and the last moment at which the
-/// guard was seen to be valid. So a process that was stopped, and continues after its lease has
-/// ended, does not report the time in between as a hold.
+/// guard was seen to be valid. A process that was stopped, and continues after its lease has ended,
+/// must not report the time of the stop as a part of the hold.
 async fn hold_while_valid(guard: &Guard, time: Duration) -> (Moment, Moment) {
     let from = now();
     let mut until = from;
@@ -220,7 +222,7 @@ fn release_report(released: Released) -> ReleaseReport {
         Released::Clean => ReleaseReport::Clean,
         Released::AlreadyLost(reason) => ReleaseReport::AlreadyLost(reason),
         Released::Unconfirmed(error) => ReleaseReport::Unconfirmed(error.to_string()),
-        // The type may get more variants. An unknown one never counts as a clean release.
+        // The type may get more variants. An unknown variant never counts as a clean release.
         other => ReleaseReport::Unconfirmed(format!("{other:?}")),
     }
 }

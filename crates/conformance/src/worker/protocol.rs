@@ -1,5 +1,5 @@
-//! The messages between the suite and its workers. A moment is the time since boot, so it means the
-//! same to all processes of the machine.
+//! The messages between the suite and its workers. A moment is the time since boot, so a moment
+//! means the same in all processes of the machine.
 //!
 //! Invariant: the JSON of these types is the wire format between two programs; a changed field
 //! breaks workers of another version.
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::Hold;
 
-/// A command to a worker. The suite sends one at a time, and each has one [`Reply`].
+/// A command to a worker. Each command has one [`Reply`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Command {
-    /// Open the store. It is always the first command.
+    /// Open the store. This command must come first, and only once.
     Open {
         /// The URL of the store.
         url: String,
@@ -88,7 +88,7 @@ pub enum Reply {
         /// The end of the guard's validity, unless the lease is renewed.
         deadline: Duration,
     },
-    /// All cycles are over.
+    /// All cycles have ended.
     Cycles {
         /// The cycles that got the lock.
         holds: Vec<Hold>,
@@ -124,7 +124,7 @@ pub enum Reply {
     Refused(Refused),
 }
 
-/// The result of a release.
+/// The result of a release, in the form that is sent to the suite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

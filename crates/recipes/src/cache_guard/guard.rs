@@ -80,8 +80,8 @@ impl CacheGuard {
         })))
     }
 
-    /// The value under a key. `loader` loads it, unless it is in the cache or another caller loads
-    /// it. `None`: the loader says that there is no value.
+    /// The value under a key. `loader` loads the value, unless the value is in the cache or another
+    /// caller loads it. `None`: the loader says that there is no value.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`] for a key that is empty, longer than 240 bytes or has control
@@ -245,8 +245,8 @@ impl Shared {
             Err(error) if need == Need::Value => {
                 return self.fall_back(loader, error).await.map(LoadResult::Here);
             }
-            // A caller without a value may have joined this load. It gets no error, because it
-            // starts its own load next, with its own fallback.
+            // A caller without a value may have joined this load. That caller gets no error,
+            // because it starts its own load next, with its own fallback.
             Err(error) => {
                 tracing::warn!(key, %error, "a value that will do meanwhile was not loaded anew");
                 return Ok(LoadResult::Elsewhere);

@@ -26,8 +26,8 @@ pub enum Fallback {
 pub struct Settings {
     /// The time for which a value is fresh: 1 ms to 366 days, 60 s by default.
     pub ttl: Duration,
-    /// The random variation of that time, as a share of it: 0 to 1, a tenth by default. It keeps
-    /// values that were stored together from expiring together.
+    /// The random variation of that time, as a share of that time: 0 to 1, a tenth by default. The
+    /// variation keeps values that were stored together from expiring together.
     pub jitter: f64,
     /// The time for which an expired value is still served while a new one is loaded; zero by
     /// default: no caller gets a stale value.

@@ -89,8 +89,8 @@ pub trait UnreadCounters: fmt::Debug + Send + Sync {
     /// total would be above [`MOST`]. [`ErrorKind::Corrupt`] when the stored value is not a
     /// counter. [`ErrorKind::Unavailable`] after [`TRIES`](super::TRIES) attempts. Failures of the
     /// store. With a lock also [`ErrorKind::Timeout`] after 30 s, and [`ErrorKind::Lost`]. After
-    /// [`ErrorKind::OutcomeUnknown`] the change may have been made; after any other error it was
-    /// not.
+    /// [`ErrorKind::OutcomeUnknown`] the change may have been made; after any other error the
+    /// change was not made.
     ///
     /// # Cancel safety
     /// A dropped future makes the change as a whole, or not at all.

@@ -10,8 +10,8 @@
 //! that changes the counters writes them first. So no order of crashes leaves half a change.
 //!
 //! Every change has a number, one more than the change before, and both the journal and the
-//! counters carry it. The total is written last. When its number equals the journal's number, the
-//! change is finished.
+//! counters carry it. The total is written last. When the number in the total equals the journal's
+//! number, the change is finished.
 
 use std::sync::Arc;
 
@@ -212,8 +212,8 @@ impl Journal {
                 _ if snapshot.last_change_number() < number => {
                     *unknown_write = Some(UnknownWrite { number, error });
                 }
-                // Several changes came after the write. The journal keeps only the last one, so it
-                // does not show whether this write was one of them.
+                // Several changes came after the write. The journal keeps only the last change, so
+                // it does not show whether this write was one of them.
                 _ => return Err(error),
             }
         }

@@ -39,7 +39,7 @@
 //!   loss only if the store kept the journal.
 //! - A client that writes the counters in another way.
 //! - [`ErrorKind::OutcomeUnknown`](distlock_core::ErrorKind::OutcomeUnknown) means that the change
-//!   was made or not. A caller that repeats it may count a message twice.
+//!   may have been made. A caller that repeats it may count a message twice.
 
 mod counter;
 mod journal;

@@ -33,7 +33,7 @@ pub(super) struct Retries {
     /// The recipe's name in the metric.
     pub(super) mode: &'static str,
     clock: Arc<dyn Clock>,
-    /// The number of repetitions so far. Clones share it.
+    /// The number of repetitions so far. Clones share this number.
     repeated: Arc<AtomicU64>,
 }
 

@@ -1,4 +1,4 @@
-//! Reading records: every client reads whole values, in order, and never an older one than the
+//! Reading records: every client reads whole values, in order, and never a value from before the
 //! latest write.
 
 use std::time::Duration;
@@ -112,7 +112,7 @@ async fn scan_pages_without_gaps(cx: Context) -> Outcome {
         }
         ensure_eq!(seen, expected, "keys in pages of {limit}");
     }
-    // The key after which a page starts need not have a record.
+    // A page may start after a key without a record.
     let page = records.scan(cx.prefix(), Some(&cx.key("010x")?), 2).await?;
     let keys: Vec<_> = page.into_iter().map(|(key, _)| key).collect();
     ensure_eq!(

@@ -149,7 +149,7 @@ async fn versions_rise(cx: Context) -> Outcome {
     let mut last = put_record(&*one, &key, b"0", Expect::Absent).await?;
     for turn in 1..20_u8 {
         let records = if turn % 2 == 0 { &one } else { &two };
-        // Some writes repeat the value before. The version must rise then too.
+        // Some writes repeat the present value. The version must rise then too.
         let next = put_record(&**records, &key, &[turn / 4], Expect::Version(last)).await?;
         ensure!(next > last, "{last:?} was followed by {next:?}");
         ensure_eq!(
@@ -209,13 +209,13 @@ async fn concurrent_increments_are_exact(cx: Context) -> Outcome {
     const INCREMENTS: u32 = 10;
     let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("counter")?);
     put_record(&*one, &key, b"0", Expect::Absent).await?;
-    let everybody_has_read = Arc::new(Barrier::new(TASKS as usize));
+    let all_have_read = Arc::new(Barrier::new(TASKS as usize));
     let tasks = (0..TASKS).map(|number| {
         let records = if number % 2 == 0 { &one } else { &two }.clone();
-        let (key, barrier) = (key.clone(), Arc::clone(&everybody_has_read));
+        let (key, barrier) = (key.clone(), Arc::clone(&all_have_read));
         start(async move {
-            // In the first round no task writes before all have read the same value. So the case
-            // notices a store that lets every write through, whatever the order of the tasks is.
+            // In the first round no task writes before all tasks have read the same value. So the
+            // case notices a store that accepts every write, in whatever order the tasks run.
             let mut first = true;
             let mut versions = Vec::new();
             while versions.len() < INCREMENTS as usize {
