@@ -1,4 +1,4 @@
-//! ZooKeeper as a driver: its URLs, and how a store is opened.
+//! The driver for ZooKeeper: its URLs, and the opening of a store.
 
 use async_trait::async_trait;
 use distlock_backend_kit::{Driver, DriverOption, DriverUrl, Drivers, TargetParts, blame};
@@ -20,7 +20,7 @@ impl ZooKeeperDriver {
         let mut config = blame::parse(&self, parts, |parts, options| {
             ZooKeeperConfig::from_url_parts(&parts.body, options)
         })?;
-        // The rest of the time is for asking each server why there is no session.
+        // The remaining quarter is for asking each server why there is no session.
         config.connect_timeout = parts.connect_timeout * 3 / 4;
         Ok(config)
     }

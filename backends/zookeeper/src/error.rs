@@ -13,23 +13,22 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Translates a client's error. The caller itself must handle the errors that it expects, such as
-/// an absent node or another version.
+/// Translates a client's error. The caller must first handle the errors that it expects, such as an
+/// absent node or a version conflict.
 pub(crate) fn translate(error: zk::Error, access: Access) -> Error {
     let (kind, text) = kind_and_text(&error, access);
     let error = Error::new(kind, text).on("zookeeper").caused_by(error);
     match kind {
-        // Each limit that the ensemble enforces is a quota. A quota is free again after a delete,
-        // so a later try may succeed.
+        // Each limit of the ensemble is a quota. A delete frees a part of the quota, so a retry may
+        // succeed.
         ErrorKind::LimitExceeded => error.passing(),
         _ => error,
     }
 }
 
-/// Maps every end of a connection to `ConnectionLoss`. The client itself reports that error only
-/// when the server closed the connection. It reports `Custom` for a connection that was reset, or
-/// on which the server fell silent. The sender of a request has to do the same in all of these
-/// cases.
+/// Maps every end of a connection to `ConnectionLoss`. The client reports `ConnectionLoss` only
+/// when the server closed the connection. For a connection that was reset, or on which the server
+/// fell silent, the client reports `Custom`. A caller handles all of these cases in the same way.
 pub(crate) fn as_connection_loss(error: zk::Error) -> zk::Error {
     match error {
         zk::Error::Custom(why) => {
@@ -40,7 +39,7 @@ pub(crate) fn as_connection_loss(error: zk::Error) -> zk::Error {
     }
 }
 
-/// The error when no answer came in time.
+/// Returns the error when no answer came in time.
 pub(crate) fn no_answer_error(access: Access) -> Error {
     let (kind, what) = match access {
         Access::Read => (
@@ -55,7 +54,7 @@ pub(crate) fn no_answer_error(access: Access) -> Error {
     Error::new(kind, what).on("zookeeper")
 }
 
-/// The error when there is no connection, so that nothing was sent.
+/// Returns the error when there is no connection, so that nothing was sent.
 pub(crate) fn not_connected_error() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -64,7 +63,7 @@ pub(crate) fn not_connected_error() -> Error {
     .on("zookeeper")
 }
 
-/// The error when the answers do not prove that the session lives for long enough.
+/// Returns the error when the answers do not prove that the session lives long enough.
 pub(crate) fn not_trusted_error() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -74,7 +73,7 @@ pub(crate) fn not_trusted_error() -> Error {
     .on("zookeeper")
 }
 
-/// The error when the session of an operation has ended.
+/// Returns the error when the session of an operation has ended.
 pub(crate) fn session_ended_error() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -83,12 +82,12 @@ pub(crate) fn session_ended_error() -> Error {
     .on("zookeeper")
 }
 
-/// The error when the store is closed or is being closed.
+/// Returns the error when the store is closed or is being closed.
 pub(crate) fn closed_error() -> Error {
     Error::new(ErrorKind::Closed, "the ZooKeeper backend was closed").on("zookeeper")
 }
 
-/// The error when another client removed the caller's entry from the queue.
+/// Returns the error when another client removed the caller's entry from the queue.
 pub(crate) fn entry_removed_error() -> Error {
     Error::new(
         ErrorKind::Lost,
@@ -97,12 +96,12 @@ pub(crate) fn entry_removed_error() -> Error {
     .on("zookeeper")
 }
 
-/// The error when an option is wrong.
+/// Returns the error when an option is wrong.
 pub(crate) fn invalid_config(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidConfig, message).on("zookeeper")
 }
 
-/// The kind and the text of the error that users of this backend see.
+/// Returns the kind and the text of the error that a caller of this backend gets.
 fn kind_and_text(error: &zk::Error, access: Access) -> (ErrorKind, &'static str) {
     use zk::Error as E;
     let unanswered = match access {
@@ -110,7 +109,8 @@ fn kind_and_text(error: &zk::Error, access: Access) -> (ErrorKind, &'static str)
         Access::Write => ErrorKind::OutcomeUnknown,
     };
     match error {
-        // The request may have been in flight when the connection or the session ended.
+        // The request may have been in flight when the connection or the session ended, so it may
+        // have happened.
         E::ConnectionLoss | E::ClientClosed | E::SessionExpired | E::Timeout => {
             (unanswered, "the connection was lost before the answer came")
         }
@@ -144,8 +144,8 @@ fn kind_and_text(error: &zk::Error, access: Access) -> (ErrorKind, &'static str)
             ErrorKind::Corrupt,
             "another program has changed the nodes of distlock",
         ),
-        // A server answers with `BadArguments` only to a malformed request, and the client itself
-        // reports a request that it cannot encode.
+        // A server answers `BadArguments` only to a malformed request. `MarshallingError` means
+        // that the client cannot encode a request. Both are bugs of this library.
         E::BadArguments(_) | E::MarshallingError => (
             ErrorKind::Internal,
             "the server does not understand the request",

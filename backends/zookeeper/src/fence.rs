@@ -1,10 +1,11 @@
 //! Checks fencing tokens inside the ensemble: changes of nodes that only the latest holder can
 //! make.
 //!
-//! The fence state has the highest token that was shown so far. It is kept in a node beside the
-//! data, the fence node. One multi-request writes the new fence state and makes the change, on
-//! condition that the fence node still has the version that was read. If another client wrote the
-//! fence state in between, it is read again. So no earlier holder can write after a later one.
+//! The fence state has the highest token that was shown so far. It is stored in the fence node,
+//! beside the data. One multi-request writes the new fence state and makes the change, on condition
+//! that the fence node still has the version that was read. If another client wrote the fence state
+//! in between, this client reads the fence state again. So no earlier holder can write after a
+//! later one.
 //!
 //! The fence node must exist: create it, empty and persistent, together with the data.
 
@@ -13,13 +14,14 @@ use zookeeper_client::{self as zk, Client, MultiWriteError, MultiWriteResult, Mu
 
 use crate::error::{Access, translate};
 
-/// How often other clients may write the fence state between the read and the change.
+/// The limit of attempts, each of which fails when another client writes the fence state between
+/// the read and the change.
 const ATTEMPTS: u32 = 32;
 
-/// Makes a change and writes the fence state, if no later token than that of `fence` was shown to
-/// the node `fence_node` before. Otherwise refuses and changes nothing. `change` adds the steps of
-/// the change to the request, and may be called several times. The answer has the result of each
-/// step.
+/// Makes a change and writes the fence state, unless a later token than that of `fence` was shown
+/// to the node `fence_node` before. In that case the change is refused and nothing is written.
+/// `change` adds the steps of the change to the request, and may be called several times. The
+/// answer has the result of each step.
 ///
 /// # Errors
 /// [`FenceError::Refused`] for an earlier holder. [`FenceError::Failed`] when the ensemble cannot
@@ -27,9 +29,8 @@ const ATTEMPTS: u32 = 32;
 /// fence node holds other data, or does not exist. After [`ErrorKind::OutcomeUnknown`] the change
 /// may have been made.
 ///
-/// # Cancel safety
-/// The change may or may not be made when the future is dropped; it is made as a whole or not at
-/// all.
+/// The change may or may not be made when the future is dropped. The change is made as a whole or
+/// not at all.
 pub async fn write(
     client: &Client,
     fence_node: &str,
@@ -59,8 +60,8 @@ pub async fn write(
                 return Ok(results);
             }
             // Another client wrote the fence state, or the server of this client was behind the
-            // leader when it was read. So let the server catch up with the leader before the next
-            // read.
+            // leader when it answered the read. So the server must catch up with the leader before
+            // the next read.
             Err(MultiWriteError::OperationFailed {
                 index: 0,
                 source: zk::Error::BadVersion,
@@ -83,7 +84,7 @@ pub async fn write(
     ))
 }
 
-/// The error when a request failed. An absent fence node is named as such.
+/// Returns the error of a failed request. The error says so if the fence node is absent.
 fn failed_error(fence_node: &str, error: zk::Error, access: Access) -> FenceError {
     FenceError::Failed(match error {
         zk::Error::NoNode if access == Access::Read => Error::new(

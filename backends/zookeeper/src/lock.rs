@@ -1,8 +1,8 @@
 //! The lock operations.
 //!
 //! This file maps each operation of [`DistLock`] to steps on the queue. Invariant: each grant and
-//! each renewal rests on a proof that the session is alive. A refused `try_acquire` must not leave
-//! its new node in the queue, because the node would be in the way of others.
+//! each renewal depends on a proof that the session is alive. A refused `try_acquire` must not
+//! leave its new node in the queue, because other contenders would wait for that node.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Locks {
     }
 }
 
-/// The capabilities of this backend, with the times that the ensemble granted to a session.
+/// Returns the capabilities of this backend, with the times that the ensemble granted to a session.
 fn capabilities(session: &Session) -> Capabilities {
     let mut capabilities = Capabilities::new("zookeeper");
     capabilities.fencing = FencingScope::Global;
@@ -55,9 +55,9 @@ fn capabilities(session: &Session) -> Capabilities {
     capabilities.lease = LeaseKind::Session;
     capabilities.max_lease = Some(session.longest_lease());
     capabilities.max_lease_option = Some("session_timeout");
-    // A crashed holder's node lasts as long as its session.
+    // The node of a crashed holder remains until its session expires.
     capabilities.session_timeout = Some(session.timeout());
-    // A caller without a TTL gets the longest lease that is possible, without a warning.
+    // A caller without a TTL gets the longest possible lease, without a warning.
     capabilities.default_ttl = capabilities.default_ttl.min(session.longest_lease());
     capabilities.survives_restart = true;
     capabilities.expiry_clock = ExpiryClock::Server;
@@ -91,7 +91,8 @@ impl DistLock for Locks {
                         .await
                         .map(Attempt::Acquired);
                 }
-                // The owner let go and acquires again, so delete the old node first.
+                // The owner released the lock and acquires again, so its old node must be deleted
+                // first.
                 NodeStatus::Leaving => {
                     delete_node(&session, &node, until).await?;
                 }
@@ -106,7 +107,8 @@ impl DistLock for Locks {
         let (entry, known) = enter_queue(&session, request, until).await?;
         let (node, ttl) = (&entry.node, request.ttl);
         let ahead = match known {
-            KnownAhead::OwnNodes(ours) => match ours.iter().find(|node| !node.has_let_go()) {
+            KnownAhead::OwnNodes(ours) => match ours.iter().find(|node| !node.is_leaving_or_gone())
+            {
                 Some(holder) => {
                     let holder = holder.holder.clone();
                     leave_queue(&entry, until).await;
@@ -130,7 +132,7 @@ impl DistLock for Locks {
         let (session, until) = self.handle.session_and_deadline().await?;
         let queued = match session.nodes.find_by_owner(request.owner) {
             // An earlier attempt of this owner has a node, and its answer was lost.
-            Some(node) if !node.has_let_go() => {
+            Some(node) if !node.is_leaving_or_gone() => {
                 let entry = QueueEntry {
                     session: Arc::clone(&session),
                     node,
@@ -213,9 +215,10 @@ impl DistLock for Locks {
 
     async fn hand_over(&self, _lease: &Lease, _next: &AcquireRequest) -> Result<HandOver> {
         self.handle.context()?;
-        // The node cannot pass to another owner, because its creation is the fencing token and each
-        // owner needs a token of its own. The next contender of this process is already in the
-        // queue. It gets the lock as soon as this owner lets go, without waiting for the ensemble.
+        // The node cannot pass to another owner: the transaction that created it is the fencing
+        // token, and each owner needs its own token. The next contender of this process is already
+        // in the queue. It gets the lock as soon as this owner releases, without waiting for the
+        // ensemble.
         Ok(HandOver::Unsupported)
     }
 
@@ -253,9 +256,9 @@ impl DistLock for Locks {
     }
 }
 
-/// Leaves the queue, and waits until the node is deleted, because a refused caller must not be in
-/// the way of others afterwards. If the deletion fails, it goes on in the background, and the
-/// caller still gets the refusal.
+/// Leaves the queue, and waits until the node is deleted, so that no other contender waits for the
+/// node of a refused caller. If the deletion fails, a background task repeats it, and the caller
+/// still gets the refusal.
 async fn leave_queue(entry: &QueueEntry, until: Moment) {
     entry.node.start_leaving();
     if let Err(error) = delete_node(&entry.session, &entry.node, until).await {

@@ -34,32 +34,32 @@ impl Layout {
         }
     }
 
-    /// The path of the container that has a lock's contenders as its children.
+    /// Returns the path of the container that has a lock's contenders as its children.
     pub(crate) fn container_path(&self, name: &LockName) -> Arc<str> {
         format!("{}/{}", self.locks, encode(name.as_str())).into()
     }
 
-    /// The path of a record's node.
+    /// Returns the path of a record's node.
     pub(crate) fn record_path(&self, key: &RecordKey) -> String {
         format!("{}/{}", self.records, encode(key.as_str()))
     }
 }
 
-/// The name of the lock that a container belongs to; `None` for a node that this library did not
-/// make.
+/// Returns the name of the lock that a container belongs to; `None` for a node that this library
+/// did not create.
 pub(crate) fn decode_lock_name(container: &str) -> Option<LockName> {
     LockName::new(decode(container)?).ok()
 }
 
-/// The key of a record's node; `None` for a node that this library did not make.
+/// Returns the key of a record's node; `None` for a node that this library did not create.
 pub(crate) fn decode_record_key(node: &str) -> Option<RecordKey> {
     RecordKey::new(decode(node)?).ok()
 }
 
-/// The name of one attempt's node, without the number that the server appends. The name has the
-/// form that Apache Curator gives to its protected nodes, so that other recipes take part in the
-/// same queue. It contains the session's id, so that a node of an older session is never taken for
-/// one of this session.
+/// Returns the name of one attempt's node, without the number that the server appends. The name has
+/// the form of Apache Curator's protected nodes, so that other recipes take part in the same queue.
+/// The name contains the session's id, so that a node of an older session is never taken for a node
+/// of this session.
 pub(crate) fn contender_prefix(attempt: Uuid, session: i64) -> String {
     format!("_c_{attempt}-{session:016x}-lock-")
 }

@@ -1,16 +1,16 @@
 //! Versioned records.
 //!
 //! A record is a persistent node. The record's version is the transaction that wrote it (`mzxid`),
-//! which the ensemble never gives out twice. A write names the node's own data version, which was
-//! read together with that transaction. So the write happens only if the node still has the state
-//! that was read.
+//! and the ensemble never uses a transaction number twice. A write names the node's own data
+//! version, which was read together with the transaction. So the write happens only if the node
+//! still has the state that was read.
 //!
-//! Invariant: a write can change only the one state that it was meant for, also when the record is
-//! deleted and made again. So a deleted record leaves its node behind, with a mark instead of a
-//! value. If the node were deleted, a new node would count its data versions from zero again, and
-//! could get the version that a write to the old node names. The mark is removed when no write has
-//! come for [`reap_after`](crate::ZooKeeperConfig::reap_after). No write can be in flight for that
-//! long, because the session that sent it has ended by then.
+//! Invariant: a write can change only the state that its caller read, even if the record is deleted
+//! and created again. So the node of a deleted record stays, with a mark instead of a value. If the
+//! node were deleted, a new node would count its data versions from zero again, and could reach the
+//! version that an old write names. The mark is removed when no write has come for
+//! [`reap_after`](crate::ZooKeeperConfig::reap_after). No write can be in flight for that long,
+//! because the session that sent it has ended by then.
 
 use std::{
     sync::{
@@ -34,7 +34,7 @@ use crate::{
     store::StoreHandle,
 };
 
-/// How many reads are sent before the first answer is awaited.
+/// The number of reads that are sent before the first answer is awaited.
 const AT_ONCE: usize = 64;
 
 /// The only byte of the node of a deleted record.
@@ -47,12 +47,11 @@ const MARK_OF_LIVE: u8 = 1;
 #[derive(Debug)]
 pub(crate) struct RecordStore {
     handle: StoreHandle,
-    /// The newest time of the ensemble's clock that an answer has carried, in milliseconds since
-    /// 1970.
+    /// The newest time of the ensemble's clock in any answer, in milliseconds since 1970.
     server_time: AtomicI64,
 }
 
-/// A record's node as it was read.
+/// A record's node, as read from the ensemble.
 struct StoredRecord {
     /// `None` = the record is deleted.
     value: Option<Vec<u8>>,
@@ -71,7 +70,7 @@ impl RecordStore {
         }
     }
 
-    /// Notes the time of an answered write, and answers with the version that it wrote.
+    /// Records the time of an answered write, and returns the version of that write.
     fn note_written(&self, stat: &zk::Stat) -> Result<Written> {
         self.server_time.fetch_max(stat.mtime, Ordering::Relaxed);
         Ok(Written::Stored(version_from_stat(stat)?))
@@ -92,7 +91,7 @@ impl RecordStore {
             match session.await_answer(Access::Write, until, created).await? {
                 Ok((stat, _)) => return self.note_written(&stat).map(Some),
                 Err(zk::Error::NodeExists) => return Ok(None),
-                // The whole tree was removed: create it again.
+                // Another client removed the whole tree, so it is created again.
                 Err(zk::Error::NoNode) => {
                     let parents = zk::CreateMode::Persistent.with_acls(session.acls());
                     let made = client.mkdir(&session.layout().records, &parents);
@@ -105,8 +104,7 @@ impl RecordStore {
         }
     }
 
-    /// Overwrites a node if it still has the state `over` that was read; otherwise it is a
-    /// conflict.
+    /// Overwrites a node if it still has the state `over`; otherwise returns a conflict.
     async fn replace(
         &self,
         session: &Arc<Session>,
@@ -124,9 +122,8 @@ impl RecordStore {
         }
     }
 
-    /// Removes those of the marks that are old enough by the ensemble's own clock. Does not await
-    /// the answers. If a mark was overwritten since it was read, its data version is another one,
-    /// and the node stays.
+    /// Removes the marks that are old enough by the ensemble's clock, without awaiting the answers.
+    /// If a mark was overwritten since it was read, its data version differs, and the node stays.
     fn remove_old_marks(&self, session: &Session, marks: Vec<(String, StoredRecord)>) {
         let Ok(client) = session.client() else { return };
         let Ok(context) = self.handle.context() else {
@@ -151,7 +148,7 @@ impl Records for RecordStore {
         "zookeeper"
     }
 
-    /// The servers give each write a time, but do not tell the present time.
+    /// The servers put a time on each write, but do not report the present time.
     fn tells_ages(&self) -> bool {
         false
     }
@@ -282,8 +279,8 @@ impl Records for RecordStore {
                     None => {}
                 }
             }
-            // For each group of reads, so that few marks have been overwritten since they were
-            // read.
+            // The marks of each group are removed at once, while few of them can have been
+            // overwritten since they were read.
             self.remove_old_marks(&session, marks);
         }
         entries.truncate(limit);
@@ -296,16 +293,16 @@ impl Records for RecordStore {
 }
 
 impl StoredRecord {
-    /// The entry of a record that is not deleted.
+    /// Returns the entry of the record; `None` if the record is deleted.
     fn into_entry(self) -> Option<Entry> {
         Some(Entry::new(self.version, self.value?, None))
     }
 }
 
-/// Reads a record's node as the leader knows it; `None` = the node does not exist.
+/// Reads a record's node after a committed write; `None` = the node does not exist.
 async fn read_record(session: &Session, path: &str, until: Moment) -> Result<Option<StoredRecord>> {
     let client = session.client()?;
-    // The read is sent right after the write, and the server processes it after the write.
+    // The read is sent right after the write, so the server processes it after the write.
     session.send_barrier_write(&client);
     decode_answer(
         session
@@ -329,7 +326,7 @@ fn decode_answer(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Optio
     }))
 }
 
-/// Takes the value out of a node's data; `None` when the record is deleted.
+/// Returns the value in a node's data; `None` when the record is deleted.
 pub(crate) fn decode_value(mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
     match data.first() {
         Some(&MARK_OF_LIVE) => {
@@ -345,7 +342,7 @@ pub(crate) fn decode_value(mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// A record's version: the transaction that wrote its node last.
+/// Returns a record's version: the last transaction that wrote its node.
 fn version_from_stat(stat: &zk::Stat) -> Result<Version> {
     u64::try_from(stat.mzxid).map(Version::new).map_err(|_| {
         Error::new(

@@ -1,8 +1,8 @@
-//! Locks a mutex, whether or not it is poisoned.
+//! Locks a mutex, even if the mutex is poisoned.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code of this crate panics while it holds a mutex, so the content is never half-changed.
+    // No code of this crate panics while it holds a mutex, so the content is always consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,10 @@
 //! A contender that waits in the queue.
 //!
-//! A contender waits only for the contender just ahead, as long as these credentials may read the
-//! node of that contender. So a release wakes one waiter, however many wait.
+//! A contender waits only for the contender just ahead, if these credentials may read the node of
+//! that contender. So a release wakes one waiter, whatever the number of waiters.
 //!
-//! Invariant: a contender acquires only after every contender ahead has gone or has let go in this
-//! session.
+//! Invariant: a contender gets the lock only when every contender ahead is gone, or is a node of
+//! this session that is leaving or gone.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,12 +35,12 @@ pub(crate) struct QueuedContender {
     supervisor: Arc<Supervisor>,
     open: OpenFlag,
     request: AcquireRequest,
-    /// The entry in the queue; `None` = it has to be made, or was given up.
+    /// The entry in the queue; `None` = no entry was made yet, or the entry was given up.
     entry: Option<QueueEntry>,
-    /// The contenders ahead at the last listing. No contender can enter before this one, so no
-    /// other contender is ahead later.
+    /// The contenders ahead at the last listing. A later contender enters behind this one, so no
+    /// contender is added ahead.
     ahead: Vec<ContenderAhead>,
-    /// Whether `ahead` was just listed, so that the next attempt need not list it again.
+    /// Whether `ahead` was just listed. Then the next attempt does not list the queue again.
     fresh: bool,
     /// The source of the next wake-up, set by the last attempt that found a contender in the way.
     wake: Option<WakeSource>,
@@ -48,29 +48,31 @@ pub(crate) struct QueuedContender {
 
 /// A contender ahead in the queue.
 struct ContenderAhead {
-    /// The name of its node.
+    /// The name of the contender's node.
     child: String,
-    /// The node, when it belongs to this session.
+    /// The contender's node, if it belongs to this session.
     ours: Option<Arc<Node>>,
 }
 
 impl ContenderAhead {
-    /// Whether the node belongs to this session and its owner has let go.
-    fn has_let_go(&self) -> bool {
-        self.ours.as_ref().is_some_and(|node| node.has_let_go())
+    /// Returns whether the node belongs to this session and is leaving or gone.
+    fn is_leaving_or_gone(&self) -> bool {
+        self.ours
+            .as_ref()
+            .is_some_and(|node| node.is_leaving_or_gone())
     }
 }
 
-/// The source of the wake-up when the contender just ahead goes.
+/// The source of the wake-up when the contender just ahead leaves.
 enum WakeSource {
-    /// The status of a node of this session. It needs no request.
+    /// The status of a node of this session. Watching the status needs no request.
     Ours(watch::Receiver<NodeStatus>),
-    /// Turns `true` when a watch at the ensemble fires. A task waits for that watch.
+    /// The flag that a task sets to `true` when a watch at the ensemble fires.
     Theirs(watch::Receiver<bool>, AbortHandle),
 }
 
 impl QueuedContender {
-    /// A contender with a new entry, of which the contenders ahead may be known.
+    /// Creates a contender with a new entry. The contenders ahead of the entry may be known.
     pub(crate) fn new(
         supervisor: &Arc<Supervisor>,
         open: &OpenFlag,
@@ -83,8 +85,8 @@ impl QueuedContender {
         queued
     }
 
-    /// A contender with an entry that an earlier attempt made. It lists the contenders ahead
-    /// itself.
+    /// Creates a contender with an entry that an earlier attempt made. The contender lists the
+    /// contenders ahead itself.
     pub(crate) fn resume(
         supervisor: &Arc<Supervisor>,
         open: &OpenFlag,
@@ -102,7 +104,7 @@ impl QueuedContender {
         }
     }
 
-    /// Replaces the contenders ahead by those that are known; keeps them if none are known.
+    /// Replaces the list of contenders ahead by `known`. An unknown list changes nothing.
     fn set_ahead(&mut self, known: KnownAhead) {
         let Some(entry) = &self.entry else { return };
         self.ahead = match known {
@@ -129,8 +131,8 @@ impl QueuedContender {
         self.fresh = true;
     }
 
-    /// Makes sure that there is an entry in the present session: enters the queue again if the
-    /// session of the entry has ended, because the servers removed the node of that entry.
+    /// Makes sure that there is an entry in the present session. If the session of the entry has
+    /// ended, the servers removed the entry's node, so the contender enters the queue again.
     async fn ensure_entry(&mut self, until: Moment) -> Result<(Arc<Session>, Arc<Node>)> {
         if let Some(entry) = &self.entry {
             match (entry.session.end_reason(), entry.node.status()) {
@@ -141,12 +143,12 @@ impl QueuedContender {
                     self.entry = None;
                     return Err(entry_removed_error());
                 }
-                // The session or the lease has ended, or the caller gave back a grant that came too
-                // late: enter again.
+                // The session or the lease has ended, or the caller returned a grant that came too
+                // late. The contender enters the queue again.
                 _ => self.entry = None,
             }
         }
-        // The contenders ahead of the old entry say nothing about the new entry.
+        // The list belongs to the old entry and says nothing about the new entry.
         self.ahead.clear();
         self.fresh = false;
         self.wake = None;
@@ -158,21 +160,21 @@ impl QueuedContender {
         Ok((session, node))
     }
 
-    /// Whether every contender ahead belongs to this session and has let go.
+    /// Returns whether every contender ahead belongs to this session and is leaving or gone.
     fn is_our_turn(&self) -> bool {
-        self.ahead.iter().all(ContenderAhead::has_let_go)
+        self.ahead.iter().all(ContenderAhead::is_leaving_or_gone)
     }
 
-    /// Sets the wake-up on the last contender ahead that has not let go. The others are passed
-    /// over, because the deletion of their nodes needs not be awaited. `false` = that contender has
-    /// gone since the listing, or there is none.
+    /// Sets the wake-up on the last contender ahead that is neither leaving nor gone. The
+    /// contenders after that one need no wake-up, because nobody has to await the deletion of their
+    /// nodes. `false` = that contender is gone since the listing, or there is none.
     async fn watch_ahead(
         &mut self,
         session: &Arc<Session>,
         parent: &str,
         until: Moment,
     ) -> Result<bool> {
-        let Some(just_ahead) = self.ahead.iter().rfind(|ahead| !ahead.has_let_go()) else {
+        let Some(just_ahead) = self.ahead.iter().rfind(|ahead| !ahead.is_leaving_or_gone()) else {
             return Ok(false);
         };
         if let Some(node) = &just_ahead.ours {
@@ -184,8 +186,8 @@ impl QueuedContender {
         };
         let (fired, wake) = watch::channel(false);
         let watched = Arc::clone(session);
-        // The task runs on the backend's own thread. It looks for the end of the session first,
-        // because a watch panics when it is polled after its client is gone.
+        // The task runs on the backend's own runtime. The end of the session is checked first,
+        // because polling a watch after its client is gone panics.
         let watcher_task = self.supervisor.context.runtime.spawn(async move {
             tokio::select! {
                 biased;
@@ -198,15 +200,18 @@ impl QueuedContender {
         Ok(true)
     }
 
-    /// The holder label of the first contender ahead that has not let go, for the answer to a
-    /// refused attempt.
+    /// Returns the holder label of the first contender ahead that is neither leaving nor gone, for
+    /// the answer to a refused attempt.
     async fn find_holder(
         &self,
         session: &Session,
         parent: &str,
         until: Moment,
     ) -> Option<HolderInfo> {
-        let first = self.ahead.iter().find(|ahead| !ahead.has_let_go())?;
+        let first = self
+            .ahead
+            .iter()
+            .find(|ahead| !ahead.is_leaving_or_gone())?;
         match &first.ours {
             Some(node) => Some(node.holder.clone()),
             None => try_read_holder(session, parent, &first.child, until).await,
@@ -214,8 +219,9 @@ impl QueuedContender {
     }
 }
 
-/// Sets a watch that fires when a child goes; `None` when the child has gone already. The watch may
-/// fire earlier: if these credentials may not read the child, it is a watch on the container.
+/// Sets a watch that fires when a child is removed; `None` when the child is already gone. The
+/// watch may fire earlier: if these credentials may not read the child, the watch is on the
+/// container.
 async fn watch_child(
     session: &Session,
     parent: &str,
@@ -233,9 +239,10 @@ async fn watch_child(
         Err(error) => return Err(translate(error, Access::Read)),
     }
     // Another client made the node with other credentials, in a container that these credentials
-    // may read, so watch the container. Such a watch wakes every contender behind such a node at
-    // each change of the queue. A watch on the node's existence would not help: servers with the
-    // fix for CVE-2024-23944 do not send its event to clients that may not read the node.
+    // may read. So the watch is set on the container. Such a watch wakes every contender behind
+    // such a node at each change of the queue. A watch on the node's existence would not help:
+    // servers with the fix for CVE-2024-23944 do not send its event to clients that may not read
+    // the node.
     let asked = client.list_and_watch_children(parent);
     match session.await_answer(Access::Read, until, asked).await? {
         Ok((children, watcher)) => {
@@ -256,8 +263,9 @@ impl Contender for QueuedContender {
         let (session, node) = self.ensure_entry(until).await?;
         let ttl = self.request.ttl;
         loop {
-            // An older listing may be used again, because nobody can have entered ahead since then.
-            // An empty list that is not fresh says nothing: the queue was never listed.
+            // An older listing may be used again, because no contender can have entered ahead since
+            // then. An empty list that is not fresh says nothing, because the queue was never
+            // listed.
             let known = self.fresh || !self.ahead.is_empty();
             if node.status() == NodeStatus::Held || (known && self.is_our_turn()) {
                 return grant_or_extend(&session, &node, asked_at, ttl, until)
@@ -287,10 +295,10 @@ impl Contender for QueuedContender {
         let ahead_goes = async {
             match &mut self.wake {
                 Some(WakeSource::Ours(status)) => {
-                    let has_let_go = |status: &NodeStatus| {
+                    let is_leaving_or_gone = |status: &NodeStatus| {
                         matches!(status, NodeStatus::Leaving | NodeStatus::Gone(_))
                     };
-                    let _ = status.wait_for(has_let_go).await;
+                    let _ = status.wait_for(is_leaving_or_gone).await;
                 }
                 Some(WakeSource::Theirs(fired, _)) => {
                     let _ = fired.wait_for(|fired| *fired).await;
@@ -315,7 +323,7 @@ impl Contender for QueuedContender {
             return Ok(());
         }
         let until = self.supervisor.context.operation_deadline();
-        // A failed deletion goes on in the background, for as long as the session lives.
+        // A failed deletion goes on in the background, as long as the session lives.
         delete_node(&entry.session, &entry.node, until).await?;
         Ok(())
     }

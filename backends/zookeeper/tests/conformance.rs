@@ -1,7 +1,7 @@
 //! The conformance suite on a real ensemble of three servers, with worker processes. `CASE` names
 //! the part to run.
 //!
-//! The workers are this very binary.
+//! Each worker is a process of this same binary.
 
 use std::{env, net::Ipv4Addr, process::ExitCode, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use zookeeper_client as zk;
 
 const WORKER: &str = "conformance-worker";
 
-/// The longest session that a tick of 250 ms allows, so that no session expires on a machine that
+/// The longest session that a tick of 250 ms allows. A shorter one could expire on a machine that
 /// is busy with other tests.
 const SESSION: Duration = Duration::from_secs(5);
 
@@ -41,8 +41,8 @@ fn main() -> ExitCode {
     let runtime = Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let handle = runtime.handle().clone();
-    // There are only two tests, because each test runs in a process of its own and starts an
-    // ensemble of its own.
+    // There are only two tests, because each test runs in its own process and starts its own
+    // ensemble.
     let standstill = handle.clone();
     let tests = vec![
         Trial::test("conformance_and_processes", move || {
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
-/// A client with a session of its own.
+/// Opens a client with its own session.
 async fn open(servers: &str) -> Opened<Store> {
     let mut config = ZooKeeperConfig::from_url_parts(&format!("//{servers}"), &[])?;
     config.session_timeout = SESSION;
@@ -70,8 +70,8 @@ async fn run_all() -> Outcome {
     let workers = Workers::new(program, [WORKER], servers.clone());
     conformance(&servers, workers.clone()).await?;
     if env::var_os("CASE").is_none() {
-        no_lock_over_records(&servers).await?;
-        a_stopped_holder_knows_at_once(&workers).await?;
+        a_lock_over_records_is_refused(&servers).await?;
+        a_stopped_holder_learns_of_its_loss_first(&workers).await?;
     }
     Ok(())
 }
@@ -93,9 +93,9 @@ async fn conformance(servers: &str, workers: Workers) -> Outcome {
     ensure(!results.is_empty(), || "no case of this name".into())
 }
 
-/// `KvLock` refuses these records: they have the time of their write, but no server tells the
-/// present time.
-async fn no_lock_over_records(servers: &str) -> Outcome {
+/// `KvLock` refuses these records. They have the time of their write, but no server reports the
+/// present time, so they have no age.
+async fn a_lock_over_records_is_refused(servers: &str) -> Outcome {
     let store = open(servers).await?;
     let refused = KvLock::new(store.records()).map(drop);
     ensure(
@@ -108,9 +108,10 @@ async fn no_lock_over_records(servers: &str) -> Outcome {
     Ok(())
 }
 
-/// A holder is stopped for two session timeouts. Its lock goes to the next one after its own
-/// deadline, and the holder learns that before it does anything else.
-async fn a_stopped_holder_knows_at_once(workers: &Workers) -> Outcome {
+/// A holder is stopped for two session timeouts. The next holder gets the lock after the deadline
+/// of the stopped one. When the stopped holder goes on, the loss is reported before it does
+/// anything else.
+async fn a_stopped_holder_learns_of_its_loss_first(workers: &Workers) -> Outcome {
     let mut stopped = Worker::start(workers).await?;
     let mut next = Worker::start(workers).await?;
     let process = stopped.id().ok_or("the worker has ended")?;
@@ -137,7 +138,7 @@ async fn a_stopped_holder_knows_at_once(workers: &Workers) -> Outcome {
         ),
         || format!("{state:?}"),
     )?;
-    // The old holder's release does not disturb the next holder.
+    // The release of the old holder does not disturb the next holder.
     let released = stopped.release().await?;
     ensure(released != ReleaseReport::Clean, || {
         "a clean release".into()
@@ -162,7 +163,7 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
         // The leader sends two pings in a tick. This tick is long enough to cut the connection
         // between two pings.
         tick: Duration::from_secs(1),
-        // The first server has the lowest number, so it is not elected as the leader.
+        // The first server has the lowest number, so it does not become the leader.
         detours: detours
             .map(|(proxy, other)| (0, other, proxy.address().port()))
             .collect(),
@@ -179,8 +180,8 @@ async fn a_write_after_a_standstill_proves_nothing() -> Outcome {
     let stranger = connector.connect(hosts).await?;
     let program = env::current_exe()?;
     let workers = Workers::new(program, [WORKER], ensemble.server(0));
-    // Several rounds, because a ping or a reconnect of the client may extend the session before the
-    // connection is cut.
+    // The test runs several rounds, because a ping or a reconnect of the client may extend the
+    // session before the connection is cut.
     for round in 0..5 {
         let names: Vec<_> = (0..4)
             .map(|at| format!("standstill-{round}-{at}"))
@@ -223,7 +224,7 @@ async fn stop_and_continue(
     SystemClock.sleep(SESSION * 4 / 5).await;
     for (name, (worker, _, _)) in names.iter().zip(&mut stopped) {
         // This write fires the client's watch, so the client receives an event when it goes on.
-        // Without it the client would reconnect, since it has received nothing for so long.
+        // Without an event for so long, the client would reconnect.
         stranger.set_data(&container(name), &[], None).await?;
         let ask = Ask {
             name: name.clone(),

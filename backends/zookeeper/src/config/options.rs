@@ -18,18 +18,18 @@ pub struct ZooKeeperConfig {
     /// The node that is the parent of all others; `/distlock` by default. It is created when it is
     /// absent. It must not be `/` or under `/zookeeper`.
     pub root: String,
-    /// The session timeout to ask for: 500 ms to 1 h, 10 s by default. The ensemble may grant
-    /// another timeout; by default it grants 2 to 20 of its ticks. The granted timeout bounds how
-    /// long a lock remains after its holder has crashed. Two thirds of it bound how long a holder
-    /// trusts its lock without an answer of the ensemble.
+    /// The session timeout to request: 500 ms to 1 h, 10 s by default. The ensemble may grant
+    /// another timeout; by default it grants 2 to 20 of its ticks. After a holder has crashed, its
+    /// lock remains for at most the granted timeout. Without an answer of the ensemble, a holder
+    /// trusts its lock for at most two thirds of the granted timeout.
     pub session_timeout: Duration,
-    /// The servers' `tickTime`. It must be set only when the servers' `minSessionTimeout` is not
-    /// the default of two ticks; otherwise it is measured as half of the shortest session that the
-    /// servers grant. A session must last at least two ticks.
+    /// The servers' `tickTime`. Set it only when the servers' `minSessionTimeout` is not the
+    /// default of two ticks. Otherwise the tick is measured, as half of the shortest session that
+    /// the servers grant. A session must last at least two ticks.
     pub tick_time: Option<Duration>,
-    /// How long one operation waits for its answer: 100 ms to 5 s, 4 s by default.
+    /// The time limit of one operation, including its answer: 100 ms to 5 s, 4 s by default.
     pub request_timeout: Duration,
-    /// How long `open` waits for the first session; 5 s by default.
+    /// The time for which `open` waits for the first session; 5 s by default.
     pub connect_timeout: Duration,
     /// The credentials of this client.
     pub credentials: Option<Credentials>,
@@ -41,20 +41,19 @@ pub struct ZooKeeperConfig {
     /// Whether a password of ZooKeeper's `digest` may leave this machine without TLS
     /// (`tls=disable`).
     pub clear_password: bool,
-    /// How long the mark of a deleted record stays before it is removed: 1 s to 365 days, 1 h by
-    /// default, and at least twice the session timeout. A write that is still in flight must find
-    /// the mark.
+    /// The time for which the mark of a deleted record stays: 1 s to 365 days, 1 h by default, and
+    /// at least twice the session timeout. A write that is still in flight must find the mark.
     pub reap_after: Duration,
 }
 
-/// A user, a password, and the way to prove them to the server.
+/// A user, a password, and the way in which the client proves them to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// The user.
     pub user: String,
     /// The password. It is sent in plain text unless TLS or SASL is used.
     pub password: Secret,
-    /// How user and password are proven to the server.
+    /// The way in which the client proves user and password to the server.
     pub mechanism: Mechanism,
 }
 
@@ -62,11 +61,11 @@ pub struct Credentials {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mechanism {
-    /// ZooKeeper's `digest` scheme. The server accepts any user with any password, and each node's
-    /// access list says which of them may change the node.
+    /// ZooKeeper's `digest` scheme. The server accepts any user with any password. The access list
+    /// of each node says which of these users may change the node.
     #[default]
     Digest,
-    /// SASL with DIGEST-MD5. The server has a list of users and refuses others.
+    /// SASL with DIGEST-MD5. The server knows a list of users and refuses others.
     SaslDigestMd5,
 }
 
@@ -85,7 +84,7 @@ pub enum AclPolicy {
 pub struct TlsFiles {
     /// The authorities that may sign the servers' certificates.
     pub ca: PathBuf,
-    /// The certificate of this client, when the servers ask for one.
+    /// The certificate of this client, for servers that require one.
     pub cert: Option<PathBuf>,
     /// The key of that certificate.
     pub key: Option<PathBuf>,
@@ -160,14 +159,14 @@ impl ZooKeeperConfig {
         }
     }
 
-    /// The hosts of the servers, without their ports.
+    /// Returns the hosts of the servers, without their ports.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
         let servers = self.servers.iter();
         servers.map(|server| server.rsplit_once(':').map_or(&**server, |(host, _)| host))
     }
 
-    /// Tells whether a password is sent, and whether that is encrypted. SASL proves the password
-    /// without sending it.
+    /// Returns the rule for passwords: whether a password is sent, and whether the connection is
+    /// encrypted. SASL proves the password without sending it.
     pub(crate) fn password_rule(&self) -> PasswordRule<'static> {
         let credentials = self.credentials.as_ref();
         PasswordRule {

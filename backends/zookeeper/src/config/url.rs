@@ -1,6 +1,6 @@
 //! Reads the options of a ZooKeeper store from the parts of a URL.
 //!
-//! No message may contain the user's part of the URL, because it has the password.
+//! No message may contain the user's part of the URL, because that part includes the password.
 
 use std::{path::PathBuf, time::Duration};
 

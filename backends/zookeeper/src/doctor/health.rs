@@ -15,7 +15,7 @@ use crate::{
     session::{Session, StoreContext},
 };
 
-/// Asks every server for its state, and checks the settings that the promises rest on.
+/// Asks every server for its state, and checks the settings that the guarantees depend on.
 pub(crate) async fn check_health(session: &Arc<Session>, until: Moment) -> Result<Health> {
     let context = session.context();
     session
@@ -53,7 +53,7 @@ pub(crate) async fn check_health(session: &Arc<Session>, until: Moment) -> Resul
     Ok(health)
 }
 
-/// Checks how many servers vote. `named` is the number of servers in the configuration.
+/// Checks the number of voting servers. `named` is the number of servers in the configuration.
 async fn check_voters(
     session: &Arc<Session>,
     until: Moment,
@@ -108,7 +108,7 @@ async fn check_voters(
     Ok(())
 }
 
-/// Checks whether the ensemble granted the session timeout that was asked for.
+/// Checks whether the ensemble granted the requested session timeout.
 fn check_session_timeout(context: &StoreContext, session: &Session, health: &mut Health) {
     let (asked, granted) = (context.config.session_timeout, session.timeout());
     let (verdict, detail) = if asked == granted {

@@ -1,5 +1,5 @@
-//! Checks each server's limits for sessions and requests. No server tells its limits, so each limit
-//! is tried on a separate connection.
+//! Checks each server's limits for sessions and requests. A server does not report its limits, so
+//! this module tries each limit on a separate connection.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::{
     session::{StoreContext, dial::dial},
 };
 
-/// The size of the largest request: the largest record and the rest of its request.
+/// The size of the largest request: the largest record value, with room for the other fields.
 const LARGEST_REQUEST: usize = MAX_VALUE_BYTES + 4096;
 
-/// How long the check of one server may take.
+/// The time limit for the check of one server.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The limits of one server, as far as they were tried.
+/// The measured limits of one server.
 struct Limits {
-    /// The session timeout that the server grants to a client that asks for the timeout of the
-    /// present session.
+    /// The session timeout that the server grants when a client requests the timeout of the present
+    /// session.
     session: Duration,
     /// Whether the server accepts the largest request.
     takes_largest: bool,
@@ -94,7 +94,7 @@ pub(crate) async fn check_limits(
     }
 }
 
-/// Tries the limits of one server; `None` = it did not let a client connect.
+/// Tries the limits of one server; `None` = the server refused the connection.
 async fn probe_limits(
     context: &StoreContext,
     our_timeout: Duration,
@@ -108,8 +108,8 @@ async fn probe_limits(
         .capture_spawns(group, dial(&config, our_timeout))
         .await;
     let client = dialled.ok()?;
-    // The node does not exist. A server that accepts the request answers that; another server
-    // closes the connection.
+    // The node does not exist. A server that accepts the request answers `NoNode`. A server with a
+    // lower limit closes the connection.
     let path = format!("/{}", "x".repeat(LARGEST_REQUEST));
     let looked = client.check_stat(&path).await.map_err(as_connection_loss);
     Some(Limits {

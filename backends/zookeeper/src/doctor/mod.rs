@@ -1,4 +1,4 @@
-//! Health: asks the servers for their state, and checks the settings that the promises rest on.
+//! Health: the state of each server, and the settings that the guarantees depend on.
 
 mod health;
 mod limits;

@@ -11,11 +11,11 @@ use tokio::{
 
 use crate::config::ZooKeeperConfig;
 
-/// How long one server may take to answer.
+/// The time limit for the answer of one server.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Asks all servers for their states, and adds these to the error of an attempt to connect. Errors
-/// of another kind than `Unavailable` stay as they are.
+/// Asks all servers for their states, and adds the states to the error of a failed attempt to
+/// connect. An error of another kind than `Unavailable` is returned unchanged.
 pub(crate) async fn add_server_states(
     config: &ZooKeeperConfig,
     clock: &dyn Clock,
@@ -43,9 +43,9 @@ pub(super) struct ServerReport {
     pub(super) version: Option<String>,
 }
 
-/// Whether a server serves, as far as it answered.
+/// The state of a server, derived from its answer.
 pub(super) enum ServerState {
-    /// No connection could be opened, or no answer came in time; with the reason.
+    /// No connection could be opened, or no answer came in time. The text is the reason.
     Unreachable(String),
     /// The server accepts connections and does not answer `srvr`.
     Silent,
@@ -53,7 +53,7 @@ pub(super) enum ServerState {
     Closed,
     NoQuorum,
     ReadOnly,
-    /// The server serves; with its mode: leader, follower, observer or standalone.
+    /// The server serves. The text is its mode: leader, follower, observer or standalone.
     Serving(String),
 }
 
@@ -99,7 +99,7 @@ async fn ask_server(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -
     let asked = async {
         let mut answer = String::new();
         match TcpStream::connect(server).await {
-            // The port expects TLS, and `srvr` is asked in plain text.
+            // The port expects TLS, and `srvr` is a plain-text request.
             Ok(_) if config.tls.is_some() => return Ok(None),
             Ok(mut stream) => {
                 if stream.write_all(b"srvr").await.is_ok() {

@@ -1,15 +1,15 @@
 //! Queues whose order is known without listing their children.
 //!
 //! The servers number a container's children without gaps. So between two nodes of this session
-//! with adjacent numbers there is no other contender. If every node before the nodes of this
-//! session has gone, and the nodes of this session have adjacent numbers, then the newest of them
-//! needs no listing: only nodes of this session are ahead of it.
+//! with adjacent numbers there is no other contender. Suppose that the nodes of this session have
+//! adjacent numbers, and that every node before them is gone. Then only nodes of this session are
+//! ahead of the newest one, and no listing is needed.
 //!
-//! Invariant: an answer of [`KnownQueues::add_created`] rests on nodes of one and the same
-//! container. The servers may remove a container, and a new one of the same name counts from zero.
-//! So each container that this session uses more than once gets a watch. The servers send the event
-//! of a change before the answer to any request that they process after the change. So if no event
-//! has come when a creation is answered, the container is still the same.
+//! Invariant: an answer of [`KnownQueues::add_created`] depends on nodes of one and the same
+//! container. The servers may remove a container, and a new container of the same name counts from
+//! zero. So each container that this session uses more than once gets a watch. The servers send the
+//! event of a change before the answer to any request that they process after the change. So if no
+//! event has come when a creation is answered, the container is still the same.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -28,21 +28,20 @@ use crate::sync::lock;
 /// The largest number of containers that are remembered.
 const MAX_CONTAINERS: usize = 1024;
 
-/// The known queues of the containers that were used lately.
+/// The known queues of the most recently used containers.
 #[derive(Debug, Default)]
 pub(crate) struct KnownQueues(Mutex<KnownQueueTable>);
 
 #[derive(Debug, Default)]
 struct KnownQueueTable {
     queues: HashMap<Arc<str>, KnownQueue>,
-    /// Rises with every use of a queue, so that the queues that were used least recently can be
-    /// found.
+    /// A counter of uses. The queues with the lowest `last_used` were used least recently.
     use_count: u64,
 }
 
 /// The nodes of this session in one container.
 struct KnownQueue {
-    /// Nodes with adjacent numbers, oldest first. Every node before the first of them has gone.
+    /// Nodes with adjacent numbers, oldest first. Every node before the first of them is gone.
     nodes: VecDeque<Arc<Node>>,
     watch: Option<ContainerWatch>,
     /// Whether the request that sets a watch is in flight.
@@ -58,12 +57,12 @@ pub(crate) struct ContainerWatch {
     pub(crate) connection_number: u64,
     /// The transaction that created the container.
     pub(crate) container_czxid: i64,
-    /// Completes when the container changes or goes.
+    /// Completes when the container changes or is removed.
     pub(crate) changed: Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>,
 }
 
 impl KnownQueues {
-    /// Whether the next creation in this container probably needs no listing.
+    /// Returns whether the next creation in this container probably needs no listing.
     pub(crate) fn probably_needs_no_listing(&self, parent: &str, connection_number: u64) -> bool {
         let table = self.lock_table();
         table.queues.get(parent).is_some_and(|queue| {
@@ -73,9 +72,8 @@ impl KnownQueues {
         })
     }
 
-    /// Adds a node of this session that was created on this connection. Answers with the nodes of
-    /// this session ahead of it if no other node can be ahead, and with `None` if a listing is
-    /// needed.
+    /// Adds a node of this session that was created on this connection. Returns the nodes of this
+    /// session ahead of it if no other node can be ahead, and `None` if a listing is needed.
     pub(crate) fn add_created(
         &self,
         node: &Arc<Node>,
@@ -97,14 +95,15 @@ impl KnownQueues {
             queue.nodes.clear();
             return None;
         }
-        queue.nodes.retain(|node| !node.has_let_go());
+        queue.nodes.retain(|node| !node.is_leaving_or_gone());
         let ahead = queue.nodes.iter().cloned().collect();
         queue.nodes.push_back(Arc::clone(node));
         Some(ahead)
     }
 
-    /// Notes the grant of a lock: every node before this one has gone, or its owner in this session
-    /// has let go. `true` = the caller should set a watch on this container.
+    /// Records the grant of a lock: every node before this one is gone, or its owner in this
+    /// session has released or given up the lock. `true` = the caller should set a watch on this
+    /// container.
     pub(crate) fn note_grant(&self, node: &Arc<Node>, connection_number: u64) -> bool {
         let mut table = self.lock_table();
         table.use_count += 1;
@@ -134,18 +133,18 @@ impl KnownQueues {
             last_used: use_count,
         };
         table.queues.insert(Arc::clone(&node.parent), queue);
-        // No watch at the first use, because many names are used only once.
+        // The first use sets no watch, because many names are used only once.
         false
     }
 
     /// Forgets all queues, at the end of the session.
     pub(crate) fn clear(&self) {
         let queues = std::mem::take(&mut self.lock_table().queues);
-        // Dropped outside of the mutex, because dropping a watch sends a request.
+        // The queues are dropped outside of the mutex, because dropping a watch sends a request.
         drop(queues);
     }
 
-    /// Notes the result of a request for a watch on this container; `None` = the request failed.
+    /// Stores the result of a request for a watch on this container; `None` = the request failed.
     pub(crate) fn set_watch(&self, parent: &str, watch: Option<ContainerWatch>) {
         let mut table = self.lock_table();
         if let Some(queue) = table.queues.get_mut(parent) {
@@ -177,8 +176,8 @@ impl KnownQueue {
             .is_some_and(|watch| watch.connection_number == connection_number)
     }
 
-    /// Whether the container has changed or has gone since the watch was set, or has no watch.
-    /// Drops a watch that has fired.
+    /// Returns whether the container has changed or was removed since the watch was set, or has no
+    /// watch. Drops a watch that has fired.
     fn poll_for_change(&mut self) -> bool {
         let Some(watch) = &mut self.watch else {
             return true;
@@ -196,8 +195,8 @@ impl KnownQueue {
 }
 
 impl ContainerWatch {
-    /// Whether the watched container is older than the node. If it is, the node is in this
-    /// container and not in an earlier one of the same name.
+    /// Returns whether the watched container is older than the node. Then the node is in this
+    /// container, and not in an earlier container of the same name.
     fn is_older_than(&self, node: &Node) -> bool {
         i64::try_from(node.token.get()).is_ok_and(|created| self.container_czxid < created)
     }

@@ -1,8 +1,7 @@
-//! The contenders' nodes of one session, as far as they are known without a request to the
-//! ensemble.
+//! Local knowledge about the contenders' nodes of one session.
 //!
-//! This folder owns the order, the data and the state of the nodes. It must not send a request or
-//! depend on the session.
+//! This folder owns the order, the data and the state of the nodes. It must not send a request to
+//! the ensemble, and must not depend on the session.
 
 pub(crate) mod known_queues;
 mod node;

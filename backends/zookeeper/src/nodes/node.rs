@@ -1,7 +1,7 @@
 //! One contender's node, and its state.
 //!
 //! Invariant: the state only moves forward, from waiting to held, and then to leaving or gone. So a
-//! late grant cannot revive a node that was given up.
+//! late grant cannot make a node held again after its owner gave the node up.
 
 use std::sync::{Arc, Mutex};
 
@@ -24,13 +24,12 @@ pub(crate) struct Node {
     pub(crate) child: String,
     pub(crate) sequence: Sequence,
     pub(crate) token: FencingToken,
-    /// The holder, kept here so that other callers of this process need not read it from the
-    /// ensemble.
+    /// The holder. It is kept here so that callers of this process need no request to learn it.
     pub(crate) holder: HolderInfo,
     pub(super) created: Moment,
     status: watch::Sender<NodeStatus>,
-    /// The end of the node's lease by the clock of this host; it has a meaning only while the lock
-    /// is held.
+    /// The end of the node's lease by the clock of this host. The value is meaningful only while
+    /// the lock is held.
     expires: Mutex<Moment>,
     loss: LossSender,
 }
@@ -89,14 +88,14 @@ impl Node {
         self.loss.feed()
     }
 
-    /// Whether the contenders behind need not wait for this node, because its owner gave it up or
-    /// it is lost. The node may still exist at the ensemble.
-    pub(crate) fn has_let_go(&self) -> bool {
+    /// Returns whether the contenders behind may pass this node, because its owner gave it up or
+    /// the node is lost. The node may still exist at the ensemble.
+    pub(crate) fn is_leaving_or_gone(&self) -> bool {
         matches!(self.status(), NodeStatus::Leaving | NodeStatus::Gone(_))
     }
 
-    /// Grants the lock to the first node of its queue, or extends it, until that moment. `false` =
-    /// the node was given up or is gone.
+    /// Grants the lock to the first node of its queue, or extends the lease, until that moment.
+    /// `false` = the node was given up or is gone.
     pub(crate) fn grant_until(&self, until: Moment) -> bool {
         self.status.send_if_modified(|status| {
             let alive = matches!(status, NodeStatus::Waiting | NodeStatus::Held);
@@ -108,7 +107,7 @@ impl Node {
         })
     }
 
-    /// Gives the node up for its owner. `false` = it was given up before, or is gone.
+    /// Gives the node up for its owner. `false` = the node was given up before, or is gone.
     pub(crate) fn start_leaving(&self) -> bool {
         self.status.send_if_modified(|status| {
             let alive = matches!(status, NodeStatus::Waiting | NodeStatus::Held);
@@ -119,9 +118,9 @@ impl Node {
         })
     }
 
-    /// Marks the node as gone: it was removed, its lease ended, or its session ended. If the lock
-    /// was held, reports the loss to the holder. `true` = the node was neither given up nor gone
-    /// before.
+    /// Marks the node as gone: another client removed it, its lease ended, or its session ended.
+    /// Reports the loss to the holder if the lock was held. `true` = the node was neither given up
+    /// nor gone before.
     pub(crate) fn mark_gone(&self, reason: LossReason) -> bool {
         let mut was = NodeStatus::Leaving;
         let moved = self.status.send_if_modified(|status| {
@@ -138,13 +137,13 @@ impl Node {
         moved
     }
 
-    /// The end of the lease, while the lock is held.
+    /// Returns the end of the lease while the lock is held.
     pub(super) fn lease_end(&self) -> Option<Moment> {
         (self.status() == NodeStatus::Held).then(|| *lock(&self.expires))
     }
 }
 
-/// The fencing token of a node: the transaction that created it.
+/// Returns the fencing token of a node: the transaction that created the node.
 pub(crate) fn token_from_czxid(czxid: i64) -> Result<FencingToken> {
     let too_old =
         "the server does not tell the transaction of a creation: ZooKeeper 3.6 or later is needed";

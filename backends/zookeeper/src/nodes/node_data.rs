@@ -1,7 +1,7 @@
 //! The data of a contender's node. It names the holder.
 //!
-//! The data names the owner only by a digest, because every client that may read the node would
-//! otherwise learn the id that releases the lock.
+//! The data names the owner only by a digest. The id itself releases the lock, and every client
+//! that may read the node would learn it.
 
 use distlock_core::{AcquireRequest, FencingToken, HolderInfo, HolderLabel, OwnerId};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,8 @@ struct NodeData {
     holder: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     meta: Option<String>,
-    /// A digest of the owner. It tells owners apart and does not reveal the id.
+    /// A digest of the owner. Different owners have different digests, and the digest does not
+    /// reveal the id.
     owner: Uuid,
 }
 
@@ -31,7 +32,7 @@ pub(crate) fn encode(request: &AcquireRequest) -> Vec<u8> {
     serde_json::to_vec(&fields).unwrap_or_default()
 }
 
-/// The holder of a granted request, as other clients see it.
+/// Returns the description of a granted request's holder that other clients see.
 pub(crate) fn holder_info(request: &AcquireRequest, token: FencingToken) -> HolderInfo {
     let mut info = HolderInfo::new(request.holder.as_str());
     info.meta = request.meta.as_ref().map(|meta| meta.as_str().to_owned());
@@ -39,7 +40,7 @@ pub(crate) fn holder_info(request: &AcquireRequest, token: FencingToken) -> Hold
     info
 }
 
-/// Whether a node's data names this owner.
+/// Returns whether a node's data names this owner.
 pub(crate) fn is_owned_by(data: &[u8], owner: OwnerId) -> bool {
     serde_json::from_slice::<NodeData>(data).is_ok_and(|fields| fields.owner == owner.tag())
 }
@@ -58,12 +59,12 @@ pub(crate) fn parse_holder(data: &[u8], token: FencingToken) -> HolderInfo {
     info
 }
 
-/// The holder of a node that these credentials may not read.
+/// Returns the holder of a node that these credentials may not read.
 pub(crate) fn unreadable_holder() -> HolderInfo {
     HolderInfo::new("(unknown: other credentials)")
 }
 
-/// A holder's label from data that another recipe wrote.
+/// Returns a label made from data that another recipe wrote.
 fn foreign_label(data: &[u8]) -> String {
     let mut label: String = String::from_utf8_lossy(data)
         .chars()

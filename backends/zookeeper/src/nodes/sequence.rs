@@ -30,7 +30,7 @@ impl Sequence {
             .max();
         let digits = match known {
             Some(at) => &child[at..],
-            // The node of another recipe. Every sequential node ends with at least ten digits.
+            // Another recipe wrote this name. Every sequential node ends with at least ten digits.
             None => {
                 let digits = child.rsplit(|c: char| !c.is_ascii_digit()).next()?;
                 if digits.len() < 10 {
@@ -46,7 +46,7 @@ impl Sequence {
         digits.parse().ok().map(Self)
     }
 
-    /// Whether this number is the one right after `other`.
+    /// Returns whether this number is the one right after `other`.
     pub(crate) fn follows(self, other: Self) -> bool {
         match (i32::try_from(self.0), i32::try_from(other.0)) {
             (Ok(this), Ok(other)) => this == other.wrapping_add(1),
@@ -54,8 +54,8 @@ impl Sequence {
         }
     }
 
-    /// Whether this contender entered the queue before `other`. The answer is right if fewer than
-    /// 2^31 contenders entered in between.
+    /// Returns whether this contender entered the queue before `other`. The answer is right if
+    /// fewer than 2^31 contenders entered in between.
     pub(crate) fn is_before(self, other: Self) -> bool {
         match (i32::try_from(self.0), i32::try_from(other.0)) {
             (Ok(this), Ok(other)) => this.wrapping_sub(other) < 0,
@@ -64,7 +64,7 @@ impl Sequence {
     }
 }
 
-/// Picks the contenders among a container's children, and sorts them in order of arrival.
+/// Selects the contenders among a container's children, and sorts them in order of arrival.
 ///
 /// The order is right if no two of the numbers are 2^31 or more apart.
 pub(crate) fn sort_contenders(children: Vec<String>) -> Vec<(Sequence, String)> {
@@ -74,8 +74,8 @@ pub(crate) fn sort_contenders(children: Vec<String>) -> Vec<(Sequence, String)> 
         .collect();
     contenders.sort_unstable_by(|(a, a_name), (b, b_name)| {
         if a == b {
-            // Two recipes with separate counters can give the same number. Any order will do if all
-            // clients use the same one.
+            // Two recipes with separate counters can give the same number. Any order is right if
+            // all clients use the same order.
             a_name.cmp(b_name)
         } else if a.is_before(*b) {
             Ordering::Less
@@ -86,7 +86,8 @@ pub(crate) fn sort_contenders(children: Vec<String>) -> Vec<(Sequence, String)> 
     contenders
 }
 
-/// The contenders ahead of the child `own`, in order of arrival; `None` when `own` is absent.
+/// Returns the contenders ahead of the child `own`, in order of arrival; `None` when `own` is
+/// absent.
 pub(crate) fn contenders_ahead_of(own: &str, children: Vec<String>) -> Option<Vec<String>> {
     let mut ordered = sort_contenders(children);
     let at = ordered.iter().position(|(_, child)| child == own)?;
@@ -100,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// The number in the form that a server appends to a name.
+    /// Returns the number in the form that a server appends to a name.
     fn server_format(number: i32) -> String {
         format!("{number:010}")
     }
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn ahead_of_lists_the_contenders_before_ours() {
+    fn only_contenders_before_ours_are_ahead() {
         let children = [
             "b-lock-0000000002",
             "config",

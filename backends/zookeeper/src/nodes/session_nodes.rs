@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::node::{Node, NodeStatus};
 use crate::sync::lock;
 
-/// The age at which a node gets a watch of its own. A lock that is held for a shorter time needs no
+/// The age at which a node gets its own watch. A lock that is held for a shorter time costs no
 /// request for a watch.
 const WATCH_AFTER: Duration = Duration::from_millis(25);
 
@@ -46,7 +46,8 @@ struct NodeTables {
     unknown: HashMap<OwnerId, UnknownCreation>,
     /// Nodes that have no watch yet, oldest first.
     unwatched: VecDeque<Weak<Node>>,
-    /// When the lease watch next looks for due work without being woken; `None` = never.
+    /// The moment at which the lease watch next looks for due work if nothing wakes it; `None` =
+    /// never.
     next_wake: Option<Moment>,
     /// Whether the store is closing, so that no new queue entry may be made.
     closing: bool,
@@ -96,13 +97,13 @@ impl SessionNodes {
         self.node_removed.notify_one();
     }
 
-    /// The newest node of this owner.
+    /// Returns the newest node of this owner.
     pub(crate) fn find_by_owner(&self, owner: OwnerId) -> Option<Arc<Node>> {
         self.lock_tables().by_owner.get(&owner).cloned()
     }
 
-    /// For each of the `children` the node of this session, or `None` when the child is a node of
-    /// another session.
+    /// Returns for each of the `children` the node of this session, or `None` when the child is a
+    /// node of another session.
     pub(crate) fn find_own_nodes(
         &self,
         parent: &str,
@@ -115,7 +116,7 @@ impl SessionNodes {
             .collect()
     }
 
-    /// The nodes of held locks.
+    /// Returns the nodes of held locks.
     pub(crate) fn held_nodes(&self) -> Vec<Arc<Node>> {
         let tables = self.lock_tables();
         let nodes = tables.by_owner.values();
@@ -129,23 +130,23 @@ impl SessionNodes {
         self.lock_tables().closing
     }
 
-    /// Remembers a creation whose outcome is unknown.
+    /// Stores a creation whose outcome is unknown.
     pub(crate) fn remember_unknown(&self, owner: OwnerId, creation: UnknownCreation) {
         self.lock_tables().unknown.insert(owner, creation);
     }
 
-    /// Removes the remembered creation of this owner and answers with it. The caller then has to
-    /// find out whether the node exists.
+    /// Removes the stored creation of this owner and returns it. The caller then has to find out
+    /// whether the node exists.
     pub(crate) fn take_unknown(&self, owner: OwnerId) -> Option<UnknownCreation> {
         self.lock_tables().unknown.remove(&owner)
     }
 
-    /// Notes when a lease ends, so that the lease watch looks for due work at that moment.
+    /// Schedules a look for due work at the end of a lease.
     pub(crate) fn note_lease_end(&self, at: Moment) {
         self.schedule_wake(self.lock_tables(), at);
     }
 
-    /// Empties the tables at the end of the session. Answers with the newest node of each owner.
+    /// Empties the tables at the end of the session. Returns the newest node of each owner.
     pub(crate) fn take_all(&self) -> Vec<Arc<Node>> {
         let mut tables = self.lock_tables();
         tables.unknown.clear();
@@ -154,7 +155,7 @@ impl SessionNodes {
         tables.by_owner.drain().map(|(_, node)| node).collect()
     }
 
-    /// Refuses new queue entries from now on. Answers with the nodes that wait.
+    /// Refuses new queue entries from now on. Returns the nodes that wait.
     pub(crate) fn begin_closing(&self) -> Vec<Arc<Node>> {
         let mut tables = self.lock_tables();
         tables.closing = true;
@@ -170,13 +171,13 @@ impl SessionNodes {
         self.node_removed.notified()
     }
 
-    /// Answers with the work that is due at `now`. A node to watch is answered only once.
+    /// Returns the work that is due at `now`. A node to watch is returned only once.
     pub(crate) fn take_due_work(&self, now: Moment) -> DueWork {
         let mut tables = self.lock_tables();
         let mut to_watch = Vec::new();
         let mut next: Option<Moment> = None;
         while let Some(oldest) = tables.unwatched.front() {
-            match oldest.upgrade().filter(|node| !node.has_let_go()) {
+            match oldest.upgrade().filter(|node| !node.is_leaving_or_gone()) {
                 Some(node) if node.created + WATCH_AFTER > now => {
                     next = Some(node.created + WATCH_AFTER);
                     break;
@@ -202,7 +203,7 @@ impl SessionNodes {
         }
     }
 
-    /// Wakes the lease watch if it would otherwise look for due work only after `at`.
+    /// Wakes the lease watch if its next look for due work would come after `at`.
     fn schedule_wake(&self, mut tables: MutexGuard<'_, NodeTables>, at: Moment) {
         if tables.next_wake.is_none_or(|wake| at < wake) {
             tables.next_wake = Some(at);

@@ -1,11 +1,12 @@
-//! Sets watches on containers that this session uses more than once, for the known queues.
+//! Sets watches on the containers that this session uses more than once. The known queues need
+//! these watches.
 
 use std::sync::Arc;
 
 use crate::{nodes::known_queues::ContainerWatch, session::Session};
 
-/// Sets a watch on a container in the background, and gives it to the known queues. If the request
-/// fails, the known queues are told that there is no watch.
+/// Sets a watch on a container in the background, and stores the watch in the known queues. If the
+/// request fails, the known queues record that the container has no watch.
 pub(crate) fn watch_container(session: &Arc<Session>, parent: &Arc<str>) {
     let (task_session, parent) = (Arc::clone(session), Arc::clone(parent));
     session.spawn(async move {

@@ -1,8 +1,8 @@
 //! Deletes nodes of this session.
 //!
-//! Invariant: when an owner gives up its node, the node is deleted. If the deletion fails or takes
-//! too long, it goes on in the background until it is confirmed or the session has ended. A
-//! remaining node would keep the lock from everybody.
+//! Invariant: a node that its owner gave up is deleted. If the deletion fails or takes too long, it
+//! goes on in the background until it is confirmed or the session has ended. A node that remained
+//! would keep every other contender from the lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -63,13 +63,13 @@ pub(crate) fn delete_in_background(session: &Arc<Session>, node: Arc<Node>) {
     });
 }
 
-/// Deletes a node, and repeats the request after a lost connection. An error says that the node may
+/// Deletes a node, and repeats the request after a lost connection. After an error the node may
 /// still exist.
 async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> Result<Deletion> {
     let path = node.path();
     let mut asked_before = false;
     let deletion = loop {
-        // The node is ephemeral, so the servers removed it with its session.
+        // The node is ephemeral, so the servers remove it with its session.
         if session.end_reason().is_some() {
             break Deletion::AlreadyGone;
         }
@@ -88,7 +88,8 @@ async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> 
                 session.note_answer(sent, true);
                 break Deletion::Done;
             }
-            // An earlier request of this loop, whose answer was lost, deleted the node.
+            // An earlier request of this loop deleted the node, and the answer to that request was
+            // lost.
             Err(zk::Error::NoNode) if asked_before => break Deletion::Done,
             Err(zk::Error::NoNode | zk::Error::SessionExpired | zk::Error::ClientClosed) => {
                 break Deletion::AlreadyGone;

@@ -5,8 +5,9 @@
 //! and an uncontended lock costs one round trip.
 //!
 //! Invariant: one attempt has at most one node. When the answer to a creation was lost, the attempt
-//! looks for a node with its id before it sends another creation. If the caller has gone, a task in
-//! the background looks for that node and deletes it, for as long as the session lives.
+//! looks for a node with its id before it sends another creation. If the caller's future was
+//! dropped, a task in the background looks for that node and deletes it, as long as the session
+//! lives.
 
 use std::sync::Arc;
 
@@ -41,10 +42,10 @@ impl Drop for QueueEntry {
     }
 }
 
-/// The contenders ahead of a new entry, as far as they are known when the entry is made.
+/// The contenders ahead of a new entry, if they are known when the entry is made.
 #[derive(Debug)]
 pub(crate) enum KnownAhead {
-    /// Not known, because no listing was sent or answered: the caller has to list the queue.
+    /// Not known, because the queue was not listed. The caller has to list the queue.
     Unknown,
     /// These children are ahead, in order of arrival.
     Children(Vec<String>),
@@ -98,7 +99,7 @@ struct EntryAttempt<'a> {
     session: &'a Arc<Session>,
     request: &'a AcquireRequest,
     creation: UnknownCreation,
-    /// The name of the node without the number that the server appends.
+    /// The start of the node's name; the server appends a number.
     prefix: String,
 }
 
@@ -112,7 +113,7 @@ enum CreateOutcome {
 }
 
 impl<'a> EntryAttempt<'a> {
-    /// A new attempt, or the resumption of an `earlier` one whose outcome is unknown.
+    /// Creates a new attempt, or resumes an `earlier` attempt whose outcome is unknown.
     fn new(
         session: &'a Arc<Session>,
         request: &'a AcquireRequest,
@@ -140,7 +141,7 @@ impl<'a> EntryAttempt<'a> {
         let options = zk::CreateMode::EphemeralSequential.with_acls(session.acls());
         let client = session.client()?;
         let sent = session.request_start();
-        // From here on the creation may be in flight, also when this future is dropped.
+        // From here on the creation may be in flight, even if this future is dropped.
         pending.creation = Some(self.creation.clone());
         let skip_listing = session
             .known_queues
@@ -171,7 +172,7 @@ impl<'a> EntryAttempt<'a> {
                 Ok(CreateOutcome::NoContainer)
             }
             Err(zk::Error::ConnectionLoss) => Ok(CreateOutcome::ConnectionLost),
-            // If the creation made a node, that node vanishes with the session.
+            // If the creation made a node, the servers remove that node with the session.
             Err(zk::Error::SessionExpired | zk::Error::ClientClosed) => {
                 pending.creation = None;
                 Err(session_ended_error())
@@ -229,7 +230,8 @@ impl<'a> EntryAttempt<'a> {
         session.context().ended_leases.forget(request.owner);
         session.nodes.add(&node);
         if let Some(reason) = session.end_reason() {
-            // The session ended between the answer and `add`, so its end did not see this node.
+            // The session ended between the answer and `add`, so its end did not mark this node as
+            // gone.
             node.mark_gone(reason);
             session.nodes.remove(&node);
         }
@@ -239,7 +241,8 @@ impl<'a> EntryAttempt<'a> {
         })
     }
 
-    /// Finds the node of this attempt, whose creation was not answered, and its token.
+    /// Finds the node of this attempt after the answer to its creation was lost. Returns the node's
+    /// name and token.
     async fn find_created(&self, until: Moment) -> Result<Option<(String, FencingToken)>> {
         let (session, parent) = (self.session, &self.creation.parent);
         loop {
@@ -268,10 +271,10 @@ impl<'a> EntryAttempt<'a> {
     }
 }
 
-/// The contenders ahead of a new entry, as far as the known queue or the listing shows them.
+/// Returns the contenders ahead of a new entry, if the known queue or a listing shows them.
 ///
-/// The listing was sent together with the creation, on the connection of that number; `None` = no
-/// listing was sent.
+/// The creation and the listing were sent together, on the connection `connection_number`. If
+/// `listing` is `None`, no listing was sent.
 async fn known_ahead(
     session: &Arc<Session>,
     entry: &QueueEntry,
@@ -295,14 +298,15 @@ async fn known_ahead(
     Ok(ahead.map_or(KnownAhead::Unknown, KnownAhead::Children))
 }
 
-/// Creates the container of a name. The servers remove it some time after its last child has gone.
+/// Creates the container of a name. The servers remove a container some time after its last child
+/// is gone.
 async fn create_container(session: &Arc<Session>, parent: &str, until: Moment) -> Result<()> {
     let client = session.client()?;
     let options = zk::CreateMode::Container.with_acls(session.acls());
     let created = client.create(parent, &[], &options);
     match session.await_answer(Access::Write, until, created).await? {
         Ok(_) | Err(zk::Error::NodeExists | zk::Error::ConnectionLoss) => Ok(()),
-        // The whole tree was removed, so a new history begins.
+        // The tree was removed by another client, so a new epoch begins.
         Err(zk::Error::NoNode) => {
             let made = read_or_create_epoch(&client, session.layout(), session.acls());
             match session.await_answer(Access::Write, until, made).await? {

@@ -1,6 +1,6 @@
 //! Grants the lock to the first node of a queue.
 //!
-//! Invariant: a lease never outlives the proof that the session is alive.
+//! Invariant: no lease ends later than the moment until which the session is proven to live.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -13,11 +13,11 @@ use crate::{
     session::Session,
 };
 
-/// How many contenders in the way one attempt tries to read. When a contender has gone before it
-/// was read, the attempt lists the queue again.
+/// The limit of listings in one attempt. The attempt lists the queue again when the contender in
+/// the way is gone before its data was read.
 const MAX_LISTINGS: u32 = 3;
 
-/// Grants the lock to a node if every contender ahead has let go; otherwise answers with the
+/// Grants the lock to a node if every contender ahead is leaving or gone. Otherwise returns the
 /// contender in the way. `ahead` are the children ahead of the node at the last listing.
 pub(crate) async fn grant_if_first(
     session: &Arc<Session>,
@@ -32,7 +32,7 @@ pub(crate) async fn grant_if_first(
         let ours = session.nodes.find_own_nodes(&node.parent, &ahead);
         let in_the_way = ours
             .iter()
-            .position(|node| !node.as_ref().is_some_and(|node| node.has_let_go()));
+            .position(|node| !node.as_ref().is_some_and(|node| node.is_leaving_or_gone()));
         let Some(first) = in_the_way else {
             break;
         };
@@ -40,8 +40,8 @@ pub(crate) async fn grant_if_first(
             Some(node) => Some(node.holder.clone()),
             None => try_read_holder(session, &node.parent, &ahead[first], until).await,
         };
-        // No holder was read, so the contender in the way has gone since the listing: it may have
-        // been an attempt without waiting, as this one may be. So list the queue again.
+        // The data of the contender in the way could not be read, so this contender is probably
+        // gone since the listing, for example because it did not wait. The queue is listed again.
         if holder.is_some() || listing == MAX_LISTINGS {
             return Ok(Attempt::Busy(holder));
         }
@@ -61,8 +61,8 @@ pub(crate) async fn grant_or_extend(
     ttl: Ttl,
     until: Moment,
 ) -> Result<Grant> {
-    // A proof of up to a twelfth of the session timeout ago will do: it shortens the lease by that
-    // time, and a new proof would cost a round trip.
+    // A proof that is up to a twelfth of the session timeout old is enough. It shortens the lease
+    // by its age, but a new proof would cost a round trip.
     let trusted_until = session
         .ensure_trusted_for(ttl.duration(), asked_at - session.timeout() / 12, until)
         .await?;

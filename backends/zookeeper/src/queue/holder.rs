@@ -1,4 +1,4 @@
-//! Reads from the ensemble to which holder a node belongs.
+//! Reads the holder that a node belongs to.
 
 use distlock_core::{HolderInfo, Moment, Result};
 use zookeeper_client as zk;
@@ -27,7 +27,7 @@ pub(crate) async fn read_holder(
         Ok((data, stat)) => Ok(Some(parse_holder(&data, token_from_czxid(stat.czxid)?))),
         Err(zk::Error::NoNode) => Ok(None),
         // These credentials may not read the data. But the node is in the queue, and every client
-        // may read its stat, which has the token.
+        // may read the node's stat, which has the token.
         Err(zk::Error::NoAuth) => {
             let stat = client.check_stat(path);
             let stat = session.await_answer(Access::Read, until, stat).await?;
@@ -43,7 +43,7 @@ pub(crate) async fn read_holder(
 }
 
 /// Reads the holder of a child for a message to people; `None` when the child is gone or cannot be
-/// read. A failure to read the holder must not fail the operation.
+/// read. The operation must not fail only because the holder cannot be read.
 pub(crate) async fn try_read_holder(
     session: &Session,
     parent: &str,

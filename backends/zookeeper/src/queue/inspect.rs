@@ -20,13 +20,13 @@ use crate::{
     session::Session,
 };
 
-/// How many containers are listed before the first answer is awaited.
+/// The number of containers that are listed before the first answer is awaited.
 const AT_ONCE: usize = 64;
 
-/// Of how many waiters `inspect` reads the holder label.
+/// The limit of waiters whose holder labels `inspect` reads.
 const MAX_WAITERS_READ: usize = 16;
 
-/// Reads the holder and the waiters of a lock, as the leader knows them.
+/// Reads the holder and the waiters of a lock. The answer is as new as a committed write.
 pub(crate) async fn inspect(
     session: &Arc<Session>,
     name: &LockName,
@@ -128,7 +128,7 @@ pub(crate) async fn list_held(
             };
             let info = match first {
                 Some(info) => info,
-                // The first contender has gone since the listing, so list its queue again.
+                // The first contender is gone since the listing, so its queue is listed again.
                 None => inspect_with_waiters(session, name, 0, until).await?,
             };
             if info.held.is_some() {
@@ -166,14 +166,15 @@ pub(crate) async fn force_release(
             .await?
         {
             Ok(()) => return Ok(Forced::Released),
-            // The node has gone since it was read, so the lock may have a new holder: look again.
+            // The node is gone since it was read, and the lock may have a new holder. So the queue
+            // is read again.
             Err(zk::Error::NoNode) => {}
             Err(error) => return Err(translate(error, Access::Write)),
         }
     }
 }
 
-/// Finds an owner's node in the queue of a lease and deletes it, also when the node belongs to
+/// Finds an owner's node in the queue of a lease and deletes it, even if the node belongs to
 /// another session. `true` = this call deleted a node.
 pub(crate) async fn delete_node_of_owner(
     session: &Arc<Session>,
@@ -190,8 +191,8 @@ pub(crate) async fn delete_node_of_owner(
             .await?
         {
             Ok(found) => found,
-            // The node has gone, or another client made it with other credentials. These
-            // credentials may read a node of this owner.
+            // The node is gone, or another client made it with other credentials. It is not the
+            // owner's node, because these credentials may read a node of this owner.
             Err(zk::Error::NoNode | zk::Error::NoAuth) => continue,
             Err(error) => return Err(translate(error, Access::Read)),
         };
@@ -212,7 +213,7 @@ pub(crate) async fn delete_node_of_owner(
     Ok(false)
 }
 
-/// The child that is first in a queue, as the leader knows it; `None` = the queue is empty.
+/// Returns the first child of a queue, read after a committed write; `None` = the queue is empty.
 async fn read_first_contender(
     session: &Arc<Session>,
     parent: &str,
@@ -228,8 +229,8 @@ async fn read_first_contender(
         .map(|(_, child)| child))
 }
 
-/// Describes a queue from its contenders, of which it reads the first; `None` when the first has
-/// gone since the listing.
+/// Describes a queue from its list of contenders. Reads the data of the first contender; returns
+/// `None` when that contender is gone since the listing.
 async fn describe_queue(
     session: &Arc<Session>,
     name: &LockName,
@@ -253,8 +254,8 @@ async fn describe_queue(
     Ok(Some(info))
 }
 
-/// Describes a queue that these credentials may not read, from the number of its children, which
-/// every client may read.
+/// Describes a queue whose nodes these credentials may not read. Every client may read the number
+/// of children, so the answer is made from that number.
 async fn describe_unreadable(
     session: &Arc<Session>,
     name: &LockName,
@@ -276,8 +277,8 @@ async fn describe_unreadable(
     Ok(info)
 }
 
-/// Reads the holder labels of the waiters at these paths, and leaves out nodes that have gone. The
-/// answers have no tokens, because nothing has been granted to a waiter.
+/// Reads the holder labels of the waiters at these paths, and leaves out nodes that are gone. The
+/// answers have no tokens, because a waiter has no grant.
 async fn read_holders(
     session: &Arc<Session>,
     paths: &[String],

@@ -1,9 +1,9 @@
 //! Watches the nodes of one session, and ends leases that were not renewed.
 //!
-//! The ensemble keeps an ephemeral node as long as its session lives. But a lock must not outlive
-//! its lease when its holder stopped renewing. So this task deletes the node when the lease has
-//! ended by the clock of this host, and never before. The holder's own deadline is earlier, because
-//! it is counted with a margin.
+//! The ensemble keeps an ephemeral node as long as its session lives. But a lock must not outlast
+//! its lease after its holder stopped renewing. So this task deletes the node when the lease has
+//! ended by the clock of this host, and never earlier. The holder's own deadline is earlier by the
+//! margin.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,11 +18,11 @@ use crate::{
     session::Session,
 };
 
-/// How long the report of a loss to a holder is delayed while the cause of the loss is looked for.
+/// The time for which the report of a loss is delayed while its cause is looked for.
 const CAUSE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Watches the nodes of a session for deletion by other clients, and deletes the nodes of leases
-/// that have ended. Runs as long as the session lives.
+/// Watches the nodes of a session for deletion by other clients, and deletes the nodes of expired
+/// leases. Runs as long as the session lives.
 pub(crate) async fn watch_leases(session: Arc<Session>) {
     let mut watches = JoinSet::new();
     loop {
@@ -55,12 +55,12 @@ pub(crate) async fn watch_leases(session: Arc<Session>) {
     }
 }
 
-/// Watches one node until its owner lets go, and marks it as removed when another client has
+/// Watches one node until its owner gives it up. Marks the node as removed when another client has
 /// deleted it.
 async fn watch_node(session: Arc<Session>, node: Arc<Node>) {
     let path = node.path();
     let far = session.clock().now() + Duration::from_secs(24 * 3600);
-    while !node.has_let_go() {
+    while !node.is_leaving_or_gone() {
         if session.wait_connected(far).await.is_err() {
             return;
         }
@@ -71,8 +71,8 @@ async fn watch_node(session: Arc<Session>, node: Arc<Node>) {
             Ok((Some(stat), _)) if stat.ephemeral_owner != session.id() => break,
             Ok((Some(_), watcher)) => {
                 drop(client);
-                // The end of the session first: a watch must not be polled once its client was
-                // aborted, because it panics then.
+                // The end of the session is checked first. Once the session's client was aborted,
+                // polling a watch of it panics.
                 let event = tokio::select! {
                     biased;
                     _ = session.wait_for_end() => return,
@@ -92,9 +92,9 @@ async fn watch_node(session: Arc<Session>, node: Arc<Node>) {
             }
         }
     }
-    // Either another client deleted the node, or the session has ended at the servers, which
-    // removes all of its nodes. A waiter fails in the first case and enters the queue again in the
-    // second, so find out which of the two happened.
+    // Either another client deleted the node, or the session has expired, which removes all of its
+    // nodes. In the first case a waiter fails; in the second case the waiter enters the queue
+    // again. So the task finds out which of the two happened.
     let patience = match node.status() {
         NodeStatus::Held => CAUSE_TIMEOUT,
         _ => session.max_trust(),

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Lists the contenders ahead of a node, in order of arrival. If the node itself is absent, marks
-/// it as removed and fails.
+/// the node as removed and returns an error.
 pub(crate) async fn list_ahead(
     session: &Arc<Session>,
     node: &Arc<Node>,
@@ -23,7 +23,8 @@ pub(crate) async fn list_ahead(
         return Ok(ahead);
     }
     // The servers remove a session's nodes a moment before they report the end of the session. So a
-    // write first shows whether the session is alive; only then was the node removed alone.
+    // write first shows whether the session is alive. Only if it is, another client removed this
+    // node.
     session
         .ensure_committed_since(session.clock().now(), until)
         .await?;
@@ -31,7 +32,7 @@ pub(crate) async fn list_ahead(
     Err(entry_removed_error())
 }
 
-/// Lists the children of a container; empty when the container does not exist.
+/// Lists the children of a container. A container that does not exist has no children.
 pub(crate) async fn list_children(
     session: &Arc<Session>,
     parent: &str,

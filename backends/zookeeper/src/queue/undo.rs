@@ -1,8 +1,8 @@
 //! Undoes creations with an unknown outcome.
 //!
-//! Invariant: a creation that may have happened is either registered as a node, or remembered with
-//! the session until it is undone. The end of the session undoes the creation too, since the node
-//! is ephemeral.
+//! Invariant: a creation that may have happened is either registered as a node, or stored in the
+//! session's tables until it is undone. The node is ephemeral, so the end of the session undoes the
+//! creation too.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::{
     session::Session,
 };
 
-/// How long an attempt that timed out is left as it is, before it is undone. A caller that asks
-/// again in that time takes the attempt's node over.
+/// The time for which the undo of a timed-out attempt is delayed. A caller that asks again in this
+/// time resumes the attempt and its node.
 const RETRY_WINDOW: Duration = Duration::from_secs(2);
 
 /// An attempt that is entering a queue. Dropping it starts a task that undoes `creation`.
@@ -26,7 +26,8 @@ pub(super) struct PendingEntry<'a> {
     pub(super) owner: OwnerId,
     /// The creation that may have happened; `None` = there is nothing to undo.
     pub(super) creation: Option<UnknownCreation>,
-    /// Whether the caller will not ask again. If it may, the undo waits for [`RETRY_WINDOW`].
+    /// Whether the caller will not ask again. If it is `false`, the undo waits for
+    /// [`RETRY_WINDOW`].
     pub(super) given_up: bool,
 }
 
@@ -65,8 +66,8 @@ async fn delete_created(
     loop {
         session.wait_connected(until).await?;
         let client = session.client()?;
-        // The listing is processed after every request that was sent before it, and is as new as
-        // the state that a quorum has committed.
+        // The server processes the listing after every request that was sent before it. The listing
+        // is as new as the state that a quorum has committed.
         session.send_barrier_write(&client);
         let listed = client.list_children(&creation.parent);
         let children = match session.await_answer(Access::Read, until, listed).await? {
@@ -84,8 +85,8 @@ async fn delete_created(
             .await_answer(Access::Write, until, client.delete(&path, None))
             .await?
         {
-            // List once more. After a lost connection the node may still exist; after an answer,
-            // the listing shows that the attempt has no other node.
+            // The queue is listed once more. After a lost connection the node may still exist.
+            // After an answer, the listing shows that the attempt has no other node.
             Ok(()) | Err(zk::Error::NoNode | zk::Error::ConnectionLoss) => {}
             Err(error) => return Err(translate(error, Access::Write)),
         }
@@ -112,8 +113,8 @@ pub(crate) async fn undo_unknown_creation(
     Ok(found)
 }
 
-/// Undoes a creation of this owner if no caller has taken it up again. Repeats that until the undo
-/// is confirmed or the session has ended.
+/// Undoes a creation of this owner, unless a caller has resumed it. Repeats the undo until it is
+/// confirmed or the session has ended.
 async fn undo_if_not_retried(session: &Arc<Session>, owner: OwnerId) {
     let Some(creation) = session.nodes.take_unknown(owner) else {
         return;

@@ -1,8 +1,8 @@
-//! Follows the connection of a session: notes each reconnect, and checks whether the new connection
-//! still belongs to the session.
+//! Follows the connection of a session: records each reconnect, and checks whether the new
+//! connection still belongs to the session.
 //!
-//! Invariant: a new connection counts as verified only after a node that was created on this very
-//! connection has shown the session's id.
+//! Invariant: a new connection counts as verified only after a node that was created on it has
+//! shown the session's id.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::sync::lock;
 
-/// Notes each change of the connection's state, until the session ends.
+/// Records each change of the connection's state, until the session ends.
 pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::StateWatcher) {
     let mut ended = session.ended.subscribe();
     loop {
@@ -40,15 +40,15 @@ pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::Sta
                 session.connection.send_modify(|state| state.up = true);
                 session.spawn(verify_session(Arc::clone(&session)));
             }
-            // The client is disconnected, or connected to a server that refuses writes: wait for
-            // the next change.
+            // The client is disconnected, or is connected to a server that refuses writes. The next
+            // change is awaited.
             _ => {}
         }
     }
 }
 
-/// Checks whether the present connection still belongs to this session. If it does, marks the
-/// connection as verified; if it belongs to another session, ends this session.
+/// Checks whether the present connection still belongs to this session. If it does, the connection
+/// is marked as verified. If it belongs to another session, this session is ended.
 async fn verify_session(session: Arc<Session>) {
     let connection_number = session.connection.borrow().number;
     let current = |state: &ConnectionState| state.number == connection_number && state.up;

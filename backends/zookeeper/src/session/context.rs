@@ -1,7 +1,8 @@
 //! The part of an open store that all its sessions use.
 //!
-//! It owns the configuration, the clock, the threads and the list of ended leases. It must not
-//! refer to any session, so that a session can refer to it without a cycle of references.
+//! This part owns the configuration, the clock, the threads and the list of ended leases. It must
+//! not refer to any session, because each session refers to this part, and a cycle of references
+//! would never be freed.
 
 use std::{
     sync::{
@@ -24,26 +25,26 @@ pub(crate) struct StoreContext {
     pub(crate) layout: Layout,
     pub(crate) runtime: Runtime,
     pub(crate) io_thread: Arc<IoThread>,
-    /// The servers' tick, or a longer time; empty until it was measured.
+    /// The servers' tick or a longer time; empty before it was measured.
     pub(crate) tick: OnceCell<Duration>,
     pub(crate) ended_leases: EndedLeases,
     pub(crate) requests: RequestCount,
 }
 
 impl StoreContext {
-    /// Sleeps until that moment by the store's clock.
+    /// Sleeps until a moment of the store's clock.
     pub(crate) async fn sleep_until(&self, until: Moment) {
         self.clock.sleep(until.since(self.clock.now())).await;
     }
 
-    /// The moment until which an operation that starts now may wait for its answers.
+    /// Returns the time limit for the answers to an operation that starts now.
     pub(crate) fn operation_deadline(&self) -> Moment {
         self.clock.now() + self.config.request_timeout
     }
 }
 
-/// The number of requests that were sent. The client's own pings and the requests that open a
-/// session do not count.
+/// The number of requests that were sent. The client's own pings, and the requests that open a
+/// session, are not counted.
 #[derive(Default)]
 pub(crate) struct RequestCount(AtomicU64);
 

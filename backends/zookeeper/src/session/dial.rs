@@ -1,5 +1,5 @@
-//! Opens a client of the ensemble, with the credentials and the certificates of the configuration.
-//! No error may contain a password.
+//! Opens a client of the ensemble, with the credentials and certificates of the configuration. No
+//! error may contain a password.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
     error::{Access, translate},
 };
 
-/// Opens a client whose session asks for this timeout.
+/// Opens a client whose session requests this timeout.
 pub(crate) async fn dial(
     config: &ZooKeeperConfig,
     session_timeout: Duration,
@@ -41,7 +41,8 @@ pub(crate) async fn dial(
                         password.to_owned(),
                     ))
                 }
-                // Unreachable: the check of the configuration refuses SASL without this feature.
+                // Unreachable: the check of the configuration refuses SASL without the feature
+                // `sasl`.
                 #[cfg(not(feature = "sasl"))]
                 connector
             }
@@ -63,12 +64,12 @@ pub(crate) async fn dial(
     dialled.map_err(|error| -> Error { translate(error, Access::Read).during("connect") })
 }
 
-/// Reads and checks the files of certificates.
+/// Reads and checks the certificate files.
 #[cfg(feature = "tls")]
 fn tls_options(files: &crate::config::TlsFiles) -> Result<zk::TlsOptions> {
     let text = |pem: Vec<u8>| String::from_utf8_lossy(&pem).into_owned();
-    // Core checks the files first, because the client's own errors say less about a broken file and
-    // do not name the file.
+    // Core checks the files first, because the client's own errors do not name the file and do not
+    // say which part of it is broken.
     let bad =
         |error: zk::Error| invalid_config(format!("the TLS certificates cannot be used: {error}"));
     let authorities = TlsFile::new("tls_ca", &files.ca).authorities(false)?;

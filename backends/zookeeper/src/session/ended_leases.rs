@@ -1,5 +1,5 @@
-//! Remembers how the latest leases of a store ended, so that a renewal that comes later gets the
-//! reason.
+//! Stores the reasons for which the latest leases of a store ended, so that a later renewal gets
+//! the reason.
 //!
 //! Invariant: at most [`REMEMBERED`] entries are kept, and the oldest entry is dropped first.
 
@@ -12,15 +12,15 @@ use distlock_core::{LossReason, OwnerId};
 
 use crate::sync::lock;
 
-/// How many ended leases are remembered.
+/// The limit of stored ends of leases.
 const REMEMBERED: usize = 1024;
 
-/// Owners and the reasons of their losses, oldest first.
+/// Owners, and the reasons of their losses, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct EndedLeases(Mutex<VecDeque<(OwnerId, LossReason)>>);
 
 impl EndedLeases {
-    /// Remembers how an owner's lease ended.
+    /// Stores the reason for which an owner's lease ended.
     pub(crate) fn remember(&self, owner: OwnerId, reason: LossReason) {
         let mut ended = self.lock_entries();
         if ended.len() >= REMEMBERED {
@@ -29,12 +29,12 @@ impl EndedLeases {
         ended.push_back((owner, reason));
     }
 
-    /// Forgets the ended lease of an owner that has entered a queue again.
+    /// Removes the entry of an owner that has entered a queue again.
     pub(crate) fn forget(&self, owner: OwnerId) {
         self.lock_entries().retain(|(known, _)| *known != owner);
     }
 
-    /// How an owner's lease ended, if that is remembered.
+    /// Returns the reason for which an owner's lease ended, if it is stored.
     pub(crate) fn loss_reason(&self, owner: OwnerId) -> Option<LossReason> {
         self.lock_entries()
             .iter()

@@ -1,13 +1,12 @@
 //! The thread that runs the tasks of the client's connections.
 //!
-//! The thread owns those tasks. It keeps every task running until the task ends or its group is
-//! aborted. It must never depend on a caller: a caller's runtime may be blocked or gone.
+//! The thread owns those tasks. Each task runs until it ends or its group is aborted. The thread
+//! must never depend on a caller, because a caller's runtime may be blocked or dropped.
 //!
-//! The thread waits for the socket itself. So an answer wakes this thread and then the caller, and
-//! no third thread. A request would have to wake this thread too, and that wake-up costs a lone
-//! caller more time than the server needs to read a node. So a caller that finds no other request
-//! in flight polls the connection's task once or twice on the caller's own thread, and this writes
-//! the request to the socket.
+//! The thread itself waits for the socket. So an answer wakes this thread and then the caller, but
+//! no third thread. Waking this thread for a request as well would cost a single caller more time
+//! than the server needs to read a node. So a caller that finds no other request in flight polls
+//! the connection's task once or twice on its own thread, which writes the request to the socket.
 //!
 //! A step is one poll of a task.
 
@@ -32,10 +31,10 @@ use futures_util::task::AtomicWaker;
 
 use crate::sync::lock;
 
-/// How many steps the thread runs before it polls its sockets again.
+/// The number of steps that the thread runs before it polls its sockets again.
 const THREAD_STEPS: usize = 64;
 
-/// How many steps a caller runs at most.
+/// The limit of steps that a caller runs.
 const CALLER_STEPS: usize = 2;
 
 thread_local! {
@@ -54,7 +53,7 @@ impl TaskGroup {
 
 /// Runs the tasks of the client's connections.
 pub(crate) struct IoThread {
-    // Std mutexes will do, because each is held only for a moment and never across an await.
+    // Std mutexes are enough, because each is locked only for a moment and never across an await.
     /// The tasks that are ready for their next step.
     ready: Mutex<VecDeque<Runnable>>,
     tasks: Mutex<Vec<(TaskGroup, async_task::Task<()>)>>,
@@ -70,8 +69,8 @@ pub(crate) struct IoThread {
 impl IoThread {
     /// Starts the thread.
     pub(crate) fn start() -> io::Result<Arc<Self>> {
-        // This call starts the only thread of async-io, which panics when the system gives no
-        // thread. Catch that panic here, because inside of async-io's `block_on` it would abort the
+        // This call starts the only thread of async-io, and panics when the system refuses a
+        // thread. The panic is caught here, because inside async-io's `block_on` it would abort the
         // process.
         panics::caught(Async::<UnixStream>::pair)
             .map_err(|_| io::Error::other("async-io has no thread"))??;
@@ -90,7 +89,7 @@ impl IoThread {
         Ok(io_thread)
     }
 
-    /// A new group, for the tasks of one client.
+    /// Returns a new group, for the tasks of one client.
     pub(crate) fn new_group(&self) -> TaskGroup {
         TaskGroup(self.groups.fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -110,8 +109,8 @@ impl IoThread {
         .await
     }
 
-    /// Sends the requests that a closure makes. If no other request is in flight, the calling
-    /// thread writes them to the socket itself.
+    /// Sends the requests that a closure creates. If no other request is in flight, the calling
+    /// thread itself writes them to the socket.
     pub(crate) fn send<T>(self: &Arc<Self>, requests: impl FnOnce() -> T) -> T {
         if self.in_flight.load(Ordering::Relaxed) > 0 {
             return requests();
@@ -129,14 +128,14 @@ impl IoThread {
     }
 
     /// Aborts the tasks of a group: their connections close, and nothing more is sent. The caller
-    /// must stop every waiter on a watch of that client first, because the client panics in such a
-    /// waiter.
+    /// must first stop every task that waits for a watch of that client, because the client panics
+    /// in such a task.
     pub(crate) fn abort_group(&self, group: TaskGroup) {
         let (aborted, rest) = std::mem::take(&mut *lock(&self.tasks))
             .into_iter()
             .partition::<Vec<_>, _>(|(task_group, _)| *task_group == group);
         lock(&self.tasks).extend(rest);
-        // Dropped outside of the mutex, because a task that is dropped is scheduled once more, and
+        // The tasks are dropped outside of the mutex. Dropping a task schedules it once more, and
         // that locks the mutexes.
         drop(aborted);
     }
@@ -155,13 +154,14 @@ impl IoThread {
                 return Poll::Ready(());
             }
             if self.run_ready(THREAD_STEPS) {
-                // Returns instead of a loop, so that the sockets are polled before the next steps.
+                // The future returns instead of looping, so that the sockets are polled before the
+                // next steps.
                 context.waker().wake_by_ref();
             }
             Poll::Pending
         })
         .await;
-        // A task that is dropped is scheduled once more, and the last step frees its future.
+        // Dropping a task schedules it once more; the last step then frees its future.
         drop(std::mem::take(&mut *lock(&self.tasks)));
         while self.run_ready(THREAD_STEPS) {}
     }
@@ -174,8 +174,8 @@ impl IoThread {
             };
             let spawner = Spawner(Arc::clone(self), TaskGroup::NONE);
             let _scope = spawns_core::enter(&spawner);
-            // A panic ends only the task of one connection, and the requests on that connection
-            // fail. The thread must go on for the other connections.
+            // A panic must end only the task of one connection, whose requests then fail. The
+            // thread goes on for the other connections.
             if panics::caught(|| runnable.run()).is_err() {
                 tracing::error!("the task of a connection panicked");
             }
@@ -183,8 +183,7 @@ impl IoThread {
         !lock(&self.ready).is_empty()
     }
 
-    /// Puts a task in the queue for its next step, and wakes the thread unless the caller runs the
-    /// step.
+    /// Queues a task for its next step. Wakes the thread, unless the caller itself runs the step.
     fn schedule(self: &Arc<Self>, runnable: Runnable) {
         lock(&self.ready).push_back(runnable);
         if CALLER_RUNS_FOR.get() != self.address() {
@@ -206,8 +205,8 @@ impl Drop for RequestInFlight<'_> {
     }
 }
 
-/// While this value lives, tasks that become ready on this thread do not wake the I/O thread. When
-/// the value is dropped, the I/O thread gets the tasks that are still ready.
+/// While this value lives, tasks that become ready on this thread do not wake the I/O thread. The
+/// drop of this value passes the tasks that are still ready to the I/O thread.
 struct CallerRuns<'a> {
     io_thread: &'a IoThread,
     /// The value of `CALLER_RUNS_FOR` to restore.
@@ -232,7 +231,7 @@ impl Drop for CallerRuns<'_> {
     }
 }
 
-/// Adds the tasks that the client spawns to the I/O thread.
+/// Runs the tasks that the client spawns on the I/O thread.
 struct Spawner(Arc<IoThread>, TaskGroup);
 
 impl spawns_core::Spawn for Spawner {
@@ -261,8 +260,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Spawns a task that sends the id of the thread on which each of its steps runs. The task runs
-    /// a step each time the waker is woken.
+    /// Spawns a task that runs one step for each wake-up, and sends the id of the thread that ran
+    /// the step.
     fn spawn_stepping_task(
         io_thread: &Arc<IoThread>,
     ) -> (Arc<AtomicWaker>, mpsc::Receiver<ThreadId>) {
@@ -295,7 +294,8 @@ mod tests {
         let io_thread = IoThread::start().unwrap();
         let (waker, steps) = spawn_stepping_task(&io_thread);
         steps.recv_timeout(LONG).unwrap();
-        // The I/O thread runs the step when it is still busy with the step before.
+        // The I/O thread runs the step if it is still busy with the step before, so this needs
+        // several tries.
         let mine = (0..1000).any(|_| {
             io_thread.send(|| waker.wake());
             steps.recv_timeout(LONG).unwrap() == thread::current().id()
@@ -361,7 +361,7 @@ mod tests {
         let (_, steps) = spawn_stepping_task(&io_thread);
         steps.recv_timeout(LONG).unwrap();
         io_thread.stop();
-        // The task owned the sender, so the channel is closed once the task is dropped.
+        // The task owned the sender, so the channel closes when the task is dropped.
         assert_eq!(
             steps.recv_timeout(LONG),
             Err(mpsc::RecvTimeoutError::Disconnected)

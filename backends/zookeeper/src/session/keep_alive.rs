@@ -1,8 +1,8 @@
 //! Proves that a session is alive: sends the requests, and ends the session when no answer comes.
 //!
 //! `session/liveness.rs` explains which answers prove that. This module must never hold a mutex
-//! while it waits for an answer. A caller whose future is dropped or not polled any more must not
-//! keep other callers from a proof.
+//! while it waits for an answer. A caller whose future is dropped or no longer polled must not keep
+//! other callers from a proof.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -16,28 +16,29 @@ use crate::{
     sync::lock,
 };
 
-/// How long a caller waits for a check that another caller has begun, before it begins its own.
+/// The time for which a caller waits for a check that another caller began. Then it begins its own.
 const OTHER_CHECK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The version in a check that any version of the node's data fits.
+/// A check with this version accepts any version of the node's data.
 const ANY_VERSION: i32 = -1;
 
-/// How many nodes one request checks at most. So a request stays far below the size limit of the
+/// The limit of nodes that one request checks. It keeps a request far below the size limit of the
 /// servers.
 const CHECKED_AT_ONCE: usize = 500;
 
-/// A session without answers is given up after this part of its timeout, and nothing that keeps it
-/// alive is sent after that. The part is a little less than 60 %, where the last lease ends: a
-/// session is trusted for two thirds of its timeout, and a lease has a margin of a tenth.
+/// The part of its timeout after which a session without answers is given up. After that nothing is
+/// sent that keeps the session alive. The last lease ends at 60 % of the timeout: a session is
+/// trusted for two thirds of its timeout, and a lease has a margin of a tenth. So the part is a
+/// little below 60 %.
 const SILENCE_PERCENT: u32 = 55;
 
-/// The right to send a check, and the moment it began.
+/// The right to send a check, with the moment at which the check began.
 struct CheckTurn<'a>(&'a Session, Moment);
 
 impl Drop for CheckTurn<'_> {
     fn drop(&mut self) {
         let Self(session, began) = self;
-        // Another caller may have begun a newer check since, and must keep its turn.
+        // Another caller may have begun a newer check since. That check must keep its right.
         lock(&session.check_began).take_if(|check_began| check_began == began);
         session.check_over.notify_waiters();
     }
@@ -45,22 +46,23 @@ impl Drop for CheckTurn<'_> {
 
 impl Session {
     /// Sends a write without effect, and does not wait for its answer. A server answers the
-    /// requests of one session in order. So each read that follows on this client is as new as the
-    /// state that a quorum had committed when the write was sent.
+    /// requests of one session in order. So each later read on this client is as new as the state
+    /// that a quorum had committed when the write was sent.
     ///
-    /// The request is a write because a deposed leader goes on answering `sync`. The write passes a
+    /// The request is a write because a deposed leader still answers `sync`. The write passes a
     /// quorum even if these credentials may not read the root.
     pub(crate) fn send_barrier_write(&self, client: &zk::Client) {
         self.context.requests.add(1);
         drop(send_check(client, &[self.layout().root.clone()]));
     }
 
-    /// Notes that a request was answered. `committed` = the request was a write.
+    /// Records that a request was answered. `committed` = the request was a write.
     pub(crate) fn note_answer(&self, sent: RequestStart, committed: bool) {
         let now = self.clock().now();
         let mut liveness = lock(&self.liveness);
-        // Read while the mutex is held. A reconnect changes the connection state before it clears
-        // the chain, so an answer of the old connection cannot get into the new chain.
+        // The state is read while the mutex is held. A reconnect changes the connection state
+        // before it clears the chain, so an answer of the old connection cannot enter the new
+        // chain.
         let connection = *self.connection.borrow();
         if connection.verified && connection.number == sent.connection_number {
             liveness.note_answer(sent.at, now, committed);
@@ -68,11 +70,10 @@ impl Session {
     }
 
     /// Makes sure that the session can be trusted for `wanted`, or for the least time that is worth
-    /// a grant, whichever is shorter. Answers with the moment until which the session can be
-    /// trusted.
+    /// a grant if that is shorter. Returns the moment until which the session can be trusted.
     ///
     /// A proof that was sent at `since` or later is enough if it lasts for that time. Otherwise the
-    /// caller waits for a new chain of requests, and that takes a tick of the servers.
+    /// caller waits for a new chain of requests, which takes one tick of the servers.
     pub(crate) async fn ensure_trusted_for(
         &self,
         wanted: Duration,
@@ -106,9 +107,9 @@ impl Session {
         }
     }
 
-    /// Makes sure that a write of this session that was sent at `since` or later was committed:
-    /// sends one if there is none. The write checks that the nodes of all held locks exist, so one
-    /// write serves all of these locks.
+    /// Makes sure that a write of this session, sent at `since` or later, was committed. If there
+    /// is none, sends one. That write checks that the nodes of all held locks exist, so one write
+    /// serves all of these locks.
     pub(crate) async fn ensure_committed_since(&self, since: Moment, until: Moment) -> Result<()> {
         let _turn = loop {
             let mut over = pin!(self.check_over.notified());
@@ -149,7 +150,7 @@ impl Session {
             if !passed_the_session_check(&error) {
                 return Err(translate(error, Access::Read));
             }
-            // An answer names only the first absent node; the next check finds the others.
+            // The answer names only the first absent node; the next check finds the others.
             if error == zk::Error::NoNode
                 && let Some(node) = held.get(first + at)
             {
@@ -160,8 +161,8 @@ impl Session {
         Ok(())
     }
 
-    /// Marks a node of this session as removed by another client, unless its owner gave it up or it
-    /// was lost before.
+    /// Marks a node of this session as removed by another client, unless its owner gave the node up
+    /// or it was lost before.
     pub(crate) fn note_removed(&self, node: &Arc<Node>) {
         if node.mark_gone(LossReason::Removed) {
             tracing::warn!(path = node.path(), "our node was removed by somebody else");
@@ -172,9 +173,9 @@ impl Session {
         }
     }
 
-    /// Begins a check, or answers with the time to wait for the check of another caller. That
-    /// caller may be on a blocked runtime, or may not be polled any more. So after that time one of
-    /// the waiting callers begins a check of its own.
+    /// Begins a check, or returns the time to wait for another caller's check. That caller's
+    /// runtime may be blocked, or its future may not be polled any more. So after that time one of
+    /// the waiting callers begins its own check.
     fn begin_check(&self) -> Result<CheckTurn<'_>, Duration> {
         let mut check_began = lock(&self.check_began);
         let now = self.clock().now();
@@ -188,8 +189,8 @@ impl Session {
     }
 }
 
-/// Sends a request that passes the leader in each period, and gives the session up when no request
-/// is answered any more.
+/// Sends a request that passes the leader in each period. Gives the session up when no request is
+/// answered any more.
 pub(crate) async fn keep_alive(session: Arc<Session>) {
     let period = lock(&session.liveness).period();
     let silence = session.timeout * SILENCE_PERCENT / 100;
@@ -201,7 +202,7 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
             () = session.clock().sleep((last_answered + period).since(session.clock().now())) => {}
         }
         // After a standstill of the process the limit may be in the past. So at least a twentieth
-        // of the timeout is left, in which the answers that arrived during the standstill are read.
+        // of the timeout remains for reading the answers that arrived during the standstill.
         let limit = (last_answered + silence).max(session.clock().now() + session.timeout / 20);
         if lock(&session.liveness).newest_answered() == last_answered
             && send_heartbeat(&session, limit).await.is_err()
@@ -211,7 +212,8 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
                 give_up_session(&session);
                 return;
             }
-            // The connection was lost, and the client opens another one: pause before the next try.
+            // The connection was lost, and the client opens another one. The pause keeps this loop
+            // from spinning.
             tokio::select! {
                 biased;
                 _ = session.wait_for_end() => return,
@@ -221,7 +223,7 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
     }
 }
 
-/// Sends a request that passes the leader and costs it no disk write.
+/// Sends a request that passes the leader and causes no disk write.
 async fn send_heartbeat(session: &Session, until: Moment) -> Result<()> {
     session.wait_connected(until).await?;
     let client = session.client()?;
@@ -236,29 +238,28 @@ async fn send_heartbeat(session: &Session, until: Moment) -> Result<()> {
     }
 }
 
-/// Ends a session that gets no answers. Nothing more is sent that would keep it alive at the
-/// servers.
+/// Ends a session that gets no answers. After this nothing is sent that would keep the session
+/// alive at the servers.
 fn give_up_session(session: &Session) {
     tracing::warn!(
         session = format_args!("{:#x}", session.id),
         "nobody has answered this session for {SILENCE_PERCENT} % of its timeout, giving it up"
     );
-    // First end the session, then abort: a waiter on a watch must stop before the client's tasks
-    // are gone, since the client panics in such a waiter.
+    // The session ends before its tasks are aborted. A task that waits for a watch must stop before
+    // the client's tasks are gone, because the client panics in such a task.
     session.end(LossReason::SessionLost);
     session.context.io_thread.abort_group(session.group);
 }
 
-/// Whether a check that failed shows that the leader still knew the session.
+/// Returns whether a failed check shows that the leader still knew the session.
 ///
-/// Within each check, the leader looks for the session before it looks for the nodes. When the
-/// session has just expired, the leader commits the request as a failure of another kind. Such a
-/// failure proves nothing.
+/// For each check, the leader looks up the session before it looks up the nodes. If the session has
+/// just expired, the leader commits the request as a failure of another kind, which proves nothing.
 fn passed_the_session_check(failure: &zk::Error) -> bool {
     matches!(failure, zk::Error::NoNode | zk::Error::NoAuth)
 }
 
-/// Sends a write without effect that fails when one of these nodes is absent. Answers with the
+/// Sends a write without effect that fails when one of these nodes is absent. The answer is the
 /// index of the first absent node.
 fn send_check<'a>(
     client: &'a zk::Client,

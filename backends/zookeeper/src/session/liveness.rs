@@ -1,14 +1,14 @@
-//! Computes until when a session can be trusted, from the requests that were answered.
+//! Computes the moment until which a session can be trusted, from the requests that were answered.
 //!
 //! Invariant: no leader ends the session before `trusted_until`. This module must never count an
-//! answer that does not prove that.
+//! answer that does not prove this.
 //!
 //! # Why an answer alone proves nothing
-//! The leader ends a session when it has heard nothing of the session for the session timeout. Two
-//! facts of the servers (read in the source of 3.8) limit what an answer tells a client:
+//! The leader ends a session when it has learned of no request of that session for the session
+//! timeout. Two facts about the servers (read in the source of 3.8) limit the meaning of an answer:
 //!
-//! - A leader that its followers have left goes on answering reads and `sync` until `syncLimit`
-//!   ticks are over (ZOOKEEPER-1675). Only a committed write shows that a quorum still followed it.
+//! - A leader without followers still answers reads and `sync` until `syncLimit` ticks have passed
+//!   (ZOOKEEPER-1675). Only a committed write shows that a quorum still followed the leader.
 //! - A request extends its session at the server that received it. The leader learns of the request
 //!   from that server's next answer to a ping, and the leader sends a ping every half tick. A write
 //!   that passes the leader does not extend the session at the leader.
@@ -20,38 +20,39 @@
 //! - **W1** passes the leader. It is sent a tick after A's answer, and is answered.
 //! - **W2** is a write. It is sent after W1's answer, and is committed.
 //!
-//! In the tick after A, the leader has sent a ping. The links between servers keep their order. So
-//! W1's answer reached our server after that ping, and W2 went to the leader after the answer to
-//! the ping. That answer to the ping told the leader of A. W2's commit shows that this leader still
-//! led. It keeps the session for the whole timeout, counted from the sending of A or later. A later
-//! leader begins after W2 was sent, and gives every session the whole timeout again.
+//! In the tick after A, the leader has sent a ping. The links between servers keep the order of
+//! messages. So W1's answer reached our server after that ping, and W2 went to the leader after the
+//! answer to the ping. The answer to the ping reported A to the leader. W2's commit shows that this
+//! leader still led. This leader keeps the session for the whole timeout, counted from the sending
+//! of A or later. A later leader begins after W2 was sent, and again gives every session the whole
+//! timeout.
 //!
-//! When a client opens a session, or connects to its session again, the leader itself extends the
-//! session. So no A and no W1 are needed then. The leader does that after the last answer on the
-//! connection before.
+//! When a client opens a session, or reconnects to its session, the leader itself extends the
+//! session. Then neither A nor W1 is needed. The leader extends the session after the last answer
+//! on the earlier connection.
 
 use std::{collections::VecDeque, time::Duration};
 
 use distlock_core::Moment;
 
-/// How many of the requests that are sent in one session timeout are remembered at most.
+/// The limit of stored requests for one session timeout.
 const REMEMBERED: u32 = 64;
 
 /// The answered requests of one connection, and what they prove.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    /// How long the leader keeps a session from which no request is reported to it.
+    /// The time for which the leader keeps a session without any reported request.
     timeout: Duration,
-    /// The servers' tick, or longer.
+    /// The servers' tick or a longer time.
     tick: Duration,
-    /// The leader itself extended the session at this moment or later, when the present connection
-    /// was opened.
+    /// A moment at or before the one at which the leader itself extended the session, when the
+    /// present connection was opened.
     opened: Moment,
     /// Requests that passed the leader, oldest first.
     answered: VecDeque<AnsweredRequest>,
-    /// When the newest answered request was sent, on any connection.
+    /// The time at which the newest answered request was sent, on any connection.
     newest_answered: Moment,
-    /// When the newest committed write was sent.
+    /// The time at which the newest committed write was sent.
     newest_committed: Moment,
     trusted_until: Moment,
 }
@@ -64,7 +65,8 @@ struct AnsweredRequest {
 }
 
 impl Liveness {
-    /// The state right after a session was opened, at `opened` or later, by a committed request.
+    /// Creates the state for a session that was just opened, at `opened` or later, by a committed
+    /// request.
     pub(crate) fn new(timeout: Duration, tick: Duration, opened: Moment) -> Self {
         Self {
             timeout,
@@ -77,13 +79,13 @@ impl Liveness {
         }
     }
 
-    /// Notes a new connection: a chain cannot span two connections.
+    /// Records a new connection: a chain cannot span two connections.
     pub(crate) fn note_reconnect(&mut self) {
         self.answered.clear();
         self.opened = self.newest_answered;
     }
 
-    /// Notes the answer, at `now`, to a request that passed the leader and was sent at `sent`.
+    /// Records the answer, at `now`, to a request that passed the leader and was sent at `sent`.
     /// `committed` = the request was a write.
     pub(crate) fn note_answer(&mut self, sent: Moment, now: Moment, committed: bool) {
         if committed {
@@ -96,35 +98,35 @@ impl Liveness {
         self.remember(sent, now);
     }
 
-    /// When the newest answered request was sent.
+    /// Returns the time at which the newest answered request was sent.
     pub(crate) const fn newest_answered(&self) -> Moment {
         self.newest_answered
     }
 
-    /// When the newest committed write was sent.
+    /// Returns the time at which the newest committed write was sent.
     pub(crate) const fn newest_committed(&self) -> Moment {
         self.newest_committed
     }
 
-    /// Until when the session can be trusted.
+    /// Returns the moment until which the session can be trusted.
     pub(crate) const fn trusted_until(&self) -> Moment {
         self.trusted_until
     }
 
-    /// The time in which one request must pass the leader, so that every write can complete a
-    /// chain.
+    /// Returns the time in which one request must pass the leader, so that every write can complete
+    /// a chain.
     pub(crate) fn period(&self) -> Duration {
         self.spare() / 8
     }
 
-    /// The shortest time of trust that is worth a grant. Regular requests keep the session trusted
-    /// for longer, unless the process or the servers stood still.
+    /// Returns the shortest time of trust that is worth a grant. Regular requests keep the session
+    /// trusted for longer, unless the process or the servers stood still.
     pub(crate) fn least_trust(&self) -> Duration {
         self.spare() / 4
     }
 
-    /// How long to wait before the next write, so that the write proves the session for `needed`
-    /// after that wait.
+    /// Returns the pause before the next write, after which that write proves the session for
+    /// `needed`.
     pub(crate) fn pause_before_write(&self, now: Moment, needed: Duration) -> Duration {
         let ready = |it: &AnsweredRequest| now.max(it.answered_at + self.tick);
         let serves =
@@ -134,8 +136,8 @@ impl Liveness {
         begun.map_or(Duration::ZERO, |it| ready(it).since(now))
     }
 
-    /// A moment at or before the leader's last extension of the session, as proven by a committed
-    /// write that was sent at `sent`.
+    /// Returns a moment at or before the leader's last extension of the session. The proof is a
+    /// committed write that was sent at `sent`.
     fn proven_extension(&self, sent: Moment) -> Moment {
         let newest_before = |limit: Moment| {
             let answered = self.answered.iter().rev();
@@ -145,7 +147,7 @@ impl Liveness {
         chain.map_or(self.opened, |a| a.sent_at.max(self.opened))
     }
 
-    /// Remembers a request for later chains, unless another one was sent just before it.
+    /// Stores a request for later chains, unless another request was sent just before it.
     fn remember(&mut self, sent_at: Moment, answered_at: Moment) {
         let newest = self.answered.back().map(|newest| newest.sent_at);
         if newest.is_some_and(|newest| sent_at < newest + self.timeout / REMEMBERED) {
@@ -155,9 +157,9 @@ impl Liveness {
             sent_at,
             answered_at,
         });
-        // Drop the first request when the second one can begin every later chain in its place. The
-        // last request may be answered after the next write is sent and be of no use as W1, so the
-        // one before it must be able to be W1.
+        // The first request is dropped when the second one can begin every later chain in its
+        // place. The last request may be answered after the next write is sent, and is then no W1.
+        // So the request before it must be able to be W1.
         while let [_, second, .., before, _] = self.answered.make_contiguous()
             && second.answered_at + self.tick <= before.sent_at
         {
@@ -165,13 +167,13 @@ impl Liveness {
         }
     }
 
-    /// The part of a session timeout that is left after waiting for a chain.
+    /// Returns the part of a session timeout that remains after waiting for a chain.
     fn spare(&self) -> Duration {
         (self.timeout * 9 / 10).saturating_sub(self.tick)
     }
 }
 
-/// The longest lease that a grant has.
+/// Returns the longest lease of any grant.
 ///
 /// Regular requests always prove at least this much, so each renewal grants about the same lease.
 /// The chain of a write has two earlier requests. They are a tick apart, and each was sent at most
@@ -204,13 +206,13 @@ mod tests {
         Liveness::new(TIMEOUT, TICK, at(0))
     }
 
-    /// Notes a request that was sent at this millisecond and answered 10 ms later.
+    /// Records a request that was sent at this millisecond and answered 10 ms later.
     fn answer(chain: &mut Liveness, sent: u64, committed: bool) {
         chain.note_answer(at(sent), at(sent + 10), committed);
     }
 
     #[test]
-    fn opening_a_session_proves_it() {
+    fn an_opened_session_is_trusted() {
         let mut chain = chain();
         assert_eq!(
             chain.trusted_until(),
@@ -254,7 +256,7 @@ mod tests {
         let mut chain = chain();
         answer(&mut chain, 97_000, false);
         answer(&mut chain, 100_000, false);
-        // The process stood still for 9.5 s; then its write commits.
+        // The process stood still for 9.5 s. Then its write commits.
         answer(&mut chain, 109_500, true);
         assert_eq!(chain.trusted_until(), at(106_000));
     }
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_remembered_of_many_requests() {
+    fn few_of_many_requests_are_stored() {
         let mut chain = chain();
         for sent in 0..60_000 {
             chain.note_answer(at(sent), at(sent + 3), sent % 3 == 0);

@@ -1,24 +1,24 @@
 //! The state of one session, and the requests that are sent on it.
 //!
 //! A session owns its client, the state of its connection, its nodes and the reason of its end.
-//! Invariant: a session ends once, and then each of its nodes is marked as gone and each of its
-//! holders has been told. A session must never give out its client after its end, because a request
-//! would keep the session alive at the servers.
+//! Invariant: a session ends once. Then each of its nodes is marked as gone, and the loss is
+//! reported to each of its holders. A session must never return its client after its end, because a
+//! request would keep the session alive at the servers.
 //!
-//! # How a session is known to be alive
+//! # The proof that a session is alive
 //! A chain of requests on one connection proves that the session is alive. The last of them is a
-//! committed write: `session/liveness.rs` gives the reason. A task of the session sends a request
-//! in each period, so any write can complete a chain, also the creation or deletion of a
-//! contender's node. The client itself calls a session expired after 1.4 timeouts, which would be
+//! committed write; `session/liveness.rs` explains why. A task of the session sends a request in
+//! each period, so any write can complete a chain, including the creation or deletion of a
+//! contender's node. The client library calls a session expired after 1.4 timeouts, which would be
 //! too late.
 //!
-//! A session that gets no answers is given up, and nothing more is sent for it. Otherwise, if
-//! requests arrived and only their answers were lost, the servers would keep the session alive, and
-//! with it nodes whose holders no longer trust them.
+//! A session without answers is given up, and nothing more is sent on it. Suppose that the servers
+//! received its requests and only the answers were lost. Then further requests would keep the
+//! session alive at the servers, and with it nodes whose holders no longer trust them.
 //!
 //! # Reconnects
-//! Some servers answer a reconnect with a new session and do not say so. So after each reconnect no
-//! answer counts as a proof until a new node has shown which session owns it.
+//! Some servers answer a reconnect with a new session and do not report that. So after each
+//! reconnect no answer counts as a proof until a new node has shown the id of the session.
 
 use std::{
     fmt,
@@ -53,8 +53,8 @@ use crate::{
 /// One session.
 pub(crate) struct Session {
     pub(super) context: Arc<StoreContext>,
-    /// `None` once the session ends. The client closes the session at the servers when the last
-    /// clone of it is dropped.
+    /// `None` after the session's end. The client closes the session at the servers when the last
+    /// clone of this `Arc` is dropped.
     pub(super) client: Mutex<Option<Arc<zk::Client>>>,
     pub(super) id: i64,
     pub(super) timeout: Duration,
@@ -64,8 +64,8 @@ pub(crate) struct Session {
     pub(super) liveness: Mutex<Liveness>,
     /// The client's tasks on the I/O thread; aborting them ends the connection at once.
     pub(super) group: TaskGroup,
-    /// When the check that is in flight began. A second check begins only when the first takes too
-    /// long.
+    /// The moment at which the check in flight began. A second check begins only if the first takes
+    /// too long.
     pub(super) check_began: Mutex<Option<Moment>>,
     pub(super) check_over: Notify,
     pub(super) ended: watch::Sender<Option<LossReason>>,
@@ -77,14 +77,14 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionState {
     pub(super) up: bool,
-    /// Whether the connection is known to belong to this session and not to another one.
+    /// Whether the connection was verified to belong to this session.
     pub(super) verified: bool,
-    /// Rises with every reconnect.
+    /// A counter of reconnects.
     pub(super) number: u64,
 }
 
-/// When a request was sent, and on which connection. Its answer proves that the session was alive
-/// at that moment.
+/// The time at which a request was sent, and the connection. The answer proves that the session was
+/// alive at that time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestStart {
     pub(crate) at: Moment,
@@ -92,7 +92,8 @@ pub(crate) struct RequestStart {
 }
 
 impl Session {
-    /// The session of a client that has just connected. It was opened at `opened` or later.
+    /// Creates the session of a client that has just connected. The session was opened at `opened`
+    /// or later.
     pub(crate) fn new(
         context: &Arc<StoreContext>,
         client: zk::Client,
@@ -128,17 +129,17 @@ impl Session {
         self.id
     }
 
-    /// The session timeout that the ensemble granted.
+    /// Returns the session timeout that the ensemble granted.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// The longest lease that a grant can have.
+    /// Returns the longest lease of any grant.
     pub(crate) const fn longest_lease(&self) -> Duration {
         self.longest_lease
     }
 
-    /// The longest time that the session is trusted after the sending of a write.
+    /// Returns the longest time for which the session is trusted after the sending of a write.
     pub(crate) fn max_trust(&self) -> Duration {
         liveness::max_trust(self.timeout)
     }
@@ -167,7 +168,7 @@ impl Session {
         *lock(&self.epoch) = epoch;
     }
 
-    /// The client, as long as the session has not ended.
+    /// Returns the client; an error after the session's end.
     pub(crate) fn client(&self) -> Result<Arc<zk::Client>> {
         match &*lock(&self.client) {
             Some(client) if self.end_reason().is_none() => Ok(Arc::clone(client)),
@@ -176,22 +177,23 @@ impl Session {
         }
     }
 
-    /// A watcher of the client's states, which outlives the session; `None` when the session has
-    /// ended.
+    /// Returns a watcher of the client's states, which stays usable after the session's end; `None`
+    /// when the session has already ended.
     pub(crate) fn watch_client_states(&self) -> Option<zk::StateWatcher> {
         lock(&self.client)
             .as_ref()
             .map(|client| client.state_watcher())
     }
 
-    /// Runs a task on the backend's own thread. The task must end soon after the session ends.
+    /// Runs a task on the backend's own runtime. The task must end soon after the session's end.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let runtime: &Runtime = &self.context.runtime;
-        // Detached: the runtime ends with the supervisor and then drops the tasks that are left.
+        // The task is detached. The runtime ends with the supervisor, and drops the remaining
+        // tasks.
         drop(runtime.spawn(task));
     }
 
-    /// Waits until there is a connection that is known to belong to this session.
+    /// Waits for a connection that was verified to belong to this session.
     pub(crate) async fn wait_connected(&self, until: Moment) -> Result<()> {
         let ready = |state: &ConnectionState| state.up && state.verified;
         if ready(&self.connection.borrow()) && self.end_reason().is_none() {
@@ -207,12 +209,12 @@ impl Session {
         }
     }
 
-    /// The number of the present connection of this session.
+    /// Returns the number of the present connection of this session.
     pub(crate) fn connection_number(&self) -> u64 {
         self.connection.borrow().number
     }
 
-    /// Sends the requests that a closure makes. The caller must then pass each of them to
+    /// Sends the requests that a closure creates. The caller must then pass each of them to
     /// [`await_answer`](Self::await_answer).
     pub(crate) fn send<T>(&self, requests: impl FnOnce() -> T) -> T {
         self.context.io_thread.send(requests)
@@ -231,7 +233,7 @@ impl Session {
         tokio::select! {
             biased;
             answer = reply => Ok(answer.map_err(|error| match self.end_reason() {
-                // The client reports the end of the session in several ways.
+                // The client reports the end of the session by several errors.
                 Some(_) => zk::Error::SessionExpired,
                 None => as_connection_loss(error),
             })),
@@ -239,8 +241,8 @@ impl Session {
         }
     }
 
-    /// The present time and connection, for a request that is about to be sent. If the request
-    /// passes the leader, its answer goes to `note_answer` with this value.
+    /// Returns the present time and connection, for a request that is about to be sent. If the
+    /// request passes the leader, `note_answer` takes its answer with this value.
     pub(crate) fn request_start(&self) -> RequestStart {
         RequestStart {
             at: self.clock().now(),
@@ -248,25 +250,25 @@ impl Session {
         }
     }
 
-    /// The reason of the session's end, once it has ended.
+    /// Returns the reason of the session's end; `None` while the session lives.
     pub(crate) fn end_reason(&self) -> Option<LossReason> {
         *self.ended.borrow()
     }
 
-    /// Waits until the session has ended, and answers with the reason.
+    /// Waits until the session has ended, and returns the reason.
     pub(crate) async fn wait_for_end(&self) -> LossReason {
         let mut ended = self.ended.subscribe();
         loop {
             if let Some(reason) = *ended.borrow_and_update() {
                 return reason;
             }
-            // Cannot fail: the sender lives in `self`.
+            // This cannot fail, because `self` owns the sender.
             let _ = ended.changed().await;
         }
     }
 
-    /// Ends the session. Every lock on it is lost, and every contender on it has to enter its queue
-    /// again.
+    /// Ends the session. Each of its locks is lost, and each of its contenders has to enter its
+    /// queue again.
     pub(crate) fn end(&self, reason: LossReason) {
         let first = self
             .ended

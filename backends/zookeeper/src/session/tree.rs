@@ -1,12 +1,12 @@
-//! The nodes that a session needs before any lock: the parents, and a probe node that shows to
-//! which session a connection belongs.
+//! The nodes that a session needs before any lock: the parents, and a probe node that shows the
+//! session of a connection.
 
 use distlock_core::Epoch;
 use zookeeper_client as zk;
 
 use crate::{config::AclPolicy, names::Layout};
 
-/// The access list of all nodes that this library creates.
+/// Returns the access list of all nodes that this library creates.
 pub(crate) fn acls_for(policy: AclPolicy) -> zk::Acls<'static> {
     match policy {
         AclPolicy::Creator => zk::Acls::creator_all(),
@@ -14,8 +14,8 @@ pub(crate) fn acls_for(policy: AclPolicy) -> zk::Acls<'static> {
     }
 }
 
-/// Creates an ephemeral node and deletes it at once. Answers with the id of the session to which
-/// the servers assigned the node.
+/// Creates an ephemeral node and deletes it at once. Returns the id of the session to which the
+/// servers assigned the node.
 pub(crate) async fn probe_session(
     client: &zk::Client,
     layout: &Layout,
@@ -30,15 +30,15 @@ pub(crate) async fn probe_session(
         }
         created => created?,
     };
-    // The answer to the deletion is not awaited. If the connection is lost, the node may remain
+    // The answer to the deletion is not awaited. If the connection is lost now, the node may remain
     // until the session ends.
     drop(client.delete(&format!("{}{sequence}", layout.probe_prefix), None));
     Ok(stat.ephemeral_owner)
 }
 
-/// Reads the epoch: transaction and time of the creation of the node that is the parent of all
-/// locks. Creates that node when it is absent. So an ensemble that was rebuilt, or whose tree was
-/// removed, has another epoch.
+/// Reads the epoch, and creates the parent node of all locks if it is absent. The epoch is the
+/// transaction and the time that created this node. So an ensemble that was rebuilt, or whose tree
+/// was removed, has another epoch.
 pub(crate) async fn read_or_create_epoch(
     client: &zk::Client,
     layout: &Layout,

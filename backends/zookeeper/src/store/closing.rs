@@ -1,7 +1,7 @@
 //! Closes a session without taking a lock from a holder that trusts it.
 //!
-//! Invariant: the session ends at the servers only after its last lease has ended. A holder trusts
-//! its lock until then, so its node must stay.
+//! Invariant: the session ends at the servers only after its last lease has ended. Until then a
+//! holder trusts its lock, so the holder's node must stay.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,8 +10,8 @@ use distlock_core::LossReason;
 use crate::{queue::delete::delete_in_background, session::Session};
 
 /// Gives up every queue entry, waits until no lock is held any more, and closes the session, so
-/// that contenders behind its nodes are woken at once. A lock that is still held keeps its node
-/// until its lease has ended.
+/// that contenders behind its nodes are woken at once. The node of a held lock stays until its
+/// lease has ended.
 pub(super) async fn close_session(session: &Arc<Session>) {
     give_up_entries_and_wait(session).await;
     let states = session.watch_client_states();
@@ -28,7 +28,8 @@ pub(super) async fn close_session(session: &Arc<Session>) {
 /// Gives up every queue entry, and waits until the last lease has ended or was released.
 async fn give_up_entries_and_wait(session: &Arc<Session>) {
     for node in session.nodes.begin_closing() {
-        // Contenders behind this node must not wait until the last lease of the session has ended.
+        // The node is deleted now, so that no contender behind it waits for the last lease of the
+        // session.
         if node.mark_gone(LossReason::SessionLost) {
             delete_in_background(session, node);
         }

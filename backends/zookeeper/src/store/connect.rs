@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// The tick is measured with a session that asks for the granted timeout divided by this number. A
+/// The tick is measured with a session that requests the granted timeout divided by this number. A
 /// larger number would leave a server less time to answer.
 const SHORT_SESSION_DIVISOR: u32 = 5;
 
@@ -60,12 +60,12 @@ pub(crate) async fn open_session(
     Ok(session)
 }
 
-/// Answers with the servers' tick, or with a longer time.
+/// Returns the servers' tick, or a longer time.
 ///
-/// The servers do not tell their tick. By default they grant no session shorter than two ticks. So
-/// a second session is opened that asks for less, and half of what it is granted is the tick. If
-/// that session cannot be opened, half of the first session's timeout is taken, since that timeout
-/// is at least two ticks.
+/// The servers do not report their tick. By default they grant no session shorter than two ticks.
+/// So this function opens a second session that requests less, and takes half of the granted
+/// timeout as the tick. If the second session cannot be opened, the function takes half of the
+/// first session's timeout, which is at least one tick.
 async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration> {
     let config = &context.config;
     if let Some(tick) = config.tick_time {
@@ -90,8 +90,8 @@ async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration
     }
 }
 
-/// The error when the root does not exist and these credentials may not create it, or when they may
-/// not use the root that exists.
+/// Returns the error when the root does not exist and these credentials may not create it, or when
+/// these credentials may not use an existing root.
 fn cannot_create_root(config: &ZooKeeperConfig) -> Error {
     let root = &config.root;
     let whose = match config.credentials {

@@ -15,10 +15,10 @@ use crate::{
     session::{Session, StoreContext},
 };
 
-/// How long closing waits until the session is closed at the ensemble.
+/// The time for which `close` waits until the session is closed at the ensemble.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One user of a [`Supervisor`]. The session ends with the last handle.
+/// One user of a [`Supervisor`]. The session ends after the last handle.
 #[derive(Debug)]
 pub(crate) struct StoreHandle {
     supervisor: Arc<Supervisor>,
@@ -39,7 +39,7 @@ impl StoreHandle {
         }
     }
 
-    /// Another handle on the same session.
+    /// Returns another handle on the same session.
     pub(crate) fn another_handle(&self) -> Self {
         self.supervisor.add_handle();
         Self {
@@ -48,37 +48,38 @@ impl StoreHandle {
         }
     }
 
-    /// The supervisor of the store's sessions.
+    /// Returns the supervisor of the store's sessions; an error when this handle was closed.
     pub(crate) fn supervisor(&self) -> Result<&Arc<Supervisor>> {
         self.open.check("zookeeper")?;
         Ok(&self.supervisor)
     }
 
-    /// The part of the store that its sessions use.
+    /// Returns the part of the store that its sessions share.
     pub(crate) fn context(&self) -> Result<&StoreContext> {
         Ok(&self.supervisor()?.context)
     }
 
-    /// Tells whether the handle is open, also after the operation that asks for this flag.
+    /// Returns the flag that says whether this handle is open. A caller can keep the flag beyond
+    /// one operation.
     pub(crate) const fn open_flag(&self) -> &OpenFlag {
         &self.open
     }
 
-    /// The number of requests that all handles of this store have sent, also handles that were
-    /// closed.
+    /// Returns the number of requests that all handles of this store have sent, including closed
+    /// handles.
     pub(crate) fn requests_sent(&self) -> u64 {
         self.supervisor.context.requests.total()
     }
 
-    /// Waits for a live session. Answers with the session, and with the moment until which the
-    /// caller's operation may last.
+    /// Waits for a live session. Returns the session, and the time limit of the caller's operation.
     pub(crate) async fn session_and_deadline(&self) -> Result<(Arc<Session>, Moment)> {
         let supervisor = self.supervisor()?;
         let until = supervisor.context.operation_deadline();
         Ok((supervisor.wait_for_session(until).await?, until))
     }
 
-    /// Closes the handle. After the last one, waits until the session is closed at the ensemble.
+    /// Closes the handle. The call on the last handle waits until the session is closed at the
+    /// ensemble.
     pub(crate) async fn close(&self) {
         if !self.mark_closed() {
             return;

@@ -1,5 +1,4 @@
-//! An open store: its threads, its session and the next one after each loss, and the handles of its
-//! users.
+//! An open store: its threads, its sessions one after the other, and the handles of its users.
 
 mod closing;
 mod connect;

@@ -1,11 +1,11 @@
-//! Opens one session after the other for all handles of a store.
+//! Keeps one session open for all handles of a store, and opens the next one after a loss.
 //!
-//! The supervisor owns the store's two threads. One runs the tasks of the sessions, on a runtime of
-//! its own; the other runs the client's connection. No user's code runs on these threads, so a
-//! user's runtime that is blocked or dropped does not end the session.
+//! The supervisor owns the store's two threads. One thread runs the tasks of the sessions, on its
+//! own runtime. The other thread runs the client's connection. No code of the caller runs on these
+//! threads, so the session survives when the caller's runtime is blocked or dropped.
 //!
 //! A second handle ([`DistLock::reopen`](distlock_core::DistLock::reopen)) uses the same session,
-//! because contenders' nodes belong to that session.
+//! because the contenders' nodes belong to that session.
 
 use std::{
     fmt,
@@ -35,7 +35,7 @@ pub(crate) struct Supervisor {
 /// The supervisor's present state.
 #[derive(Clone)]
 enum Phase {
-    /// There is no session; with the error of the last try to open one.
+    /// There is no session. The error is that of the last try to open one.
     Connecting(Option<Error>),
     Live(Arc<Session>),
     Closed,
@@ -46,9 +46,8 @@ impl Supervisor {
     pub(super) fn start(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         config.check()?;
         let no_thread = |error| threads::no_thread(error).on("zookeeper");
-        // The threads start before the runtime is built. So if a thread cannot start, no runtime
-        // has to be dropped here: a runtime blocks when it is dropped, and this code runs inside of
-        // a caller's async task.
+        // The threads start before the runtime is built. So if a thread cannot start, no runtime is
+        // dropped here. Dropping a runtime blocks, and this code runs inside a caller's async task.
         let (give, given) = mpsc::channel::<(tokio::runtime::Runtime, Arc<Self>)>();
         std::thread::Builder::new()
             .name("distlock-zookeeper".into())
@@ -82,11 +81,11 @@ impl Supervisor {
         let supervisor = Arc::new(Self {
             context: Arc::new(context),
             phase: watch::Sender::new(Phase::Connecting(None)),
-            // The task `supervise` ends when it finds no handle, so the first handle is counted
+            // The task `supervise` ends when no handle is open, so the first handle is counted
             // before the task starts.
             handles: watch::Sender::new(1),
         });
-        // Cannot fail: the thread runs and waits for this message.
+        // This cannot fail, because the thread waits for this message.
         let _ = give.send((runtime, Arc::clone(&supervisor)));
         Ok(supervisor)
     }
@@ -112,7 +111,7 @@ impl Supervisor {
         let _ = phase.wait_for(|phase| matches!(phase, Phase::Closed)).await;
     }
 
-    /// Waits until there is a live session, and answers with it.
+    /// Waits for a live session, and returns it.
     pub(crate) async fn wait_for_session(&self, until: Moment) -> Result<Arc<Session>> {
         let mut phase = self.phase.subscribe();
         loop {
@@ -129,7 +128,7 @@ impl Supervisor {
             }
             tokio::select! {
                 biased;
-                // Cannot fail: the sender lives in `self`.
+                // This cannot fail, because `self` owns the sender.
                 _ = phase.changed() => {}
                 () = self.context.sleep_until(until) => return Err(last_error),
             }

@@ -38,13 +38,13 @@ async fn connect(config: ZooKeeperConfig) -> Locker {
     Locker::new(store.lock())
 }
 
-/// Opens a store that must be refused, and answers with the error.
+/// Opens a store that must be refused, and returns the error.
 pub(crate) async fn open_refused(mut config: ZooKeeperConfig) -> Error {
     config.connect_timeout = Duration::from_secs(2);
     let start = now();
     let opened = Backend::open(config, Arc::new(SystemClock)).await;
     let took = now().since(start);
-    // `open` may take a second longer than the limit; another second is for a busy machine.
+    // `open` may take a second longer than the limit. Another second is for a busy machine.
     assert!(took < Duration::from_secs(4), "{took:?}");
     let error = opened.map(drop).unwrap_err();
     assert!(
@@ -54,7 +54,8 @@ pub(crate) async fn open_refused(mut config: ZooKeeperConfig) -> Error {
     error
 }
 
-/// The setup of one server whose nodes every client may use at first, for tests of access lists.
+/// Returns the setup of one server. At first every client may use its nodes. For tests of access
+/// lists.
 fn open_to_all(settings: &[&str]) -> Setup {
     Setup {
         open: true,
@@ -80,7 +81,7 @@ async fn opening_without_a_session_fails_in_time_with_the_reason() {
     let error = open_refused(config("no-such-host.invalid:2181")).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 
-    // A server that accepts connections and never answers.
+    // This server accepts connections and never answers.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let error = open_refused(config(&mute.local_addr().unwrap().to_string())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -104,8 +105,8 @@ async fn opening_without_a_session_fails_in_time_with_the_reason() {
     for at in [1, 2] {
         ensemble.kill(at);
     }
-    // A client that has lost its session waits for another one, but no longer than it would wait
-    // for an answer.
+    // A client that has lost its session waits for another session, but not longer than for an
+    // answer.
     let for_an_answer = config(&ensemble.servers()).request_timeout;
     let start = now();
     let error = locker.lock("a").try_acquire().await.unwrap_err();
@@ -119,7 +120,7 @@ async fn opening_without_a_session_fails_in_time_with_the_reason() {
     let took = now().since(start);
     // Twice the limit, for a busy machine.
     assert!(took < for_an_answer * 2, "{took:?}");
-    // The last server answers no request at first. Some time later it serves reads only.
+    // The last server answers no request at first. Later it serves only reads.
     let last = ensemble.server(0);
     let error = open_refused(config(&ensemble.servers())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -149,7 +150,7 @@ async fn only_the_creator_may_touch_a_lock() {
     let same = connect(config_from_url(&server.servers(), Some(&user), &[])).await;
     let guard = hold(&ours, "a").await;
 
-    // A client with other credentials sees that nodes exist, and no more.
+    // A client with other credentials can list the nodes and nothing more.
     let client = raw_client(&server.servers()).await;
     let parent = container_path("a").replace("/distlock/", "/team/app/");
     let forbidden = |result: Result<(), zk::Error>| {
@@ -163,7 +164,7 @@ async fn only_the_creator_may_touch_a_lock() {
         assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     }
 
-    // A client with the same credentials is in the same queue.
+    // A client with the same credentials shares the queue.
     let holder = same.inspect("a").await.unwrap().held.unwrap();
     assert_eq!(holder.token, Some(guard.token()));
     let health = same.health().await.unwrap();
@@ -180,7 +181,7 @@ async fn only_the_creator_may_touch_a_lock() {
     release_cleanly(there).await;
 }
 
-/// Some clients of one root have credentials and others have none. No deployment should do that.
+/// Some clients of one root have credentials and others have none. No deployment should do this.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     let server = ZooKeeper::start_with(&open_to_all(&[])).unwrap();
@@ -189,7 +190,8 @@ async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     let open = hold(&plain, "b open").await;
     let known = connect(config_from_url(&server.servers(), Some("app:secret"), &[])).await;
     let secret = hold(&known, "a secret").await;
-    // A queue that every client may read gets a node that only clients with credentials may read.
+    // Every client may read this queue. The first client adds a node that only clients with
+    // credentials may read.
     let first = hold(&plain, "c mixed").await;
     let waiting = enter_queue(&known, "c mixed").await;
     let queue = plain.inspect("c mixed").await.unwrap().queue;
@@ -231,7 +233,8 @@ async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     release_cleanly(secret).await;
     let info = plain.inspect("a secret").await.unwrap();
     assert!(info.held.is_none(), "{info:?}");
-    // It goes on waiting when a contender behind it gives up, which changes the queue.
+    // A waiter in the mixed queue goes on waiting when a contender behind it gives up, which
+    // changes the queue.
     let (last, behind) = (mixed.token(), enter_queue(&plain, "c mixed").await);
     let next = tokio::spawn(known.lock("c mixed").wait(SOON).acquire());
     let waiting = async |many: u32| {

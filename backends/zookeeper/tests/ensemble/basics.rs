@@ -46,8 +46,8 @@ async fn a_lock_passes_between_two_sessions() {
     a_cycle_is_three_requests(&ensemble).await;
 }
 
-/// A contender's node: its name contains the attempt and the session, and its creation is the
-/// token.
+/// A contender's node: its name contains the ids of the attempt and the session, and the
+/// transaction that created it is the token.
 async fn node_name_and_token_of_a_contender(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
     let client = raw_client(&ensemble.servers()).await;
@@ -76,7 +76,8 @@ async fn node_name_and_token_of_a_contender(ensemble: &ZooKeeper) {
     locker.close().await;
 }
 
-/// A cycle takes three requests: creation and listing, sent together, and the deletion.
+/// A cycle takes three requests: the creation and the listing, which are sent together, and the
+/// deletion.
 async fn a_cycle_is_three_requests(ensemble: &ZooKeeper) {
     let lock = open_store(&ensemble.servers()).await.lock();
     let cycle = async || {
@@ -92,7 +93,7 @@ async fn a_cycle_is_three_requests(ensemble: &ZooKeeper) {
     cycle().await;
     let mut least = u64::MAX;
     for _ in 0..5 {
-        // On a busy machine a lock may be held long enough to get a watch, which is one more
+        // On a busy machine a lock may be held long enough to get a watch, which costs one more
         // request.
         least = least.min(cycle().await);
     }

@@ -1,4 +1,4 @@
-//! Callers that give up faster than the servers delete.
+//! Callers that give up faster than the servers delete their nodes.
 
 use std::{
     sync::{
@@ -17,10 +17,10 @@ const NAMES: [&str; 3] = ["one", "two", "three"];
 const TASKS: u64 = 24;
 const CANCELLATIONS: u32 = 20_000;
 
-/// The largest number of nodes at any time, of all names together.
+/// The limit of nodes at any time, for all names together.
 const MOST_NODES: usize = 100;
 
-/// The largest growth of memory: the allocator keeps some memory after a busy time.
+/// The limit of the growth of memory. The allocator keeps some memory after a busy time.
 const MOST_GROWTH: u64 = 64 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,7 +112,7 @@ async fn cancelled_acquires_leave_little_behind() {
     locker.close().await;
 }
 
-/// The resident memory of this process.
+/// Returns the resident memory of this process.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,5 +1,4 @@
-//! Nodes that are not used any more are removed from the tree: containers and marks of deleted
-//! records.
+//! The removal of unused nodes: containers, and marks of deleted records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +15,7 @@ use crate::fixtures::{config, container_path, eventually, hold, raw_client, rele
 async fn unused_nodes_are_removed() {
     let server = ZooKeeper::start_with(&Setup {
         servers: 1,
-        // How often the servers look for empty containers; the default is a minute.
+        // The interval at which the servers look for empty containers; the default is a minute.
         java: vec!["-Dznode.container.checkIntervalMs=50".into()],
         ..Setup::default()
     })
@@ -35,7 +34,7 @@ async fn node_exists(client: &zk::Client, path: &str) -> bool {
     client.check_stat(path).await.unwrap().is_some()
 }
 
-/// The servers remove the parent of a lock's contenders when it has no children, because its node
+/// The servers remove the parent of a lock's contenders when it has no children, because the parent
 /// is a container.
 async fn an_unused_container_is_removed(locker: &Locker, client: &zk::Client) {
     let guard = hold(locker, "a").await;
@@ -49,7 +48,7 @@ async fn an_unused_container_is_removed(locker: &Locker, client: &zk::Client) {
     locker.close().await;
 }
 
-/// A scan removes the mark when the mark is old enough.
+/// A scan removes a mark that is old enough.
 async fn an_old_deletion_mark_is_removed(records: &dyn Records, client: &zk::Client) {
     let key = |text: &str| RecordKey::new(text).unwrap();
     let (marked, later) = (key("marked"), key("later"));

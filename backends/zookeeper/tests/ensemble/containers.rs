@@ -1,4 +1,4 @@
-//! Containers: the parents of contenders. The servers remove an empty one at any time.
+//! Containers: the parents of contenders. The servers may remove an empty container at any time.
 
 use std::{
     sync::{
@@ -14,9 +14,9 @@ use zookeeper_client as zk;
 
 use crate::fixtures::{container_path, hold, locker, pause, raw_client, release_cleanly, within};
 
-/// A client removes the container whenever it is empty, as the servers may do. Two other clients
-/// take and release the lock all the time, and each token is larger than the last.
-pub(crate) async fn removed_while_in_use(ensemble: &ZooKeeper) {
+/// One client removes the container whenever it is empty, as the servers may do. Two other clients
+/// acquire and release the lock all the time, and each token is higher than the last.
+pub(crate) async fn a_lock_works_while_its_container_is_removed(ensemble: &ZooKeeper) {
     const NAME: &str = "removed again and again";
     const CYCLES: u32 = 100;
     const OFTEN: u32 = 10;
@@ -37,7 +37,7 @@ pub(crate) async fn removed_while_in_use(ensemble: &ZooKeeper) {
                 Err(zk::Error::NotEmpty | zk::Error::NoNode | zk::Error::ConnectionLoss) => {}
                 Err(error) => return error,
             }
-            // This leaves processor time to the other tasks.
+            // The pause leaves processor time to the other tasks.
             pause(Duration::from_millis(1)).await;
         }
     });
@@ -55,7 +55,7 @@ pub(crate) async fn removed_while_in_use(ensemble: &ZooKeeper) {
                 let before = newest.swap(token, Ordering::SeqCst);
                 assert!(before < token, "{token} after {before}");
                 release_cleanly(guard).await;
-                // The pause makes the queue empty now and then.
+                // The pause makes the queue empty from time to time.
                 pause(Duration::from_millis(fastrand::u64(0..4))).await;
             }
         });

@@ -21,8 +21,8 @@ async fn put_and_delete(records: &dyn Records, key: &RecordKey) {
     assert_eq!(deleted, Deleted::Done);
 }
 
-/// A write may be in flight for as long as its session lasts. The ensemble may grant a longer
-/// session than the configuration asks for.
+/// A write may be in flight as long as its session lives. The ensemble may grant a longer session
+/// than the configuration requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_mark_outlasts_a_session_longer_than_requested() {
     let granted = Duration::from_secs(60);
@@ -59,7 +59,7 @@ async fn a_deletion_mark_outlasts_a_session_longer_than_requested() {
     })
     .await;
     assert!(records.scan("", None, 10).await.unwrap().is_empty());
-    // The server processes the requests of the scan before this one.
+    // The server processes the requests of the scan before this read.
     assert_eq!(records.get(&key("marked")).await.unwrap(), None);
     assert_eq!(
         written("marked").await,

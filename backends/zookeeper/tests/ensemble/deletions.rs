@@ -12,8 +12,9 @@ use crate::{
     partitions::{mend_all, start_proxies},
 };
 
-/// A waiter gives up while no server can be reached, for a time too short to lose the session.
-pub(crate) async fn entry_given_up_while_cut_off(ensemble: &ZooKeeper) {
+/// A waiter gives up while it can reach no server. The servers become reachable again before the
+/// session is lost.
+pub(crate) async fn an_entry_given_up_while_cut_off_is_deleted(ensemble: &ZooKeeper) {
     let (proxies, servers) = start_proxies(ensemble).await;
     let (cut_off, direct) = (locker(&servers).await, locker(&ensemble.servers()).await);
     let client = raw_client(&ensemble.servers()).await;
@@ -27,7 +28,7 @@ pub(crate) async fn entry_given_up_while_cut_off(ensemble: &ZooKeeper) {
     }
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
-    // The first try is lost.
+    // The first deletion request is lost in this time.
     pause(Duration::from_millis(500)).await;
     mend_all(&proxies);
     eventually("its entry is gone", async || {
@@ -41,7 +42,7 @@ pub(crate) async fn entry_given_up_while_cut_off(ensemble: &ZooKeeper) {
     direct.close().await;
 }
 
-/// The lock was released, and the answer was lost.
+/// The server releases the lock, and the answer is lost.
 pub(crate) async fn release_with_a_lost_answer(ensemble: &ZooKeeper) {
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
     let cut_off = locker(&ensemble.reached_at(&[proxy.address()])).await;

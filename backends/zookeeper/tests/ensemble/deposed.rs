@@ -1,6 +1,5 @@
-//! A leader that its followers have left goes on answering its own clients until `syncLimit` is
-//! over. No client may trust its session for longer than the next leader and its followers keep the
-//! session.
+//! A leader without followers still answers its own clients until `syncLimit` has passed. No client
+//! may trust its session for longer than the next leader and its followers keep the session.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -14,11 +13,12 @@ use crate::fixtures::{
     SESSION, enter_queue_behind, eventually, hold, locker, now, open_store, release_cleanly, within,
 };
 
-/// How long a deposed leader goes on as if it led: longer than a session and an election together.
+/// The time for which a deposed leader still acts as leader: longer than a session and an election
+/// together.
 const SYNC_LIMIT: Duration = Duration::from_secs(15);
 
-/// Three servers that reach each other through proxies. Each proxy can cut the connection to one of
-/// the two servers and keep the other connection open.
+/// Three servers that reach each other through proxies. Each proxy can cut the connection on the
+/// side of one server and keep the other side open.
 struct Split {
     ensemble: ZooKeeper,
     leader: usize,
@@ -28,7 +28,7 @@ struct Split {
     electing: Vec<Route>,
 }
 
-/// The proxy through which one server reaches a port of another.
+/// The proxy through which one server reaches a port of another server.
 struct Route {
     from: usize,
     to: usize,
@@ -36,7 +36,7 @@ struct Route {
 }
 
 impl Route {
-    /// Starts a proxy from each server to each other server, to the port that `port` picks.
+    /// Starts a proxy from each server to each other server, to the port that `port` selects.
     async fn start_all(ports: &[Ports], port: fn(&Ports) -> u16) -> Vec<Self> {
         let mut routes = Vec::new();
         for from in 0..ports.len() {
@@ -54,15 +54,15 @@ impl Route {
     }
 }
 
-/// How many ensembles are started until one uses the proxies.
+/// The limit of ensembles that are started until one uses the proxies.
 const STARTS: usize = 12;
 
 impl Split {
-    /// An ensemble whose leader and followers reach each other through proxies only.
+    /// Starts an ensemble whose leader and followers reach each other only through proxies.
     ///
-    /// Servers tell each other their own election addresses. So a leader may connect to a
+    /// Servers report their own election addresses to each other. So a leader may connect to a
     /// follower's own address, past the proxy. Such a leader would take part in elections although
-    /// the proxies are cut, so such an ensemble is started again.
+    /// the proxies are cut, so this function starts another ensemble in its place.
     async fn start() -> Self {
         for _ in 0..STARTS {
             let split = Self::try_start().await;
@@ -73,7 +73,7 @@ impl Split {
         panic!("in none of {STARTS} ensembles did elections go through the proxies");
     }
 
-    /// Whether the leader has an election connection to each follower through a proxy.
+    /// Returns whether the leader has an election connection to each follower through a proxy.
     fn uses_only_proxies(&self) -> bool {
         let leader = self.leader;
         self.followers().iter().all(|follower| {
@@ -99,7 +99,7 @@ impl Split {
             ..Setup::default()
         })
         .unwrap();
-        // Every server follows before any connection is cut.
+        // Both followers follow before any connection is cut.
         eventually("two follow", async || {
             (ensemble.followers().len() == 2).then_some(())
         })
@@ -117,8 +117,8 @@ impl Split {
         [(self.leader + 1) % 3, (self.leader + 2) % 3]
     }
 
-    /// Closes the followers' connections to the leader, and leaves the leader's ends of these
-    /// connections open but silent. Election messages from and to the leader are lost.
+    /// Closes the followers' ends of the connections to the leader, and leaves the leader's ends
+    /// open but silent. Election messages from and to the leader are lost.
     fn depose(&self) {
         let leader = self.leader;
         for route in &self.electing {
@@ -170,8 +170,8 @@ async fn nobody_trusts_a_leader_that_was_deposed() {
         split.old_leader_still_leads(),
         "otherwise the test shows nothing"
     );
-    // While the old leader still answers, the new leader serves writes, of which the old leader
-    // does not learn.
+    // While the old leader still answers, the new leader serves writes that the old leader does not
+    // learn of.
     eventually("the new leader serves", async || {
         let put = new_records.put(&key, b"new", Expect::Version(first)).await;
         matches!(put, Ok(Written::Stored(_))).then_some(())
@@ -228,7 +228,7 @@ async fn nobody_trusts_a_leader_whose_followers_were_started_again() {
 }
 
 /// The client's requests reach the server, and the answers are lost. A client that no longer trusts
-/// its session must not keep the session alive by further requests.
+/// its session must not keep that session alive by further requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_answers_do_not_keep_a_session_alive() {
     const SHORT: Duration = Duration::from_secs(3);

@@ -19,7 +19,7 @@ fn fence_with_token(token: u64) -> Fence {
     )
 }
 
-/// Writes its token to the log, if the fence accepts it.
+/// Writes the token of `fence` to the log, if the fence node admits it.
 async fn append_to_log(client: &zk::Client, fence: &Fence) -> Result<(), FenceError> {
     let text = fence.token.get().to_string();
     let done = fence::write(client, FENCE_NODE, fence, |change| {
@@ -37,7 +37,7 @@ fn create_options(mode: zk::CreateMode) -> zk::CreateOptions<'static> {
     mode.with_acls(zk::Acls::creator_all())
 }
 
-/// The tokens in the log, in the order of their writes.
+/// Returns the tokens in the log, in the order of their writes.
 async fn read_log(client: &zk::Client) -> Vec<u64> {
     client.sync(LOG).await.unwrap();
     let notes = client.list_children(LOG).await.unwrap();
@@ -101,7 +101,7 @@ async fn only_the_latest_holder_changes_fenced_data() {
     ));
     assert_eq!(read_log(&client).await, [7, 8, 8]);
 
-    // When a step of the change fails, the fence state stays as it was.
+    // When a step of the change fails, the fence state is unchanged.
     let later = fence_with_token(100);
     let missing = fence::write(&client, FENCE_NODE, &later, |change| {
         change.add_set_data("/account/none", b"", None)
@@ -119,7 +119,7 @@ async fn only_the_latest_holder_changes_fenced_data() {
 }
 
 /// Another holder may write the fence state after one holder has read it and before that holder's
-/// change. The changes are in the order of their tokens all the same.
+/// change. The changes must still be in the order of their tokens.
 async fn concurrent_holders(servers: &str) {
     let mut holders = Vec::new();
     for turn in 1..=4 {

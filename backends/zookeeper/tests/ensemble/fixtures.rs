@@ -1,4 +1,4 @@
-//! Fixtures of the tests: configurations, clients, and helpers that wait.
+//! Fixtures of the tests: configurations, clients, and helper functions for waiting.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -14,19 +14,19 @@ use zookeeper_client as zk;
 /// The longest session that a tick of 250 ms allows.
 pub(crate) const SESSION: Duration = Duration::from_secs(5);
 
-/// The tick of the servers, unless a test says otherwise.
+/// The tick of the servers, unless a test sets another one.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 
-/// A limit for everything that takes no longer than an election on a busy machine.
+/// A time limit that is longer than an election on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// A configuration for `servers` as the harness gives them: with the user and the password before
-/// the addresses, if the servers want one.
+/// Returns a configuration for `servers`, a text of the harness. If the servers need credentials,
+/// the user and the password stand before the addresses.
 pub(crate) fn config(servers: &str) -> ZooKeeperConfig {
     let mut config = ZooKeeperConfig::from_url_parts(&format!("//{servers}"), &[]).expect("a URL");
     config.session_timeout = SESSION;
-    // The tick is set because the backend would open a second session to measure it, and tests
-    // count sessions.
+    // The tick is set because the backend would otherwise open a second session to measure it, and
+    // tests count sessions.
     config.tick_time = Some(TICK);
     config
 }
@@ -37,7 +37,7 @@ pub(crate) async fn open_store(servers: &str) -> ZooKeeper {
         .expect("opens")
 }
 
-/// A locker whose keeper thread is connected.
+/// Returns a locker whose keeper thread is connected.
 pub(crate) async fn locker(servers: &str) -> Locker {
     let locker = Locker::new(open_store(servers).await.lock());
     locker.ready().await.expect("connects");
@@ -57,13 +57,13 @@ pub(crate) async fn raw_client(servers: &str) -> zk::Client {
     connector.connect(hosts).await.expect("connects")
 }
 
-/// The path of the node that is the parent of a lock's contenders.
+/// Returns the path of the node that is the parent of a lock's contenders.
 pub(crate) fn container_path(name: &str) -> String {
     format!("/distlock/locks/{}", encode(name))
 }
 
-/// The names of a lock's contenders, in no order. Repeats the request until it succeeds, because a
-/// server may close the connections of all its clients when one of them reconnects.
+/// Returns the names of a lock's contenders, in no order. Repeats the request until it succeeds,
+/// because a server may close the connections of all its clients when one of them reconnects.
 pub(crate) async fn contenders(client: &zk::Client, name: &str) -> Vec<String> {
     eventually("an answer", async || {
         client.sync("/").await.ok()?;
@@ -83,14 +83,14 @@ pub(crate) async fn release_cleanly(guard: Guard) {
     assert!(released.is_clean(), "{name:?}: {released:?}");
 }
 
-/// Acquires a lock, and waits for it if need be.
+/// Acquires a lock, with a wait if another client holds it.
 pub(crate) async fn hold(locker: &Locker, name: &str) -> Guard {
     let acquired = within("acquired", locker.lock(name).wait(SOON).acquire()).await;
     acquired.expect("acquires")
 }
 
-/// Starts a task that acquires the lock, and waits until it is in the queue, alone behind the
-/// holder. The task ends with the guard and the moment of the grant.
+/// Starts a task that acquires the lock, and waits until that task is the only waiter in the queue.
+/// The task returns the guard and the moment of the grant.
 pub(crate) async fn enter_queue(locker: &Locker, name: &str) -> JoinHandle<(Guard, Moment)> {
     let wait_for_waiters = async |many: u32| {
         eventually("the contender is in the queue", async || {
@@ -109,8 +109,8 @@ pub(crate) async fn enter_queue(locker: &Locker, name: &str) -> JoinHandle<(Guar
     waiting
 }
 
-/// As [`enter_queue`], behind the holder `guard`. The task fails if the guard is still valid when
-/// the next holder gets the lock.
+/// Like [`enter_queue`], behind the holder with `guard`. The task fails if `guard` is still valid
+/// when the task gets the lock.
 pub(crate) async fn enter_queue_behind(
     guard: &Guard,
     locker: &Locker,
@@ -124,13 +124,13 @@ pub(crate) async fn enter_queue_behind(
     })
 }
 
-/// The number of contenders behind the holder.
+/// Returns the number of contenders behind the holder.
 pub(crate) async fn count_waiters(locker: &Locker, name: &str) -> u32 {
     let info = locker.inspect(name).await.expect("answers");
     info.waiters.expect("is counted")
 }
 
-/// A request with a new owner, as the client engine of core makes it.
+/// Returns a request with a new owner, in the form of core's client engine.
 pub(crate) fn request(name: &str, ttl: Duration) -> AcquireRequest {
     AcquireRequest::new(
         LockName::new(name).expect("a name"),
@@ -140,15 +140,15 @@ pub(crate) fn request(name: &str, ttl: Duration) -> AcquireRequest {
     )
 }
 
-/// The number of requests that all servers have received from clients so far.
+/// Returns the number of requests that all servers have received from clients so far.
 pub(crate) fn requests_received(ensemble: &servers::ZooKeeper) -> u64 {
     (0..ensemble.len())
-        .map(|at| server_figure(ensemble, at, "zk_packets_received"))
+        .map(|at| server_metric(ensemble, at, "zk_packets_received"))
         .sum()
 }
 
-/// A figure that a server reports about itself.
-pub(crate) fn server_figure(ensemble: &servers::ZooKeeper, at: usize, name: &str) -> u64 {
+/// Returns a number that a server reports about itself.
+pub(crate) fn server_metric(ensemble: &servers::ZooKeeper, at: usize, name: &str) -> u64 {
     let answer = ensemble.ask(at, "mntr").expect("answers");
     let line = answer.lines().find_map(|line| line.strip_prefix(name));
     let figure = line.and_then(|figure| figure.trim().parse().ok());

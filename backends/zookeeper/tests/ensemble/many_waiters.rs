@@ -17,12 +17,12 @@ use crate::fixtures::{
     release_cleanly, request, requests_received, within,
 };
 
-/// Each waiter watches only the contender just ahead. So a turn costs about the same number of
-/// requests with any number of waiters.
+/// Each waiter watches only the contender just ahead. So the number of requests for each grant does
+/// not depend on the number of waiters.
 pub(crate) async fn a_turn_costs_the_same_with_many_waiters(ensemble: &ZooKeeper) {
     let few = requests_per_turn(ensemble, 40).await;
     let many = requests_per_turn(ensemble, 200).await;
-    // A turn itself takes about four requests. The others are sent for waiters that give up.
+    // A grant itself takes about four requests. The others are sent for waiters that give up.
     assert!(few <= 16.0, "{few} requests for each turn");
     assert!(
         many <= few + 8.0,
@@ -30,8 +30,8 @@ pub(crate) async fn a_turn_costs_the_same_with_many_waiters(ensemble: &ZooKeeper
     );
 }
 
-/// Lets `many` contenders wait, of which some give up. All others must get the lock, one at a time.
-/// Answers with the number of requests for each turn.
+/// Starts `many` contenders, some of which give up. All others must get the lock, one at a time.
+/// Returns the number of requests for each grant.
 async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
     const SESSIONS: usize = 4;
     const TURN: Duration = Duration::from_millis(5);
@@ -54,8 +54,8 @@ async fn requests_per_turn(ensemble: &ZooKeeper, many: u32) -> f64 {
     let mut tasks = JoinSet::new();
     for at in 0..many {
         let lock = Arc::clone(&stores[at as usize % SESSIONS]);
-        // Every second waiter gives up at a random moment before half of the waiters can have had a
-        // turn.
+        // Every second waiter gives up at a random moment. At that moment fewer than half of the
+        // waiters have had the lock.
         let patience = (at % 2 == 0).then(|| TURN.mul_f64(f64::from(many) / 2.0 * random.f64()));
         let (inside, name, mut begun) = (Arc::clone(&inside), name.clone(), begun.clone());
         tasks.spawn(async move {

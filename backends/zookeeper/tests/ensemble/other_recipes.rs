@@ -1,5 +1,5 @@
-//! Lock recipes of other libraries in the same queue: their contenders exclude those of distlock,
-//! and the other way round.
+//! Lock recipes of other libraries in the same queue. A contender of another recipe excludes a
+//! contender of distlock, and a contender of distlock excludes the other.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ async fn other_recipes_share_the_queue() {
     pythons_kazoo(&ensemble).await;
 }
 
-/// The recipe of the client library `zookeeper-client`, which names its nodes as Curator does.
+/// The recipe of the client library `zookeeper-client`, which names its nodes like Curator.
 async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
     let ours = locker(&ensemble.servers()).await;
     let client = raw_client(&ensemble.servers()).await;
@@ -42,7 +42,7 @@ async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
         drop(theirs);
         let (guard, _) = within("the waiter gets the lock", next).await.unwrap();
 
-        // The other way round.
+        // Now the other recipe waits for a lock that distlock holds.
         let mut theirs = std::pin::pin!(recipe());
         tokio::select! {
             biased;
@@ -85,17 +85,18 @@ print("released", flush=True)
 client.stop()
 "#;
 
-/// The recipe of kazoo, Python's most used client. The option `extra_lock_patterns` tells kazoo the
-/// form of distlock's nodes, as its documentation says.
+/// The recipe of kazoo, the most used client for Python. kazoo's option `extra_lock_patterns` names
+/// the form of distlock's nodes, as the documentation of distlock advises.
 async fn pythons_kazoo(ensemble: &ZooKeeper) {
     let ours = locker(&ensemble.servers()).await;
     let folder = tempfile::tempdir().unwrap();
     let go_on = folder.path().join("go-on");
     let guard = hold(&ours, "python").await;
-    // The system's own Python: another one does not see Debian's packages.
+    // This is the system's Python, because another Python does not find Debian's packages.
     let mut python = Command::new("/usr/bin/python3");
     python
-        // The servers contain a password, and a process list shows arguments to everybody.
+        // The text of the servers contains a password, and every user can read the arguments of a
+        // process.
         .env("SERVERS", ensemble.servers())
         .args(["-c", KAZOO, &container_path("python")])
         .arg(&go_on);

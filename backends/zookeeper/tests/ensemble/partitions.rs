@@ -1,4 +1,4 @@
-//! Clients that cannot reach servers although the servers run.
+//! Clients that cannot reach the servers although the servers run.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::{
     protocol_proxy::{ProtocolProxy, Request},
 };
 
-/// Starts a proxy in front of each server. Answers with the proxies, and with the servers as they
-/// are reached through them.
+/// Starts a proxy in front of each server. Returns the proxies, and the servers' addresses through
+/// the proxies.
 pub(crate) async fn start_proxies(ensemble: &ZooKeeper) -> (Vec<FaultProxy>, String) {
     let mut proxies = Vec::new();
     for at in 0..ensemble.len() {
@@ -55,8 +55,8 @@ async fn locks_survive_one_unreachable_server_and_are_lost_without_any() {
 
     cut_off_from_a_follower(&ensemble).await;
 
-    // No server can be reached while one lock is held and another lock is waited for. The holder is
-    // told of the loss before the next holder gets the lock, and the contender enters the queue
+    // No server can be reached while one lock is held and another lock is waited for. The loss is
+    // reported to the holder before the next holder gets the lock. The contender enters the queue
     // again when the servers can be reached again.
     let holder = hold(&cut_off, "held").await;
     let ahead = hold(&direct, "awaited").await;
@@ -75,7 +75,7 @@ async fn locks_survive_one_unreachable_server_and_are_lost_without_any() {
     })
     .await;
     mend_all(&proxies);
-    // The old holder's release changes nothing.
+    // The release of the old holder changes nothing.
     assert!(!holder.release().await.is_clean());
     eventually("the contender is in the queue again", async || {
         (contenders(&client, "awaited").await.len() == 2).then_some(())
@@ -95,11 +95,11 @@ async fn locks_survive_one_unreachable_server_and_are_lost_without_any() {
     }
 }
 
-/// The client cannot reach its server, a follower. It finds another server before it has to give up
+/// The client cannot reach its server, a follower. The client finds another server in time to keep
 /// the lock.
 async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
     let follower = ensemble.followers()[0];
-    // Every address leads to that follower, so the client uses it whichever it tries first.
+    // Every address leads to that follower, so the client uses it whatever address it tries first.
     let mut proxies = Vec::new();
     for _ in 0..ensemble.len() {
         let proxy = FaultProxy::start(ensemble.address(follower)).await;
@@ -144,7 +144,7 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
     let cut_off = locker(&ensemble.reached_at(&[proxy.address()])).await;
     let client = raw_client(&ensemble.servers()).await;
-    // The container exists after this cycle, so the answer that is lost later is the answer to the
+    // The container exists after this cycle. So the answer that is lost later belongs to the
     // creation of the node.
     release_cleanly(hold(&cut_off, "a").await).await;
     for round in 0..8 {
@@ -155,7 +155,7 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
         assert!(guard.is_valid());
         release_cleanly(guard).await;
     }
-    // Now the caller has given up when the answer is lost.
+    // In these rounds the caller has given up when the answer is lost.
     for round in 0..8 {
         proxy.swallow_one_reply();
         let acquiring = cut_off.lock("a").acquire();
@@ -171,7 +171,7 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
     release_cleanly(hold(&cut_off, "a").await).await;
     a_watch_whose_answer_was_lost(&ensemble).await;
     deletions::release_with_a_lost_answer(&ensemble).await;
-    deletions::entry_given_up_while_cut_off(&ensemble).await;
+    deletions::an_entry_given_up_while_cut_off_is_deleted(&ensemble).await;
 }
 
 /// The answer to the request that sets a watch on the holder's node is lost. The watch is set

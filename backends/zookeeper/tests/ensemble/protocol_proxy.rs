@@ -36,7 +36,7 @@ impl Session {
     }
 }
 
-/// The proxy. When it is dropped, its connections are cut.
+/// The proxy. The drop of this value cuts all connections.
 pub(crate) struct ProtocolProxy {
     pub(crate) address: SocketAddr,
     server: SocketAddr,
@@ -59,7 +59,7 @@ struct ProxyState {
     shut: watch::Sender<bool>,
 }
 
-/// Tells whether a request is one of those that are meant.
+/// Returns whether a request is one of those that a test selects.
 type RequestFilter = fn(Request) -> bool;
 
 /// A request that a client has sent.
@@ -72,22 +72,22 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether the request creates a node.
+    /// Returns whether the request creates a node.
     pub(crate) const fn is_creation(self) -> bool {
         matches!(self.operation, 1 | 15)
     }
 
-    /// Whether the request asks if a node exists, with or without a watch.
+    /// Returns whether the request asks if a node exists, with or without a watch.
     pub(crate) const fn is_existence_check(self) -> bool {
         self.operation == 3
     }
 
-    /// Whether the request is a multi-request, as each proof is.
+    /// Returns whether the request is a multi-request. Each proof is one.
     pub(crate) const fn is_multi(self) -> bool {
         self.operation == 14
     }
 
-    /// Whether the request lists the children of a node.
+    /// Returns whether the request lists the children of a node.
     pub(crate) const fn is_listing(self) -> bool {
         matches!(self.operation, 8 | 12)
     }
@@ -138,7 +138,7 @@ impl ProtocolProxy {
         }
     }
 
-    /// The session that was opened last.
+    /// Returns the session that was opened last.
     pub(crate) fn newest_session(&self) -> Session {
         let opened = self.shared.opened.lock().expect("not poisoned");
         opened.last().expect("one was opened").clone()
@@ -151,24 +151,24 @@ impl ProtocolProxy {
         self.disconnects.send_modify(|count| *count += 1);
     }
 
-    /// The requests that clients have sent for their sessions, without pings.
+    /// Returns the requests that clients have sent for their sessions, without pings.
     pub(crate) fn requests(&self) -> Vec<Request> {
         let requests = self.shared.requests.lock();
         requests.expect("not poisoned").clone()
     }
 
-    /// Holds answers back, or lets them pass again.
+    /// Holds answers back (`true`), or lets them pass again.
     pub(crate) fn hold_answers(&self, hold: bool) {
         self.shared.hold_answers.send_replace(hold);
     }
 
-    /// Loses the answer to the next such request, together with its connection. No client can
-    /// connect from then on.
+    /// Loses the answer to the next request that `to` accepts, and cuts its connection. From then
+    /// on no client can connect.
     pub(crate) fn lose_next_answer(&self, to: RequestFilter) {
         *self.shared.lose_answer_to.lock().expect("not poisoned") = Some(to);
     }
 
-    /// Waits until an answer was lost, as asked for by `lose_next_answer`.
+    /// Waits until the answer chosen by `lose_next_answer` was lost.
     pub(crate) async fn wait_for_lost_answer(&self) {
         let mut shut = self.shared.shut.subscribe();
         let _ = shut.wait_for(|shut| *shut).await;
@@ -179,8 +179,8 @@ impl ProtocolProxy {
         self.shared.shut.send_replace(false);
     }
 
-    /// Connects to the server with a session's id and password, and ends the session. Fails when
-    /// the server closes the connection instead of answering.
+    /// Connects to the server with a session's id and password, and ends the session. Returns an
+    /// error when the server closes the connection without an answer.
     pub(crate) async fn end_session(&self, session: &Session) -> io::Result<()> {
         let mut stream = TcpStream::connect(self.server).await?;
         let timeout = 5_000i32;

@@ -1,5 +1,5 @@
-//! The queue: every waiter gets the lock, no node remains, and a turn costs the same with more
-//! waiters.
+//! The queue: every waiter gets the lock, no node remains, and the cost of a grant does not rise
+//! with the number of waiters.
 
 use std::{
     sync::{
@@ -26,19 +26,19 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_serve_every_waiter_and_keep_no_node() {
     let ensemble = ZooKeeper::start().unwrap();
-    waiters_are_listed_in_order(&ensemble).await;
-    nodes_removed_by_hand(&ensemble).await;
-    a_container_that_was_made_anew(&ensemble).await;
+    inspect_lists_waiters_in_order(&ensemble).await;
+    removed_nodes_are_reported_at_once(&ensemble).await;
+    a_recreated_container_is_not_taken_for_the_old_one(&ensemble).await;
     two_clients_share_the_grants(&ensemble).await;
     renewals_are_shared(&ensemble).await;
-    closing_wakes_those_behind(&ensemble).await;
-    a_grant_that_came_too_late(&ensemble).await;
-    containers::removed_while_in_use(&ensemble).await;
+    closing_wakes_the_contenders_behind(&ensemble).await;
+    a_late_grant_is_replaced_by_a_new_one(&ensemble).await;
+    containers::a_lock_works_while_its_container_is_removed(&ensemble).await;
     many_waiters::a_turn_costs_the_same_with_many_waiters(&ensemble).await;
 }
 
 /// Every client sees the waiters in the order in which they will get the lock.
-async fn waiters_are_listed_in_order(ensemble: &ZooKeeper) {
+async fn inspect_lists_waiters_in_order(ensemble: &ZooKeeper) {
     let lockers = [
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
@@ -80,9 +80,9 @@ async fn waiters_are_listed_in_order(ensemble: &ZooKeeper) {
     }
 }
 
-/// When another client removes a node, its holder is told of the loss at once, and its waiter gets
-/// an error at once.
-async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
+/// Another client removes nodes of a holder and of a waiter. The loss is reported to the holder at
+/// once, and the waiter gets an error at once.
+async fn removed_nodes_are_reported_at_once(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
@@ -100,7 +100,7 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
     })
     .await;
     let path = |child: &str| format!("{}/{child}", container_path("removed"));
-    // The longest lease. A report after that time may come from the end of the lease.
+    // The longest lease. A later report may come from the end of the lease instead.
     let at_once = SESSION * 2 / 3;
     guard.extend(ttl).await.expect("is held");
     client.delete(&path(&queued), None).await.unwrap();
@@ -125,9 +125,9 @@ async fn nodes_removed_by_hand(ensemble: &ZooKeeper) {
 }
 
 /// The servers remove empty containers, and a container that is created again counts from zero. A
-/// client that remembers the number of its last node must not conclude that the node with the next
-/// number comes right after its own.
-async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
+/// client knows the number of its last node in the old container. It must not conclude that the
+/// node with the next number follows its own node directly.
+async fn a_recreated_container_is_not_taken_for_the_old_one(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
@@ -137,14 +137,14 @@ async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
         let name = format!("anew-{times}");
         for _ in 0..times {
             release_cleanly(hold(&ours, &name).await).await;
-            // This gives the backend time to set the watch on the container.
+            // The pause gives the backend time to set the watch on the container.
             pause(Duration::from_millis(20)).await;
         }
         client.delete(&container_path(&name), None).await.unwrap();
         for _ in 1..times {
             release_cleanly(hold(&theirs, &name).await).await;
         }
-        // Their node has the same number as the last node of `ours` in the old container.
+        // The new node of `theirs` has the number of the last node of `ours` in the old container.
         let guard = hold(&theirs, &name).await;
         let attempt = ours.lock(&name).try_acquire().await.unwrap();
         assert!(matches!(attempt, Attempt::Busy(_)), "{times}: {attempt:?}");
@@ -156,7 +156,8 @@ async fn a_container_that_was_made_anew(ensemble: &ZooKeeper) {
     theirs.close().await;
 }
 
-/// Many tasks of two clients want one lock. Neither client gets more than 60 % of the grants.
+/// Many tasks of two clients compete for one lock. Neither client gets more than 60 % of the
+/// grants.
 async fn two_clients_share_the_grants(ensemble: &ZooKeeper) {
     const EACH: usize = 16;
     const IN_ALL: u32 = 200;
@@ -210,7 +211,7 @@ async fn two_clients_share_the_grants(ensemble: &ZooKeeper) {
     }
 }
 
-/// Sixty locks of one session cost about as many renewals as one lock.
+/// Sixty locks of one session need about as many renewal requests as one lock.
 async fn renewals_are_shared(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
     let mut costs = Vec::new();
@@ -219,7 +220,7 @@ async fn renewals_are_shared(ensemble: &ZooKeeper) {
         while guards.len() < many {
             guards.push(hold(&locker, &format!("shared-{}", guards.len())).await);
         }
-        // After this pause, the requests that follow a grant have been sent.
+        // During this pause, the requests that follow a grant are sent.
         pause(Duration::from_millis(500)).await;
         let before = requests_received(ensemble);
         pause(SESSION).await;
@@ -236,9 +237,9 @@ async fn renewals_are_shared(ensemble: &ZooKeeper) {
     locker.close().await;
 }
 
-/// A locker is closed while another one waits for its lock. The waiter gets the lock without
-/// waiting for the session to expire.
-async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
+/// A locker is closed while another locker waits for its lock. The waiter gets the lock without
+/// waiting for the expiry of the session.
+async fn closing_wakes_the_contenders_behind(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,
         locker(&ensemble.servers()).await,
@@ -258,8 +259,8 @@ async fn closing_wakes_those_behind(ensemble: &ZooKeeper) {
 }
 
 /// The caller releases a grant that came too late. The same contender then gets a new grant, with a
-/// larger token.
-async fn a_grant_that_came_too_late(ensemble: &ZooKeeper) {
+/// higher token.
+async fn a_late_grant_is_replaced_by_a_new_one(ensemble: &ZooKeeper) {
     let store = open_store(&ensemble.servers()).await;
     let lock = store.lock();
     let request = request("late", Duration::from_secs(60));

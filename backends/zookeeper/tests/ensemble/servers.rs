@@ -12,8 +12,8 @@ use crate::{
     },
 };
 
-/// Checks the next holder after a fault. The guard may be valid after the fault or not. In both
-/// cases the next holder gets the lock after the guard has ended, with a larger token.
+/// Checks the next holder after a fault. The guard may have survived the fault or not. In both
+/// cases the next holder gets the lock after the guard has ended, with a higher token.
 async fn check_next_holder(
     guard: Guard,
     next: JoinHandle<(Guard, distlock_core::Moment)>,
@@ -47,8 +47,8 @@ async fn a_leader_that_is_stopped_or_killed_is_replaced() {
         } else {
             ensemble.kill(leader);
         }
-        // After these calls another server leads, and every client of the old leader has found
-        // another server.
+        // After these calls another server leads, and every client of the old leader uses another
+        // server.
         for locker in [&ours, &theirs] {
             eventually("the ensemble serves", async || {
                 let other = locker.lock("other").acquire().await.ok()?;
@@ -100,7 +100,7 @@ async fn locks_work_again_when_all_servers_restart_with_their_data() {
     without_a_quorum(&mut ensemble).await;
 }
 
-/// One server of three is left. A client that connects gets an error with the reason why that
+/// One server of three remains. A client that connects gets an error with the reason why that
 /// server does not serve.
 async fn without_a_quorum(ensemble: &mut ZooKeeper) {
     for at in [0, 1] {

@@ -20,15 +20,15 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn holders_and_waiters_notice_an_ended_or_swapped_session() {
     let ensemble = ZooKeeper::start().unwrap();
-    renewed_while_another_caller_stops_polling(&ensemble).await;
-    ended_while_holding_and_waiting(&ensemble).await;
-    ended_with_every_lock_on_it(&ensemble).await;
-    swapped_while_holding_and_waiting(&ensemble).await;
+    locks_are_renewed_while_another_caller_stops_polling(&ensemble).await;
+    an_ended_session_is_reported_to_holder_and_waiter(&ensemble).await;
+    an_ended_session_loses_all_its_locks(&ensemble).await;
+    a_swapped_session_is_noticed_by_holder_and_waiter(&ensemble).await;
 }
 
-/// A caller begins to check whether the session is alive, and then its future is not polled any
-/// more. Locks are renewed all the same.
-async fn renewed_while_another_caller_stops_polling(ensemble: &ZooKeeper) {
+/// A caller begins a check of the session, and then nobody polls its future. Locks are still
+/// renewed.
+async fn locks_are_renewed_while_another_caller_stops_polling(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
     let ttl = Duration::from_secs(3);
     let guard = locker.lock("kept").ttl(ttl).acquire().await.unwrap();
@@ -38,7 +38,7 @@ async fn renewed_while_another_caller_stops_polling(ensemble: &ZooKeeper) {
         Poll::Ready(())
     })
     .await;
-    // Without renewals the lease would be over by then.
+    // Without renewals the lease would have ended now.
     SystemClock.sleep(ttl).await;
     assert!(guard.is_valid());
     // The operation may time out now.
@@ -47,9 +47,9 @@ async fn renewed_while_another_caller_stops_polling(ensemble: &ZooKeeper) {
     locker.close().await;
 }
 
-/// The servers end the session while one lock is held on it and another one is awaited. The holder
-/// is told, and the contender enters the queue again in the next session.
-async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
+/// The servers end the session while one lock is held on it and another lock is waited for. The
+/// loss is reported to the holder, and the contender enters the queue again in the next session.
+async fn an_ended_session_is_reported_to_holder_and_waiter(ensemble: &ZooKeeper) {
     let proxy = ProtocolProxy::start(ensemble.address(0)).await;
     let (ours, theirs) = (
         locker(&ensemble.reached_at(&[proxy.address])).await,
@@ -59,8 +59,8 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
     let holder = hold(&ours, "held").await;
     let ahead = hold(&theirs, "awaited").await;
     let queued = enter_queue(&ours, "awaited").await;
-    // The next holder may get the lock before this one learns of its loss, because the servers
-    // themselves end the session. So this does not check that the two do not overlap.
+    // The servers themselves end the session, so the next holder may get the lock before the loss
+    // is reported. This test therefore does not check that the two holders do not overlap.
     let next = enter_queue(&theirs, "held").await;
     let session = proxy.newest_session();
     eventually("the session has ended", async || {
@@ -94,8 +94,9 @@ async fn ended_while_holding_and_waiting(ensemble: &ZooKeeper) {
     theirs.close().await;
 }
 
-/// All locks of one store depend on one session. The servers end it, and all its locks are lost.
-async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
+/// All locks of one store depend on one session. The servers end this session, and all locks are
+/// lost.
+async fn an_ended_session_loses_all_its_locks(ensemble: &ZooKeeper) {
     let proxy = ProtocolProxy::start(ensemble.address(0)).await;
     let ours = locker(&ensemble.reached_at(&[proxy.address])).await;
     let mut guards = Vec::new();
@@ -122,8 +123,8 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
         );
         assert!(now().since(start) < SESSION, "{}", guard.name());
     }
-    // The same locker takes all locks again in its next session, and the release of an old guard
-    // does not disturb that.
+    // The same locker acquires all locks again in its next session. The release of an old guard
+    // does not disturb the new guards.
     for guard in guards {
         let name = guard.name().clone();
         let token = guard.token();
@@ -138,7 +139,7 @@ async fn ended_with_every_lock_on_it(ensemble: &ZooKeeper) {
 
 /// The client reconnects after its connection was cut, and a server gives it another session
 /// without reporting that. The backend must not take the new session for the old one.
-async fn swapped_while_holding_and_waiting(ensemble: &ZooKeeper) {
+async fn a_swapped_session_is_noticed_by_holder_and_waiter(ensemble: &ZooKeeper) {
     let proxy = ProtocolProxy::start(ensemble.address(0)).await;
     let (ours, theirs) = (
         locker(&ensemble.reached_at(&[proxy.address])).await,

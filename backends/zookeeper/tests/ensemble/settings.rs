@@ -1,4 +1,4 @@
-//! Settings of the servers with which the backend cannot work or not work well. The error or the
+//! Settings of the servers that prevent the backend from working, or weaken it. The error or the
 //! finding names the setting and the remedy.
 
 use distlock_core::{ErrorKind, Finding, Locker, Verdict};
@@ -38,7 +38,7 @@ async fn the_error_asks_an_administrator_to_create_the_root() {
 }
 
 /// A session that moves to another server gets at most the timeout that this server allows. The
-/// client library does not report that, so health has to.
+/// client library does not report that, so health must report it.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_fails_when_a_server_grants_shorter_sessions() {
     let mut server = ZooKeeper::start_with(&single_server(&[])).unwrap();
@@ -67,7 +67,7 @@ async fn health_warns_when_a_server_refuses_the_largest_request() {
     let found = limits(&ours).await;
     assert_eq!(found[0].verdict, Verdict::Warn, "{found:?}");
     assert!(found[0].detail.contains("jute.maxbuffer"), "{found:?}");
-    // The limit was tried on another connection.
+    // Health tried the limit on another connection, so the guard is still valid.
     assert!(guard.is_valid());
     release_cleanly(guard).await;
 }

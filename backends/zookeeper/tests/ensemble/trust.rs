@@ -1,5 +1,5 @@
-//! How long a session is trusted: at most two thirds of the granted timeout, counted from the
-//! sending of the last committed write.
+//! The time for which a session is trusted: at most two thirds of the granted timeout, counted from
+//! the sending of the last committed write.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,13 +37,14 @@ async fn a_session_is_trusted_for_two_thirds_of_what_was_granted() {
         ..Setup::default()
     })
     .unwrap();
-    granted_less_than_was_asked_for(&server).await;
-    invalid_after_two_thirds(&server).await;
-    lease_counts_from_the_sending(&server).await;
+    a_shorter_granted_timeout_counts(&server).await;
+    a_lock_is_invalid_two_thirds_after_a_cut(&server).await;
+    a_lease_counts_from_the_sending_of_its_proof(&server).await;
 }
 
-/// The servers grant less than the configuration asks for, and the granted timeout counts.
-async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
+/// The servers grant a shorter timeout than the configuration requests, and the granted timeout
+/// counts.
+async fn a_shorter_granted_timeout_counts(server: &ZooKeeper) {
     let mut config = config(&server.servers());
     config.session_timeout = SESSION * 12;
     let store = Backend::open(config, Arc::new(SystemClock)).await.unwrap();
@@ -56,7 +57,7 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
     let locker = Locker::new(lock);
     let guard = within("acquired", locker.lock("less").ttl(LONG).acquire()).await;
     let guard = guard.unwrap();
-    // Each renewal extends the lease to about the same length, also when the session is no longer
+    // Each renewal extends the lease to about the same length, even when the session is no longer
     // new.
     for _ in 0..20 {
         let granted = guard.ttl().duration();
@@ -78,9 +79,9 @@ async fn granted_less_than_was_asked_for(server: &ZooKeeper) {
     locker.close().await;
 }
 
-/// The connection is cut right after the grant. Two thirds of the session later the lock is
+/// The connection is cut right after the grant. Two thirds of the session timeout later the lock is
 /// invalid.
-async fn invalid_after_two_thirds(server: &ZooKeeper) {
+async fn a_lock_is_invalid_two_thirds_after_a_cut(server: &ZooKeeper) {
     let proxy = FaultProxy::start(server.address(0)).await.unwrap();
     let clock = ManualClock::new();
     let lock = open_with_clock(&server.reached_at(&[proxy.address()]), &clock).await;
@@ -90,7 +91,8 @@ async fn invalid_after_two_thirds(server: &ZooKeeper) {
     let guard = acquired.unwrap();
     proxy.stop(Direction::ToServer);
     proxy.stop(Direction::ToClient);
-    // The guard is still valid after the first part of that time, so the end of trust ends it.
+    // The guard is still valid after the first part of that time. So the guard ends only because
+    // the trust ends.
     clock.advance(max_trust() / 4);
     assert!(guard.is_valid());
     clock.advance(max_trust() - max_trust() / 4);
@@ -98,9 +100,9 @@ async fn invalid_after_two_thirds(server: &ZooKeeper) {
     within("the loss is reported", guard.lost()).await;
 }
 
-/// The answer to a proof takes long. A lease that rests on the proof counts from its sending, not
-/// from its answer.
-async fn lease_counts_from_the_sending(server: &ZooKeeper) {
+/// The answer to a proof comes late. A lease that depends on the proof counts from the sending of
+/// the proof, not from its answer.
+async fn a_lease_counts_from_the_sending_of_its_proof(server: &ZooKeeper) {
     // A later renewal still accepts a proof of this age.
     let late = SESSION / 13;
     let proxy = ProtocolProxy::start(server.address(0)).await;
@@ -125,8 +127,8 @@ async fn lease_counts_from_the_sending(server: &ZooKeeper) {
     let valid_for = within("answered", renew(&lock, &lease)).await.unwrap();
     assert_eq!(proofs(), before + 1, "the proof is shared");
     assert!(valid_for <= max_trust() - late, "{valid_for:?}");
-    // The lock is released first, because `close` would wait for the lease to end, and this clock
-    // does not move by itself.
+    // The lock is released first, because `close` would wait for the end of the lease, and the
+    // test's clock does not advance by itself.
     lock.release(&lease).await.unwrap();
     within("closed", lock.close()).await;
 }
@@ -149,7 +151,8 @@ fn renew(lock: &Arc<dyn DistLock>, lease: &Lease) -> JoinHandle<Duration> {
     })
 }
 
-/// A follower that has lost the leader goes on answering reads for a while; that proves nothing.
+/// A follower that has lost its leader still answers reads for a while. Such an answer proves
+/// nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_alone_proves_nothing() {
     // The first server reaches the others only through proxies. It never leads, because it has the
@@ -166,7 +169,7 @@ async fn a_follower_alone_proves_nothing() {
             .map(|(proxy, other)| (0, other, proxy.address().port()))
             .collect(),
         ports: Some(ports.to_vec()),
-        // A follower without a leader goes on serving for twice the length of a session.
+        // A follower without a leader still serves for twice the session timeout.
         settings: vec!["syncLimit=40".into()],
         ..Setup::default()
     })
@@ -183,7 +186,8 @@ async fn a_follower_alone_proves_nothing() {
         proxy.stop(Direction::ToClient);
     }
     within("the loss is reported", guard.lost()).await;
-    // The session is trusted for two thirds of its timeout; the rest is for a busy machine.
+    // The session is trusted for two thirds of its timeout. The remaining third is for a busy
+    // machine.
     assert!(now().since(cut) < SESSION, "{:?}", now().since(cut));
     assert!(ensemble.followers().contains(&0), "it still answers reads");
     let (next, _) = within("the session has expired", next).await.unwrap();

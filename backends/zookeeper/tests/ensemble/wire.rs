@@ -1,4 +1,4 @@
-//! The view of one server: the number of sessions, and the requests on their connections.
+//! The view of one server: the number of sessions, and the requests on each connection.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,13 +10,13 @@ use tokio::task::JoinHandle;
 use crate::{
     fixtures::{
         SOON, config, container_path, contenders, count_waiters, eventually, hold, locker, now,
-        raw_client, release_cleanly, server_figure, within,
+        raw_client, release_cleanly, server_metric, within,
     },
     protocol_proxy::{ProtocolProxy, Request},
 };
 
 /// The longest session that this server's tick allows. A test ends long before such a session
-/// expires, so a session that ends was closed.
+/// expires, so a session that ends during a test was closed.
 const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,11 +43,11 @@ async fn open_with_long_session(server: &ZooKeeper) -> Backend {
 }
 
 fn count_sessions(server: &ZooKeeper) -> u64 {
-    server_figure(server, 0, "zk_global_sessions")
+    server_metric(server, 0, "zk_global_sessions")
 }
 
 /// A store's locks, its records and its keeper threads share one session. The session ends when the
-/// last of them is dropped, also without a call of `close`.
+/// last of them is dropped, even without a call of `close`.
 async fn one_store_is_one_session(server: &ZooKeeper) {
     assert_eq!(count_sessions(server), 0);
     let store = open_with_long_session(server).await;
@@ -70,7 +70,7 @@ async fn one_store_is_one_session(server: &ZooKeeper) {
     );
 }
 
-/// The servers learn of the end at once, and contenders behind the session's entries get their
+/// The servers learn of the end at once, and contenders behind the entries of the session get their
 /// locks.
 async fn closing_ends_the_session(server: &ZooKeeper) {
     let open = async || {
@@ -120,12 +120,13 @@ async fn wait_for_no_session(server: &ZooKeeper, how: &str) {
     eventually(how, async || (count_sessions(server) == 0).then_some(())).await;
 }
 
-/// Neither request waits for the other's answer, so a free lock costs one round trip.
+/// The creation and the listing are sent without waiting for an answer in between, so a free lock
+/// costs one round trip.
 async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
     let proxy = ProtocolProxy::start(server.address(0)).await;
     let locker = locker(&server.reached_at(&[proxy.address])).await;
     release_cleanly(hold(&locker, "other").await).await;
-    // The container exists.
+    // The container is created here, so that the later creation needs no further request.
     let client = raw_client(&server.servers()).await;
     release_cleanly(hold(&self::locker(&server.servers()).await, "together").await).await;
     assert!(contenders(&client, "together").await.is_empty());
@@ -152,8 +153,8 @@ async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
 }
 
 /// A contender's node was created and the answer was lost. Before the client can look for the node,
-/// its session ends, or a server gives it another session while the old one lives on. The client
-/// must not take over the old node: the next node belongs to the new session.
+/// its session ends, or a server gives the client another session while the old one lives on. The
+/// client must not take over the old node: the next node belongs to the new session.
 async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: bool) {
     let proxy = ProtocolProxy::start(server.address(0)).await;
     let locker = locker(&server.reached_at(&[proxy.address])).await;
