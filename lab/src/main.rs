@@ -45,7 +45,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// Runs a worker or a node if the environment has the settings of one. Otherwise runs the command.
 fn run() -> Result<ExitCode> {
-    // A run starts this very program for its workers and nodes.
+    // A run starts the same program for its workers and nodes.
     if let Some(settings) = chaos::WorkerSettings::from_environment()? {
         return chaos::work(settings).map(|()| ExitCode::SUCCESS);
     }

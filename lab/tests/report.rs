@@ -1,4 +1,5 @@
-//! The published report says what its data says, and the data shows what the README claims.
+//! The published pages equal the pages made from their data, and the data supports the README's
+//! claims.
 
 use std::{
     fs,

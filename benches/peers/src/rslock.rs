@@ -1,4 +1,4 @@
-//! Another library, `rslock`, with one server. It opens its own connection.
+//! Another library, `rslock`, with one server. The library opens its own connection.
 
 use std::time::Duration;
 

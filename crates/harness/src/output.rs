@@ -57,7 +57,7 @@ impl Reader {
     }
 
     /// Tells whether no process can write to the stream any longer. The thread then ends soon.
-    /// Before that it may add a last line without a newline.
+    /// Before its end the thread may add a last line without a newline.
     fn has_hung_up(&self) -> bool {
         let mut stream = [PollFd::new(&self.stream, PollFlags::IN)];
         poll(&mut stream, Some(&rustix::event::Timespec::default())).is_ok()

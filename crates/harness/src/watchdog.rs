@@ -11,8 +11,9 @@ use anyhow::{Context as _, Result};
 ///
 /// A small shell waits for the end of a pipe. Only this process has the writing end of the pipe. So
 /// the shell also kills the target when this process is killed with SIGKILL and no destructor runs.
-/// The kernel's parent-death signal does not suffice. It needs code between fork and exec, which is
-/// `unsafe`, and the kernel sends it already at the end of the *thread* that started the child.
+/// The kernel's parent-death signal does not suffice. That signal needs `unsafe` code between fork
+/// and exec. The kernel also sends that signal too early: at the end of the *thread* that started
+/// the child.
 #[derive(Debug)]
 pub struct Watchdog {
     shell: Child,

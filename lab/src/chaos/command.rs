@@ -90,7 +90,7 @@ fn plan_runs(chaos: &ChaosOptions, store: StoreKind, seed: u64) -> Vec<RunPlan> 
     faults.map(one).collect()
 }
 
-/// Prints the figures of a run, its undecided records and its excused violations.
+/// Prints the results of a run, its undecided records and its excused violations.
 fn print_result(plan: &RunPlan, result: &RunResult) -> Result<()> {
     let verdict = &result.verdict;
     let faults: u64 = verdict.faults.values().sum();

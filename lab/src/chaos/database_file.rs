@@ -1,4 +1,5 @@
-//! Another program that uses the database file of SQLite: it locks the file, or changes a row.
+//! Another program that uses the database file of SQLite: the program locks the file, or changes a
+//! row.
 
 use std::{
     path::{Path, PathBuf},

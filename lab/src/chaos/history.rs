@@ -132,7 +132,7 @@ pub(crate) enum Event {
         /// `None` means that the task acquired the lock.
         problem: Option<String>,
     },
-    /// The process was asked to end, and has closed its store.
+    /// The process has answered the roll call and closed its store.
     Finished { at: Micros },
     /// The process ended although the nemesis did not kill it, or it continued after a panic.
     Crashed { how: String },
@@ -252,8 +252,8 @@ pub(crate) enum RecipeStep {
         term: u64,
         at: Micros,
     },
-    /// A periodic job runs. The task asked for it at `asked`, and the store recorded the start
-    /// after that.
+    /// A periodic job runs. The task requested the job at `asked`, and the store recorded the start
+    /// after that time.
     JobRuns {
         job: String,
         run: u64,

@@ -82,7 +82,7 @@ fn bug_and_control_names() -> PossibleValuesParser {
 }
 
 /// Returns the bugs or controls that `--only` names, or all of them without `--only`. A name of the
-/// other kind ends the program like any wrong argument.
+/// other kind ends the program with the exit code of a wrong argument.
 pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
     if only.is_empty() {
         return T::value_variants().to_vec();

@@ -18,7 +18,7 @@ pub(super) fn empty_run_set() -> RunSet {
     }
 }
 
-/// Converts a run and its verdict into figures.
+/// Converts a run and its verdict into the numbers of the report.
 pub(super) fn run_figures(plan: &RunPlan, result: RunResult) -> RunFigures {
     let verdict = result.verdict;
     let (allowed, broken): (Vec<_>, Vec<_>) = verdict

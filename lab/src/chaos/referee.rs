@@ -117,7 +117,7 @@ impl Referee {
         self.state.record(worker, event);
     }
 
-    /// Starts a phase of the run. Workers that asked for the phases receive it.
+    /// Starts a phase of the run. Workers that requested the phases receive the new phase.
     pub(crate) fn start_phase(&self, phase: RunPhase) {
         self.state.phase.send_replace(phase);
     }

@@ -111,8 +111,8 @@ impl RunPlan {
 /// Runs a plan to its end.
 ///
 /// # Errors
-/// Returns an error if the store or a worker cannot be started. A broken promise is no error: it is
-/// in the verdict.
+/// Returns an error if the store or a worker cannot be started. A broken promise is no error: the
+/// verdict contains every broken promise.
 pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (kind, path) = (plan.store, folder.path().to_owned());

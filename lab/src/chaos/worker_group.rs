@@ -113,7 +113,7 @@ impl WorkerGroup {
         (!names.is_empty()).then(|| names[rng.usize(..names.len())].clone())
     }
 
-    /// Kills a worker, and starts another one in its place.
+    /// Kills a worker, and starts a new worker in its place.
     pub(crate) async fn kill_and_replace(
         &mut self,
         at: usize,

@@ -1,4 +1,4 @@
-//! The data of the published report: figures and sentences only. Published files contain these
+//! The data of the published report: numbers and sentences only. Published files contain these
 //! names, so a field must never be renamed without a serialized alias.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub(crate) struct RunSet {
     pub(crate) runs: Vec<RunFigures>,
 }
 
-/// The figures of one run on one store.
+/// The results of one run on one store.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct RunFigures {
     pub(crate) store: String,
@@ -151,7 +151,7 @@ pub(crate) struct ControlRow {
     pub(crate) twin: ControlFigures,
 }
 
-/// The figures of one run of a control or of its twin.
+/// The results of one run of a control or of its twin.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ControlFigures {
     pub(crate) operations: u64,
@@ -172,7 +172,7 @@ pub(crate) struct ControlFigures {
     pub(crate) example: Option<String>,
 }
 
-/// The figures of a simulation.
+/// The results of a simulation.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct SimulationFigures {
     pub(crate) command: String,
@@ -183,7 +183,7 @@ pub(crate) struct SimulationFigures {
     pub(crate) broken: Option<String>,
 }
 
-/// The figures of a run of gateways over one store.
+/// The results of a run of gateways over one store.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct GatewayFigures {
     pub(crate) store: String,

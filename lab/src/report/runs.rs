@@ -30,17 +30,17 @@ fn excused_count(run: &RunFigures) -> u64 {
     run.excused.iter().map(|it| it.count).sum()
 }
 
-/// Adds a figure of all runs.
+/// Returns the sum of one number over all runs.
 fn sum(runs: &[&RunFigures], of: impl Fn(&RunFigures) -> u64) -> u64 {
     runs.iter().map(|run| of(run)).sum()
 }
 
-/// Adds a count of all runs.
+/// Returns the sum of one count over all runs.
 fn count(runs: &[&RunFigures], of: impl Fn(&RunFigures) -> usize) -> usize {
     runs.iter().map(|run| of(run)).sum()
 }
 
-/// Adds the totals, and an explanation of the figures.
+/// Adds the totals to the page, and an explanation of the numbers.
 fn opening_paragraphs(all: &[&RunFigures], stores: usize, page: &mut Document) {
     let minutes = sum(all, |it| it.seconds) / 60;
     page.text(format!(

@@ -1,5 +1,5 @@
-//! The network between a process and the store: it delays and loses requests and answers, delivers
-//! a request twice, and lets later requests overtake earlier ones.
+//! The network between a process and the store. The network delays and loses requests and answers,
+//! delivers some requests twice, and changes the order of requests.
 //!
 //! A sent request arrives even if its sender has stopped waiting for the answer.
 

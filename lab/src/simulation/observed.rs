@@ -37,7 +37,7 @@ pub(super) struct ObservedLock {
     pub(super) forced: BTreeSet<u64>,
 }
 
-/// The holder of a lock, as the store has it.
+/// The holder of a lock at the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredHolder {
     pub(super) token: u64,

@@ -19,11 +19,11 @@ pub(super) enum SimulationPromise {
     OwnAnswer,
     /// No caller waits while the lock is free.
     NobodyForgotten,
-    /// A lock that nobody holds or wants becomes free soon.
+    /// A lock without a holder and without a waiter becomes free soon.
     GivenBack,
     /// While no fault is active, no renewed lock is lost and no call fails.
     KeptInPeace,
-    /// A call ends within its bound, whatever the store does.
+    /// A call ends within its bound, even if the store does not answer.
     CallsEnd,
     /// After the last fault, every task acquires every lock.
     Recovery,

@@ -22,7 +22,7 @@ pub(super) struct Setting {
     /// Number of tasks of each process that take locks.
     pub(super) tasks: usize,
     pub(super) locks: usize,
-    /// Whether waiters join a store queue and get notifications. Otherwise they poll.
+    /// Whether waiters join a store queue and get notifications. Otherwise waiters poll.
     pub(super) store_queue: bool,
     /// Whether the store supports the hand-over.
     pub(super) hand_over: bool,
@@ -58,8 +58,8 @@ pub(super) struct Chances {
 impl Setting {
     /// Draws all values of a run.
     pub(super) fn draw(random: &mut Rng) -> Self {
-        // Many runs leave a kind of fault out, and in a few runs it is very frequent. Some bugs
-        // show only without the other faults.
+        // Many runs have no fault of a kind, and a few runs have very many. Some bugs show only
+        // without the other faults.
         let mut chance = |most: u32| match random.u32(0..8) {
             0..4 => 0,
             4..7 => random.u32(1..=most),

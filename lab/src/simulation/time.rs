@@ -41,7 +41,7 @@ impl Timeline {
         self.state().sleepers.len()
     }
 
-    /// Moves time forward, and wakes the tasks whose sleep is over.
+    /// Moves time forward, and wakes the tasks whose sleep has ended.
     pub(super) fn advance_to(&self, now: Duration) {
         let woken: Vec<_> = {
             let state = &mut *self.state();

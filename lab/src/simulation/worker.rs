@@ -100,7 +100,7 @@ enum AskMode {
     Time(Duration),
 }
 
-/// The way in which a task gives a lock up.
+/// The way in which a task ends a hold.
 #[derive(Clone, Copy, Debug)]
 enum TurnEnd {
     Release,
@@ -191,7 +191,7 @@ impl SimulatedWorker {
         self.world.counts().done += 1;
     }
 
-    /// Draws a turn, takes its lock, and pauses after it.
+    /// Draws a turn, takes the lock of the turn, and pauses after the turn.
     async fn take_turn(&self) {
         let (locks, with_faults) = (self.world.setting.locks, self.world.is_fault_phase());
         let (turn, think) = self.world.draw(|random| {
@@ -336,7 +336,7 @@ impl SimulatedWorker {
     }
 }
 
-/// A future that its caller may give up.
+/// A future that its caller may drop early.
 struct CancellableFuture<F>(Option<Pin<Box<F>>>);
 
 impl<F: Future> CancellableFuture<F> {
@@ -344,7 +344,7 @@ impl<F: Future> CancellableFuture<F> {
         Self(Some(Box::pin(future)))
     }
 
-    /// Polls the future this many times, and gives it up after that.
+    /// Polls the future at most this many times, and passes the unfinished future to `give_up`.
     async fn poll_at_most(
         mut self,
         polls: u32,
@@ -370,7 +370,7 @@ impl<F: Future> CancellableFuture<F> {
         .await
     }
 
-    /// Polls the future until `over` completes, and gives it up then.
+    /// Polls the future until `over` completes, and passes the unfinished future to `give_up`.
     async fn run_until(
         mut self,
         over: impl Future<Output = ()>,

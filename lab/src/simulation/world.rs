@@ -33,7 +33,7 @@ use super::{
 pub(super) enum SimulationPhase {
     /// Faults are active.
     Faults,
-    /// The last fault is over: each task takes every lock once.
+    /// The last fault has ended, and each task takes every lock once.
     RollCall,
     /// No fault is active, and no request of the phase of faults is in flight.
     Calm,
@@ -61,7 +61,7 @@ pub(super) struct World {
     counts: Mutex<Counts>,
 }
 
-/// The numbers of tasks that have come to two points of a run.
+/// The numbers of tasks that have reached two points of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) present: usize,

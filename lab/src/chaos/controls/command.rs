@@ -144,7 +144,7 @@ async fn run_with_twin(
     })
 }
 
-/// Prints the figures of a control and of its twin. `otherwise` describes a control without a
+/// Prints the results of a control and of its twin. `otherwise` describes a control without a
 /// violation.
 fn print_result(row: &ControlRow, otherwise: &str) -> Result<()> {
     let (own, twin) = (&row.figures, &row.twin);

@@ -1,4 +1,4 @@
-//! Computes the figures of a control and of its twin from their verdicts.
+//! Counts the results of a control and of its twin from their verdicts.
 
 use crate::{
     chaos::verdict::{Promise, Verdict},
@@ -14,7 +14,7 @@ pub(super) const NOT_APPLICABLE: [Promise; 5] = [
     Promise::Linearizable,
 ];
 
-/// Returns the figures of a control. All its violations count, because an excuse holds for distlock
+/// Returns the results of a control. All its violations count, because an excuse holds for distlock
 /// only.
 pub(super) fn control_figures(verdict: &Verdict) -> ControlFigures {
     let all = &verdict.violations;
@@ -28,7 +28,7 @@ pub(super) fn control_figures(verdict: &Verdict) -> ControlFigures {
     }
 }
 
-/// Returns the figures of a twin. Its excused violations are counted apart.
+/// Returns the results of a twin. Its excused violations are counted apart.
 pub(super) fn twin_figures(verdict: &Verdict) -> ControlFigures {
     let broken = verdict.broken().count();
     let fenced = verdict
@@ -44,7 +44,7 @@ pub(super) fn twin_figures(verdict: &Verdict) -> ControlFigures {
     }
 }
 
-/// Returns the figures that a control and its twin count in the same way.
+/// Returns the results that a control and its twin count in the same way.
 fn shared_figures(verdict: &Verdict) -> ControlFigures {
     ControlFigures {
         operations: verdict.operations,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-/// The lock of another library, as one process has it.
+/// The lock of another library in one process.
 #[async_trait]
 pub(in crate::chaos) trait ControlLock: Send + Sync {
     /// Asks for the lock once. A lock that can wait by itself waits for `wait`. `None` means that
@@ -27,8 +27,8 @@ pub(in crate::chaos) trait ControlHold: Send + Sync {
     /// Asks for more time, if the documentation of the control shows how.
     async fn extend(&mut self, _ttl: Duration) {}
 
-    /// Releases the lock. Users release at the end of their work in any case, even if they no
-    /// longer believe that they hold the lock.
+    /// Releases the lock. Users release at the end of their work even if they no longer believe
+    /// that they hold the lock.
     async fn release(self: Box<Self>);
 }
 

@@ -26,8 +26,8 @@ impl RedisLink {
         })
     }
 
-    /// Sends a command. An error that breaks the connection makes the next command open another
-    /// one.
+    /// Sends a command. After an error that breaks the connection, the next command opens a new
+    /// connection.
     pub(super) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
         let mut connection = self.shared_connection().await?;
         let answer = command.query_async(&mut connection).await;

@@ -61,7 +61,7 @@ impl ControlHold for MySqlHeld {
 
     async fn release(mut self: Box<Self>) {
         let releasing = sqlx::query("SELECT RELEASE_LOCK(?)").bind(&self.name);
-        // If the connection is gone, the server has freed the lock.
+        // If the connection has ended, the server has freed the lock.
         let _ = releasing.execute(&mut *self.connection).await;
     }
 }
@@ -109,7 +109,7 @@ impl ControlHold for PostgresHeld {
 
     async fn release(mut self: Box<Self>) {
         let releasing = sqlx::query("SELECT pg_advisory_unlock(hashtext($1))").bind(&self.name);
-        // If the connection is gone, the server has freed the lock.
+        // If the connection has ended, the server has freed the lock.
         let _ = releasing.execute(&mut *self.connection).await;
     }
 }

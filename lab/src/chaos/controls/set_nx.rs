@@ -1,7 +1,7 @@
 //! `SET key value NX PX ttl`, and `DEL` at the end.
 //!
 //! The users believe in the TTL from the moment of the answer. The first form deletes the key even
-//! if another holder has it by then. The second form compares the value first, as Redis'
+//! if another holder has the lock at that time. The second form compares the value first, as Redis'
 //! documentation says.
 
 use std::{sync::Arc, time::Duration};

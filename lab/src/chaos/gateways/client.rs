@@ -1,4 +1,4 @@
-//! One connection of a device: it records its own steps and the frames that it receives.
+//! One connection of a device. The client records its own steps and all received frames.
 
 use std::{
     net::SocketAddr,
@@ -155,7 +155,7 @@ impl Client {
     }
 }
 
-/// The connection of a client, as the task that serves it has it.
+/// The state of a connection in the task that serves the connection.
 struct ClientConnection {
     socket: Socket,
     stamp: Seen,
@@ -280,7 +280,7 @@ impl ClientConnection {
     }
 }
 
-/// Returns the next frame, or `None` after the other side has closed. Cancel safe.
+/// Returns the next frame, or `None` after the node has closed the connection. Cancel safe.
 async fn next_frame(socket: &mut Socket) -> Option<Value> {
     loop {
         match socket.next().await? {

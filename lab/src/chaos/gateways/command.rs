@@ -141,7 +141,7 @@ fn published_figures(plan: &GatewayPlan, result: &GatewayResult) -> GatewayFigur
     }
 }
 
-/// Prints the figures of a run.
+/// Prints the results of a run.
 fn print_result(plan: &GatewayPlan, result: &GatewayResult) -> Result<()> {
     let faults: u64 = result.faults.values().sum();
     print_line(&format!(

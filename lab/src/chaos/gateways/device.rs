@@ -122,7 +122,7 @@ impl TestDevice {
             self.pause(20).await;
             return;
         }
-        // Half of the devices give up soon, and try another node.
+        // Half of the logins have a short time-out, after which the device tries another node.
         let patience = match self.rng.bool() {
             true => Duration::from_millis(self.rng.u64(500..2_000)),
             false => Duration::MAX,
@@ -161,8 +161,8 @@ impl TestDevice {
         client.send(to, format!("m{}", self.context.next_number()));
     }
 
-    /// Asks a random node for the session of this account. A failed request proves nothing, so it
-    /// is not recorded.
+    /// Asks a random node for the session of this account. A failed request proves nothing, so the
+    /// device does not record it.
     async fn look_up_own_account(&mut self) {
         if let Some(address) = self.context.addresses.random(&mut self.rng)
             && let Ok(fact) = look_up(address.admin, &self.uid).await

@@ -26,7 +26,7 @@ use crate::chaos::{
     stores::{PausedServer, RunningStore, StoreKind},
 };
 
-/// A fault that is not healed yet: its time, and the step that ends it.
+/// A fault that is not healed yet, with its time and the step that ends the fault.
 struct ActiveNodeFault {
     from: Micros,
     until: Micros,
@@ -59,7 +59,7 @@ pub(super) struct NodeNemesis {
 
 /// Largest number of faults that are active at a time.
 const MAX_ACTIVE: usize = 2;
-/// Time that nodes need to connect again: they retry after pauses of up to a second.
+/// Time that nodes need to connect again. A node retries after pauses of up to a second.
 const RECONNECT_US: Micros = 1_500_000;
 
 impl NodeNemesis {

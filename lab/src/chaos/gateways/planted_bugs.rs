@@ -104,7 +104,7 @@ struct BuggyAccountRecords {
 }
 
 impl BuggyAccountRecords {
-    /// Writes the value whatever the version of the record is.
+    /// Writes the value without a check of the record's version.
     async fn overwrite(&self, key: &RecordKey, value: &[u8]) -> Result<Written> {
         loop {
             let there = self.inner.get(key).await?;

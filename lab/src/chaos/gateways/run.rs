@@ -85,8 +85,8 @@ impl GatewayPlan {
     }
 }
 
-/// Returns the times of all nodes. They are short, so that many leases expire in a run. `slack` is
-/// the extra delay of a busy machine.
+/// Returns the times of all nodes. The times are short, so that many leases expire in a run.
+/// `slack` is the extra delay of a busy machine.
 fn node_times(slack: Duration) -> Rules {
     let mut rules = Rules::default();
     rules.lock_ttl = Duration::from_secs(2);

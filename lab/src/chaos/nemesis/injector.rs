@@ -1,4 +1,5 @@
-//! The nemesis and its steps: each step heals the faults that are due, and may inject another one.
+//! The nemesis and its steps: each step heals the faults that are due, and may inject another
+//! fault.
 //!
 //! The order of the random draws decides which faults a seed gives, so no draw may be added,
 //! removed or moved.

@@ -8,8 +8,8 @@ use crate::chaos::stores::StoreKind;
 /// One way to break a store or its users.
 ///
 /// Slow disks and full disks are missing, because they need rights over the machine (a device or a
-/// file system for the run). A limit on file sizes does not replace them: it ends Redis instead of
-/// filling its disk.
+/// file system for the run). A limit on file sizes cannot replace a full disk: Redis ends at that
+/// limit.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FaultKind {

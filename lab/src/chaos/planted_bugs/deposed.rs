@@ -149,7 +149,7 @@ impl EnsembleServer {
 
 impl BelievedLeader {
     /// Removes the feed of losses from a grant of ZooKeeper, so that the client gets no notice of a
-    /// loss. It also stores the epoch of the leader at the time of the grant.
+    /// loss. The function also stores the epoch of the leader at the time of the grant.
     async fn without_loss_feed(&self, mut attempt: Attempt<Grant>) -> Attempt<Grant> {
         if let (Self::Leader(server), Attempt::Acquired(grant)) = (self, &mut attempt) {
             grant.loss = LossFeed::silent();

@@ -38,8 +38,8 @@ struct BugState {
     files: Mutex<Vec<File>>,
 }
 
-/// Time-out of a renewal under `RenewalErrorIsSuccess`. A renewal without an answer by then counts
-/// as a success.
+/// Time-out of a renewal under `RenewalErrorIsSuccess`. A renewal without an answer in this time
+/// counts as a success.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Shortest TTL that a worker requests. A renewal with a shorter TTL belongs to a released lock,
@@ -163,7 +163,7 @@ impl BuggyLock {
         }
     }
 
-    /// Frees a lock, whoever holds it. `false` means that nobody held it.
+    /// Frees a lock, whoever holds it. `false` means that nobody held the lock.
     async fn force_release_holder(&self, name: &LockName) -> Result<bool> {
         let held = self.inner.inspect(name).await?.held;
         match held.and_then(|held| held.token) {

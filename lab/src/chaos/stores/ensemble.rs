@@ -70,7 +70,7 @@ impl EnsembleStore {
             LeaderRemoval::CutOff => {
                 // The followers' ends are closed, and the leader's ends stay open and silent, so
                 // the leader does not notice. The proxies refuse new connections, so no follower
-                // comes back.
+                // can connect again.
                 for link in self.links.iter().filter(|it| it.to == at) {
                     link.proxy.forsake_clients();
                     link.proxy.refuse();
@@ -92,7 +92,7 @@ impl EnsembleStore {
         others.any(|it| self.servers.mode(it).as_deref() == Some("leader"))
     }
 
-    /// Restarts a killed leader, or connects it with the other servers again.
+    /// Restarts a killed leader, or connects a cut-off leader with the other servers again.
     pub(super) fn rejoin(&mut self, FormerLeader { at, how, .. }: FormerLeader) -> Result<()> {
         match how {
             RemovedBy::Killed => self.servers.restart(at),

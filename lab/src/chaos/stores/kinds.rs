@@ -45,7 +45,7 @@ impl StoreKind {
     }
 
     /// Returns how much longer than a TTL two guards of one lock may be valid after a failover, in
-    /// milliseconds. It is the `cluster-node-timeout` of a cluster, as documented.
+    /// milliseconds. For a cluster, the documented time is its `cluster-node-timeout`.
     pub(crate) const fn failover_ms(self) -> u64 {
         match self {
             Self::RedisCluster => 3_000,

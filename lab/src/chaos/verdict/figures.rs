@@ -1,4 +1,4 @@
-//! The figures of a run.
+//! The results of a run, as numbers and violations.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Judges a whole run: counts the figures, and collects the violations of all checks.
+//! Judges a whole run: counts the results, and collects the violations of all checks.
 
 use super::{
     calls,

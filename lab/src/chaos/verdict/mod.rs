@@ -1,8 +1,8 @@
 //! The verdict: reads a history and finds the broken promises.
 //!
-//! The verdict is pure: it reads no clock and does no input or output. It must never know how a
-//! store keeps a promise. A violation that the documentation allows after a fault is matched to
-//! that very fault and counted apart.
+//! The verdict is pure: the code here reads no clock and does no input or output. The verdict must
+//! never know how a store keeps a promise. The documentation allows some violations after a fault.
+//! Such a violation is attributed to that fault and counted separately.
 
 mod calls;
 mod figures;

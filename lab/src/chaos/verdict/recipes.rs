@@ -270,8 +270,8 @@ fn effect_violations(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     found
 }
 
-/// Finds counts that two callers both received, and counts that fell although nobody marked a
-/// message as read.
+/// Finds counts that two callers received, and counts that fell although no caller marked a message
+/// as read.
 fn counter_violations(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
     /// Time of the request, time of the answer, and the unread messages then.
     type Count = (Micros, Micros, u64);

@@ -118,8 +118,8 @@ enum SearchResult {
     GaveUp,
 }
 
-/// One operation as the search sees it. It takes effect at one instant between `from` and `to`. An
-/// operation without a definite answer takes effect at any later time, or never.
+/// One operation as the search sees it. The operation takes effect at one instant between `from`
+/// and `to`. An operation without a definite answer takes effect at any later time, or never.
 struct TimedOperation {
     from: Micros,
     to: Micros,

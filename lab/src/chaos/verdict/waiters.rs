@@ -50,7 +50,7 @@ struct KeptLock<'a> {
 
 /// Finds locks that somebody else got before their minimum hold time was over.
 ///
-/// Only a lease that lasted through the minimum hold time counts: a lost lock keeps nobody out.
+/// Only a lease that lasted through the minimum hold time counts: a lost lock excludes nobody.
 pub(super) fn broken_minimum_holds(
     history: &[HistoryEntry],
     faults: &[&InjectedFault],

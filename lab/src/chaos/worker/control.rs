@@ -1,6 +1,6 @@
-//! The tasks of a worker that uses a control instead of distlock. They acquire, use and release
-//! locks like the tasks of distlock, as far as a control allows: a control has no tickets and no
-//! records, and its users get no notice of a loss.
+//! The tasks of a worker that uses a control instead of distlock. These tasks acquire, use and
+//! release locks like the tasks of distlock, as far as a control allows: a control has no tickets
+//! and no records, and its users get no notice of a loss.
 
 use std::{sync::Arc, time::Duration};
 
@@ -115,7 +115,7 @@ impl ControlTask {
         }
     }
 
-    /// Uses a lock for a while, and releases it in any case.
+    /// Uses a lock for a while, and releases the lock even if its user no longer believes in it.
     async fn hold_lock(
         &mut self,
         hold: HoldNumber,

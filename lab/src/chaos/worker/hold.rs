@@ -1,4 +1,4 @@
-//! The use of a held lock, and the ways to give it up.
+//! The use of a held lock, and the ways to end the hold.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::chaos::history::{
 };
 
 impl WorkerTask {
-    /// Uses a lock for a while and gives it up, in one of many ways.
+    /// Uses a lock for a while, and ends the hold in one of many ways.
     pub(super) async fn hold_lock(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         let mut loss_watch = self.spawn_loss_watch(hold, guard.watch());
         let longest = self.settings.longest_ttl();
@@ -63,7 +63,7 @@ impl WorkerTask {
         self.give_up(hold, guard).await
     }
 
-    /// Writes to both registers once and gives the lock up.
+    /// Writes to both registers once, and ends the hold.
     pub(super) async fn hold_briefly(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         if self.update_registers(hold, &guard).await? && self.check_validity(hold, &guard.watch()) {
             self.give_up(hold, guard).await
@@ -75,7 +75,7 @@ impl WorkerTask {
         }
     }
 
-    /// Gives the lock up in a random way: by a release, a dropped guard or a ticket.
+    /// Ends the hold in a random way: by a release, a dropped guard or a ticket.
     async fn give_up(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         let tickets = self.locker.capabilities().tickets;
         match self.rng.u32(..12) {
@@ -130,7 +130,7 @@ impl WorkerTask {
         Ok(true)
     }
 
-    /// Starts a task that only waits for a loss: it never calls `is_valid()`.
+    /// Starts a task that only waits for a loss. The task never calls `is_valid()`.
     fn spawn_loss_watch(&self, hold: HoldNumber, watch: LockWatch) -> JoinHandle<()> {
         let history = Arc::clone(&self.history);
         tokio::spawn(async move {

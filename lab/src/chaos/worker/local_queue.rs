@@ -27,7 +27,7 @@ impl WorkerTask {
         let queue = self.history.next_number();
         let pause = Duration::from_micros(self.rng.u64(..4_000));
         let waiters = self.rng.u32(2..=MAX_WAITERS);
-        // Some waiters give up, and must not delay the waiters behind them.
+        // Some waiters stop waiting early. They must not delay the waiters behind them.
         let impatient = self.rng.u32(..MAX_WAITERS * 2);
         let patience = self.draw_wait();
         let task = &*self;

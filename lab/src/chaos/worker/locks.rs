@@ -16,7 +16,7 @@ use super::{
 use crate::chaos::history::{CallKind, CallResult, HoldEnd, now};
 
 impl WorkerTask {
-    /// Takes a random lock with random options, uses it, and gives it up.
+    /// Takes a random lock with random options, uses the lock, and ends the hold.
     pub(super) async fn use_one_lock(&mut self) -> Result<()> {
         let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait() * 2);
         let renew = if self.rng.bool() {
@@ -56,7 +56,7 @@ impl WorkerTask {
         }
     }
 
-    /// Takes a lock that is probably free, writes once, and gives it up.
+    /// Takes a lock that is probably free, writes once, and ends the hold.
     pub(super) async fn use_lock_briefly(&mut self) -> Result<()> {
         let (name, ttl) = (self.draw_name(), self.draw_ttl());
         let asked = now();

@@ -1,4 +1,4 @@
-//! The process of a worker: it opens the store, runs its tasks, and closes the store.
+//! The process of a worker. The process opens the store, runs its tasks, and closes the store.
 
 use std::sync::Arc;
 

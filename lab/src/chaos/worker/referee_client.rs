@@ -48,14 +48,14 @@ impl HistoryWriter {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Sends an event to the history. The process exits if the referee is gone.
+    /// Sends an event to the history. The process exits if the referee has ended.
     pub(super) fn record(&self, event: Event) {
         let Ok(mut line) = serde_json::to_vec(&WorkerMessage::Note(event)) else {
             return;
         };
         line.push(b'\n');
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        // If the referee is gone, the run is over.
+        // If the referee has ended, the run has ended too.
         if stream.write_all(&line).is_err() {
             std::process::exit(0);
         }

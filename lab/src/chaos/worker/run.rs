@@ -1,4 +1,4 @@
-//! The main loop of a task: it draws one use after another until it is stopped, and then answers
+//! The main loop of a task. The task draws one use after another until its stop, and then answers
 //! the roll call.
 
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The store behind a batcher: it answers on command, and records everything.
+//! The store behind a batcher. The store answers when the run tells it to, and records every
+//! operation.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,8 +31,8 @@ pub(super) enum OperationKind {
 pub(super) struct BatchOperation {
     pub(super) kind: OperationKind,
     pub(super) key: String,
-    /// The key that the batcher sees. It differs from `key` only under `BatchSharesKeys`, so that
-    /// the batcher cannot tell that two operations have the same key.
+    /// The key that the batcher sees. This key differs from `key` only under `BatchSharesKeys`. The
+    /// batcher then does not see that two operations have the same key.
     pub(super) visible_key: String,
     pub(super) number: u64,
     pub(super) undo: bool,

@@ -209,8 +209,9 @@ impl Session {
     }
 }
 
-/// Returns the password of a session. The servers do not store passwords. They compute a password
-/// from the session's number, with Java's random numbers (`ZooKeeperServer.generatePasswd`).
+/// Returns the password of a session. The servers do not store passwords. The servers compute a
+/// password from the session's number, with Java's random numbers
+/// (`ZooKeeperServer.generatePasswd`).
 fn session_password(session: i64) -> [u8; 16] {
     const SECRET: u64 = 0xB341_5C00;
     const FACTOR: u64 = 0x5_DEEC_E66D;

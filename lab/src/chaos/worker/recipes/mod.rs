@@ -1,7 +1,7 @@
 //! The recipes: uses that people build with a lock, each with a promise of its own.
 //!
-//! The guarded cache is left out. It promises a number of loads for the ordinary case, and no bound
-//! under faults.
+//! The guarded cache is left out. That recipe documents a number of loads without faults, and no
+//! bound under faults.
 
 mod counters;
 mod draw;
