@@ -57,7 +57,7 @@ pub enum Due {
     Now,
     /// The job has been started in this period.
     Later {
-        /// The time since that start.
+        /// The time since the first start of this period. A retry is a later start.
         started: Duration,
     },
 }
@@ -68,7 +68,8 @@ pub enum Due {
 pub enum Ran<T> {
     /// The job ran here, with this result.
     Here(T),
-    /// The job has been started in this period, this long ago.
+    /// The job has been started in this period. The value is the time since the first start of this
+    /// period.
     Before(Duration),
     /// The job runs elsewhere, or is about to start there.
     Elsewhere(Option<HolderInfo>),

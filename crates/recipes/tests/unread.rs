@@ -424,7 +424,8 @@ async fn let_others_run() {
     }
 }
 
-/// Runs changes of eight tasks at once on the same counters. Half of the tasks use each mode.
+/// Runs changes of eight tasks at the same time on the same counters. Half of the tasks use each
+/// mode.
 async fn run_concurrent_changes(modes: [Mode; 2]) -> std::result::Result<State, String> {
     let memory = Memory::default();
     let mut tasks = JoinSet::new();

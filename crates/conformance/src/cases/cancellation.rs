@@ -133,7 +133,7 @@ async fn dropped_local_waiter_stops_no_other(cx: Context) -> Outcome {
     let second = wait(name.clone());
     let third = wait(name.clone());
     sleep(Duration::from_millis(100)).await;
-    // The first waiter has the local turn and asks the store. The second one is in the middle of
+    // The first waiter has the local turn and asks the store. The second waiter is in the middle of
     // the local queue.
     first.abort();
     second.abort();

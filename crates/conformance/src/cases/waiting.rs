@@ -133,8 +133,8 @@ async fn zero_wait_tries_once(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-/// Checks that a waiter gives up when its wait is over. With `local`, the waiter uses the holder's
-/// own client.
+/// Checks that a waiter gives up when its wait has ended. With `local`, the waiter uses the
+/// holder's own client.
 async fn ensure_waiter_times_out(cx: &Context, local: bool) -> Outcome {
     let holder = cx.locker().await?;
     let waiter = if local {

@@ -99,9 +99,9 @@ impl Context {
             .map_or(ttl, |lease| lease.min(ttl))
     }
 
-    /// Whether a guard that asked for `ttl` may report a lease of this length. A lease that ends
-    /// with a session may be a little shorter, because such a lease counts from the last answer
-    /// that kept the session alive.
+    /// Whether a guard that was requested with `ttl` may report a lease of the length `reported`. A
+    /// lease that ends with a session may be a little shorter, because such a lease counts from the
+    /// last answer that kept the session alive.
     pub(crate) fn is_expected_lease(&self, reported: Duration, ttl: Duration) -> bool {
         let most = self.longest_lease(ttl);
         let least = match self.capabilities().lease {

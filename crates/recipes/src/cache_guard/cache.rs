@@ -98,7 +98,7 @@ pub struct Loaded {
     pub token: FencingToken,
     /// The time for which the value is fresh.
     pub ttl: Duration,
-    /// The time after `ttl` for which the value is kept as a stale one.
+    /// The time after `ttl` for which the value is kept as a stale value.
     pub stale: Duration,
     /// The time after `ttl` and `stale` for which the floor is kept.
     pub floor: Duration,

@@ -1,8 +1,9 @@
 //! The guard of a cache.
 //!
 //! This module owns the loads of this process. Invariant: one load per key is under way in a
-//! process, except that after a delete a new load may start beside an old one, whose value is then
-//! not stored. A load that ends in any way is removed, so no caller waits for it for ever.
+//! process, with one exception: after a delete a new load may start while an old load is under way.
+//! The value of the old load is then not stored. A load that ends in any way is removed, so no
+//! caller waits for it for ever.
 
 use std::{
     collections::HashMap,

@@ -5,8 +5,8 @@
 //! - When a value has expired, one caller of all processes loads it. Within a process the callers
 //!   share one load; the lock's holder loads for all processes. When the loader dies, another one
 //!   loads after the lock's lease.
-//! - A value that was loaded earlier never replaces one that was loaded under a later lock, and
-//!   never comes back after a [`delete`](CacheGuard::delete), however late its loader continues.
+//! - A value that was loaded earlier never replaces one that was loaded under a later lock, and is
+//!   never stored after a [`delete`](CacheGuard::delete), however late its loader continues.
 //! - A hit costs one request to the cache, and no lock.
 //!
 //! # What breaks it

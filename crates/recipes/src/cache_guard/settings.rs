@@ -29,7 +29,7 @@ pub struct Settings {
     /// The random variation of that time, as a share of that time: 0 to 1, a tenth by default. The
     /// variation keeps values that were stored together from expiring together.
     pub jitter: f64,
-    /// The time for which an expired value is still served while a new one is loaded; zero by
+    /// The time for which an expired value is still served while a new value is loaded; zero by
     /// default: no caller gets a stale value.
     pub stale: Duration,
     /// The time for which the cache remembers that there is no value; zero by default: every caller

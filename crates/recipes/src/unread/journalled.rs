@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Counters that change under the user's lock. Clients that change one user's counters at the same
-/// time wait for the lock in turn, instead of repeating their attempts.
+/// time get the lock one after the other, instead of repeating their attempts.
 #[derive(Clone, Debug)]
 pub struct LockedCounters {
     locker: Locker,
