@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_line_is_an_error_with_the_output() {
+    fn a_child_that_runs_too_long_is_an_error_with_its_output() {
         let mut child = spawn_shell("echo here; sleep 60");
         child.wait_for_line(SOON, |line| line == "here").unwrap();
         let error = child.wait(Duration::from_millis(50)).unwrap_err();

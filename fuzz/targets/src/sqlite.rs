@@ -39,10 +39,10 @@ pub fn sqlite_rows(data: &[u8]) {
 
 impl Rows {
     fn open() -> Self {
-        Self::opened().unwrap_or_else(|error| panic!("no store: {error}"))
+        Self::try_open().unwrap_or_else(|error| panic!("no store: {error}"))
     }
 
-    fn opened() -> Result<Self, Box<dyn std::error::Error>> {
+    fn try_open() -> Result<Self, Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("locks.db");
         let runtime = Builder::new_current_thread().enable_all().build()?;

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excused_violation_counts_for_a_control_and_apart_for_a_twin() {
+    fn an_excused_violation_counts_for_a_control_and_separately_for_a_twin() {
         let wiped = verdict(Promise::Exclusion, Some("wipe-server of redis"));
         let (control, twin) = (control_figures(&wiped), twin_figures(&wiped));
         assert_eq!((control.violations, control.after_documented), (1, 1));

@@ -443,7 +443,7 @@ fn records_with_an_order_are_linearizable() {
 
 /// A killed process has sent more requests than it got answers.
 #[test]
-fn a_write_that_never_answered_may_have_happened() {
+fn a_write_without_an_answer_may_have_happened() {
     let asked = |number| {
         let step = RecordStep {
             number,

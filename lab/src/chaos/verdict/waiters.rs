@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_served_after_a_later_one_is_a_violation() {
+    fn a_waiter_served_after_a_later_waiter_is_a_violation() {
         // The second waiter gave up.
         let fair = [served(1, 0), served(2, 1), served(1, 2), served(2, 2)];
         assert_eq!(wrong_serving_order(&fair).len(), 0);

@@ -19,8 +19,8 @@ impl WorkerTask {
     pub(super) async fn wait_in_local_queue(&mut self) -> Result<()> {
         let capabilities = self.locker.capabilities();
         if capabilities.fairness == Fairness::Fifo && !capabilities.hand_over {
-            // At such a store each waiter has its own place in the store queue. The waiters of one
-            // process may join the store queue in another order than they started.
+            // At such a store the first waiters of a process each have a place in the store queue.
+            // These waiters may join the store queue in another order than they started.
             return self.use_one_lock().await;
         }
         let (name, ttl, wait) = (self.draw_name(), self.draw_ttl(), self.draw_wait() * 4);

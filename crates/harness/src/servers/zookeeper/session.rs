@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_is_that_of_zookeeper() {
+    fn the_digest_equals_the_digest_of_zookeeper() {
         // The output of ZooKeeper's `DigestAuthenticationProvider super:test`.
         assert_eq!(super_digest("test"), "super:D/InIHSb7yEEbrWz8b9l71RjZJU=");
     }
