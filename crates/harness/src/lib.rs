@@ -19,8 +19,7 @@
 //! |---|---|
 //! | `process` | [`Process`]: a child process and its output; [`signal`], [`distlock_binary`] |
 //! | `output` | reads the output of a child line by line |
-//! | `watchdog` | [`Watchdog`]: kills a process at the end of the test, even if the test is killed
-//! |
+//! | `watchdog` | [`Watchdog`]: kills a process when the test ends or is killed |
 //! | `eventually` | waits for a condition with a time limit: [`eventually`], [`eventually_async`] |
 //! | `proxy` | [`FaultProxy`]: a TCP proxy that delays, stops, closes or loses bytes |
 //! | `port` | [`free_port`] |
