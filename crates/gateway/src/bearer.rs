@@ -1,7 +1,7 @@
 //! The bearer tokens of administrators and of sending servers.
 //!
-//! It keeps this invariant: each wrong token is counted, logged and delayed. It must never delay or
-//! log a right one.
+//! Invariant of this module: each wrong token is counted, logged and delayed. This module must
+//! never delay or log a right token.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -11,10 +11,10 @@ use distlock_core::Clock;
 use crate::config::Secret;
 
 /// Delay of the answer to a wrong token. `ConnectionBounds` limits the connections of one address,
-/// so the delay limits how many guesses an address has per second. It delays no right token.
+/// so the delay limits the guesses of an address per second. A right token is not delayed.
 const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 
-/// A token of the configuration. Wrong guesses at it are counted, logged and delayed.
+/// A token of the configuration. Wrong tokens are counted, logged and delayed.
 #[derive(Clone)]
 pub(crate) struct BearerToken {
     token: Arc<Secret>,
@@ -45,8 +45,8 @@ impl BearerToken {
         }
     }
 
-    /// Checks the bearer token in the headers of a request, as [`verify`](Self::verify) does.
-    /// Without a bearer token the answer is `false` at once.
+    /// Checks the bearer token in the headers of a request in the same way as
+    /// [`verify`](Self::verify). Without a bearer token the answer is `false` at once.
     pub(crate) async fn verify_request(&self, headers: &HeaderMap, from: IpAddr) -> bool {
         let shown = headers.get(header::AUTHORIZATION);
         let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
@@ -56,8 +56,8 @@ impl BearerToken {
         }
     }
 
-    /// Returns whether a token is the right one. A wrong token is counted and logged, and its
-    /// answer is delayed by [`WRONG_TOKEN_DELAY`].
+    /// Whether a token is the right one. A wrong token is counted and logged, and the answer is
+    /// delayed by [`WRONG_TOKEN_DELAY`].
     pub(crate) async fn verify(&self, given: &str, from: IpAddr) -> bool {
         if self.token.matches(given) {
             return true;

@@ -1,4 +1,5 @@
-//! Parsers of this crate for the fuzz targets of the repository. They are no part of its interface.
+//! Parsers of this crate for the fuzz targets of the repository. This module is not part of the
+//! crate's public interface.
 
 use std::net::SocketAddr;
 
@@ -19,9 +20,10 @@ use crate::{
 /// A frame of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientFrame {
-    /// The version that its login asks for.
+    /// The protocol version that the login names.
     pub version: Option<Result<u64, String>>,
-    /// The body of its message as it was read, and as the receiver's frame carries it.
+    /// The body of the client's message, first as it was read, and then as the receiver's frame
+    /// carries it.
     pub body: Option<(String, String)>,
 }
 
@@ -64,8 +66,8 @@ fn body_of_message(frame: &str) -> Option<String> {
     Some(carried.body.get().to_owned())
 }
 
-/// The frames in the bytes of a raw TCP client, which arrive in two pieces. If the rest is no
-/// frame, the last entry gives the reason.
+/// The frames in the bytes of a raw TCP client, which arrive in two pieces. If the remaining bytes
+/// are no frame, the last entry gives the reason.
 #[must_use]
 pub fn tcp_frames(
     first: &[u8],
@@ -75,7 +77,7 @@ pub fn tcp_frames(
     let sent = std::io::Cursor::new(first.to_vec()).chain(std::io::Cursor::new(second.to_vec()));
     let mut reader = TcpReader::new(sent, max_frame);
     let mut frames = Vec::new();
-    // Nothing here waits, because all of it is in memory.
+    // The reader never waits here, because all bytes are in memory.
     while let Some(incoming) = reader.next().now_or_never() {
         match incoming {
             Incoming::Frame(text, id) => frames.push(Ok((id.unwrap_or_default(), text))),
@@ -90,8 +92,8 @@ pub fn tcp_frames(
     frames
 }
 
-/// The client that a header of the PROXY protocol names, and the bytes behind the header. `None`
-/// means that it is no header.
+/// The client that a header of the PROXY protocol names, and the bytes after the header. `None`
+/// means that the bytes are no header.
 #[must_use]
 pub fn proxy_header(bytes: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
     let mut rest = bytes;
@@ -99,14 +101,14 @@ pub fn proxy_header(bytes: &[u8]) -> Option<(Option<SocketAddr>, &[u8])> {
     source.ok().map(|source| (source, rest))
 }
 
-/// A request of a node, as it was read, and as it is read after it was written again. `None` means
-/// that it was refused. The first byte selects the message.
+/// A request of a node, first as it was read, and then as it is read after it was written again.
+/// `None` means that the request was refused. The first byte selects the message.
 #[must_use]
 pub fn peer_message(bytes: &[u8]) -> Option<(String, String)> {
     wire_fuzzing::round_trip(bytes)
 }
 
-/// A login token with any claims and a right signature.
+/// A login token with any claims and a valid signature.
 #[must_use]
 pub fn signed(key: &TokenKey, claims: &[u8]) -> String {
     key.signed(claims)

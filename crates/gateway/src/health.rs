@@ -1,5 +1,5 @@
-//! The health of a node: `GET /healthz`, on the port for clients and on the one for administrators.
-//! It tells a load balancer whether this node takes clients.
+//! The health of a node: `GET /healthz`, on the port for clients and on the port for
+//! administrators. The answer tells a load balancer whether this node takes clients.
 
 use axum::{
     Json,
@@ -24,7 +24,7 @@ pub(crate) fn health(kick: &KickOut) -> Response {
     let boot = kick.boot().map(distlock_kickout::Boot::get);
     let (code, status) = match (boot, kick.state()) {
         (Some(_), NodeState::Up) => (StatusCode::OK, "up"),
-        // The load balancer must send no more clients here.
+        // The load balancer must send no more clients to this node.
         (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         (None, _) => (StatusCode::SERVICE_UNAVAILABLE, "fenced"),
     };
@@ -35,7 +35,7 @@ pub(crate) fn health(kick: &KickOut) -> Response {
         sessions: kick.sessions(),
         lease_remaining_ms: kick.lease_remaining().as_millis(),
     };
-    // A connection on which no token is shown ends by a reset after a short time. `close` ends the
-    // connection of a health check in the regular way before that.
+    // A connection without a token ends by a reset after a short time. `close` ends the connection
+    // of a health check in the regular way before that reset.
     (code, [(header::CONNECTION, "close")], Json(health)).into_response()
 }

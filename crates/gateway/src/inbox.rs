@@ -1,8 +1,8 @@
 //! Messages for accounts that are not logged in.
 //!
-//! It keeps this invariant: a message is either withdrawn, or delivered by a session. Only after a
-//! lost answer of the store it may be both. It must never grow the record of one account beyond its
-//! bounds.
+//! Invariant of this module: a message is either withdrawn, or delivered by a session. Only after a
+//! lost answer of the store, a message may be both. This module must never grow the record of one
+//! account beyond its limits.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -11,32 +11,32 @@ use distlock_core::{Error, ErrorKind, Expect, RecordKey, Records, Result, Versio
 use distlock_kickout::{Message, Uid};
 use serde::{Deserialize, Serialize};
 
-/// Messages kept per account. If one more comes, the oldest message of the sender with most
-/// messages is dropped, so no sender can drive out the messages of others.
+/// Messages stored per account. If one more comes, the oldest message of the sender with most
+/// messages is dropped. So no sender can displace the messages of others.
 const MAX_MESSAGES: usize = 100;
-/// The bodies of all messages together, so that an account's record stays well under the store's
-/// limit.
+/// Longest sum of the bodies of an account's messages. The bound keeps the account's record well
+/// under the store's limit.
 const MAX_BYTES: usize = 128 * 1024;
-/// All messages as they are stored. A text of quotes and backslashes takes twice its length there,
-/// and must not make the record too large for the store.
+/// Longest stored form of all messages of an account. A text of quotes and backslashes takes twice
+/// its length there, and must not make the record too large for the store.
 const MAX_STORED: usize = 192 * 1024;
 const MAX_ATTEMPTS: u32 = 16;
 
-/// Keeps messages until their account logs in.
+/// Stores messages until their account logs in.
 #[async_trait]
 pub trait OfflineStore: fmt::Debug + Send + Sync + 'static {
-    /// Keeps a message.
+    /// Stores a message.
     ///
     /// # Errors
-    /// Failures of the store; after [`ErrorKind::OutcomeUnknown`] the message may have been kept.
+    /// Failures of the store; after [`ErrorKind::OutcomeUnknown`] the message may have been stored.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the outcome unknown.
+    /// A dropped call leaves the outcome unknown.
     async fn keep(&self, uid: &Uid, message: &Message) -> Result<()>;
 
-    /// The messages kept for an account, oldest first, for a session that delivers them now. From
-    /// here on, [`withdraw`](Self::withdraw) takes none of them back; a later session gets those
-    /// that were not forgotten.
+    /// The messages stored for an account, oldest first, for a session that delivers them now.
+    /// After this call, [`withdraw`](Self::withdraw) refuses these messages. A later session gets
+    /// the messages that were not forgotten.
     ///
     /// # Errors
     /// Failures of the store.
@@ -45,23 +45,24 @@ pub trait OfflineStore: fmt::Debug + Send + Sync + 'static {
     /// Safe: claimed messages wait for the next session.
     async fn claim(&self, uid: &Uid) -> Result<Vec<Message>>;
 
-    /// Forgets messages that were delivered.
+    /// Removes messages that were delivered.
     ///
     /// # Errors
     /// Failures of the store.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the outcome unknown; repeating it is safe.
+    /// A dropped call leaves the outcome unknown; repeating the call is safe.
     async fn forget(&self, uid: &Uid, messages: &[Message]) -> Result<()>;
 
-    /// Takes back a message that no session has claimed. Returns whether there was one; if so,
-    /// nobody else delivers it.
+    /// Removes a message that no session has claimed. Returns whether there was such a message; if
+    /// so, only the caller still delivers it.
     ///
     /// # Errors
-    /// Failures of the store; after [`ErrorKind::OutcomeUnknown`] it may have been taken back.
+    /// Failures of the store; after [`ErrorKind::OutcomeUnknown`] the message may have been
+    /// removed.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the outcome unknown.
+    /// A dropped call leaves the outcome unknown.
     async fn withdraw(&self, uid: &Uid, message: &Message) -> Result<bool>;
 }
 
@@ -74,7 +75,7 @@ pub struct RecordsInbox {
 #[derive(Default, Deserialize, Serialize)]
 struct Inbox {
     messages: Vec<Message>,
-    /// The number of messages, from the oldest on, that a session has claimed.
+    /// The number of messages that a session has claimed, counted from the oldest message.
     #[serde(default, skip_serializing_if = "is_zero")]
     claimed: usize,
 }
@@ -92,7 +93,7 @@ const fn is_zero(number: &usize) -> bool {
 }
 
 impl Inbox {
-    /// Drops one message.
+    /// Drops the oldest message of the sender with most messages.
     fn drop_from_busiest_sender(&mut self) {
         let mut each: HashMap<&Uid, usize> = HashMap::new();
         for message in &self.messages {
@@ -136,8 +137,8 @@ impl RecordsInbox {
         })
     }
 
-    /// Changes the inbox by compare-and-swap. Each round reads it and calls `change` again. The
-    /// flag tells `change` whether the write of an earlier round may have happened, because its
+    /// Changes the inbox by compare-and-swap. Each round reads the inbox and calls `change` again.
+    /// The flag tells `change` whether the write of an earlier round may have happened, because its
     /// reply was lost.
     async fn update<T: Send>(
         &self,
@@ -158,7 +159,7 @@ impl RecordsInbox {
             match self.records.put(&key, &value, expect).await {
                 Ok(Written::Stored(_)) => return Ok(done),
                 Ok(Written::Conflict) => {}
-                // The next round reads whether the write happened.
+                // The next round reads the record, which shows whether the write happened.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = true,
                 Err(error) => return Err(error),
             }
@@ -174,8 +175,8 @@ impl RecordsInbox {
 impl OfflineStore for RecordsInbox {
     async fn keep(&self, uid: &Uid, message: &Message) -> Result<()> {
         self.update(uid, |inbox, unknown| {
-            // If it is there, the lost write happened; other messages may have been kept behind it
-            // since.
+            // If the message is in the inbox, the lost write happened. Other messages may have been
+            // stored after it.
             if unknown && inbox.messages.contains(message) {
                 return Change::Nothing(());
             }
@@ -241,7 +242,8 @@ impl OfflineStore for RecordsInbox {
                 }
                 Some(_) => Change::Nothing(false),
                 // After a lost reply, either this call withdrew the message or a session has
-                // delivered it. It is reported as withdrawn: a message twice is better than none.
+                // delivered it. The message is reported as withdrawn, because a message that
+                // arrives twice is better than a lost message.
                 None => Change::Nothing(unknown),
             }
         })
@@ -290,13 +292,14 @@ mod tests {
             .await
             .unwrap();
         assert!(inbox.claim(&anna).await.unwrap().is_empty());
-        // A claim covers the messages that were there, and no equal ones that come later.
+        // A claim covers only the messages that were stored at that time, not equal messages that
+        // come later.
         inbox.keep(&anna, &one).await.unwrap();
         assert!(inbox.withdraw(&anna, &one).await.unwrap());
     }
 
-    /// Loses the answer to the next write. It also loses the write, unless a message is to be kept,
-    /// and something else happens in between.
+    /// Records that lose the answer to the next write. [`Between`] says whether that write is done,
+    /// and which other call happens before its caller learns of the loss.
     #[derive(Clone, Debug)]
     struct Lossy {
         records: Arc<dyn Records>,
@@ -305,9 +308,9 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Between {
-        /// The write is lost, and a session claims the kept messages.
+        /// The write is lost, and a session claims the stored messages.
         Claims,
-        /// The write is done, and another message is kept.
+        /// The write is done, and another message is stored.
         Keeps(Message),
     }
 

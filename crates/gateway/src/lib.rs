@@ -30,32 +30,32 @@
 //! # runtime.unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! [`run`] does all of it in one call, with a closure for the announcement. [`Gateway::builder`]
-//! takes a store for messages, a check of accounts and a check of messages. The protocols of
-//! clients and nodes are in proto/README.md.
+//! [`run`] makes all of these steps in one call, with a closure for the announcement.
+//! [`Gateway::builder`] takes a store for messages, a check of accounts and a check of messages.
+//! The protocols of clients and nodes are in proto/README.md.
 //!
 //! # Map
 //!
 //! - `config` is the `[gateway]` table.
-//! - `node` starts a node, with its listeners, and ends it.
+//! - `node` starts and ends a node with its listeners.
 //! - `listen` accepts connections. `front` serves clients over them, by WebSocket (`ws`) and raw
 //!   TCP (`tcp`): `connection` serves one from its first frame to its end, by `login`,
 //!   `session_connection` and `close`.
 //! - `peer` serves and makes calls between nodes.
 //! - `admin` is the admin HTTP, and `page` the live page beside it.
 //! - `token` holds the tokens of logins and of calls between nodes.
-//! - `inbox` keeps messages for accounts that are not logged in.
+//! - `inbox` stores messages for accounts that are not logged in.
 //! - `services` asks web services about each login and each message.
 //! - `send_api` takes messages of the operator's own servers.
 //!
 //! # Promises
 //!
-//! - Nothing is asked of the store for a client that has not shown a good token, and the connection
-//!   of such a client ends after a while.
+//! - Nothing is requested from the store for a client that has not shown a valid token, and the
+//!   connection of such a client ends after a while.
 //! - A session that ends gets its notice before its connection closes: the notice has reserved room
-//!   and overtakes queued frames.
-//! - The client closes first. A client that stays beyond the grace gets a reset, so that nothing
-//!   lingers on the server's port.
+//!   and is written before queued frames.
+//! - The client closes first. A client that stays beyond the grace gets a reset, so that no closed
+//!   connection keeps the server's port in use.
 //! - Each call between nodes carries its own token, signed by a common key. The admin HTTP needs a
 //!   token.
 //! - A listener beyond loopback uses TLS, unless the configuration allows it without.

@@ -1,6 +1,6 @@
 //! The recorder behind `/metrics`, one per process.
 //!
-//! It must never replace a recorder that the program installed itself.
+//! This module must never replace a recorder that the program installed itself.
 
 use std::sync::OnceLock;
 
@@ -18,8 +18,9 @@ static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
 
 /// Installs the process's metrics recorder, once; later calls do nothing.
 ///
-/// Call it before the store is opened, because lockers get their counters when they are built. A
-/// recorder that the program installed itself stays, and `/metrics` is then empty.
+/// Call this function before the store is opened, because lockers get their counters when they are
+/// built. If the program has installed a recorder itself, that recorder stays, and `/metrics` is
+/// then empty.
 pub fn install_metrics() {
     handle();
 }

@@ -1,6 +1,6 @@
 //! Messages of the operator's own servers, over HTTP and gRPC.
 //!
-//! Such a server shows the send token in place of a session. That token must never allow anything
+//! Such a server shows the send token, and has no session. The send token must never allow anything
 //! else.
 
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct SendApi {
     pub(crate) front: FrontContext,
-    /// The send token. Without it no server may send.
+    /// The send token; `None` if no server may send.
     pub(crate) bearer: Option<BearerToken>,
 }
 
@@ -55,7 +55,7 @@ impl SendApi {
         }
     }
 
-    /// Delivers a message, or keeps it for later.
+    /// Delivers a message, or stores it for later.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a message with an id or a body that is too long; failures

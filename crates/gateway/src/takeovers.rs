@@ -1,8 +1,8 @@
 //! Takeovers, put together from this node's events: logins here that took an account over, and
 //! sessions here that another node's login ended.
 //!
-//! It keeps a bounded number of them. It must never follow the events of a node whose page nobody
-//! opens.
+//! This module keeps a bounded number of takeovers. This module must never follow the events of a
+//! node whose page nobody opens.
 
 use std::{
     collections::VecDeque,
@@ -14,18 +14,18 @@ use serde::Serialize;
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 use uuid::Uuid;
 
-/// Most takeovers in progress that are remembered. Without this bound, a login that is never
-/// confirmed would stay for ever.
+/// Highest number of remembered takeovers in progress. Without this limit, a login that is never
+/// confirmed would stay in memory for ever.
 const MAX_PENDING: usize = 1024;
-/// The newest takeovers, which the page shows.
+/// Highest number of takeovers on the page.
 const MAX_SHOWN: usize = 30;
 
 /// One takeover, as a node saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Takeover {
-    /// The kick that ended the old session; both nodes see the same id.
+    /// Id of the kick that ended the old session. Both nodes see the same id.
     pub(crate) kick_id: Uuid,
-    /// The time by the wall clock of the node that saw it.
+    /// The wall clock of the node that saw the takeover, in milliseconds since 1970.
     pub(crate) at_ms: u64,
     pub(crate) seen_by: NodeId,
     pub(crate) uid: Uid,
@@ -33,13 +33,13 @@ pub(crate) struct Takeover {
     pub(crate) to_node: NodeId,
     pub(crate) from_device: Option<Device>,
     pub(crate) to_device: Option<Device>,
-    /// Time from the write that decided the takeover until the new session was confirmed; on the
-    /// old session's node, until that session got its notice.
+    /// Time from the write that decided the takeover until the new session was confirmed. On the
+    /// old session's node, the time ends when that session got its notice.
     pub(crate) took_us: Option<u64>,
 }
 
-/// The newest takeovers that this node saw. It reads the events only when it is asked, so it costs
-/// nothing on a node whose page nobody opens.
+/// The newest takeovers that this node saw. The events are read only when somebody requests the
+/// takeovers. So a node costs nothing while its page is closed.
 #[derive(Clone)]
 pub(crate) struct RecentTakeovers {
     kick: KickOut,
@@ -73,8 +73,8 @@ impl RecentTakeovers {
         loop {
             match events.try_recv() {
                 Ok(event) => recent.extend(takeovers.observe(&event)),
-                // More events happened since the last call than are kept. The older ones are not
-                // shown.
+                // More events happened since the last call than the channel keeps. The older events
+                // are not shown.
                 Err(TryRecvError::Lagged(_)) => {}
                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
             }
@@ -87,8 +87,8 @@ impl RecentTakeovers {
 }
 
 /// The newest takeovers of all nodes, newest first, from the lists of the nodes. If both nodes saw
-/// a takeover, time and duration come from the new session's node, and the old device from the old
-/// session's node.
+/// a takeover, time and duration come from the new session's node, and the old device comes from
+/// the old session's node.
 pub(crate) fn merge_takeovers(seen: Vec<Takeover>) -> Vec<Takeover> {
     let mut merged = Vec::<Takeover>::new();
     for takeover in seen {
@@ -152,8 +152,8 @@ impl TakeoverTracker {
                 None
             }
             Transition::KickReceived => {
-                // Its session got the notice just before, and the codes up to 2 mean that another
-                // login was the reason.
+                // The session got its notice just before. The codes 1 and 2 mean that another login
+                // was the reason.
                 event.code.filter(|code| code.number() <= 2)?;
                 Some(Takeover {
                     kick_id: event.kick_id?,

@@ -1,8 +1,8 @@
 //! Access to the admin HTTP and its page: by the admin token, or by a pass that a browser got for
 //! that token.
 //!
-//! It keeps this invariant: orders need the token or both halves of a pass; the cookie alone opens
-//! only the page. It must never show the token or a pass in a log.
+//! Invariant of this module: orders need the token or both halves of a pass; the cookie alone opens
+//! only the page. This module must never show the token or a pass in a log.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ pub(crate) struct AdminAccess {
 }
 
 impl AdminAccess {
-    /// Uses the token of the configuration. Without one it makes a random token, and returns that
-    /// token as well.
+    /// Uses the token of the configuration. Without a configured token, makes a random token and
+    /// returns it as well.
     pub(crate) fn new(
         configured: Option<Secret>,
         clock: Arc<dyn Clock>,
@@ -44,12 +44,12 @@ impl AdminAccess {
         (access, made)
     }
 
-    /// Whether a request may give orders: it shows the token, or both halves of a pass.
+    /// Whether a request may give orders: the request shows the token, or both halves of a pass.
     pub(crate) async fn may_give_orders(&self, headers: &HeaderMap, from: IpAddr) -> bool {
         self.passes.may_give_orders(headers) || self.bearer.verify_request(headers, from).await
     }
 
-    /// Whether a request may see the page: it shows the token, or the cookie of a pass.
+    /// Whether a request may see the page: the request shows the token, or the cookie of a pass.
     pub(crate) async fn may_see_page(&self, headers: &HeaderMap, from: IpAddr) -> bool {
         self.passes.may_see_page(headers) || self.bearer.verify_request(headers, from).await
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::listen::ConnectionHandle;
 
-/// The header in which administrators name themselves. Nobody checks that name.
+/// The header in which administrators name themselves. The node does not check that name.
 const ACTOR_HEADER: &str = "x-distlock-actor";
 
 impl<S: Send + Sync> FromRequestParts<S> for Actor {

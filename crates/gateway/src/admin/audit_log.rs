@@ -1,8 +1,8 @@
 //! The audit log: each order of an administrator, with the node and the result. The store keeps the
 //! last entries of every node, in one record for each node.
 //!
-//! It keeps this invariant: an order that changed something is recorded even if its sender did not
-//! wait for the answer. It must never overwrite a record that it cannot read.
+//! Invariant of this module: an order that changed something is recorded even if its sender did not
+//! wait for the answer. This module must never overwrite a record that it cannot read.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 /// Entries kept per node.
 pub(super) const MAX_ENTRIES: usize = 200;
-/// Longest text of one member of an entry, in characters. A longer text is cut off.
+/// Longest text of one member of an entry, in characters. A longer text is shortened.
 const MAX_TEXT: usize = 512;
-/// Compare-and-swap attempts before a write of the record is given up.
+/// Compare-and-swap attempts before a write of the record fails.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// One order of an administrator, with its result.
@@ -89,7 +89,7 @@ pub(super) struct Actor {
     pub(super) from: String,
 }
 
-/// Writes this node's orders to the log and to the store, and reads those of all nodes.
+/// Writes this node's orders to the log and to the store, and reads the orders of all nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditLog {
     node: NodeId,
@@ -106,9 +106,9 @@ impl AuditLog {
         }
     }
 
-    /// Writes an order to the log, and to the store unless it is known to have changed nothing:
-    /// such orders would push out the others. If the store fails, the log gets an error with the
-    /// whole entry, because the order itself cannot be taken back.
+    /// Writes an order to the log. Writes it to the store as well, unless the order is known to
+    /// have changed nothing, because such orders would displace other entries. If the store fails,
+    /// the log gets an error with the whole entry, because the order itself cannot be undone.
     pub(super) async fn record(
         &self,
         actor: &Actor,
@@ -202,8 +202,8 @@ impl AuditLog {
     }
 }
 
-/// The value of a record with these entries and a new one. It drops old entries until the value
-/// keeps both bounds. The new entry is never dropped.
+/// The value of a record with these entries and a new entry. Drops old entries until the value is
+/// within both bounds. The new entry is never dropped.
 fn value_with(mut entries: Vec<Entry>, new: &Entry) -> Result<Vec<u8>> {
     loop {
         let count = entries.len() + 1;
@@ -211,7 +211,8 @@ fn value_with(mut entries: Vec<Entry>, new: &Entry) -> Result<Vec<u8>> {
         if count <= MAX_ENTRIES && value.len() <= MAX_VALUE_BYTES || entries.is_empty() {
             return Ok(value);
         }
-        // Without this estimate by the mean length, each dropped entry would cost a serialisation.
+        // The mean length gives an estimate of the excess entries. Otherwise each dropped entry
+        // would cost a serialisation.
         let mean_bytes = value.len().div_ceil(count);
         let excess = value
             .len()
@@ -227,8 +228,8 @@ fn value_with(mut entries: Vec<Entry>, new: &Entry) -> Result<Vec<u8>> {
 }
 
 /// The index of the entry to drop when there is no room: the oldest entry of the most frequent
-/// order. The frequency counts the action first, and its target second. So a repeated order pushes
-/// out only itself, and many bans push out no kick.
+/// order. The frequency counts the action first, and the action's target second. So a repeated
+/// order displaces only itself, and many bans displace no kick.
 fn entry_to_drop(entries: &[Entry]) -> usize {
     let mut per_action = HashMap::<&str, usize>::new();
     let mut per_target = HashMap::<(&str, &str), usize>::new();

@@ -1,7 +1,7 @@
 //! Bodies, queries, errors and client addresses of the admin HTTP.
 //!
-//! It keeps this invariant: every error is answered in JSON. It must never accept a body that is
-//! not declared as JSON.
+//! Invariant of this module: every error is answered in JSON. This module must never accept a body
+//! that is not declared as JSON.
 
 use std::net::IpAddr;
 
@@ -26,8 +26,8 @@ pub(crate) fn client_ip(request: &Request) -> IpAddr {
     connection.map_or(IpAddr::from([0; 4]), |connection| connection.0.peer().ip())
 }
 
-/// Lets an authorised caller keep its connection. A connection without this mark ends at its login
-/// deadline.
+/// Lets an authorised caller keep its connection. The connection of another caller ends at its
+/// login deadline.
 pub(crate) fn mark_logged_in(request: &Request) {
     if let Some(ConnectInfo(connection)) =
         request.extensions().get::<ConnectInfo<ConnectionHandle>>()
@@ -41,8 +41,8 @@ pub(crate) fn http_error(code: StatusCode, why: &str) -> HttpError {
     HttpError::Http(code, why.to_owned())
 }
 
-/// A JSON body. Its errors are answered in JSON as well. The request must declare the body as JSON,
-/// because a web page of another origin cannot do so without permission.
+/// A JSON body. Errors of the body are answered in JSON as well. The request must declare the body
+/// as JSON, because a web page of another origin cannot do so without permission.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
@@ -56,7 +56,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// The query of a request. Its errors are answered in JSON as well.
+/// The query of a request. Errors of the query are answered in JSON as well.
 pub(crate) struct QueryParams<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
@@ -99,7 +99,7 @@ pub(super) fn check_reason(reason: Option<&str>) -> Result<Option<&str>, Error> 
 /// An error as an HTTP answer.
 #[derive(Debug)]
 pub(crate) enum HttpError {
-    /// An error of the flow or of the store. Its kind decides the status.
+    /// An error of the flow or of the store. The error's kind decides the status.
     Error(Error),
     /// A status with a text.
     Http(StatusCode, String),

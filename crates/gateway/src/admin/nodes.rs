@@ -33,11 +33,11 @@ pub(super) async fn list_nodes(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DrainBody {
-    /// Sessions that end each second.
+    /// Number of sessions that end each second.
     rate: u32,
 }
 
-/// `POST /v1/drain`: this node takes no more logins, and ends its sessions at a rate.
+/// `POST /v1/drain`: this node takes no more logins, and ends its sessions at the given rate.
 pub(super) async fn drain(
     State(admin): State<AdminContext>,
     actor: Actor,

@@ -2,9 +2,9 @@
 //!
 //! A pass has two halves. The cookie opens the page. A browser sends the cookie to every port of
 //! the host, so the cookie must open nothing else. The page's script keeps the other half and sends
-//! it in a header. Both halves together are as good as the admin token. A node keeps the passes in
-//! memory, so a pass ends with `Sign out`, at its expiry, and with the node. A pass must never be
-//! valid after any of these.
+//! that half in a header. Both halves together permit the same as the admin token. A node keeps the
+//! passes in memory, so a pass ends with `Sign out`, at its expiry, and with the node. A pass must
+//! never be valid after any of these.
 
 use std::{
     collections::VecDeque,
@@ -23,7 +23,7 @@ pub(super) const PASS_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 pub(super) const COOKIE: &str = "distlock_admin";
 /// The header with the half that the script keeps.
 const PASS_HEADER: &str = "x-distlock-pass";
-/// Most passes that are kept. A further pass replaces the oldest one. Only a holder of the admin
+/// Most passes that are kept. A further pass replaces the oldest pass. Only a holder of the admin
 /// token can make passes.
 const MAX_PASSES: usize = 1024;
 
@@ -95,7 +95,7 @@ impl Passes {
         }
     }
 
-    /// Drops the passes that have expired, and runs `work` on the others.
+    /// Drops the passes that have expired, and runs `work` on the remaining passes.
     fn with_valid<T>(&self, work: impl FnOnce(&mut VecDeque<Pass>) -> T) -> T {
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();

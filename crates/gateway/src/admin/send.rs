@@ -1,6 +1,7 @@
 //! Messages of servers over HTTP: `POST /v1/send`.
 //!
-//! It checks the send token before it reads the body. It must never accept the admin token instead.
+//! This module checks the send token before it reads the body. The admin token must never be
+//! accepted instead.
 
 use axum::{
     Json, Router,
@@ -31,7 +32,7 @@ pub(super) fn routes(sender: SendApi) -> Router {
 
 /// The body of `POST /v1/send`.
 #[derive(Deserialize)]
-// Serde's errors repeat this name, and senders see those errors.
+// Error texts of serde contain this name, and senders see those texts.
 #[serde(deny_unknown_fields, rename = "Sent")]
 struct SendBody {
     from: Uid,
@@ -49,7 +50,7 @@ struct SendAnswer {
     devices: Vec<DeviceOutcome>,
 }
 
-/// Lets a request with the send token pass. The check comes before the body is read.
+/// Lets a request with the send token pass. The check runs before the body is read.
 async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) -> Response {
     let allowed = sender.authorise(request.headers(), client_ip(&request));
     if let Err(denied) = allowed.await {
@@ -63,7 +64,7 @@ async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) 
     next.run(request).await
 }
 
-/// `POST /v1/send`: delivers a message, or keeps it for later.
+/// `POST /v1/send`: delivers a message, or stores it for later.
 async fn send_message(
     State(sender): State<SendApi>,
     JsonBody(sent): JsonBody<SendBody>,

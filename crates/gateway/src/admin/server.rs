@@ -1,7 +1,7 @@
 //! The server of the admin HTTP, with its routes.
 //!
-//! It keeps this invariant: an order that has begun is completed and recorded, even if its sender
-//! leaves. It must never execute an order without the admin token or a pass.
+//! Invariant of this module: an order that has begun is completed and recorded, even if its sender
+//! leaves. This module must never execute an order without the admin token or a pass.
 
 use axum::{
     Router,
@@ -75,8 +75,8 @@ pub(crate) async fn serve_admin(
     orders.wait().await;
 }
 
-/// Runs an order and the write of its audit entry in a task of their own. A sender that leaves
-/// before the answer would cancel them otherwise.
+/// Runs an order and the write of its audit entry in a separate task. Otherwise a sender that
+/// leaves before the answer would cancel the order or the write.
 async fn run_to_completion(
     State(orders): State<TaskTracker>,
     request: Request,
@@ -92,7 +92,7 @@ async fn run_to_completion(
     })
 }
 
-/// Lets a request with the admin token or a whole pass through.
+/// Lets a request with the admin token or with both halves of a pass through.
 async fn authorise(State(admin): State<AdminContext>, request: Request, next: Next) -> Response {
     if !admin
         .access
@@ -138,11 +138,11 @@ mod tests {
         token::TokenKey,
     };
 
-    /// A time-out that no healthy run reaches.
+    /// A time-out that a run without a bug never reaches.
     const LONG: Duration = Duration::from_secs(20);
 
     /// Sends a request and keeps the connection open. Returns the first twelve characters of the
-    /// answer, or nothing if the connection ended.
+    /// answer, or an empty text if the connection ended.
     async fn ask(stream: &mut TcpStream, path: &str, token: &str) -> String {
         let request =
             format!("GET {path} HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer {token}\r\n\r\n");

@@ -198,7 +198,7 @@ pub(super) struct OnlineQuery {
 #[derive(Serialize)]
 pub(super) struct OnlineAnswer {
     sessions: Vec<Found>,
-    /// The value of `after` for the next page; absent on the last one.
+    /// The value of `after` for the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<Uid>,
 }
@@ -213,7 +213,7 @@ pub(super) async fn list_sessions(
     Ok(Json(OnlineAnswer { sessions, next }))
 }
 
-/// The results of a kick as text for the audit log. It counts each session once.
+/// The results of a kick as text for the audit log. Each session is counted once.
 fn summarise(kicked: &[Kicked]) -> String {
     let failed = kicked.iter().filter(|it| it.error.is_some()).count();
     let ended = kicked.iter().filter(|it| it.gone).count();

@@ -1,7 +1,7 @@
 //! The limits of every key, checked once before anything is bound.
 //!
-//! It keeps this invariant: each error names the key, the limit and the value. It must never show a
-//! secret.
+//! Invariant of this module: each error names the key, the limit and the value. This module must
+//! never show a secret.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -11,7 +11,7 @@ use distlock_kickout::NodeId;
 use super::{GatewayConfig, Secret, config_error, error::PREFIX};
 use crate::services::MAX_MAY_SEND;
 
-/// Returns the token of this key as text, if a request's header can carry it.
+/// Returns the token of this key as text, if an HTTP header can carry the token.
 fn token_for_header<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
     let Some(token) = token.map(Secret::expose) else {
         return Ok(None);
@@ -64,7 +64,7 @@ impl GatewayConfig {
         Ok(())
     }
 
-    /// Checks the addresses, and what each kind of address needs beside it.
+    /// Checks the addresses, and the keys that each kind of address needs.
     fn check_addresses(&self) -> Result<()> {
         check_host_port("listen", &self.listen)?;
         check_host_port("peer_listen", &self.peer_listen)?;
@@ -78,7 +78,7 @@ impl GatewayConfig {
             }
         }
         self.tls_files()?;
-        // A host name has no address before it is bound, so it is checked only then.
+        // A host name has no address before it is bound, so a host name is checked at the bind.
         for (key, address) in [
             ("listen", Some(&self.listen)),
             ("tcp_listen", self.tcp_listen.as_ref()),
@@ -185,7 +185,7 @@ impl GatewayConfig {
         Ok(())
     }
 
-    /// The `admin_token`, as requests carry it.
+    /// The `admin_token` in the form that requests carry.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when no header of a
@@ -194,8 +194,8 @@ impl GatewayConfig {
         token_for_header("admin_token", self.admin_token.as_ref())
     }
 
-    /// Refuses an admin listener beyond loopback without a configured token. On loopback a token
-    /// that the node makes and prints is enough, because its user can read the node's output.
+    /// Refuses an admin listener beyond loopback without a configured token. On loopback the node
+    /// makes and prints a token, and that is enough, because its user can read the node's output.
     pub(crate) fn check_admin_address(&self, listen: SocketAddr) -> Result<()> {
         if listen.ip().is_loopback() || self.admin_token.is_some() {
             return Ok(());
@@ -206,8 +206,8 @@ impl GatewayConfig {
         ))
     }
 
-    /// Refuses a wildcard address, such as 0.0.0.0, for other nodes without `peer_advertise`: they
-    /// could not call it.
+    /// Refuses a wildcard address, such as 0.0.0.0, for other nodes without `peer_advertise`: other
+    /// nodes could not call such an address.
     pub(crate) fn check_peer_address(&self, listen: SocketAddr) -> Result<()> {
         if !listen.ip().is_unspecified() || self.peer_advertise.is_some() {
             return Ok(());
@@ -220,8 +220,8 @@ impl GatewayConfig {
 
     /// The key that an error is about; `None` for any other error. The error may come from
     /// [`set`](Self::set), [`validate`](Self::validate), or
-    /// [`Gateway::start`](crate::Gateway::start). So a caller can tell its user where the wrong
-    /// value stands.
+    /// [`Gateway::start`](crate::Gateway::start). With the key, a caller can tell its user which
+    /// setting holds the wrong value.
     #[must_use]
     pub fn key_of(error: &Error) -> Option<&'static str> {
         let (key, _) = error.message().strip_prefix(PREFIX)?.split_once(' ')?;

@@ -1,6 +1,6 @@
 //! Every key of the table: its line of help, its default, and the code that reads it from text.
 //!
-//! It keeps this invariant: each key in `KEYS` can be set from text.
+//! Invariant of this module: each key in `KEYS` can be set from text.
 
 use std::{fmt, time::Duration};
 
@@ -145,10 +145,11 @@ impl GatewayConfig {
         ("may_send_timeout", "longest wait for its answer"),
     ];
 
-    /// The keys whose value is `true` or `false`. On a command line their flag alone means `true`.
+    /// The keys whose value is `true` or `false`. On a command line, the flag without a value means
+    /// `true`.
     pub const SWITCHES: &'static [&'static str] = &["insecure_listen"];
 
-    /// Sets one key from text, as a flag or an environment variable gives it.
+    /// Sets one key from the text of a flag or an environment variable.
     ///
     /// # Errors
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an unknown key, and for a
@@ -205,7 +206,7 @@ impl GatewayConfig {
         Ok(())
     }
 
-    /// The default of a key, as [`set`](Self::set) reads it; `None` for a key without a default.
+    /// The default of a key as text for [`set`](Self::set); `None` for a key without a default.
     #[must_use]
     pub fn default_of(key: &str) -> Option<String> {
         let mut config = Self::default();
@@ -283,7 +284,7 @@ fn parse_bool(key: &str, value: &str) -> Result<bool> {
     })
 }
 
-/// A value that has one word for its name, as the configuration spells it.
+/// The name of a value in the spelling of the configuration. The name must be one word.
 fn choice_as_text(choice: impl fmt::Debug) -> String {
     format!("{choice:?}").to_lowercase()
 }

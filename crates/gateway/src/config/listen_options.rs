@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// The proof by which a node accepts a caller as another node.
+/// The proof that a caller has to show to be accepted as another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -19,7 +19,7 @@ pub enum PeerAuth {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ClientAddress {
-    /// The other end of its connection.
+    /// The other end of the client's connection.
     #[default]
     Connection,
     /// The header of the PROXY protocol (version 1 or 2), which a proxy sends before the client's

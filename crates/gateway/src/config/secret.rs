@@ -1,6 +1,7 @@
 //! Secrets of the configuration.
 //!
-//! It must never show a secret, and never compare a secret in a time that depends on its content.
+//! This module must never show a secret, and never compare a secret in a time that depends on its
+//! content.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use serde::Deserialize;
 use sha2::Sha256;
 use uuid::Uuid;
 
-/// A secret from the configuration. Its debug form hides it.
+/// A secret from the configuration. Its debug form does not show the secret.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -44,8 +45,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Compares two secrets in a time that does not show where they differ. It compares their HMACs,
-/// whose lengths are equal.
+/// Compares two secrets in a time that does not show where they differ. The comparison uses the
+/// HMACs of both secrets, which have equal lengths.
 pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     let digest = |secret: &[u8]| {
         let mut mac = Hmac::<Sha256>::new_from_slice(b"compare").ok()?;

@@ -1,7 +1,7 @@
-//! Settings of a web service that a node asks.
+//! Settings of a web service that a node calls.
 //!
-//! It must never show the path or the token of the service in an error, because each may contain a
-//! key.
+//! This module must never show the path or the token of the service in an error, because each may
+//! contain a key.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub(crate) struct ServiceSettings<'a> {
 }
 
 impl ServiceSettings<'_> {
-    /// The address of the service, and the header that authorises the node; `None` where no service
-    /// is set.
+    /// The address of the service, and the header that authorises the node; `None` if no service is
+    /// configured.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for an address or a

@@ -11,8 +11,8 @@ use crate::token::TokenKey;
 
 /// All settings of a gateway node. Every key has a default except `node` and `token_key`.
 ///
-/// It reads from TOML and refuses unknown keys. [`set`](Self::set) sets one key from text, for
-/// flags and environment variables. [`Gateway::start`](crate::Gateway::start) calls
+/// The table is read from TOML, and unknown keys are refused. [`set`](Self::set) sets one key from
+/// text, for flags and environment variables. [`Gateway::start`](crate::Gateway::start) calls
 /// [`validate`](Self::validate).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -22,15 +22,16 @@ pub struct GatewayConfig {
     pub node: String,
     /// The address for WebSocket clients.
     pub listen: String,
-    /// The address for raw TCP clients. Unless it is set, the node does not listen for them.
+    /// The address for raw TCP clients. Without this key the node does not listen for raw TCP
+    /// clients.
     pub tcp_listen: Option<String>,
     /// The address for other nodes.
     pub peer_listen: String,
-    /// The address that other nodes call. Unless it is set, they call the bound `peer_listen`.
+    /// The address that other nodes call; the bound `peer_listen` unless set.
     pub peer_advertise: Option<String>,
     /// The address of the admin HTTP.
     pub admin_listen: String,
-    /// Certificate chain (PEM file) for clients and administrators. Unless it is set, they connect
+    /// Certificate chain (PEM file) for clients and administrators. Without this key they connect
     /// without TLS.
     pub tls_cert: Option<String>,
     /// The private key of `tls_cert` (PEM file).
@@ -50,18 +51,20 @@ pub struct GatewayConfig {
     pub insecure_listen: bool,
     /// The source of a client's address.
     pub client_address: ClientAddress,
-    /// The bearer token of the admin HTTP. It is required if `admin_listen` is not a loopback
-    /// address. On loopback the node makes a random token at each start unless this one is set.
+    /// The bearer token of the admin HTTP. The token is required if `admin_listen` is not a
+    /// loopback address. On loopback, the node makes a random token at each start if this key is
+    /// not set.
     pub admin_token: Option<Secret>,
-    /// The bearer token of servers that send messages by `POST /v1/send`. No server may send unless
-    /// it is set.
+    /// The bearer token of servers that send messages by `POST /v1/send`. Without this key no
+    /// server may send.
     pub send_token: Option<Secret>,
     /// The number of sessions that an account may have.
     pub policy: PolicyName,
-    /// The node's decision about a login beyond that number.
+    /// The node's decision about a login beyond the policy's number of sessions.
     pub on_exceed: OnExceed,
     /// The classes of devices that clients may name under a policy that counts by class, separated
-    /// by commas. A device whose token names its class has that class, whether it is listed or not.
+    /// by commas. If a device's token names its class, the device has that class even if the class
+    /// is not listed.
     pub classes: String,
     /// Whether a login is answered before the end of an older session is confirmed.
     pub confirm: Confirm,
@@ -69,8 +72,8 @@ pub struct GatewayConfig {
     pub route: RouteMode,
     /// The key that signs login tokens: at least 32 bytes, the same on every node.
     pub token_key: Option<Secret>,
-    /// A second key for the time in which one key replaces the other: its tokens are accepted, but
-    /// it signs none.
+    /// A second key, for the time in which one key replaces the other. Tokens of the second key are
+    /// accepted, but it signs none.
     pub token_key_also: Option<Secret>,
     /// TTL of an account's lock.
     #[serde(deserialize_with = "deserialise_duration")]
@@ -84,7 +87,7 @@ pub struct GatewayConfig {
     /// TTL of this node's own lease.
     #[serde(deserialize_with = "deserialise_duration")]
     pub node_lease: Duration,
-    /// Time a client has to leave before its connection is reset.
+    /// Time for a client to leave before its connection is reset.
     #[serde(deserialize_with = "deserialise_duration")]
     pub grace: Duration,
     /// Period of the sweeper.
@@ -93,48 +96,49 @@ pub struct GatewayConfig {
     /// Longest silence of a client.
     #[serde(deserialize_with = "deserialise_duration")]
     pub heartbeat: Duration,
-    /// Time a client has to send its login.
+    /// Time for a client to send its login.
     #[serde(deserialize_with = "deserialise_duration")]
     pub login_timeout: Duration,
     /// Longest frame in bytes.
     pub max_frame: usize,
-    /// Most connections at one time; more are refused.
+    /// Most connections at one time; further connections are refused.
     pub max_connections: usize,
-    /// Most connections at one time that have not logged in yet; more are refused.
+    /// Most connections at one time that have not logged in yet; further connections are refused.
     pub max_pending: usize,
     /// Most connections of one address (of IPv6, of one /64 network) at one time.
     pub max_per_address: usize,
     /// Most connections of one address at one time that have not logged in yet.
     pub max_pending_per_address: usize,
-    /// Logins of one account per second on this node, in the long run; 0 = no bound.
+    /// Average number of logins of one account per second on this node; 0 = no limit.
     pub login_rate: usize,
-    /// Logins of one account on this node at once, after a quiet time.
+    /// Number of logins of one account at once on this node, after a quiet time.
     pub login_burst: usize,
     /// Most logins in progress on this node at one time.
     pub max_logins: usize,
-    /// Messages of one account per second on this node, in the long run; 0 = no bound.
+    /// Average number of messages of one account per second on this node; 0 = no limit.
     pub send_rate: usize,
-    /// Messages of one account on this node at once, after a quiet time.
+    /// Number of messages of one account at once on this node, after a quiet time.
     pub send_burst: usize,
-    /// Messages of one account to one other account per second on this node, in the long run; 0 =
-    /// no bound.
+    /// Average number of messages of one account to one other account per second on this node; 0 =
+    /// no limit.
     pub pair_rate: usize,
-    /// Messages of one account to one other account on this node at once, after a quiet time.
+    /// Number of messages of one account to one other account at once on this node, after a quiet
+    /// time.
     pub pair_burst: usize,
-    /// The URL of the web service that checks each login. Unless it is set, there is no such check.
-    /// No text shows it, because it may contain a key.
+    /// The URL of the web service that checks each login. Without this key there is no such check.
+    /// No log and no error shows the URL, because it may contain a key.
     pub profile_url: Option<Secret>,
-    /// The bearer token that the node shows to that service.
+    /// The bearer token that the node shows to the service at `profile_url`.
     pub profile_token: Option<Secret>,
-    /// Longest wait for that service's answer.
+    /// Longest wait for an answer of the service at `profile_url`.
     #[serde(deserialize_with = "deserialise_duration")]
     pub profile_timeout: Duration,
-    /// The URL of the web service that checks each message of a client. Unless it is set, there is
-    /// no such check. No text shows it, because it may contain a key.
+    /// The URL of the web service that checks each message of a client. Without this key there is
+    /// no such check. No log and no error shows the URL, because it may contain a key.
     pub may_send_url: Option<Secret>,
-    /// The bearer token that the node shows to that service.
+    /// The bearer token that the node shows to the service at `may_send_url`.
     pub may_send_token: Option<Secret>,
-    /// Longest wait for that service's answer.
+    /// Longest wait for an answer of the service at `may_send_url`.
     #[serde(deserialize_with = "deserialise_duration")]
     pub may_send_timeout: Duration,
 }
@@ -214,8 +218,8 @@ impl GatewayConfig {
         let Some(also) = &self.token_key_also else {
             return Ok(key);
         };
-        // Two equal keys are a mistake: the operator believes that the node accepts two keys, but
-        // one of them is missing.
+        // Two equal keys are a mistake: the operator believes that the node accepts two different
+        // keys.
         if also.matches(secret.expose()) {
             return Err(config_error(
                 "token_key_also",
@@ -225,8 +229,8 @@ impl GatewayConfig {
         key.also(also.expose().as_bytes())
     }
 
-    /// The classes that clients may name; `None` if they may name any, because the policy does not
-    /// count by class.
+    /// The classes that clients may name; `None` if clients may name any class, because the policy
+    /// does not count by class.
     ///
     /// # Errors
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a text that is no class.

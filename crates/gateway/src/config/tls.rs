@@ -1,6 +1,7 @@
 //! Checks of the keys about TLS.
 //!
-//! It must never allow a listener beyond loopback without TLS, unless `insecure_listen` allows it.
+//! This module must never allow a listener beyond loopback without TLS, unless `insecure_listen`
+//! allows it.
 
 use std::net::SocketAddr;
 
@@ -55,8 +56,8 @@ impl GatewayConfig {
         })
     }
 
-    /// Refuses an address beyond loopback without TLS: others on the network could read and change
-    /// the bytes.
+    /// Refuses an address beyond loopback without TLS: somebody else on the network could read and
+    /// change the bytes.
     pub(crate) fn check_listen_address(&self, key: &str, address: SocketAddr) -> Result<()> {
         let (secured, by) = if key == "peer_listen" {
             (self.peer_tls_ca.is_some(), "peer_tls_ca")

@@ -1,8 +1,8 @@
 //! The end of a connection that has a session.
 //!
-//! It keeps this order: the notice goes out first, then the client gets the grace to close, and a
-//! reset comes last. It must never close a connection while its notice waits unwritten and the
-//! grace lasts.
+//! This module keeps this order: the notice is written first, then the client gets the grace to
+//! close, and a reset comes last. A connection must never close while its notice is not written and
+//! the grace lasts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,14 +21,14 @@ use super::{
 pub(super) const LAST_FRAME_TIME: Duration = Duration::from_millis(100);
 
 impl<R: FrameReader> SessionConnection<R> {
-    /// Serves the connection and ends it. Returns whether the client closed the connection first.
+    /// Serves the connection and ends it. Returns true if the client closed the connection first.
     pub(super) async fn run<W: FrameWriter>(&mut self, writer: W) -> bool {
         let inbox = Arc::clone(&self.front.inbox);
         let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session), inbox);
         let writing = AbortOnDropHandle::new(tokio::spawn(writing));
         let ending = self.serve_requests(&outbox).await;
-        // The logout runs in a task of its own. So the directory does not wait until the client has
-        // left, and the connection does not stay open for a store that does not answer.
+        // The logout runs in a separate task. So the directory does not wait until the client has
+        // left, and the connection does not stay open while the store does not answer.
         let session = Arc::clone(&self.session);
         self.front.connections.spawn(async move {
             session.logout().await;
@@ -38,8 +38,8 @@ impl<R: FrameReader> SessionConnection<R> {
         clean
     }
 
-    /// Ends the connection: the last frame is written before anything closes, and the client gets
-    /// the grace to close first.
+    /// Ends the connection: the last frame is written first, and then the client gets the grace to
+    /// close the connection itself.
     pub(super) async fn close(&mut self, outbox: &Outbox, ending: EndReason) -> bool {
         let (code, reason) = match &ending {
             EndReason::Gone => return true,
@@ -94,9 +94,9 @@ impl<R: FrameReader> SessionConnection<R> {
         self.cut_off(outbox, until, code, reason).await
     }
 
-    /// Ends the connection of a client that stays, or that sends no frames of this protocol. The
-    /// last frame may be written until `until`, because a reset discards bytes that still wait
-    /// here. After that it gets a moment to arrive.
+    /// Ends the connection of a client that does not leave, or that sends no frames of this
+    /// protocol. The last frame may be written until `until`, because a reset discards bytes that
+    /// are not sent yet. Afterwards the frame gets a short time to arrive.
     async fn cut_off(
         &mut self,
         outbox: &Outbox,
@@ -112,8 +112,8 @@ impl<R: FrameReader> SessionConnection<R> {
             front.within(left, outbox.until_closed()).await;
             front.clock.sleep(LAST_FRAME_TIME).await;
         };
-        // Reading goes on meanwhile, because some clients read only after they have sent
-        // everything.
+        // The connection is still read meanwhile, because some clients read only after they have
+        // sent everything.
         let client_closed = async {
             let closed = loop {
                 match reader.next().await {
@@ -135,8 +135,8 @@ impl<R: FrameReader> SessionConnection<R> {
         closed
     }
 
-    /// Handles the time after both closing frames; the library answers a closing frame by itself.
-    /// Only the TCP connection is left, and the client may end it first if it does so at once.
+    /// Waits after both closing frames; the library answers a closing frame by itself. Only the TCP
+    /// connection is left, and the client may end it first if the client does so at once.
     async fn wait_for_tcp_end(&mut self) -> bool {
         let front = self.front.clone();
         front
@@ -166,7 +166,7 @@ mod tests {
     };
     use crate::inbox::RecordsInbox;
 
-    /// A client that sends these frames, and then stays.
+    /// A client that sends these frames, and then keeps its connection.
     struct SendingClient(VecDeque<Incoming>);
 
     #[async_trait]

@@ -1,7 +1,7 @@
 //! One connection from its first frame to its end, the same for every front.
 //!
-//! It keeps this order: one login, then the session, then the end. It must never let a connection
-//! reach a session without a confirmed login.
+//! This module keeps this order: one login, then the session, then the end. This module must never
+//! let a connection reach a session without a confirmed login.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -23,8 +23,8 @@ pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
     let handle = connection.clone();
     let aborted = async move {
         aborted.cancelled().await;
-        // The reset must be set in this branch, because the select drops the connection with the
-        // other one.
+        // The reset must be set in this branch, because the select drops the other branch together
+        // with the connection.
         handle.abort_on_drop();
     };
     tokio::select! {
@@ -51,12 +51,12 @@ async fn log_in_and_serve<R: FrameReader, W: FrameWriter>(
                     if writer.send(&failure.frame).await.is_ok()
                         && writer.close(failure.code, failure.reason).await.is_ok()
                     {
-                        // This waits for the client's own close, if it comes at once.
+                        // The loop waits for the client's own close.
                         while !matches!(reader.next().await, Incoming::Gone) {}
                     }
                 };
-                // A reset discards bytes on their way, so the client gets time to read the frame
-                // first.
+                // A reset discards bytes that have not arrived, so the client first gets time to
+                // read the frame.
                 let patience = if failure.authenticated {
                     front.grace
                 } else {
@@ -79,7 +79,7 @@ async fn log_in_and_serve<R: FrameReader, W: FrameWriter>(
     if !clean {
         connection.abort_on_drop();
     }
-    // It must be dropped last: its half of the connection may be the last one, and that drop ends
-    // the connection.
+    // This value must be dropped last: its half of the connection may be the last half, and the
+    // drop of the last half ends the connection.
     drop(session_connection);
 }

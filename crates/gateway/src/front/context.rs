@@ -19,7 +19,7 @@ pub(crate) struct FrontContext {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inbox: Arc<dyn OfflineStore>,
     pub(crate) limits: Arc<SendLimits>,
-    /// The check of each message; without it everybody may send to everybody.
+    /// The check of each message; without this check every account may send to every account.
     pub(crate) may_send: Option<Arc<dyn MaySend>>,
     pub(crate) heartbeat: Duration,
     pub(crate) grace: Duration,
@@ -28,13 +28,13 @@ pub(crate) struct FrontContext {
     pub(crate) connections: TaskTracker,
     /// Ends every connection at once.
     pub(crate) abort_all: CancellationToken,
-    /// Whether a proxy names the WebSocket's client in `X-Forwarded-For`.
+    /// Whether a proxy names the client of a WebSocket in `X-Forwarded-For`.
     pub(crate) forwarded: bool,
 }
 
 impl FrontContext {
-    /// Returns the output of a future, or `None` once the time is over. The time is polled first.
-    /// Otherwise a future that is always ready would use up the task's budget, and the time would
+    /// Returns the output of a future, or `None` after the time limit. The timer is polled first.
+    /// Otherwise a future that is always ready would use up the task's budget, and the timer would
     /// never be polled.
     pub(super) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         tokio::select! {

@@ -1,7 +1,7 @@
-//! Delivers a message to an account, or keeps it for later.
+//! Delivers a message to an account, or stores it for later.
 //!
-//! It keeps this invariant: a message is delivered, stored, or reported as failed. It must never
-//! lose a message that it took back from the store.
+//! Invariant of this module: a message is delivered, stored, or reported as failed. This module
+//! must never lose a message that it withdrew from the store.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use super::{
 };
 use crate::metering;
 
-/// More bytes than a `message` frame has beside its body, even if each character of sender and id
-/// must be escaped.
+/// Upper bound for the bytes of a `message` frame beside its body, even if each character of sender
+/// and id must be escaped.
 const MAX_ENVELOPE: usize = 2048;
 const MAX_ID: usize = 128;
-/// How long a message is withdrawn and delivered again while its receiver logs in. This is longer
-/// than a login takes to end older sessions.
+/// Time for which a message is withdrawn and delivered again while its receiver logs in. The time
+/// is longer than a login takes to end older sessions.
 const RECEIVER_LOGIN_LIMIT: Duration = Duration::from_millis(1500);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// The outcome of a message, in all and for each device.
+/// The outcome of a message, for the whole account and for each device.
 pub(crate) struct MessageOutcome {
     pub(crate) outcome: Outcome,
     pub(crate) devices: Vec<DeviceOutcome>,
@@ -77,16 +77,17 @@ pub(crate) fn check_message(
     }
 }
 
-/// Whether the message is too long for its receiver's frame. It is measured as it will be written,
-/// but only where the exact length can matter.
+/// Whether the message is too long for its receiver's frame. The exact length is measured only if
+/// the message is near the limit.
 fn is_too_long(message: &Message, max_frame: usize) -> bool {
     message.body.len() + MAX_ENVELOPE > max_frame
         && message_frame(message, Some(u64::MAX)).json.len() > max_frame
 }
 
-/// Delivers a message, or keeps it.
+/// Delivers a message, or stores it for later.
 ///
-/// Cancel safety: a message that was taken over goes on, but its outcome is then unknown.
+/// Cancel safety: after a drop, a message that is being stored is still stored or delivered, but
+/// the sender does not learn the outcome.
 pub(crate) async fn deliver(
     front: &FrontContext,
     to: &Uid,
@@ -107,13 +108,13 @@ async fn deliver_or_keep(
     if !receipts.is_empty() && !receipts.iter().any(|it| it.delivery.is_to_be_kept()) {
         return Ok(MessageOutcome::from_receipts(&receipts, Outcome::Failed));
     }
-    // An account that never logged in may be an invention of a client. A message for it would stay
+    // A client may invent an account that never logged in. A message for such an account would stay
     // in the store for ever.
     if receipts.is_empty() && !front.kick.knows(to).await? {
         return Ok(MessageOutcome::without_devices(Outcome::Failed));
     }
-    // A task of its own: if the sender goes away meanwhile, a message that was withdrawn from the
-    // store must still reach its receiver.
+    // This runs in a separate task. If the sender leaves meanwhile, a message that was withdrawn
+    // from the store must still reach its receiver.
     let (tracker, front) = (front.connections.clone(), front.clone());
     let (to, message) = (to.clone(), message.clone());
     let kept =
@@ -122,7 +123,7 @@ async fn deliver_or_keep(
         .unwrap_or(Ok(MessageOutcome::without_devices(Outcome::Failed)))
 }
 
-/// Keeps a message for the devices that did not get it. `receipts` holds the results of its
+/// Stores a message for the devices that did not get it. `receipts` holds the results of the
 /// delivery.
 async fn keep_or_redeliver(
     front: &FrontContext,
@@ -146,10 +147,10 @@ async fn keep_or_redeliver(
                 it.delivery == Delivery::Unacknowledged && it.location.key == now.key
             })
         };
-        // The receiver may have logged in, and asked for kept messages, just before this one was
-        // kept: then nobody would deliver it until the next login. So it is withdrawn and delivered
-        // again. If the receiver asked just after, its session delivers the message, and it cannot
-        // be withdrawn.
+        // The receiver may have logged in, and claimed its stored messages, just before this
+        // message was stored. Then this message would wait for the next login. So it is withdrawn
+        // and delivered again. If the receiver claimed its messages after this one was stored, its
+        // session delivers the message, and the withdrawal fails.
         let current = front.kick.addressed(to, message).await?;
         if current.iter().all(waits_for_ack)
             || (round > 1 && front.clock.now() >= until)
@@ -158,8 +159,8 @@ async fn keep_or_redeliver(
             return Ok(stored);
         }
         receipts = front.kick.deliver(to, message.clone()).await?;
-        // The receiver's login may still be in progress. That login asks for kept messages at its
-        // end, which may come before the message is kept again.
+        // The receiver's login may still be in progress. That login claims the stored messages at
+        // its end, which may come before this message is stored again.
         if receipts.iter().all(|it| it.delivery == Delivery::Missed) {
             front.clock.sleep(RETRY_PAUSE * round).await;
         }
@@ -167,7 +168,7 @@ async fn keep_or_redeliver(
     unreachable!("the rounds end with an answer")
 }
 
-/// Keeps the message for each device that did not get it, when other devices of the account did.
+/// Stores the message for each device that did not get it, when other devices of the account did.
 async fn keep_for_each(
     front: &FrontContext,
     to: &Uid,
@@ -231,8 +232,8 @@ mod tests {
         assert!(!is_too_long(&message, 512), "it fits the shortest limit");
     }
 
-    /// The receiver logs in just as a message is kept, and begins to receive only just before the
-    /// message is kept for the second time.
+    /// The receiver logs in while a message is being stored, and begins to receive only just before
+    /// the message is stored for the second time.
     #[derive(Debug)]
     struct LateReceiver {
         inbox: RecordsInbox,

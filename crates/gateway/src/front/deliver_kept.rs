@@ -1,7 +1,7 @@
-//! Delivers the messages that were kept for an account, to a session that has just begun.
+//! Delivers the messages that were stored for an account, to a session that has just begun.
 //!
-//! It keeps this invariant: a message leaves the store only after it has arrived. It must never
-//! forget a message that only waits in a queue.
+//! Invariant of this module: a message leaves the store only after it has arrived. A message that
+//! only waits in a queue must never be removed from the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,14 +13,15 @@ use super::{
     outbox::{Replies, Reply},
 };
 
-/// Time to wait for further receipts before the messages that have arrived are forgotten in one
-/// write.
+/// Time to wait for further receipts, so that the messages that have arrived are removed from the
+/// store in one write.
 const FORGET_TOGETHER_WAIT: Duration = Duration::from_millis(500);
 
-/// Delivers the messages that were kept for an account, or for this device of it. A message is
-/// forgotten after it has arrived, as far as its client can tell. A message that the session's last
-/// frame overtook, or that a crash cut short, waits for the next session. A message that arrived
-/// and was not yet forgotten is delivered once more; the client recognises it by its id.
+/// Delivers the messages that were stored for an account, or for this device of the account. A
+/// message is removed from the store after it has arrived, as far as its client can tell. A message
+/// that was not written before the session's last frame, or before a crash, waits for the next
+/// session. A message that arrived and was not yet removed is delivered once more; the client
+/// recognises the message by its id.
 pub(super) async fn deliver_kept(front: FrontContext, session: Arc<Session>, replies: Replies) {
     let inbox = &front.inbox;
     let handed_out = async {
@@ -34,7 +35,7 @@ pub(super) async fn deliver_kept(front: FrontContext, session: Arc<Session>, rep
             }
             receipts.push(arrived);
         }
-        // The outbox must be able to end without this task.
+        // This task must not keep the outbox open.
         drop(replies);
         let mut kept = &kept[..receipts.len()];
         let mut receipts = receipts.into_iter();
@@ -42,7 +43,8 @@ pub(super) async fn deliver_kept(front: FrontContext, session: Arc<Session>, rep
             if first.await.is_err() {
                 break;
             }
-            // Messages that arrive one after the other are forgotten together, which saves writes.
+            // Messages that arrive in quick succession are removed from the store together, which
+            // saves writes.
             let mut arrived = 1;
             let more = async {
                 for receipt in receipts.by_ref() {
@@ -88,8 +90,8 @@ mod tests {
         let kick = start_kickout(&memory).await;
         let anna = Uid::new("anna").unwrap();
         let inbox: Arc<dyn OfflineStore> = Arc::new(RecordsInbox::new(memory.records()));
-        // These are more messages than the outbox queues, so that some are queued and others are
-        // not.
+        // These are more messages than the outbox can queue, so that some messages are queued and
+        // others are not.
         let messages: Vec<_> = (0..40).map(numbered_message).collect();
         for message in &messages {
             inbox.keep(&anna, message).await.unwrap();
@@ -105,7 +107,7 @@ mod tests {
         ));
         let three = read.wait_for(|read| read.len() == 3);
         timeout(LONG, three).await.unwrap().unwrap();
-        // The end of a connection aborts its writer like this.
+        // The end of a connection aborts its writer in the same way.
         writing.abort();
         timeout(LONG, handing_out).await.unwrap().unwrap();
         assert_eq!(inbox.claim(&anna).await.unwrap(), messages[3..]);

@@ -15,10 +15,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{FrameWriter, FrontContext, SendLimits, frames::Frame};
 use crate::{config::GatewayConfig, inbox::OfflineStore, token::TokenKey};
 
-/// Far beyond anything a healthy run needs.
+/// Longest wait of a test. A run without a bug takes far less.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
-/// A client that reads this many frames, and no more.
+/// A client that reads only this number of frames.
 pub(super) struct ReadingClient {
     most: usize,
     frames: watch::Sender<Vec<Frame>>,
@@ -47,7 +47,7 @@ impl FrameWriter for ReadingClient {
     }
 }
 
-/// The flow of the only node.
+/// Starts the flow of a single node.
 pub(super) async fn start_kickout(memory: &Memory) -> KickOut {
     let store = Store::new(memory.lock(), memory.records());
     let kick = KickOut::builder(store, NodeId::new("n1").unwrap());
@@ -89,7 +89,7 @@ pub(super) fn numbered_message(number: usize) -> Message {
     message
 }
 
-/// Logs the account in and out, so that messages for it are kept from now on.
+/// Logs the account in and out, so that messages for the account are stored from now on.
 pub(super) async fn make_known(kick: &KickOut, uid: &Uid) {
     log_in_device(kick, uid).await.logout().await;
 }

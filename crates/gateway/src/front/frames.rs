@@ -1,7 +1,7 @@
 //! The frames of clients: one JSON object each, the same on every front.
 //!
-//! It owns the names, numbers and members of the frames, which are part of the protocol in
-//! proto/README.md. It must never show a login token in a log.
+//! This module owns the names, numbers and members of the frames, which are part of the protocol in
+//! proto/README.md. This module must never show a login token in a log.
 
 use distlock_kickout::{
     Class, Code, Device, Generation, Intent, Message, NodeId, Offline, SessionId, Uid,
@@ -22,8 +22,8 @@ pub(crate) enum Inbound {
     Logout,
 }
 
-/// The message ids of the raw TCP front, by the names of the frames. They are part of the protocol:
-/// see proto/README.md.
+/// The message ids of the raw TCP front, by the names of the frames. The ids are part of the
+/// protocol: see proto/README.md.
 const FRAME_IDS: &[(&str, u16)] = &[
     ("login", 1),
     ("send", 2),
@@ -57,8 +57,8 @@ impl Frame {
 
 /// The version of this protocol for a client that names none.
 const FIRST_VERSION: u64 = 1;
-/// From this version on a sender gets an outcome for each device, and `written` for a client that
-/// does not acknowledge.
+/// Lowest version in which a sender gets an outcome for each device, and `written` for a client
+/// that does not acknowledge.
 const PER_DEVICE_VERSION: u64 = 2;
 /// The highest version that this node speaks.
 const NEWEST_VERSION: u64 = PER_DEVICE_VERSION;
@@ -81,11 +81,11 @@ pub(crate) struct LoginFrame {
 }
 
 impl LoginFrame {
-    /// The version of the protocol on this connection. A client that acknowledges need not name
-    /// one.
+    /// The version of the protocol on this connection. A client that acknowledges may leave the
+    /// version out.
     ///
     /// # Errors
-    /// Names a version that this node does not speak.
+    /// The text names a version that this node does not speak.
     pub(crate) fn version(&self) -> Result<u64, String> {
         match self.v {
             None if self.acks => Ok(PER_DEVICE_VERSION),
@@ -114,7 +114,8 @@ pub(crate) struct SendFrame {
     pub(crate) to_device: Option<Device>,
     #[serde(default)]
     pub(crate) to_class: Option<Class>,
-    /// The body as it was written, so that its numbers and the order of its names arrive unchanged.
+    /// The body as the client wrote it, so that its numbers and the order of its members arrive
+    /// unchanged.
     pub(crate) body: Box<RawValue>,
     pub(crate) id: String,
 }
@@ -177,7 +178,7 @@ pub(crate) enum Outbound<'a> {
     },
 }
 
-/// The answer to a `send`, in the words of the client's version.
+/// The answer to a `send`, in the form of the client's protocol version.
 pub(crate) fn sent_frame(
     id: &str,
     outcome: Outcome,
@@ -211,7 +212,7 @@ pub(crate) const fn announced_version(version: u64, acks: bool) -> (Option<u64>,
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ErrorCode {
-    /// It is no frame of this protocol.
+    /// The bytes are no frame of this protocol.
     BadFrame,
     /// The frame is over the limit.
     TooLong,
@@ -219,7 +220,7 @@ pub(crate) enum ErrorCode {
     BadValue,
     /// The first frame must be a login.
     NotLoggedIn,
-    /// There was a login already.
+    /// The connection has logged in already.
     LoggedIn,
     /// No login came within the time.
     TooSlow,
@@ -227,18 +228,18 @@ pub(crate) enum ErrorCode {
     Superseded,
     /// The store cannot be reached.
     Unavailable,
-    /// There were too many messages.
+    /// The client sent too many messages.
     Throttled,
-    /// The check of messages does not allow it.
+    /// The check of messages refused the message.
     NotAllowed,
 }
 
 /// The reason why a frame was refused.
 #[derive(Debug)]
 pub(crate) enum FrameError {
-    /// It is no frame of this protocol.
+    /// The bytes are no frame of this protocol.
     Garbage,
-    /// It is a frame with a value that breaks a rule.
+    /// The bytes are a frame, but a value in it breaks a rule.
     Value {
         /// The rule, in at most 200 characters.
         why: String,
@@ -248,7 +249,7 @@ pub(crate) enum FrameError {
 }
 
 impl Inbound {
-    /// Reads a frame. `id` is the message id in front of it, where the front has one.
+    /// Reads a frame. `id` is the message id before the text, if the front has message ids.
     pub(crate) fn parse(text: &str, id: Option<u16>) -> Result<Self, FrameError> {
         // The whole text is parsed once. A body that is passed on unchanged must be JSON, and its
         // depth must be bounded.
@@ -317,7 +318,7 @@ pub(crate) fn message_frame(message: &Message, seq: Option<u64>) -> Frame {
     let text;
     let body = match serde_json::from_str(&message.body) {
         Ok(body) => body,
-        // A program that embeds the flow may send text that is no JSON.
+        // A program that embeds the flow may send a text that is not JSON.
         Err(_) => {
             text = serde_json::value::to_raw_value(&message.body).unwrap_or_default();
             &*text

@@ -1,8 +1,8 @@
-//! The login of a connection: one session, or a frame that says why there is none.
+//! The login of a connection: either a session, or a frame with the reason for the refusal.
 //!
-//! It keeps this invariant: nothing is asked of the store before the client has shown a good token,
-//! and each step is bounded in time. It must never send `login_ok` for a session that was
-//! superseded meanwhile.
+//! Invariant of this module: nothing is requested from the store before the client has shown a
+//! valid token, and each step is bounded in time. This module must never send `login_ok` for a
+//! session that was superseded meanwhile.
 
 use std::collections::VecDeque;
 
@@ -25,13 +25,13 @@ pub(super) struct LoginFailure {
     pub(super) authenticated: bool,
 }
 
-/// Most frames that are read behind a login before its outcome is known. A client that sends more
-/// waits.
+/// Most frames that are read after a login before its outcome is known. The node does not read
+/// further frames before that outcome.
 pub(super) const MAX_EARLY: usize = 16;
 
 /// Reads the login and logs in. Returns the session and the version of the protocol. Before the
-/// token is checked nothing is asked of the store, and each wait is bounded. Frames that the client
-/// sends behind its login, before the outcome, go into `early`.
+/// token is checked, nothing is requested from the store, and each wait is bounded. Frames that the
+/// client sends after its login, before the outcome, go into `early`.
 pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
     front: &FrontContext,
     reader: &mut R,
@@ -40,8 +40,8 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
 ) -> Result<(Session, u64), Option<LoginFailure>> {
     let mut login = read_login(front, reader, writer).await?;
     let (uid, class) = front.key.verify_login(&login.token).map_err(|error| {
-        // The refusal is not delayed. Nobody guesses a signature, and after an outage many clients
-        // return with expired tokens.
+        // The refusal is not delayed, because a signature cannot be guessed, and after an outage
+        // many clients return with expired tokens.
         metrics::counter!("distlock_login_refused_total").increment(1);
         tracing::info!(%error, "a login was refused");
         token_failure(error.message())
@@ -131,8 +131,8 @@ async fn read_login<R: FrameReader, W: FrameWriter>(
     }
 }
 
-/// Logs in an account that showed a good token. Meanwhile it answers pings, and puts other frames
-/// in `early` for the session. A client that leaves cancels its login.
+/// Logs in an account that showed a valid token. Meanwhile this function answers pings, and puts
+/// other frames in `early` for the session. If the client leaves, its login is cancelled.
 async fn admit<R: FrameReader, W: FrameWriter>(
     front: &FrontContext,
     reader: &mut R,
@@ -213,7 +213,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
     }
 }
 
-/// Confirms the login to the client, unless the session has ended again meanwhile.
+/// Confirms the login to the client, unless the session has already ended.
 async fn confirm_login<W: FrameWriter>(
     front: &FrontContext,
     writer: &mut W,
@@ -232,7 +232,7 @@ async fn confirm_login<W: FrameWriter>(
         acks,
     }
     .to_frame();
-    // From here on, dropping the session logs it out.
+    // From now on, the drop of the session logs it out.
     if let Err(notice) = session.check() {
         let by = notice.by_device.as_ref();
         return Err(match notice.code {
@@ -246,7 +246,7 @@ async fn confirm_login<W: FrameWriter>(
     }
 }
 
-/// Parses a frame; returns `None` for a mere sign of life.
+/// Parses a frame; returns `None` for a sign of life without a frame.
 fn parse_incoming(incoming: Incoming) -> Result<Option<Inbound>, Option<LoginFailure>> {
     match incoming {
         Incoming::Alive => Ok(None),
@@ -289,7 +289,7 @@ fn protocol_failure(code: ErrorCode, reason: &str, close: u16) -> Option<LoginFa
     login_failure(frame, close, "protocol error")
 }
 
-/// The client gets the code of a ban, because a retry with the same token is of no use either.
+/// The client gets the code of a ban, because another login with the same token fails, too.
 fn token_failure(reason: &str) -> Option<LoginFailure> {
     let code = Code::Banned;
     let frame = Outbound::Denied {
@@ -309,7 +309,7 @@ fn denied_failure(code: Code, reason: &str, by_device: Option<&Device>) -> Optio
     login_failure(frame.to_frame(), code.websocket(), code.text())
 }
 
-/// A newer login came before this one was confirmed.
+/// A newer login came before this login was confirmed.
 fn superseded_failure(
     by_device: Option<&Device>,
     r#gen: Option<Generation>,

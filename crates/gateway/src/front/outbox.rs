@@ -1,7 +1,8 @@
 //! The writing side of a session's connection.
 //!
-//! It keeps replies and messages in order, and reserves room for the last frame, so that a full
-//! queue cannot hold the notice back. It must never write a queued frame after the last one.
+//! This module keeps replies and messages in order, and reserves room for the last frame, so that a
+//! full queue cannot delay the notice. This module must never write a queued frame after the last
+//! frame.
 
 use std::{collections::VecDeque, future::Future, sync::Arc};
 
@@ -11,28 +12,28 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{FrameWriter, frames::Frame, frames::message_frame};
 use crate::inbox::OfflineStore;
 
-/// Replies that may wait. While the queue is full, the client is not read either.
+/// Replies that may wait. While the queue is full, the client's frames are not read.
 const MAX_REPLIES: usize = 16;
 /// Room for the last frame, the refusals after it, and the close.
 const MAX_URGENT: usize = 8;
 
-/// Messages that may wait for their acknowledgement. While so many wait, no further one is taken
+/// Messages that may wait for their acknowledgement. At this number, no further message is taken
 /// from the session's queue.
 const MAX_UNACKNOWLEDGED: usize = 64;
 
-/// A frame that is written in its turn.
+/// A frame that is written in the order of the queue.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// An answer.
     Answer(Frame),
-    /// A kept message, and the receipt for its arrival. The receipt is dropped when the message
+    /// A stored message, and the receipt for its arrival. The receipt is dropped when the message
     /// will not arrive on this connection.
     Kept(Message, oneshot::Sender<()>),
 }
 
 impl Reply {
-    /// A kept message and its receipt. The receipt fires when the client has acknowledged the
-    /// message, or when it was written to a client that does not acknowledge.
+    /// A stored message and its receipt. The receipt is sent when the client has acknowledged the
+    /// message, or when the message was written to a client that does not acknowledge.
     pub(super) fn with_receipt(message: Message) -> (Self, oneshot::Receiver<()>) {
         let (receipt, arrived) = oneshot::channel();
         (Self::Kept(message, receipt), arrived)
@@ -58,20 +59,20 @@ pub(super) struct Outbox {
     alive: watch::Receiver<()>,
 }
 
-/// A frame that overtakes replies and messages.
+/// A frame that is written before queued replies and messages.
 #[derive(Debug)]
 pub(super) enum Urgent {
-    /// The last frame of the session. Frames that were queued before it are not written any more.
+    /// The last frame of the session. Frames that were queued earlier are no longer written.
     LastFrame(Frame),
     /// A refusal after the last frame.
     Frame(Frame),
-    /// This side closes.
+    /// The close from this side.
     Close(u16, &'static str),
 }
 
 impl Outbox {
-    /// Returns an outbox, and the task that empties it. If a message may have been kept and is then
-    /// acknowledged, the task forgets it in `inbox`.
+    /// Returns an outbox, and the task that empties it. When a client acknowledges a message that
+    /// may have been stored, the task removes that message from `inbox`.
     pub(super) fn open<W: FrameWriter>(
         writer: W,
         session: Arc<Session>,
@@ -104,7 +105,7 @@ impl Outbox {
         self.replies.clone()
     }
 
-    /// Notes that the client has every message up to this one.
+    /// Notes that the client has every message up to this number.
     pub(super) fn note_acknowledged(&self, seq: u64) {
         self.acked.send_if_modified(|last| {
             let more = seq > *last;
@@ -113,8 +114,8 @@ impl Outbox {
         });
     }
 
-    /// Queues a frame that overtakes the rest. The last frame and the close always find room;
-    /// refusals beyond the room are dropped.
+    /// Queues an urgent frame. The last frame and the close always find room; refusals without room
+    /// are dropped.
     pub(super) fn queue_urgent(&self, urgent: Urgent) {
         if matches!(urgent, Urgent::Frame(_)) && self.urgent.capacity() <= 1 {
             return;
@@ -125,12 +126,12 @@ impl Outbox {
     /// Waits until nothing more will be written: this side has closed, or a write has failed.
     pub(super) async fn until_closed(&self) {
         let mut alive = self.alive.clone();
-        // Nothing is ever sent here; the channel only shows that the writer has ended.
+        // Nothing is ever sent here; a change only shows that the writer has ended.
         while alive.changed().await.is_ok() {}
     }
 }
 
-/// Messages that were written, and not acknowledged yet.
+/// Messages that were written and are not acknowledged yet.
 struct Unacknowledged {
     session: Arc<Session>,
     inbox: Arc<dyn OfflineStore>,
@@ -138,14 +139,14 @@ struct Unacknowledged {
     waiting: VecDeque<(u64, OnArrival)>,
 }
 
-/// The party that waits for the arrival of a message. Dropping it reports an unknown arrival.
+/// The party that waits for the arrival of a message. A drop reports an unknown arrival.
 enum OnArrival {
     Live(Outgoing),
     Kept(oneshot::Sender<()>),
 }
 
 impl Unacknowledged {
-    /// The number of the next message; none for a client that does not acknowledge.
+    /// The number of the next message; `None` for a client that does not acknowledge.
     fn next_number(&self) -> Option<u64> {
         self.session.acknowledges().then_some(self.last + 1)
     }
@@ -179,8 +180,8 @@ impl Unacknowledged {
                 None
             }
         };
-        // Without acknowledgements, a message without a waiting sender was never kept, so nothing
-        // is to be forgotten.
+        // If the client does not acknowledge, a message without a waiting sender was never stored,
+        // so there is nothing to remove from the store.
         let Some(message) = message.filter(|_| self.session.acknowledges()) else {
             return;
         };
@@ -227,11 +228,11 @@ async fn write_frames<W: FrameWriter>(
                 Ok(())
             }
             Some(reply) = replies.recv() => match reply {
-                // The last frame is on its way, and no answer may be written before it.
+                // The last frame is about to be written, and no answer may be written before it.
                 Reply::Answer(_) if session.must_go() => continue,
                 Reply::Answer(frame) => writer.send(&frame).await,
-                // The session may get no more messages, so this one stays in the store for the next
-                // session.
+                // The session may get no more messages, so this message stays in the store for the
+                // next session.
                 Reply::Kept(..) if !session.is_active() => continue,
                 Reply::Kept(message, receipt) => {
                     let seq = unacked.next_number();
@@ -255,10 +256,10 @@ async fn write_frames<W: FrameWriter>(
             return;
         }
     }
-    // Dropping these first tells the senders that no acknowledgement will come, so that they keep
-    // their messages.
+    // This drop comes first. It informs the senders that no acknowledgement will come, so that they
+    // store their messages.
     drop(unacked);
-    // After the last frame, the replies that were queued before it are void.
+    // The last frame has been written, so replies that were queued earlier are dropped.
     drop(replies);
     while let Some(urgent) = urgent.recv().await {
         let written = match urgent {

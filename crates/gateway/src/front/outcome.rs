@@ -1,18 +1,18 @@
-//! The outcome of a message, as clients and servers hear it.
+//! The outcome of a message, in the form that clients and servers get.
 
 use distlock_kickout::{Class, Device};
 use serde::Serialize;
 
-/// The outcome of a message. The variants go from best to worst: of several devices, the worst
-/// outcome stands for all.
+/// The outcome of a message. The variants go from best to worst. If an account has several devices,
+/// the worst outcome is the outcome for the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
-    /// The client acknowledged it.
+    /// The client acknowledged the message.
     Delivered,
-    /// It was written to the connection of a client that does not acknowledge.
+    /// The message was written to the connection of a client that does not acknowledge.
     Written,
-    /// It is kept until a session has received it.
+    /// The message is stored until a session has received it.
     Stored,
     Failed,
 }

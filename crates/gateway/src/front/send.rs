@@ -1,7 +1,7 @@
 //! Messages from a client.
 //!
-//! It checks each message before any part of it goes anywhere. It must never deliver a message of a
-//! session that has ended.
+//! This module checks each message before any part of the message leaves this node. A message of a
+//! session that has ended must never be delivered.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -47,7 +47,8 @@ pub(super) async fn answer_send(
             sent_frame(&message.id, outcome.outcome, &outcome.devices, version)
         }
     };
-    // If the outbox is closed, the connection's own loop notices it.
+    // A send fails if the outbox is closed, and the connection's own loop notices the closed
+    // outbox.
     let _ = replies.send(reply.into()).await;
 }
 
@@ -68,7 +69,8 @@ impl SendRefusal {
     }
 }
 
-/// Checks whether a client's message must be refused. The most expensive check comes last.
+/// Returns the reason why a client's message must be refused, if there is one. The most expensive
+/// check comes last.
 async fn send_refusal(
     front: &FrontContext,
     session: &Session,
@@ -133,7 +135,7 @@ mod tests {
     };
     use crate::inbox::{OfflineStore, RecordsInbox};
 
-    /// The receiver logs in just as a message is kept, and the withdrawal takes a while.
+    /// The receiver logs in while a message is being stored, and the withdrawal takes a while.
     #[derive(Debug)]
     struct SlowInbox {
         inbox: RecordsInbox,
@@ -202,7 +204,7 @@ mod tests {
         slow.go_on.cancel();
         connections.close();
         timeout(LONG, connections.wait()).await.unwrap();
-        // The receiver reads nothing, so the message is kept again.
+        // The receiver reads nothing, so the message is stored again.
         let kept = slow.inbox.claim(&anna).await.unwrap();
         assert_eq!(kept.len(), 1, "{kept:?}");
     }

@@ -25,11 +25,11 @@ impl SendLimits {
         Self { senders, pairs }
     }
 
-    /// Takes one message of one account to another from both rates.
+    /// Counts one message from one account to another against both limits.
     ///
     /// # Errors
-    /// The time after which the sender may try again. So an account that floods one receiver, or
-    /// many, is slowed down.
+    /// The time after which the sender may try again. So an account that sends too much to one
+    /// receiver, or to many receivers, is slowed down.
     pub(super) fn take(&self, from: &Uid, to: &Uid) -> Result<(), Duration> {
         self.senders.take(from)?;
         self.pairs.take(&(from.clone(), to.clone()))

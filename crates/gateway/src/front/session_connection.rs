@@ -1,8 +1,9 @@
 //! A connection with a session, until it ends.
 //!
-//! It keeps this invariant: one request of the client is in progress at a time, so its answers come
-//! in order. Meanwhile it reads acknowledgements, and up to `MAX_EARLY` other frames. It must never
-//! let a request wait for an acknowledgement that it does not read.
+//! Invariant of this module: one request of the client is in progress at a time, so the answers
+//! come in order. During a request, the connection reads acknowledgements, and up to `MAX_EARLY`
+//! other frames. A request must never wait for an acknowledgement that the connection does not
+//! read.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -18,18 +19,18 @@ use super::{
     send,
 };
 
-/// Time that a client's request may take beyond the heartbeat. Deliveries end long before, so a
-/// longer request means that the client does not read its answers.
+/// Time that a client's request may take in addition to the heartbeat. Deliveries end much sooner,
+/// so a longer request means that the client does not read its answers.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
 /// A connection with a session.
 pub(super) struct SessionConnection<R> {
     pub(super) session: Arc<Session>,
-    /// The version of the protocol that its client speaks.
+    /// The version of the protocol that the client speaks.
     pub(super) version: u64,
     pub(super) front: FrontContext,
     pub(super) reader: R,
-    /// Frames that the client sent behind its login, or behind a request without an answer yet.
+    /// Frames that the client sent after its login, or after a request without an answer yet.
     pub(super) early: VecDeque<Incoming>,
 }
 
@@ -41,17 +42,18 @@ pub(super) enum EndReason {
     Unwritable,
     /// The client closes.
     Closing,
-    /// The client said goodbye, and will close.
+    /// The client sent a `bye` or `logout` frame, and will close.
     Bye,
-    /// The client sent bytes that cannot be trusted.
+    /// The client sent bytes that are no frame, so later bytes cannot be read as frames.
     Broken(ErrorCode, &'static str),
     /// The session must end, with this notice.
     Notified(Offline),
 }
 
-/// Returns the next frame of the client. Early frames come first, unless only new ones are wanted.
+/// Returns the next frame of the client. Early frames come first, unless `early` is to be left
+/// alone.
 ///
-/// Cancel safety: as the reader's own.
+/// Cancel safety: the same as that of the reader.
 pub(super) async fn next_incoming<R: FrameReader>(
     early: &mut VecDeque<Incoming>,
     reader: &mut R,
@@ -66,8 +68,8 @@ pub(super) async fn next_incoming<R: FrameReader>(
 impl<R: FrameReader> SessionConnection<R> {
     pub(super) async fn serve_requests(&mut self, outbox: &Outbox) -> EndReason {
         let session = Arc::clone(&self.session);
-        // A task of its own: messages that arrived must be forgotten in the store, even if the
-        // session ends meanwhile.
+        // This runs in a separate task: messages that arrived must be removed from the store, even
+        // if the session ends meanwhile.
         let kept = self.front.connections.spawn(deliver_kept::deliver_kept(
             self.front.clone(),
             Arc::clone(&session),
@@ -76,9 +78,9 @@ impl<R: FrameReader> SessionConnection<R> {
         let kept = async {
             let _ = kept.await;
         };
-        // One request of the client is in progress at a time, and the next one is read after its
-        // answer. Acknowledgements are no requests: otherwise two clients that send to each other
-        // would each wait for the other's acknowledgement.
+        // One request of the client is in progress at a time, and the next request is read after
+        // the answer. Acknowledgements are no requests. Otherwise two clients that send to each
+        // other would each wait for the other's acknowledgement.
         let acks = session.acknowledges();
         let mut work: Option<BoxFuture<'static, ()>> = (!acks).then(|| kept.boxed());
         let mut last_heard = self.front.clock.now();
@@ -134,7 +136,8 @@ impl<R: FrameReader> SessionConnection<R> {
         let reply = |frame: Frame| -> Option<BoxFuture<'static, ()>> {
             let replies = outbox.replies();
             Some(Box::pin(async move {
-                // If the outbox is closed, the connection's own loop notices it.
+                // A send fails if the outbox is closed, and the connection's own loop notices the
+                // closed outbox.
                 let _ = replies.send(frame.into()).await;
             }))
         };
@@ -182,7 +185,7 @@ impl<R: FrameReader> SessionConnection<R> {
     }
 }
 
-/// The number of the message that a client acknowledges, if the frame does so.
+/// The number of the message that a frame acknowledges; `None` for another frame.
 fn acknowledged_number(incoming: &Incoming) -> Option<u64> {
     let Incoming::Frame(text, id) = incoming else {
         return None;
@@ -193,7 +196,7 @@ fn acknowledged_number(incoming: &Incoming) -> Option<u64> {
     }
 }
 
-/// Waits for the request in progress; without one it waits for ever.
+/// Waits for the request in progress. Without a request, the call never returns.
 async fn wait_for_work(work: &mut Option<BoxFuture<'static, ()>>) {
     match work {
         Some(work) => work.await,

@@ -1,7 +1,7 @@
 //! The raw TCP front: a message id and a body length, two bytes each and big-endian, then the same
 //! JSON body.
 //!
-//! It must never guess the start of a frame behind one that is over the limit.
+//! After a frame over the limit, this module must never guess the start of the next frame.
 
 use std::io;
 
@@ -18,8 +18,8 @@ use crate::listen::{Connection, ConnectionListener};
 const HEADER_BYTES: usize = 4;
 const CHUNK_BYTES: usize = 4096;
 
-/// Serves raw TCP clients until `stop`. Open sessions go on after that; the tracker in `front`
-/// knows them.
+/// Serves raw TCP clients until `stop`. Open sessions continue after `stop`; the tracker in `front`
+/// tracks them.
 pub(crate) async fn serve_tcp(
     front: FrontContext,
     mut listener: ConnectionListener,
@@ -48,7 +48,7 @@ pub(crate) struct TcpReader<H> {
     half: H,
     buffer: Vec<u8>,
     max_frame: usize,
-    /// Whether there was a frame over the limit. The start of the next frame is then unknown.
+    /// Whether a frame was over the limit. The start of the next frame is then unknown.
     lost: bool,
     gone: bool,
 }
@@ -66,7 +66,7 @@ impl<H> TcpReader<H> {
         }
     }
 
-    /// Takes the frame at the start of the buffer, if all of it is there.
+    /// Takes the frame at the start of the buffer, if the frame is complete.
     fn take_frame(&mut self) -> Option<Incoming> {
         let [id_high, id_low, length_high, length_low, ..] = *self.buffer.as_slice() else {
             return None;
@@ -125,7 +125,7 @@ impl FrameWriter for TcpWriter {
     }
 
     async fn close(&mut self, _code: u16, _reason: &str) -> io::Result<()> {
-        // This protocol has no closing frame: the last frame told the client to close.
+        // This protocol has no closing frame: the last frame asked the client to close.
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! The WebSocket front: `/ws`, one JSON object per text frame.
 //!
-//! It must never let a client that reads nothing fill the memory with answers to its pings.
+//! This module must never let a client that reads nothing fill the memory with answers to its
+//! pings.
 
 use std::{io, net::IpAddr};
 
@@ -31,18 +32,18 @@ use crate::{
 };
 
 /// Bytes read at a time. Frames are short. The library fills a buffer of this size with zeroes
-/// before every read and keeps it as long as the connection lasts. Its own default, 128 KiB, is
-/// most of the memory of an idle session.
+/// before every read, and keeps the buffer as long as the connection lasts. With the library's
+/// default of 128 KiB, the buffer would be most of the memory of an idle session.
 const READ_BUFFER: usize = 2048;
 
 /// Bytes that may wait to be written: the library's own threshold for writing, 128 KiB, and the
 /// longest frame. Answers to pings wait here while their client reads nothing; by the library's
-/// default they have no bound. In a full buffer, an answer to a ping replaces the one before, and
-/// the next frame fails and ends the connection.
+/// default their number has no bound. In a full buffer, an answer to a ping replaces the previous
+/// answer, and the next frame fails and ends the connection.
 const WRITE_BUFFER: usize = 256 * 1024;
 
-/// Serves WebSocket clients until `stop`. Open sessions go on after that; the tracker in `front`
-/// knows them.
+/// Serves WebSocket clients until `stop`. Open sessions continue after `stop`; the tracker in
+/// `front` tracks them.
 pub(crate) async fn serve_websocket(
     front: FrontContext,
     listener: ConnectionListener,
@@ -79,8 +80,8 @@ async fn upgrade(
         .on_upgrade(move |socket| connections.track_future(serve_socket(front, socket, connection)))
 }
 
-/// The address in the last entry, which the proxy before this node wrote itself. The entries in
-/// front of it are claims of the client.
+/// The address in the last entry, which the proxy before this node wrote. The client may have
+/// invented the earlier entries.
 fn forwarded_for(headers: &HeaderMap) -> Option<IpAddr> {
     let last = headers.get_all("x-forwarded-for").iter().next_back()?;
     let last = last.to_str().ok()?.rsplit(',').next()?.trim();
@@ -100,7 +101,7 @@ async fn serve_socket(front: FrontContext, socket: WebSocket, connection: Connec
 
 struct WsReader {
     stream: SplitStream<WebSocket>,
-    /// Whether there was a frame over the limit, or bytes that are no frame.
+    /// Whether a frame was over the limit, or bytes were no frame.
     lost: bool,
     gone: bool,
 }
@@ -161,14 +162,14 @@ impl FrameWriter for WsWriter {
 }
 
 /// Whether the client broke the rules of RFC 6455. The library reports an end without a closing
-/// frame in the same way, and tells the two apart only by text.
+/// frame as the same kind of error, and only the text differs.
 fn is_garbage(error: &axum::Error) -> bool {
     let text = error.to_string();
     (text.starts_with("WebSocket protocol error") && !text.contains("without closing handshake"))
         || text.starts_with("UTF-8 encoding error")
 }
 
-/// The library reports a frame over its limit only by text.
+/// Whether a frame was over the library's limit. Only the text of the error shows this.
 fn is_too_long(error: &axum::Error) -> bool {
     let text = error.to_string().to_ascii_lowercase();
     text.contains("too long") || text.contains("too big") || text.contains("size limit")

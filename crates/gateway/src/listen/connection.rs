@@ -1,7 +1,7 @@
 //! One accepted connection: its bytes, its time to log in, and the way it ends.
 //!
-//! It keeps this invariant: until `mark_logged_in`, no read and no write waits beyond the login
-//! deadline. It must never extend that deadline just because bytes arrive.
+//! Invariant of this module: until `mark_logged_in`, no read and no write waits beyond the login
+//! deadline. This module must never extend that deadline just because bytes arrive.
 
 use std::{
     io,
@@ -33,7 +33,7 @@ pub(crate) struct Connection {
 
 /// The time to log in.
 pub(super) enum LoginDeadline {
-    /// Runs until the client has spoken the protocol of its front.
+    /// Ends when the client has spoken the protocol of its front.
     ToOpen(Sleep),
     ToLogIn(Sleep),
     Expired,
@@ -150,7 +150,7 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Before the transport is open, nothing was written that would still have to arrive.
+        // Before the transport is open, nothing has been written that would still have to arrive.
         if !matches!(self.transport, Transport::Open(_)) {
             return Poll::Ready(Ok(()));
         }

@@ -1,8 +1,8 @@
 //! The shared state of one connection, and the handle by which other tasks change it.
 //!
-//! It owns the permits of the connection. The permits for connections without a login return at the
-//! login, and all others when the last handle is dropped. It must never read from or write to the
-//! connection.
+//! This module owns the permits of the connection. The permits for connections without a login
+//! return at the login, and all other permits return when the last handle is dropped. This module
+//! must never read from or write to the connection.
 
 use std::{
     net::SocketAddr,
@@ -31,10 +31,10 @@ pub(super) struct ConnectionState {
     pub(super) opened: AtomicBool,
     pub(super) logged_in: AtomicBool,
     quota: ConnectionQuota,
-    /// The permit among connections without a login. It returns at the login.
+    /// The permit among connections without a login. The permit returns at the login.
     pending: Mutex<Option<OwnedSemaphorePermit>>,
-    /// The permits of its address. The first one lasts as long as the connection, the second one
-    /// until the login.
+    /// The permits of the client's address. The first permit lasts as long as the connection, the
+    /// second permit until the login.
     address_permits: Mutex<(Option<AddressPermit>, Option<AddressPermit>)>,
     pub(super) abort: AtomicBool,
     _permit: OwnedSemaphorePermit,
@@ -82,7 +82,7 @@ impl ConnectionState {
 }
 
 impl ConnectionHandle {
-    /// The address of the client: the one that a proxy named, or else the other end of the TCP
+    /// The address of the client: the address that a proxy named, or else the other end of the TCP
     /// connection.
     pub(crate) fn peer(&self) -> SocketAddr {
         *self.state.source.get().unwrap_or(&self.state.accepted)
@@ -99,7 +99,7 @@ impl ConnectionHandle {
         self.state.opened.store(true, Ordering::Release);
     }
 
-    /// Notes the login. From here on the session's own limits apply.
+    /// Notes the login. From now on the session's own limits apply.
     pub(crate) fn mark_logged_in(&self) {
         self.state.logged_in.store(true, Ordering::Release);
         let mut pending = self
@@ -112,8 +112,9 @@ impl ConnectionHandle {
         drop(quota.unwrap_or_else(PoisonError::into_inner).1.take());
     }
 
-    /// Makes the drop of the connection send a reset, so that nothing lingers on this side's port.
-    /// All bytes for the client must have been sent before, because a reset discards the rest.
+    /// Makes the drop of the connection send a reset, so that the closed connection does not keep
+    /// this side's port in use. All bytes for the client must have been sent before, because a
+    /// reset discards unsent bytes.
     pub(crate) fn abort_on_drop(&self) {
         self.state.abort.store(true, Ordering::Release);
     }

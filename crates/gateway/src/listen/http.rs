@@ -1,7 +1,7 @@
 //! HTTP/1.1 on a listener.
 //!
-//! It owns the accepted connections until their last answer is sent. It must never drop a request
-//! in progress when it stops.
+//! This module owns the accepted connections until their last answer is sent. A stop must never
+//! drop a request in progress.
 
 use axum::{
     Router,
@@ -18,7 +18,8 @@ use tower_service::Service as _;
 
 use super::ConnectionListener;
 
-/// Longest head of a request; a longer one is answered 431. It is also the read buffer for a body.
+/// Longest head of a request; a longer head is answered 431. The value is also the read buffer for
+/// a body.
 const MAX_HEAD: usize = 16 * 1024;
 
 /// Serves until `stop`, and then finishes the requests in progress. Handlers find a
@@ -41,7 +42,7 @@ pub(crate) async fn serve_http(
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request: Request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(handle.clone()));
-            // A router needs no `poll_ready`: it is always ready.
+            // A router needs no `poll_ready`, because a router is always ready.
             routes.clone().call(request)
         });
         let serving = protocol.serve_connection_with_upgrades(TokioIo::new(connection), service);

@@ -1,7 +1,7 @@
 //! A listener that accepts connections within a quota.
 //!
-//! It keeps this invariant: each connection that it returns has its permits. It must never stop
-//! accepting because of one bad connection.
+//! Invariant of this module: each connection that the listener returns has its permits. A bad
+//! connection must never stop the listener.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,8 +15,8 @@ use super::{
     transport::{OpenStream, Transport, open},
 };
 
-/// Pause after a failed accept. It usually fails for lack of file descriptors, and an immediate
-/// retry would only use the CPU.
+/// Pause after a failed accept. An accept usually fails for lack of file descriptors, and an
+/// immediate retry would only use the CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections within a quota.
@@ -62,9 +62,9 @@ impl ConnectionListener {
         self
     }
 
-    /// Gives a connection this much more time once it speaks the protocol of its front. On a
-    /// WebSocket that begins with the upgrade. Only then may a login be in progress, and a slow
-    /// login needs the time.
+    /// Gives a connection this much more time once the client speaks the protocol of its front. On
+    /// a WebSocket, that is the upgrade. Only then may a login be in progress, and a slow login
+    /// needs the time.
     pub(crate) const fn extra_time_once_open(mut self, more: Duration) -> Self {
         self.extra_time = more;
         self
@@ -88,7 +88,7 @@ impl ConnectionListener {
                 let _ = stream.set_zero_linger();
                 continue;
             };
-            // Frames are small, and each one is wanted at once.
+            // Frames are small, and each frame must be sent at once.
             let _ = stream.set_nodelay(true);
             return Connection {
                 transport: self.start_transport(stream, &state),
@@ -102,7 +102,7 @@ impl ConnectionListener {
 
     fn admit(&self, peer: SocketAddr) -> Option<Arc<ConnectionState>> {
         let state = ConnectionState::new(peer, self.quota.clone())?;
-        // All clients share the proxy's address, so it takes no permits of its own.
+        // All clients share the proxy's address, so the proxy's address takes no permits.
         (self.proxied || state.acquire_address(peer)).then(|| Arc::new(state))
     }
 
@@ -114,8 +114,8 @@ impl ConnectionListener {
         if tls.is_none() && !self.proxied {
             return Transport::Open(OpenStream::Plain(stream));
         }
-        // A reset leaves nothing on this side's port when the connection is given up during the
-        // handshake.
+        // With a reset, a connection that ends during the handshake does not keep this side's port
+        // in use.
         let _ = stream.set_zero_linger();
         let proxied = self.proxied.then(|| Arc::clone(state));
         Transport::Opening(Box::pin(open(stream, proxied, tls)))

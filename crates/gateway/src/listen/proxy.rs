@@ -1,7 +1,8 @@
 //! The header of the PROXY protocol, by which a proxy in front of a node names its client.
 //!
-//! It reads the header and must never read a byte behind it, because that byte belongs to TLS or to
-//! the front. Source: <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>
+//! This module reads the header, and must never read a byte after the header, because that byte
+//! belongs to TLS or to the front. Source:
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>
 
 use std::{io, net::SocketAddr};
 
@@ -10,14 +11,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Longest line of version 1.
 const LONGEST_LINE: usize = 107;
-/// Bytes of the fixed part of version 2, and the most that may follow it.
+/// Bytes of the fixed part of version 2, and the most bytes that may follow the fixed part.
 const FIXED: usize = 16;
 const LONGEST_REST: usize = 2048;
-/// The first bytes of version 2. Version 1 begins differently.
+/// The first bytes of version 2. A header of version 1 begins differently.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Reads the header in front of a connection, and nothing behind it. `None` means that the proxy
-/// speaks for itself, as in its health checks.
+/// Reads the header in front of a connection, and no byte after the header. `None` means that the
+/// proxy opened the connection for itself, for example for a health check.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] when the connection begins without a valid header.
@@ -44,7 +45,8 @@ pub(crate) async fn read_source(
             if header.len() == LONGEST_LINE {
                 return Err(no_header());
             }
-            // It reads single bytes, because the bytes behind the line belong to the next reader.
+            // The line is read in single bytes, because the bytes after the line belong to the next
+            // reader.
             header.push(stream.read_u8().await?);
         }
     } else {

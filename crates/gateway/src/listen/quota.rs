@@ -1,7 +1,7 @@
-//! The quota of connections: how many a node has in all, and how many of one address.
+//! The quota of connections: how many a node has in all, and how many one address has.
 //!
-//! It keeps these counts exact: each permit returns its count when it is dropped. It must never
-//! wait for a permit.
+//! This module keeps the counts exact: each permit returns its count when it is dropped. This
+//! module must never wait for a permit.
 
 use std::{
     collections::HashMap,
@@ -15,10 +15,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionBounds {
     pub(crate) all: usize,
-    /// Connections without a login. This bound keeps room for clients that have logged in, however
+    /// Connections without a login. This limit keeps room for clients that have logged in, however
     /// many strangers connect.
     pub(crate) pending: usize,
-    /// The same two numbers for one address. They keep room for all other addresses.
+    /// The same two limits for one address. They keep room for all other addresses.
     pub(crate) all_per_address: usize,
     pub(crate) pending_per_address: usize,
 }
@@ -31,7 +31,7 @@ pub(crate) struct ConnectionQuota {
     addresses: Arc<Addresses>,
 }
 
-/// A permit for the connection, and one that it holds until the login.
+/// A permit for the connection, and a permit that the connection holds until the login.
 pub(super) type Pair<T> = (T, T);
 
 #[derive(Debug)]

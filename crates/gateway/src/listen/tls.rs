@@ -1,8 +1,8 @@
 //! TLS of a node, by rustls: on its listeners, and for its calls to other nodes.
 //!
-//! It owns the certificates and keys, which come from files. It reads the files at the start and
-//! again on request. Open connections keep the certificates they began with. It must never replace
-//! good certificates by files that cannot be used.
+//! This module owns the certificates and keys, which come from files. It reads the files at the
+//! start and again on request. Open connections keep the certificates they began with. Files that
+//! cannot be used must never replace good certificates.
 
 use std::{
     fmt,
@@ -56,14 +56,14 @@ impl Tls {
     /// Reads the files again. Files that cannot be used change nothing.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The same as for [`read`](Self::read).
     pub(crate) fn reload(&self) -> Result<()> {
         let current = LoadedTls::read(&self.files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         Ok(())
     }
 
-    /// The TLS settings of a listener. `None` means that it speaks without TLS.
+    /// The TLS settings of a listener. `None` means that the listener speaks without TLS.
     pub(crate) fn server_config(&self, kind: ListenerKind) -> Option<Arc<ServerConfig>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         match kind {
@@ -73,7 +73,8 @@ impl Tls {
     }
 
     /// The TLS settings for calls to other nodes, and the name that their certificates must have.
-    /// Without a name the host of their address applies. `None` means that calls go without TLS.
+    /// Without a name, the certificate must have the host of the node's address. `None` means that
+    /// calls go without TLS.
     pub(crate) fn client_config(&self) -> Option<(Arc<ClientConfig>, Option<&str>)> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let (_, client) = current.peers.as_ref()?;
@@ -89,8 +90,8 @@ impl fmt::Debug for Tls {
 
 impl LoadedTls {
     fn read(files: &TlsFiles) -> Result<Self> {
-        // The provider is chosen here, because only the program that embeds a node may choose one
-        // for the whole process.
+        // The provider is chosen here for this node only. A provider for the whole process is the
+        // choice of the embedding program.
         let provider = Arc::new(aws_lc_rs::default_provider());
         let own = files
             .own

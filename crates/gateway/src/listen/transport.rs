@@ -1,7 +1,7 @@
 //! The byte stream of a connection, from the first header to the open stream.
 //!
-//! It owns the socket. It must never hand out the stream before the PROXY header and the TLS
-//! handshake are complete.
+//! This module owns the socket. This module must never hand out the stream before the PROXY header
+//! and the TLS handshake are complete.
 
 use std::{io, pin::Pin, sync::Arc};
 
@@ -37,7 +37,8 @@ pub(super) async fn open(
         let source = source.inspect_err(|error| {
             tracing::warn!(%error, proxy = %state.accepted, "a connection was refused");
         })?;
-        // A health check of the proxy names no client, so it counts for the proxy's own address.
+        // The proxy names no client in its own health check, so the health check counts for the
+        // proxy's address.
         if !state.admit_source(source.unwrap_or(state.accepted)) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }

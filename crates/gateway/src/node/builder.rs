@@ -1,7 +1,7 @@
 //! The start of a node: it checks, binds, takes the lease, and then serves.
 //!
-//! It keeps this order, so that a wrong configuration changes nothing in the store. It must never
-//! serve a client before the node has its lease.
+//! This module keeps this order, so that a wrong configuration changes nothing in the store. The
+//! node must never serve a client before it has its lease.
 
 use std::sync::Arc;
 
@@ -34,10 +34,10 @@ use crate::{
 /// [`Gateway::start`] and [`Gateway::run`].
 ///
 /// # Errors
-/// As those two.
+/// The same as for [`Gateway::start`] and [`Gateway::run`].
 ///
 /// # Cancel safety
-/// Dropping it ends the node at once, and clients get no notice.
+/// A dropped call ends the node at once, and clients get no notice.
 pub async fn run(
     config: GatewayConfig,
     store: Store,
@@ -61,8 +61,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Keeps messages for accounts that are not logged in. [`RecordsInbox`] does it unless another
-    /// store is set.
+    /// Stores messages for accounts that are not logged in. Without this call, the node uses
+    /// [`RecordsInbox`].
     pub fn offline_store(mut self, offline: Arc<dyn OfflineStore>) -> Self {
         self.offline = offline;
         self
@@ -83,12 +83,12 @@ impl Builder {
     /// Checks the configuration, binds every listener, takes the node's lease and begins to serve.
     ///
     /// # Errors
-    /// As [`Gateway::start`]. Also
+    /// The same as for [`Gateway::start`]. Also
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when both the program
     /// and the configuration name a check of accounts, or of messages.
     ///
     /// # Cancel safety
-    /// As [`Gateway::start`].
+    /// The same as for [`Gateway::start`].
     pub async fn start(mut self) -> Result<Gateway> {
         self.config.validate()?;
         let key = self.config.key()?;
@@ -236,7 +236,7 @@ impl Gateway {
     /// - failures of the store.
     ///
     /// # Cancel safety
-    /// Safe: it gives back all that it bound and took.
+    /// Safe: a dropped call closes the sockets that it bound, and releases the lease.
     pub async fn start(config: GatewayConfig, store: Store) -> Result<Self> {
         Self::builder(config, store).start().await
     }
@@ -281,8 +281,8 @@ fn node_addresses(node: &NodeId, sockets: &Sockets, secure: bool) -> Ready {
     }
 }
 
-/// The check of the embedding program, or the service that `key` names. Both at once are an error,
-/// because only one of them could decide.
+/// The check of the embedding program, or the service that `key` names. If both exist, the result
+/// is an error, because only one of them could decide.
 fn own_or_configured<T>(key: &str, own: Option<T>, web: Option<T>) -> Result<Option<T>> {
     match (own, web) {
         (Some(_), Some(_)) => {

@@ -1,8 +1,8 @@
 //! A running node, and its orderly end.
 //!
-//! It owns the tasks of all servers. At the end it tells the clients first, then waits for their
-//! connections, and stops the servers last. It must never give the lease back while a session is
-//! active.
+//! This module owns the tasks of all servers. At the end, the node informs the clients first, then
+//! waits for their connections, and stops the servers last. The node must never release its lease
+//! while a session is active.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -59,7 +59,7 @@ pub struct Certificates(Arc<Tls>);
 
 impl Certificates {
     /// Reads the files of the configuration again. New connections use the new certificates; open
-    /// connections keep the old ones.
+    /// connections keep the old certificates.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`], naming the file; the node keeps its certificates.
@@ -75,21 +75,21 @@ impl Gateway {
         &self.ready
     }
 
-    /// The node's transitions. The first caller gets all events since the start, a later one gets
-    /// those from now on.
+    /// The node's transitions. The first caller gets all events since the start, and a later caller
+    /// gets the events from the call on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.kick.events()
     }
 
     /// The admin token that the node made because the configuration has none. Each start makes
-    /// another one.
+    /// another token.
     #[must_use]
     pub const fn made_admin_token(&self) -> Option<&Secret> {
         self.made_token.as_ref()
     }
 
-    /// Its certificates, for reading the files again when they have changed.
+    /// The node's certificates, for reading the files again when they have changed.
     #[must_use]
     pub fn certificates(&self) -> Certificates {
         Certificates(Arc::clone(&self.tls))
@@ -101,15 +101,15 @@ impl Gateway {
         &self.kick
     }
 
-    /// Serves until `shutdown`. Then it tells every client to go elsewhere, waits for the grace,
-    /// and gives the node's lease back.
+    /// Serves until `shutdown`. Then the node advises every client to reconnect to another node,
+    /// waits for the grace, and releases its lease.
     ///
     /// # Errors
     /// [`ErrorKind::Internal`] when a server failed. The node shuts down in that case, too.
     ///
     /// # Cancel safety
-    /// Dropping it ends the node at once: its connections break, and a background task gives the
-    /// lease back.
+    /// A dropped call ends the node at once: its connections break, and a background task releases
+    /// the lease.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<()> {
         let outcome = tokio::select! {
             biased;
@@ -119,9 +119,9 @@ impl Gateway {
                 _ => Err(Error::new(ErrorKind::Internal, "a server ended by itself")),
             },
         };
-        // During the shutdown a new login is denied with the advice to go elsewhere, and each
-        // session gets a notice. Other nodes are served until the end, because they may still ask
-        // about sessions here.
+        // During the shutdown a new login is denied with the advice to use another node, and each
+        // session gets a notice. Calls of other nodes are answered until the end, because other
+        // nodes may still ask about sessions here.
         self.kick.shutdown().await;
         self.connections.close();
         let limit = self.grace + FINISH_TIME;

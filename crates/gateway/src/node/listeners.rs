@@ -1,7 +1,7 @@
 //! The sockets of a node, and the limits of their listeners.
 //!
-//! It must never return a socket that the configuration forbids, such as one beyond loopback
-//! without TLS.
+//! This module must never return a socket that the configuration forbids, such as a socket beyond
+//! loopback without TLS.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -17,7 +17,7 @@ use crate::{
     listen::{ConnectionBounds, ConnectionListener, ConnectionQuota, ListenerKind, Tls},
 };
 
-/// Connections of nodes at one time, and as many of administrators.
+/// Limits for connections of other nodes, and the same limits for connections of administrators.
 const GUARDED_BOUNDS: ConnectionBounds = ConnectionBounds {
     all: 1024,
     pending: 256,
@@ -69,7 +69,7 @@ impl Sockets {
 pub(super) struct ListenerFactory {
     clock: Arc<dyn Clock>,
     tls: Arc<Tls>,
-    /// Shared by the sockets for clients.
+    /// The quota that all sockets for clients share.
     client_quota: ConnectionQuota,
 }
 
@@ -99,7 +99,8 @@ impl ListenerFactory {
         let limit = config.login_timeout;
         let quota = self.client_quota.clone();
         // The deadline is longer than the slowest login, so that the client of a slow login gets an
-        // answer frame. It only ends a connection that says nothing at all.
+        // answer frame. The deadline only ends a connection on which no frame of the protocol
+        // arrives.
         ConnectionListener::new(socket, quota, Arc::clone(&self.clock), limit)
             .extra_time_once_open(limit * 2 + slowest)
             .with_tls(Arc::clone(&self.tls), ListenerKind::Clients)

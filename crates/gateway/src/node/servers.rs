@@ -1,7 +1,7 @@
 //! The tasks that serve a node's listeners.
 //!
-//! It owns the tasks. Each one ends when the node stops; a server that fails ends its task with an
-//! error.
+//! This module owns the tasks. Each task ends when the node stops. A server that fails ends its
+//! task with an error.
 
 use std::{sync::Arc, time::Duration};
 

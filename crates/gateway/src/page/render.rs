@@ -1,6 +1,6 @@
 //! The page as HTML.
 //!
-//! It keeps this invariant: every text that comes from elsewhere is escaped.
+//! Invariant of this module: every text that does not come from this file is escaped.
 
 use std::fmt::{self, Write as _};
 

@@ -1,6 +1,6 @@
 //! The routes of the page.
 //!
-//! It must never give out a login token for an account outside the playground.
+//! This module must never give out a login token for an account outside the playground.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ use crate::{
     token::mint,
 };
 
-/// Prefix of the playground's accounts, so that this page gives out no token for the account of
-/// somebody else.
+/// Prefix of the playground's accounts. With the prefix, this page cannot give out a token for a
+/// real account.
 const PLAYGROUND_PREFIX: &str = "playground-";
 const PLAYGROUND_TOKEN_TTL: Duration = Duration::from_secs(3600);
-/// Longest body of a sign-in, which comes from strangers.
+/// Longest body of a sign-in request, which any stranger can send.
 const MAX_SIGN_IN_BYTES: usize = 8 * 1024;
-/// The policy allows nothing from elsewhere and no inline script. The playground's sockets may go
-/// anywhere, because the addresses of the nodes are not known here.
+/// The policy allows no content of other origins and no inline script. The playground's sockets may
+/// connect to any host, because the addresses of the nodes are not known here.
 const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
                       img-src 'self' data:; connect-src 'self' ws: wss:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
@@ -144,7 +144,7 @@ async fn sign_in(
     ([(header::SET_COOKIE, cookie)], script_half).into_response()
 }
 
-/// Ends the pass, and makes the browser forget it.
+/// Ends the pass, and makes the browser delete the cookie.
 async fn sign_out(State(page): State<PageContext>, headers: HeaderMap) -> Response {
     match page.access.sign_out(&headers) {
         Some(cookie) => ([(header::SET_COOKIE, cookie)], StatusCode::NO_CONTENT).into_response(),

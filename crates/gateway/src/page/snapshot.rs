@@ -16,7 +16,7 @@ pub(super) struct Snapshot {
     pub(super) boot: Option<Boot>,
     pub(super) state: NodeState,
     pub(super) lease_ms: u128,
-    /// A lease below this many milliseconds is not renewed as it should be.
+    /// A lease with less time than this, in milliseconds, is marked: its renewal is late.
     pub(super) low_ms: u128,
     pub(super) revocations: usize,
     pub(super) sessions: usize,
@@ -78,7 +78,7 @@ impl Snapshot {
     }
 }
 
-/// The takeovers that this node and the others saw, and the nodes that do not answer.
+/// The takeovers that this node and the other nodes saw, and the nodes that do not answer.
 async fn collect_takeovers(
     page: &PageContext,
     nodes: &[NodeInfo],

@@ -1,7 +1,7 @@
 //! The check of a call between nodes, before anything of its body is decoded.
 //!
-//! It keeps this order: the token first, then the body against the token, then the single use of
-//! the token. It must never decode a body that its token does not cover.
+//! This module keeps this order: the token first, then the body against the token, then the single
+//! use of the token. This module must never decode a body that its token does not cover.
 
 use std::{fmt, sync::Arc};
 
@@ -22,7 +22,8 @@ use super::{
 };
 use crate::{listen::ConnectionHandle, token::PeerKey};
 
-/// Bytes in front of each message: one says whether it is compressed, four hold its length.
+/// Bytes in front of each message: one byte says whether the message is compressed, four bytes hold
+/// its length.
 const PREFIX: usize = 5;
 
 /// The node whose token a call showed.
@@ -37,8 +38,8 @@ pub(super) struct CallChecker {
     used: Arc<UsedTokens>,
 }
 
-/// Admits calls of nodes that know the common key. It checks the token before it reads the body,
-/// and the body against the token before anything decodes it.
+/// Admits calls of nodes that know the common key. The token is checked before the body is read,
+/// and the body is checked against the token before anything decodes the body.
 pub(super) async fn check_call(
     State(checker): State<CallChecker>,
     request: Request,
@@ -86,15 +87,15 @@ impl CallChecker {
             log(&"its token is for another body");
             return Err(refused());
         }
-        // This check comes last. Otherwise a listener on the network could use a token up with
-        // another body.
+        // This check comes last. Otherwise somebody who listens on the network could use up a token
+        // with another body.
         self.used.record(&call, now).map_err(|why| {
             log(&why);
             why.to_status()
         })?;
         head.extensions.insert(Caller(call.from));
-        // The mark comes last as well: a listener on the network may know a token, and that does
-        // not show that it is a node.
+        // The connection is marked only now. Somebody who listens on the network may know a token,
+        // and a known token does not show that the caller is a node.
         if let Some(connection) = head.extensions.get::<ConnectionHandle>() {
             connection.mark_logged_in();
         }

@@ -1,7 +1,7 @@
 //! The client for calls to other nodes.
 //!
-//! It keeps this invariant: each call is sent once, with a token of its own. It must never report a
-//! call as not sent if the other node may have executed it.
+//! Invariant of this module: each call is sent once, with a token of its own. This module must
+//! never report a call as not sent if the other node may have executed it.
 
 use std::{
     collections::HashMap,
@@ -43,8 +43,8 @@ use crate::{
     token::{Call, PeerKey},
 };
 
-/// Upper bound beyond the flow's own deadlines, so that a hanging connection does not collect calls
-/// for ever.
+/// Upper bound in addition to the flow's own deadlines, so that a hanging connection does not
+/// collect calls for ever.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Time after which an unused channel may be closed.
 const UNUSED_LIMIT: Duration = Duration::from_secs(60);
@@ -70,8 +70,8 @@ struct PeerChannel {
     addr: String,
     channel: Channel,
     used: Moment,
-    /// Whether the log already has the warning that the node reads other tokens than this one
-    /// signs.
+    /// Whether a warning is already in the log that the node reads another version of tokens than
+    /// this node signs.
     warned: bool,
 }
 
@@ -108,8 +108,8 @@ impl GrpcPeers {
             }
             _ => {
                 let channel = self.open_channel(&to.addr)?;
-                // Where nodes get a new name at each start, the channels to old names must not pile
-                // up. Calls in progress go on.
+                // If nodes get a new name at each start, channels to old names would accumulate.
+                // Calls in progress continue.
                 channels.retain(|_, known| now.since(known.used) < UNUSED_LIMIT);
                 let known = PeerChannel {
                     addr: to.addr.clone(),
@@ -127,7 +127,7 @@ impl GrpcPeers {
             .max_encoding_message_size(MAX_MESSAGE))
     }
 
-    /// Warns once for each channel that a node has another version than this one.
+    /// Warns once for each channel that the other node has another version than this node.
     fn warn_once(&self, to: &NodeAddress, why: &str) {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let known = channels.get_mut(&to.node).filter(|it| it.addr == to.addr);
@@ -138,8 +138,8 @@ impl GrpcPeers {
         }
     }
 
-    /// The newest takeovers that a node saw, oldest first. It waits only as long as for a
-    /// connection, because a page waits for it.
+    /// The newest takeovers that a node saw, oldest first. The call waits only as long as a connect
+    /// may take, because a page waits for the answer.
     pub(crate) async fn takeovers(&self, to: &NodeAddress) -> Result<Vec<Takeover>, PeerError> {
         let send = async |mut client: PeerClient<_>, request| client.takeovers(request).await;
         let message = v1::TakeoversRequest {};
@@ -262,7 +262,7 @@ fn tls_connector(
     })
 }
 
-/// A message as it is on the wire: a flag for no compression, its length, then its bytes.
+/// A message in the form that is sent: a flag for no compression, the length, then the bytes.
 pub(super) fn wire_bytes(message: &impl Message) -> Vec<u8> {
     let body = message.encode_to_vec();
     // A message over the limit is not sent, so the length always fits.
@@ -311,7 +311,7 @@ impl Peers for GrpcPeers {
 fn peer_error(status: &Status) -> PeerError {
     let text = format!("{:?}: {}", status.code(), status.message());
     match status.code() {
-        // The other side refused before it did anything.
+        // The other side refused the call before any effect.
         Code::FailedPrecondition
         | Code::InvalidArgument
         | Code::PermissionDenied
@@ -323,7 +323,7 @@ fn peer_error(status: &Status) -> PeerError {
     }
 }
 
-/// Whether the connection could not even be made.
+/// Whether the connection could not be made.
 fn connection_was_refused(status: &Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {

@@ -1,7 +1,7 @@
 //! Messages of servers over gRPC.
 //!
-//! It checks the send token before it reads the body. It must never accept the token of a call
-//! between nodes instead.
+//! This module checks the send token before it reads the body. The token of a call between nodes
+//! must never be accepted instead.
 
 use std::net::IpAddr;
 
@@ -56,7 +56,7 @@ impl Messages for MessagesService {
     }
 }
 
-/// Admits callers with the send token, before anything of the body is read.
+/// Admits callers with the send token. The check runs before the body is read.
 pub(super) async fn authorise(
     State(sender): State<SendApi>,
     request: extract::Request,

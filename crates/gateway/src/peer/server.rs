@@ -1,6 +1,6 @@
 //! The server for other nodes and for sending servers.
 //!
-//! It must never let a stranger use more memory than the smallest windows of HTTP/2 allow.
+//! This module must never let a stranger use more memory than the smallest windows of HTTP/2 allow.
 
 use std::io;
 
@@ -28,11 +28,13 @@ use crate::{
     listen::ConnectionListener, send_api::SendApi, takeovers::RecentTakeovers, token::PeerKey,
 };
 
-/// As many calls as a node has in progress to another one: 64 kicks and 64 deliveries.
+/// The number of calls that a node may have in progress to another node: 64 kicks and 64
+/// deliveries.
 const STREAMS_PER_CONNECTION: u32 = 128;
 const MAX_HEADERS: u32 = 16 * 1024;
-/// Bytes that a caller may send ahead of the reader: for each call, and for all of a connection.
-/// This is the least that HTTP/2 allows for a connection, because strangers get it, too.
+/// Bytes that a caller may send before the reader takes them: for each call, and for all calls of a
+/// connection. This is the lowest value that HTTP/2 allows for a connection. The value is low,
+/// because strangers get it, too.
 const WINDOW: u32 = 65_535;
 
 /// Serves other nodes, and servers that send messages, until `stop`; calls in progress are
@@ -64,7 +66,7 @@ pub(crate) async fn serve_peers(
         Some((io::Result::Ok(connection), listener))
     });
     Server::builder()
-        // The library's own default has no limit.
+        // The library's own default is unlimited.
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)

@@ -40,7 +40,7 @@ use crate::{
     token::{Call, TokenKey},
 };
 
-/// Far beyond anything a healthy run needs.
+/// Longest wait of a test. A run without a bug takes far less.
 const PATIENCE: Duration = Duration::from_secs(20);
 const SEND_TOKEN: &str = "a token for those who send";
 
@@ -200,7 +200,7 @@ async fn calls_are_refused_before_their_body_is_decoded() {
     stop.cancel();
 }
 
-/// A node speaks only for itself.
+/// A node may send kicks only in its own name.
 #[tokio::test]
 async fn a_kick_names_the_node_whose_token_it_shows() {
     let key = TokenKey::new(&[7; 32]).unwrap();
@@ -217,7 +217,7 @@ async fn a_kick_names_the_node_whose_token_it_shows() {
     stop.cancel();
 }
 
-/// A token as older nodes signed it: it names no call, and the common key itself signs it.
+/// A token in the form of older nodes: it names no call, and the common key itself signs the token.
 fn older_token(key: &[u8]) -> String {
     let now = SystemClock.wall().duration_since(UNIX_EPOCH).unwrap();
     let claims = serde_json::json!({
@@ -253,7 +253,8 @@ async fn an_older_node_learns_which_version_is_needed() {
     stop.cancel();
 }
 
-/// A node that reads other tokens is named in the error, and is not called a second time.
+/// If a node reads another version of tokens, the error names that node, and no second call is
+/// made.
 #[tokio::test]
 async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
     let key = TokenKey::new(&[7; 32]).unwrap();
@@ -304,7 +305,7 @@ async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
     stop.cancel();
 }
 
-/// A listener on the network cannot repeat a call that it read.
+/// Somebody who listens on the network cannot repeat a call.
 #[tokio::test]
 async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
     let key = TokenKey::new(&[7; 32]).unwrap();
@@ -430,17 +431,17 @@ async fn a_stranger_cannot_keep_its_connection() {
     let ended = async |stream: &mut TcpStream| {
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer);
-        // The first bytes of the server do not matter here.
+        // The first bytes of the server are not part of this test.
         let _ = timeout(Duration::from_secs(20), read).await.unwrap();
     };
     for _ in 0..2 {
         let silent = TcpStream::connect(&to.addr).await.unwrap();
         let silent_too = TcpStream::connect(&to.addr).await.unwrap();
-        // The connect may already see the end.
+        // The connect itself may already fail.
         if let Ok(mut refused) = TcpStream::connect(&to.addr).await {
             ended(&mut refused).await;
         }
-        // There is no permit left for another connection, so the node uses the one over which it
+        // No permit is left for another connection, so the node uses the connection over which it
         // showed its token.
         let answer = peers.kick(&to, kick_request(&to, to.boot)).await;
         assert_eq!(answer, Ok(KickResult::AlreadyGone));
@@ -463,7 +464,7 @@ async fn nodes_with_close_clocks_accept_each_other() {
     let accepted = [
         (years - seconds(20), true),
         (years + seconds(20), true),
-        // A token that was read on the network days ago is worthless.
+        // A token that somebody read on the network days ago is refused.
         (years - day * 6, false),
         (years + seconds(60), false),
     ];

@@ -1,9 +1,9 @@
 //! The used tokens: each token is good for one call, once.
 //!
-//! It remembers every call between nodes by the id of its token, until the token is refused for its
-//! age: at most 70 s, usually 30 s to 40 s. It must never forget a token that is still valid. The
-//! memory belongs to one start of a node. A node that starts again has other sessions, so calls
-//! about the earlier ones do nothing.
+//! This module remembers every call between nodes by the id of its token, until the token is
+//! refused for its age: at most 70 s, usually 30 s to 40 s. This module must never forget a token
+//! that is still valid. Its memory belongs to one start of a node. After a restart the node has
+//! other sessions, so repeated calls about the earlier sessions have no effect.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::token::CheckedCall;
 
 /// Most calls that are remembered at one time: 26,000 calls a second for 40 s. An entry takes at
-/// most 40 bytes, so all of them take at most 42 MB.
+/// most 40 bytes, so all entries take at most 42 MB.
 const MAX_TOKENS: usize = 1 << 20;
 /// Seconds whose tokens are forgotten together.
 const SLOT_SECONDS: u64 = 10;
@@ -49,13 +49,13 @@ impl UsedTokens {
     ) -> Result<(), TokenRefusal> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A slot ends when its last second is over. Until then its tokens may be valid.
+        // A slot is removed after its last second. Until then its tokens may be valid.
         while let Some(first) = slots.first_entry()
             && *first.key() < now / SLOT_SECONDS
         {
             first.remove();
         }
-        // Two slots cannot hold the same token, because the signature covers its time.
+        // Two slots cannot hold the same token, because the signature covers the token's time.
         let slot = until / SLOT_SECONDS;
         if slots.get(&slot).is_some_and(|ids| ids.contains(&id)) {
             return Err(TokenRefusal::UsedBefore);
@@ -69,7 +69,7 @@ impl UsedTokens {
 }
 
 impl TokenRefusal {
-    /// The answer to the caller. In both cases nothing was done.
+    /// The answer to the caller. With either refusal, the call had no effect.
     pub(super) fn to_status(self) -> Status {
         let says = self.to_string();
         match self {

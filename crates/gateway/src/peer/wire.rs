@@ -1,7 +1,7 @@
-//! Conversions between the flow's types and those of the wire.
+//! Conversions between the flow's types and the types of the protocol.
 //!
-//! It keeps this invariant: every value from the wire is checked here. It must never take an
-//! unknown answer for a final one.
+//! Invariant of this module: every value from another node is checked here. An unknown answer must
+//! never count as a final answer.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub(super) fn kicked_to_wire(result: KickResult) -> v1::KickResponse {
         KickResult::Kicked => (Wire::Kicked, 0),
         KickResult::BootMismatch => (Wire::BootMismatch, 0),
         KickResult::Newer(newer) => (Wire::Newer, newer.get()),
-        // A result of a later version is as final as this one.
+        // A result of a later version is as final as `AlreadyGone`.
         _ => (Wire::AlreadyGone, 0),
     };
     v1::KickResponse {
@@ -69,7 +69,8 @@ pub(super) fn kicked_to_wire(result: KickResult) -> v1::KickResponse {
     }
 }
 
-/// Returns `None` for an answer that this version does not know. It must not count as final.
+/// Returns `None` for an answer that this version does not know. Such an answer must not count as
+/// final.
 pub(super) fn kicked_from_wire(response: v1::KickResponse) -> Option<KickResult> {
     use v1::kick_response::Result as Wire;
     Some(match response.result() {
@@ -93,7 +94,7 @@ pub(super) fn delivery_to_wire(request: DeliverRequest) -> v1::DeliverRequest {
     }
 }
 
-/// Refuses, by name, a version that this node does not know.
+/// Refuses a version that this node does not know; the error names the version.
 pub(super) fn check_version(request: &v1::DeliverRequest) -> std::result::Result<u32, String> {
     match request.version {
         known if known <= DELIVER_VERSION => Ok(known),
@@ -232,7 +233,7 @@ fn bad_value_error(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
 }
 
-/// The view of the fuzz targets on this module.
+/// Functions of this module for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use prost::Message as _;
@@ -242,8 +243,8 @@ pub(crate) mod fuzzing {
         kick_to_wire, v1,
     };
 
-    /// A request of a node, as it was read, and as it is read after it was written again. `None`
-    /// means that it was refused. The first byte selects the message.
+    /// A request of a node, first as it was read, and then as it is read after it was written
+    /// again. `None` means that the request was refused. The first byte selects the message.
     pub(crate) fn round_trip(bytes: &[u8]) -> Option<(String, String)> {
         let (which, bytes) = bytes.split_first()?;
         match which % 3 {
@@ -350,7 +351,7 @@ mod tests {
         assert!(refused.contains("version 7 of Deliver"), "{refused}");
     }
 
-    /// Nodes of the previous version send no version in their calls, and say "delivered" of a
+    /// Nodes of the previous version send no version in their calls, and answer "delivered" for a
     /// message that was written.
     #[test]
     fn nodes_of_the_previous_version_are_compatible() {

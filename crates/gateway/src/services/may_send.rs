@@ -1,6 +1,6 @@
 //! The check of messages: whether one account may send to another.
 //!
-//! It must never let a message pass when the answer is unknown.
+//! This module must never let a message pass when the answer is unknown.
 
 use std::{fmt, time::Duration};
 
@@ -11,26 +11,26 @@ use serde::Serialize;
 
 use super::web_service::{Decision, WebService};
 
-/// Longest wait for an answer. It is short, because a client's next frame waits as well.
+/// Longest wait for an answer. The wait is short, because the client's next frame waits as well.
 pub(crate) const MAX_MAY_SEND: Duration = Duration::from_secs(10);
 /// The reason for a client when the service gives none.
 const REFUSED: &str = "you may not send to this account";
 
-/// Decides whether one account may send to another. It may allow friends, or the members of a room,
-/// and refuse accounts that were blocked.
+/// Decides whether one account may send to another. For example, it may allow friends, or the
+/// members of a room, and refuse accounts that were blocked.
 ///
-/// It is asked about each message of a client, before the message goes anywhere. Messages of
-/// servers with the `send_token` are not checked.
+/// The check runs for each message of a client, before the message is delivered or stored. Messages
+/// of servers with the `send_token` are not checked.
 #[async_trait]
 pub trait MaySend: fmt::Debug + Send + Sync + 'static {
     /// Returns whether one account may send to another.
     ///
     /// # Errors
-    /// Any failure to find out. The client then gets `unavailable`, and the message goes nowhere.
-    /// An answer that takes longer than 10 seconds has the same effect.
+    /// Any failure of the check. The client then gets `unavailable`, and the message is neither
+    /// delivered nor stored. An answer that takes longer than 10 seconds has the same effect.
     ///
     /// # Cancel safety
-    /// Dropped when the sender goes away.
+    /// The future is dropped when the sender leaves.
     async fn may_send(&self, from: &Uid, to: &Uid) -> Result<Permission>;
 }
 
@@ -38,9 +38,9 @@ pub trait MaySend: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Permission {
-    /// The message may go.
+    /// The message may be sent.
     Granted,
-    /// The message may not go; the sender gets this reason.
+    /// The message may not be sent; the sender gets this reason.
     Refused(String),
 }
 

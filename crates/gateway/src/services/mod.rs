@@ -1,4 +1,4 @@
-//! The web services of the operator that a node asks.
+//! The web services of the operator that a node calls.
 
 mod may_send;
 mod profiles;

@@ -1,6 +1,6 @@
 //! The check of logins by a web service of the operator.
 //!
-//! It must never let a login pass when the answer is unknown.
+//! This module must never let a login pass when the answer is unknown.
 
 use async_trait::async_trait;
 use distlock_core::Result;

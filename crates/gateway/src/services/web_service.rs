@@ -1,7 +1,7 @@
 //! The client for a web service that allows or denies something.
 //!
-//! It keeps this invariant: only a clear answer counts, and every other one is an error. It must
-//! never show the path of the service, which may hold a key.
+//! Invariant of this module: only a clear answer counts, and every other answer is an error. No
+//! error may show the path of the service, which may hold a key.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -24,10 +24,10 @@ use crate::config::ServiceSettings;
 const MAX_ANSWER: usize = 4096;
 /// Longest reason that is passed on to a client, in characters.
 const MAX_REASON: usize = 200;
-/// Idle connections that are kept, and for how long.
+/// Most idle connections that are kept, and the time after which an idle connection is closed.
 const IDLE: (usize, Duration) = (64, Duration::from_secs(30));
 
-/// A web service. It gets a question as JSON by `POST`, and answers 2xx (yes) or 403 (no).
+/// A web service. The service gets a request as JSON by `POST`, and answers 2xx (yes) or 403 (no).
 #[derive(Clone)]
 pub(crate) struct WebService {
     /// The name of the service in errors.
@@ -43,7 +43,7 @@ pub(crate) struct WebService {
 
 pub(crate) enum Decision {
     Allow,
-    /// No, with the service's reason if it gives one.
+    /// No, with the service's reason if the answer has one.
     Deny(Option<String>),
 }
 
@@ -57,7 +57,7 @@ impl WebService {
     /// The service of the configuration, if there is one.
     ///
     /// # Errors
-    /// As [`ServiceSettings::parse`].
+    /// The same as for [`ServiceSettings::parse`].
     pub(crate) fn from_settings(
         name: &'static str,
         metric: &'static str,
@@ -83,13 +83,13 @@ impl WebService {
         }))
     }
 
-    /// Asks, and waits as long as the configuration allows.
+    /// Sends the request, and waits as long as the configuration allows.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when there is no answer, or an unexpected one.
+    /// [`ErrorKind::Unavailable`] when there is no answer, or an unexpected answer.
     ///
     /// # Cancel safety
-    /// Safe; the service may have been asked.
+    /// Safe; the service may have got the request.
     pub(crate) async fn ask(&self, question: &impl Serialize) -> Result<Decision> {
         let from = self.clock.now();
         let answer = tokio::select! {
@@ -115,8 +115,8 @@ impl WebService {
                 .caused_by(error)
         })?;
         let answer = match self.client.request(self.request(&question)).await {
-            // The other end may just have closed an idle connection, so the question is sent once
-            // more. It is safe to ask twice.
+            // The other end may just have closed an idle connection, so the request is sent once
+            // more. A second request does no harm.
             Err(error) if !error.is_connect() => self.client.request(self.request(&question)).await,
             answer => answer,
         };
@@ -125,7 +125,7 @@ impl WebService {
             self.unavailable_error("could not be asked").caused_by(why)
         })?;
         let (head, body) = answer.into_parts();
-        // The body is read in any case, because only then the connection can be used again.
+        // The body is read in any case, because otherwise the connection could not be used again.
         let body = to_bytes(Body::new(body), MAX_ANSWER).await;
         match head.status {
             status if status.is_success() => Ok(Decision::Allow),
@@ -164,8 +164,8 @@ impl fmt::Debug for WebService {
     }
 }
 
-/// A connector for web services. It uses TLS for `https` addresses, and then trusts the authorities
-/// of the system, or those in the file that `SSL_CERT_FILE` names.
+/// A connector for web services. For `https` addresses the connector uses TLS, and trusts the
+/// authorities of the system, or those in the file that `SSL_CERT_FILE` names.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidConfig`] when `secured` and there is no authority to trust.
@@ -184,7 +184,8 @@ pub fn connector(secured: bool) -> Result<HttpsConnector<HttpConnector>> {
             .with_provider_and_native_roots(provider)
             .map_err(no_authority)?
     } else {
-        // Without TLS no authority is asked. Loading them takes time, and some systems have none.
+        // Without TLS no authorities are needed. Loading them takes time, and some systems have
+        // none.
         let config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| no_authority(io::Error::other(error)))?
@@ -194,8 +195,8 @@ pub fn connector(secured: bool) -> Result<HttpsConnector<HttpConnector>> {
     Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
 }
 
-/// The innermost cause of an error. The outer text of an HTTP client only says that it did not
-/// connect.
+/// The innermost cause of an error. The outer text of an HTTP client only says that the connect
+/// failed.
 #[must_use]
 pub fn root_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
     let mut cause = error;

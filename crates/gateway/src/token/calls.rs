@@ -1,8 +1,8 @@
 //! Tokens of calls between nodes: each token is good for one call, once.
 //!
-//! The keys are derived from `token_key`, so a login token is never good for a call, nor the token
-//! of a call for a login. A token names caller, callee, method and body, and is good for 30 s. It
-//! has an id, by which the callee refuses a copy of it.
+//! The keys are derived from `token_key`. So a login token is never valid for a call, and the token
+//! of a call is never valid for a login. A token names caller, callee, method and body, and is
+//! valid for 30 s. The callee refuses a second use of the token's id.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,15 +15,15 @@ use super::jwt::{self, Hs256, refused_error, unix_seconds};
 use crate::config::constant_time_eq;
 
 const PURPOSE: &str = "distlock calls between nodes, version 1";
-/// Lifetime of a token, and the greatest difference between the clocks of two nodes.
+/// Lifetime of a token, and the greatest allowed difference between the clocks of two nodes.
 const LIFETIME: Duration = Duration::from_secs(30);
-/// The audience of older nodes' tokens. Those tokens name no call, and `token_key` itself signs
-/// them. They are refused; this audience only selects the message of the error.
+/// The audience of older nodes' tokens. Such a token names no call, and `token_key` itself signs
+/// the token. Such tokens are refused; this audience only selects the text of the error.
 const OLDER_AUDIENCE: &str = "distlock-peer";
 const OLDER_NODE: &str = "it is of a node of an older version, whose tokens name no call: upgrade \
                         that node to a version that answers with distlock-calls: 1";
 
-/// The keys for calls between nodes. They are never shown.
+/// The keys for calls between nodes. The debug form does not show them.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerKey {
     signing: Hs256,
@@ -54,7 +54,7 @@ struct CallClaims {
     jti: Uuid,
 }
 
-/// A call whose token is good.
+/// A call with a valid token.
 #[derive(Debug)]
 pub(crate) struct CheckedCall {
     /// The calling node.
@@ -66,7 +66,7 @@ pub(crate) struct CheckedCall {
     pub(crate) until: u64,
 }
 
-/// The hash of the body that a token is good for.
+/// The hash of the body for which a token is valid.
 #[derive(Debug)]
 pub(crate) struct BodyHash(String);
 
@@ -97,7 +97,7 @@ impl PeerKey {
         })
     }
 
-    /// Checks that a token is good for this method of this node, before anything of the body is
+    /// Checks that a token is valid for this method of this node, before anything of the body is
     /// read. The caller must check the body's hash, and refuse an id that was used before.
     ///
     /// # Errors

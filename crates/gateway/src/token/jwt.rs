@@ -1,9 +1,9 @@
 //! JSON Web Tokens in compact form (RFC 7519), signed with HS256 and no other algorithm.
 //!
-//! It must never let a token's header choose the algorithm or the key. The code is written here,
-//! over well-kept libraries for the HMAC and the encoding, because the libraries for all of JWT
-//! choose their cryptography once per process. A program that embeds a node may have made another
-//! choice.
+//! This module must never let a token's header choose the algorithm or the key. The module uses
+//! well-kept libraries for the HMAC and the encoding, but no library for all of JWT. Those
+//! libraries choose their cryptography once per process, and a program that embeds a node may have
+//! made another choice.
 
 use std::{fmt, time::SystemTime};
 
@@ -24,8 +24,8 @@ pub(super) struct Hs256(Hmac<Sha256>);
 /// The reason why a token is refused.
 pub(super) type TokenProblem = &'static str;
 
-/// The members of a header that count. All others are claims of the sender and decide nothing, not
-/// even `kid`.
+/// The members of a header that are checked. All other members are claims of the sender and decide
+/// nothing, not even `kid`.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
@@ -48,8 +48,8 @@ impl Hs256 {
             .map_err(|error| Error::new(ErrorKind::Internal, "key cannot be used").caused_by(error))
     }
 
-    /// Derives another key, a different one for each purpose. Only the holder of this key can make
-    /// it.
+    /// Derives another key, a different key for each purpose. Only the holder of this key can
+    /// derive the same key.
     pub(super) fn derive(&self, purpose: &str) -> Result<Self> {
         Self::new(&self.mac_of(purpose.as_bytes()).finalize().into_bytes())
     }
@@ -61,7 +61,7 @@ impl Hs256 {
         Ok(self.sign_bytes(&claims))
     }
 
-    /// As [`sign`](Self::sign), for claims that are serialised already.
+    /// The same as [`sign`](Self::sign), for claims that are serialised already.
     pub(super) fn sign_bytes(&self, claims: &[u8]) -> String {
         let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(claims));
         let signature = self.mac_of(signed.as_bytes()).finalize().into_bytes();
@@ -95,7 +95,7 @@ pub(super) fn read_claims<'a, T: DeserializeOwned>(
         return Err("its header asks for an extension that is not understood (crit)");
     }
     let signature = part(signature)?;
-    // The comparison takes the same time wherever the two differ.
+    // The comparison takes the same time wherever the first difference is.
     let is_of = |key: &Hs256| {
         key.mac_of(signed.as_bytes())
             .verify_slice(&signature)
@@ -107,8 +107,8 @@ pub(super) fn read_claims<'a, T: DeserializeOwned>(
     serde_json::from_slice(&part(claims)?).map_err(|_| MALFORMED)
 }
 
-/// The audience that a token names. It is not proven, so it may only appear in the text of a
-/// refusal.
+/// The audience that a token names. The audience is not proven, so it may only appear in the text
+/// of a refusal.
 pub(super) fn unproven_audience(token: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Audience {
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// The well-known library and this module read each other's tokens, and refuse the same ones.
+    /// The well-known library and this module read each other's tokens, and refuse the same tokens.
     #[test]
     fn tokens_agree_with_a_well_known_library() {
         let (secret, claims) = ([7; 32], json!({"sub": "anna", "exp": u32::MAX}));

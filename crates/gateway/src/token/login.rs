@@ -1,7 +1,7 @@
 //! Login tokens: JSON Web Tokens, signed with HS256 and no other algorithm.
 //!
-//! It keeps this invariant: all claims but `nbf` and `class` are required, and every claim is
-//! checked. It must never repeat a token in an error.
+//! Invariant of this module: all claims but `nbf` and `class` are required, and every claim is
+//! checked. This module must never repeat a token in an error.
 
 use std::{fmt, time::Duration};
 
@@ -22,7 +22,7 @@ const MIN_KEY_BYTES: usize = 32;
 const LEEWAY_SECONDS: u64 = 5;
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// The key that signs and checks login tokens. It is never shown.
+/// The key that signs and checks login tokens. The debug form does not show the key.
 #[derive(Clone)]
 pub struct TokenKey {
     signing: Hs256,
@@ -61,10 +61,11 @@ pub fn mint(key: &TokenKey, uid: &Uid, ttl: Duration) -> Result<String> {
     key.mint(uid, None, ttl)
 }
 
-/// As [`mint`], for a device of this class. The class that the client names does not count.
+/// The same as [`mint`], for a device of this class. The class that the client names is then
+/// ignored.
 ///
 /// # Errors
-/// As [`mint`].
+/// The same as for [`mint`].
 pub fn mint_for_class(key: &TokenKey, uid: &Uid, class: &Class, ttl: Duration) -> Result<String> {
     key.mint(uid, Some(class), ttl)
 }
@@ -73,7 +74,7 @@ impl TokenKey {
     /// Wraps a key.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when it is shorter than 32 bytes.
+    /// [`ErrorKind::InvalidConfig`] when the key is shorter than 32 bytes.
     pub fn new(key: &[u8]) -> Result<Self> {
         check_length("token_key", key)?;
         Ok(Self {
@@ -86,7 +87,7 @@ impl TokenKey {
     /// second key never signs.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when it is shorter than 32 bytes.
+    /// [`ErrorKind::InvalidConfig`] when the key is shorter than 32 bytes.
     pub fn also(mut self, key: &[u8]) -> Result<Self> {
         check_length("token_key_also", key)?;
         self.also = Some(Hs256::new(key)?);
@@ -102,10 +103,11 @@ impl TokenKey {
         self.verify_login(token).map(|(uid, _)| uid)
     }
 
-    /// As [`verify`](Self::verify), with the class of the device if the token names it.
+    /// The same as [`verify`](Self::verify), with the class of the device if the token names a
+    /// class.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify).
+    /// The same as for [`verify`](Self::verify).
     pub fn verify_login(&self, token: &str) -> Result<(Uid, Option<Class>)> {
         let claims: Claims = self.claims(token)?;
         let now = unix_seconds(SystemClock.wall());
@@ -171,7 +173,7 @@ impl TokenKey {
         self.signing.sign(claims)
     }
 
-    /// The claims of a token that either key signed. The signing key is tried first.
+    /// The claims of a token that one of the two keys signed. The signing key is tried first.
     fn claims<T: serde::de::DeserializeOwned>(&self, token: &str) -> Result<T> {
         jwt::read_claims(token, [&self.signing].into_iter().chain(&self.also))
             .map_err(refused_error)
@@ -237,7 +239,8 @@ mod tests {
         let after = alone(&new).also(&old).unwrap();
         let anna = Uid::new("anna").unwrap();
         let client = |key: &TokenKey| mint(key, &anna, Duration::from_secs(60)).unwrap();
-        // Each row has a signer, two that accept its tokens, and one that does not.
+        // Each row has a signing key, two keys that accept its tokens, and one key that refuses
+        // them.
         for (signs, accept, refuse) in [
             (&alone(&old), [&before, &after], alone(&new)),
             (&before, [&alone(&old), &after], alone(&new)),
@@ -253,7 +256,7 @@ mod tests {
         for key in [&before, &after] {
             let refusal = key.verify(&client(&stranger)).unwrap_err();
             assert!(refusal.message().contains("signature"), "{refusal}");
-            // Claims are checked with either key, and the error names the wrong one.
+            // The claims are checked with either key.
             for signs in [&alone(&old), &alone(&new)] {
                 let mut late = claims();
                 late["exp"] = json!(now() - 6);
@@ -294,7 +297,7 @@ mod tests {
                 refusal(&claims)
             );
         }
-        // The clocks may differ a little.
+        // The clocks of issuer and node may differ a little.
         let mut late = claims();
         late["exp"] = json!(now() - 2);
         assert!(key().verify(&key().signing.sign(&late).unwrap()).is_ok());

@@ -1,4 +1,4 @@
-//! Tokens: those of logins, and those of calls between nodes.
+//! Tokens: login tokens, and tokens of calls between nodes.
 
 mod calls;
 mod jwt;

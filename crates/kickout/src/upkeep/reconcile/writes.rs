@@ -91,8 +91,8 @@ impl Writer {
         lease.is_ok_and(|lease| lease.held.is_some())
     }
 
-    /// Makes the writes in batches, and adds the failed writes to `left`. Writes that were not tried
-    /// stay in `writes`.
+    /// Makes the writes in batches, and adds the failed writes to `left`. Writes that were not
+    /// tried stay in `writes`.
     async fn write_in_batches(
         &self,
         writes: &mut Vec<PendingWrite>,
@@ -133,8 +133,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a session that the store has lost to the directory again. A failover to a replica that
-    /// lagged behind can lose a session. `ended` is the id of a ban that has ended.
+    /// Writes a session that the store has lost to the directory again. A failover to a replica
+    /// that lagged behind can lose a session. `ended` is the id of a ban that has ended.
     async fn register_again(&self, live: &Arc<LiveSession>, ended: Option<Uuid>) -> Result<()> {
         let (registered, _) = self
             .directory
