@@ -38,6 +38,8 @@ pub(crate) enum Needs {
     Processes,
     /// The store has tickets.
     Tickets,
+    /// Each lease has an expiry that other clients see.
+    VisibleExpiry,
 }
 
 /// Declares a case: `case!(exclusion::two_tasks_never_overlap, "promise")`. The [`Needs`] of the
@@ -85,6 +87,10 @@ impl Needs {
                 "no worker processes were given",
             ),
             Self::Tickets => (!can.tickets, "this store has no tickets"),
+            Self::VisibleExpiry => (
+                by_session,
+                "leases end with sessions here, so no client sees when a lease expires",
+            ),
         };
         missing.then_some(why)
     }

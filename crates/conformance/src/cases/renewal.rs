@@ -32,7 +32,8 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         renewal::renewal_extends_the_visible_lease,
-        "renewal extends the lease that other clients see"
+        "renewal extends the lease that other clients see",
+        VisibleExpiry
     ),
     case!(
         renewal::manual_guard_is_not_renewed,
@@ -115,9 +116,7 @@ async fn renewal_extends_the_visible_lease(cx: Context) -> Outcome {
         .held
         .and_then(|held| held.expires_in)
     else {
-        // A store whose leases end with sessions does not show when a lease expires. On such a
-        // store `renewed_guard_outlasts_several_ttls` checks the promise.
-        return release_clean(guard).await;
+        fail!("held, and no expiry is shown");
     };
     ensure!(first <= ttl, "expires in {first:?}");
     sleep(ttl).await;
