@@ -1,4 +1,4 @@
-//! A device: a real client that records its actions and everything that it sees.
+//! A device: a real client that records its actions and all frames that it receives.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,11 +17,11 @@ use crate::{
 pub(crate) enum State {
     Waiting,
     In(SessionId, Generation),
-    /// The login was refused; this is the type of the frame.
+    /// The login was refused. The text is the type of the frame, or the code of the error.
     Out(String),
     /// The session ended with a notice.
     Told(Code),
-    /// The connection is gone.
+    /// The connection has ended.
     Closed,
 }
 
@@ -29,12 +29,12 @@ enum Command {
     Send(Value),
     /// Ignores the next notice.
     Ignore,
-    /// Stops acknowledging.
+    /// Stops acknowledging messages.
     Hold,
     Leave,
 }
 
-/// The content of a login.
+/// The parameters of a login.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hello {
     intent: &'static str,
@@ -61,7 +61,7 @@ impl Hello {
         }
     }
 
-    /// A login that counts only if nobody else has logged in since.
+    /// A login that counts only if nobody else has logged in since the broken session.
     pub(crate) fn resume(token: &str) -> Self {
         Self {
             intent: "resume",
@@ -70,7 +70,7 @@ impl Hello {
         }
     }
 
-    /// The client acknowledges messages.
+    /// Makes the client acknowledge messages.
     pub(crate) fn acks(mut self) -> Self {
         self.acks = true;
         self
@@ -91,7 +91,8 @@ impl Hello {
     }
 }
 
-/// A connected device. Dropping it breaks its connection off, as an empty battery does.
+/// A connected device. Dropping it breaks the connection without a logout, as an empty battery
+/// does.
 pub(crate) struct Client {
     pub(crate) stamp: Seen,
     state: watch::Receiver<State>,
@@ -125,7 +126,7 @@ impl Client {
         if let Some(resume) = hello.resume {
             login["resume"] = Value::String(resume);
         }
-        shared.saw(&stamp, What::LoginSent);
+        shared.record(&stamp, What::LoginSent);
         wire.send(&login).await.unwrap();
         let (mine, resume) = (stamp.clone(), Arc::new(OnceLock::new()));
         let resumes = Arc::clone(&resume);
@@ -142,7 +143,7 @@ impl Client {
                                 let all = is_null("to_device") && is_null("to_class");
                                 let to = Uid::new(frame["to"].as_str().unwrap()).unwrap();
                                 let to = all.then_some(to);
-                                shared.saw(&stamp, What::Sent { id, to });
+                                shared.record(&stamp, What::Sent { id, to });
                             }
                             let _ = wire.send(&frame).await;
                         }
@@ -150,13 +151,13 @@ impl Client {
                         Some(Command::Hold) => holds = true,
                         Some(Command::Leave) => {
                             leaving = true;
-                            shared.saw(&stamp, What::Leaves);
+                            shared.record(&stamp, What::Leaves);
                             let _ = wire.send(&json!({"type": "logout"})).await;
                             wire.close().await;
                         }
                         None => {
                             if !leaving {
-                                shared.saw(&stamp, What::Leaves);
+                                shared.record(&stamp, What::Leaves);
                             }
                             return;
                         }
@@ -164,7 +165,7 @@ impl Client {
                     frame = wire.next() => {
                         let Some(frame) = frame else {
                             if !leaving {
-                                shared.saw(&stamp, What::Closed);
+                                shared.record(&stamp, What::Closed);
                             }
                             let told = matches!(*tell.borrow(), State::Told(_) | State::Out(_));
                             if !told {
@@ -177,10 +178,10 @@ impl Client {
                             let _ = resumes.set(token.to_owned());
                         }
                         let told = matches!(what, What::Told { .. });
-                        shared.saw(&stamp, what);
+                        shared.record(&stamp, what);
                         if let (Some(seq), false) = (frame["seq"].as_u64(), holds) {
                             let id = frame["id"].as_str().unwrap().to_owned();
-                            shared.saw(&stamp, What::Acked { id });
+                            shared.record(&stamp, What::Acked { id });
                             let _ = wire.send(&json!({"type": "ack", "seq": seq})).await;
                         }
                         if let Some(state) = state {
@@ -188,7 +189,7 @@ impl Client {
                         }
                         if told && !ignores {
                             leaving = true;
-                            shared.saw(&stamp, What::Leaves);
+                            shared.record(&stamp, What::Leaves);
                             let _ = wire.send(&json!({"type": "bye"})).await;
                             wire.close().await;
                         }
@@ -208,34 +209,38 @@ impl Client {
         self.state.borrow().clone()
     }
 
-    /// Waits for an answer to the login.
-    pub(crate) async fn answered(&mut self) -> State {
-        self.until("an answer", |state| *state != State::Waiting)
+    /// Waits for the answer to the login.
+    pub(crate) async fn wait_for_answer(&mut self) -> State {
+        self.wait_for_state("an answer", |state| *state != State::Waiting)
             .await
     }
 
-    pub(crate) async fn is_in(&mut self) -> (SessionId, Generation) {
-        match self.answered().await {
+    pub(crate) async fn wait_until_in(&mut self) -> (SessionId, Generation) {
+        match self.wait_for_answer().await {
             State::In(session, r#gen) => (session, r#gen),
             other => panic!("{:?} was not let in: {other:?}", self.stamp),
         }
     }
 
-    /// The token for a resume; it waits for the login.
+    /// The token for a resume. Panics before the login is confirmed.
     pub(crate) fn resume_token(&self) -> String {
         self.resume.get().expect("it is in").clone()
     }
 
-    /// Waits until the session ends with a notice, and returns its reason.
-    pub(crate) async fn told(&mut self) -> Code {
+    /// Waits until the session ends with a notice, and returns the code of the notice.
+    pub(crate) async fn wait_for_notice(&mut self) -> Code {
         let over = |state: &State| !matches!(state, State::Waiting | State::In(..));
-        match self.until("the end", over).await {
+        match self.wait_for_state("the end", over).await {
             State::Told(code) => code,
             other => panic!("{:?} ended without a notice: {other:?}", self.stamp),
         }
     }
 
-    pub(crate) async fn until(&mut self, what: &str, reached: impl Fn(&State) -> bool) -> State {
+    pub(crate) async fn wait_for_state(
+        &mut self,
+        what: &str,
+        reached: impl Fn(&State) -> bool,
+    ) -> State {
         let stamp = &self.stamp;
         let waiting = self.state.wait_for(|state| reached(state));
         match tokio::time::timeout(SOON * 2, waiting).await {
@@ -249,19 +254,20 @@ impl Client {
         let _ = self.commands.send(Command::Send(frame));
     }
 
-    /// Sends to one device, or to those of a class: `only` names which.
+    /// Sends to one device or to the devices of a class. `only` is the field of the frame and its
+    /// value.
     pub(crate) fn send_only(&self, to: &Uid, only: (&str, &str), id: &str) {
         let mut frame = json!({"type": "send", "to": to, "body": id, "id": id});
         frame[only.0] = only.1.into();
         let _ = self.commands.send(Command::Send(frame));
     }
 
-    /// From now on it reads messages and acknowledges none, as an app that hangs.
-    pub(crate) fn holds(&self) {
+    /// Makes the client acknowledge no further message, as an app that hangs.
+    pub(crate) fn stop_acknowledging(&self) {
         let _ = self.commands.send(Command::Hold);
     }
 
-    pub(crate) fn ignores_its_notice(&self) {
+    pub(crate) fn ignore_notice(&self) {
         let _ = self.commands.send(Command::Ignore);
     }
 

@@ -1,4 +1,4 @@
-//! A store that forgets acknowledged writes: it fails over, or it restarts empty.
+//! A store that forgets acknowledged writes, because it fails over or restarts empty.
 
 use std::time::Duration;
 
@@ -18,13 +18,14 @@ use crate::{
     world::{SOON, World, now_us},
 };
 
-/// Logins, a takeover and a logout that never reached the replica. After the promotion, each
-/// session that was live is live or has had its notice, sessions that had ended stay ended, and
-/// each account's next login is the newest.
+/// The replica misses some logins, a takeover and a logout. After its promotion, each live session
+/// is still live or has got its notice, ended sessions stay ended, and the next login of each
+/// account has the highest generation.
 async fn forgotten_writes(mut world: World, mut servers: RedisSentinels) -> Report {
     let lease = Duration::from_secs(10);
     world.rules.node_lease = lease;
-    // The pass over the directory, once per lease, finds sessions that the store has forgotten.
+    // Each node reads the directory once per lease, and finds sessions that the store has
+    // forgotten.
     world.rules.reachable = false;
     start(&mut world, &["n1", "n2"]).await;
     let [moves, left, stays, fresh, fought] =
@@ -50,12 +51,13 @@ async fn forgotten_writes(mut world: World, mut servers: RedisSentinels) -> Repo
     assert_eq!(cut.unwrap(), "1");
     let mut clients: Vec<Client> = Vec::new();
     clients.push(world.log_in(&moves, "pc", "n2").await);
-    assert_eq!(moved.told().await, Code::Superseded);
+    assert_eq!(moved.wait_for_notice().await, Code::Superseded);
     gone.leave();
-    gone.until("gone", |state| *state == State::Closed).await;
+    gone.wait_for_state("gone", |state| *state == State::Closed)
+        .await;
     clients.push(world.log_in(&fresh, "phone", "n2").await);
     let mut middle = world.log_in(&fought, "pc", "n2").await;
-    assert_eq!(beaten.told().await, Code::Superseded);
+    assert_eq!(beaten.wait_for_notice().await, Code::Superseded);
 
     servers.primary.kill();
     world.fact(Fact::Forgotten {
@@ -63,26 +65,28 @@ async fn forgotten_writes(mut world: World, mut servers: RedisSentinels) -> Repo
         to_us: now_us(),
     });
     servers.replica.signal(Signal::CONT).unwrap();
-    // The promoted server knows only "phone", "pc" is alive, and this login comes at once.
+    // The promoted server knows only the session of "phone". The session of "pc" is live, and this
+    // login comes at once.
     let away = now_us();
-    clients.push(world.keeps_trying(&fought, "tablet", "n1").await);
-    // Until the sentinels have elected, and the nodes have found the new primary.
+    clients.push(world.log_in_with_retries(&fought, "tablet", "n1").await);
+    // The outage ends when the sentinels have elected a primary and the nodes have found it.
     world.rules.store_away = Duration::from_micros(now_us() - away);
-    assert_eq!(middle.told().await, Code::Superseded);
+    assert_eq!(middle.wait_for_notice().await, Code::Superseded);
     clients.extend([moved, gone, beaten, stayed, middle]);
     world.verdict(clients, &[]).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_forgets() {
+async fn sessions_get_their_notice_after_redis_failed_over_and_forgot_writes() {
     let servers = tokio::task::block_in_place(RedisSentinels::start).unwrap();
     let world = World::new("redis-forgets", &servers.url());
     Box::pin(forgotten_writes(world, servers)).await;
 }
 
-/// A store that has forgotten everything. Each live session gets its notice before another login of
-/// its account is let in: on its own node, and on a node that has no session of the account and so
-/// nothing to miss. An account that nobody else wants stays logged in.
+/// A store has forgotten everything. Each live session gets its notice before another login of its
+/// account is confirmed. The new login comes to the node of the session, or to a node that has no
+/// session of the account and cannot know that a record is missing. An account without a new login
+/// stays logged in.
 async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result<()>) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.strict = true;
@@ -105,8 +109,8 @@ async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result
         from_us: 0,
         to_us: now_us(),
     });
-    let here = world.keeps_trying(&bob, "pc", "n1");
-    let elsewhere = world.keeps_trying(&anna, "pc", "n2");
+    let here = world.log_in_with_retries(&bob, "pc", "n1");
+    let elsewhere = world.log_in_with_retries(&anna, "pc", "n2");
     let (here, elsewhere) = tokio::join!(here, elsewhere);
     world.rules.store_away = Duration::from_micros(now_us() - from_us);
     {
@@ -121,7 +125,8 @@ async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result
             let is_in = first(new.stamp.client, |what| {
                 matches!(what, What::LoginOk { .. })
             });
-            // The wire was silent before; the notice has its own way to the client.
+            // A notice and a confirmation come through two connections, so their order may differ
+            // by the slack.
             let soon = is_in.map(|at_us| at_us + slack_us);
             assert!(
                 told.is_some() && told < soon,
@@ -145,14 +150,14 @@ async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_restarts_empty() {
+async fn sessions_get_their_notice_after_redis_restarted_empty() {
     let mut server = tokio::task::block_in_place(RedisServer::start).unwrap();
     let world = World::new("redis-empty", &server.url());
     Box::pin(forgotten_all(world, || server.restart_empty())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sqlite_is_emptied() {
+async fn sessions_get_their_notice_after_sqlite_was_emptied() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("store.db").display());
     let world = World::new("sqlite-empty", &url);
@@ -168,7 +173,7 @@ async fn sqlite_is_emptied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn postgres_is_emptied() {
+async fn sessions_get_their_notice_after_postgres_was_emptied() {
     let server = tokio::task::block_in_place(PostgresServer::start).unwrap();
     let world = World::new("postgres-empty", &server.url());
     let tables = "TRUNCATE distributed_lock, distributed_record";

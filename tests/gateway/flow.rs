@@ -1,5 +1,5 @@
-//! The flow inside this process: nodes over one memory store, clients, wires between the nodes, and
-//! one fault of the first node.
+//! The kick-out flow inside this process: nodes over one memory store, clients, the wires between
+//! the nodes, and one planted bug in the first node.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,11 +27,11 @@ use crate::{
     world::{SOON, Shared, now_us},
 };
 
-/// Nodes in this process. The first one is `n1`, and only it can be faulty.
+/// Nodes in this process. The first node is `n1`, and only `n1` can have a planted bug.
 pub(crate) struct Flow {
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) rules: Rules,
-    /// Stands between the first node and the store.
+    /// The layer between the first node and the store.
     pub(crate) store: Saboteur,
     memory: Memory,
     sabotage: Sabotage,
@@ -46,11 +46,11 @@ pub(crate) const HANGS: &str = "hangs";
 #[derive(Debug, Default)]
 pub(crate) struct Mesh {
     nodes: Mutex<HashMap<String, KickOut>>,
-    /// A node whose kicks get lost on the way.
+    /// A node that is unreachable: kicks to it get lost.
     pub(crate) unreachable: Mutex<Option<&'static str>>,
     /// Every kick that was sent.
     kicks: Mutex<Vec<(NodeAddress, KickRequest)>>,
-    /// The last session of each account on each node, for a node that kicks by account.
+    /// The last session of each account on each node, for the planted bug that kicks by account.
     last: Mutex<HashMap<(NodeId, Uid), (SessionKey, Generation)>>,
     by_account: bool,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Mesh {
 #[derive(Debug)]
 struct Wire(Arc<Mesh>);
 
-/// A device whose login was let in or refused.
+/// A device whose login was confirmed or refused.
 pub(crate) struct Guest {
     pub(crate) inside: bool,
     stamp: Seen,
@@ -85,7 +85,7 @@ impl Flow {
         let mut timers = Timers::default();
         timers.lock_ttl = lock_ttl;
         timers.lock_wait = SOON;
-        // The node lease is long, so that nothing heals before the checker has seen it.
+        // With a long node lease, no sweep repairs a mistake before the checker has seen it.
         timers.node_lease = Duration::from_secs(60);
         let mut nodes = BTreeMap::new();
         for name in ["n1", "n2"] {
@@ -115,23 +115,23 @@ impl Flow {
         }
     }
 
-    /// A device that logs in and then stays until its notice comes.
+    /// Logs a device in. The device stays logged in until its notice comes or the test logs it out.
     pub(crate) async fn client(&self, uid: &Uid, device: &str, node: &'static str) -> Guest {
         let (kick, _) = &self.nodes[node];
         let stamp = Seen {
             at_us: 0,
-            client: self.shared.number(),
+            client: self.shared.next_number(),
             uid: uid.clone(),
             device: Device::new(device).unwrap(),
             node: NodeId::new(node).unwrap(),
             what: What::LoginSent,
         };
-        self.shared.saw(&stamp, What::LoginSent);
+        self.shared.record(&stamp, What::LoginSent);
         let login = Login::new(uid.clone(), stamp.device.clone(), Class::none()).acks(true);
         let outcome = tokio::time::timeout(SOON * 2, kick.login(login)).await;
         let (leave, mut leaves) = watch::channel(false);
         let LoginOutcome::Admitted(session) = outcome.expect("an answer").unwrap() else {
-            self.shared.saw(&stamp, What::Busy);
+            self.shared.record(&stamp, What::Busy);
             return Guest {
                 inside: false,
                 stamp,
@@ -140,7 +140,7 @@ impl Flow {
             };
         };
         let (key, r#gen) = (session.key().clone(), session.generation());
-        self.shared.saw(
+        self.shared.record(
             &stamp,
             What::LoginOk {
                 session: key.session,
@@ -157,16 +157,16 @@ impl Flow {
                 tokio::select! {
                     notice = session.superseded() => {
                         session.told();
-                        shared.saw(&stamp, What::Told { code: notice.code });
+                        shared.record(&stamp, What::Told { code: notice.code });
                         break;
                     }
                     _ = leaves.wait_for(|leaves| *leaves) => break,
                     outgoing = session.next_message() => {
                         let id = outgoing.message().id.clone();
-                        shared.saw(&stamp, What::Message { id: id.clone() });
+                        shared.record(&stamp, What::Message { id: id.clone() });
                         let hangs = stamp.device.as_str() == HANGS;
                         if !hangs {
-                            shared.saw(&stamp, What::Acked { id });
+                            shared.record(&stamp, What::Acked { id });
                         }
                         if hangs && !confirms {
                             unacked.push(outgoing);
@@ -176,7 +176,7 @@ impl Flow {
                     }
                 }
             }
-            shared.saw(&stamp, What::Leaves);
+            shared.record(&stamp, What::Leaves);
             session.logout().await;
         });
         Guest {
@@ -187,21 +187,21 @@ impl Flow {
         }
     }
 
-    /// As [`client`](Self::client), for a login that must be let in.
+    /// As [`client`](Self::client), for a login that must be confirmed.
     pub(crate) async fn log_in(&self, uid: &Uid, device: &str, node: &'static str) -> Guest {
         let guest = self.client(uid, device, node).await;
         assert!(guest.inside, "{device} was not let in on {node}");
         guest
     }
 
-    /// A guest sends a message to all devices of an account, through its node, and records the
-    /// outcome.
-    pub(crate) async fn sends(&self, sender: &Guest, to: &Uid, id: &str) {
+    /// Sends a message from a guest to all devices of an account, through the node of the guest,
+    /// and records the outcome.
+    pub(crate) async fn send(&self, sender: &Guest, to: &Uid, id: &str) {
         let (stamp, kick) = (&sender.stamp, &self.nodes[sender.stamp.node.as_str()].0);
         let mut message = Message::new(stamp.uid.clone(), "1");
         message.id = id.to_owned();
         let (id, all) = (message.id.clone(), Some(to.clone()));
-        self.shared.saw(stamp, What::Sent { id, to: all });
+        self.shared.record(stamp, What::Sent { id, to: all });
         if self.sabotage == Sabotage::SendsToTheNewest {
             let newest = kick.route(to).await.unwrap();
             message.to_device = newest.map(|newest| newest.device);
@@ -223,9 +223,9 @@ impl Flow {
                 DeviceOutcome { device, outcome }
             })
             .collect();
-        // "stored" is worse than "delivered".
+        // "stored" is the worse outcome, and comes later in alphabetical order.
         let worst = devices.iter().map(|it| &it.outcome).max().unwrap().clone();
-        self.shared.saw(
+        self.shared.record(
             stamp,
             What::Outcome {
                 id: message.id,
@@ -281,14 +281,14 @@ impl Flow {
 }
 
 impl Guest {
-    /// Logs out by itself, and waits until that is done.
-    pub(crate) async fn leaves(self) {
+    /// Logs out without a notice, and waits until the logout is done.
+    pub(crate) async fn log_out(self) {
         self.leave.send_replace(true);
-        self.ended().await;
+        self.wait_for_end().await;
     }
 
-    /// Waits until the notice came and the device has left.
-    pub(crate) async fn ended(self) {
+    /// Waits until the device has ended its session.
+    pub(crate) async fn wait_for_end(self) {
         if let Some(over) = self.over {
             tokio::time::timeout(SOON, over)
                 .await
@@ -297,18 +297,18 @@ impl Guest {
         }
     }
 
-    /// Waits for the notice for some time: a saboteur may have suppressed it.
-    pub(crate) async fn may_end(&self, within: Duration) {
+    /// Waits for the end for some time: a planted bug may have suppressed the notice.
+    pub(crate) async fn wait_for_end_within(&self, within: Duration) {
         let over = || async { self.over.as_ref()?.is_finished().then_some(()) };
         let _ = eventually_async("the end", within, over).await;
     }
 }
 
 impl Mesh {
-    /// Delivers the first kick once more.
+    /// Delivers the first kick again.
     pub(crate) fn repeat_the_first_kick(&self) {
         let (to, request) = self.kicks.lock().unwrap()[0].clone();
-        self.arrives(&to, request).unwrap();
+        self.receive_kick(&to, request).unwrap();
     }
 
     fn node(&self, to: &NodeAddress) -> Result<KickOut, PeerError> {
@@ -319,9 +319,14 @@ impl Mesh {
         Ok(nodes[to.node.as_str()].clone())
     }
 
-    fn arrives(&self, to: &NodeAddress, mut request: KickRequest) -> Result<KickResult, PeerError> {
+    fn receive_kick(
+        &self,
+        to: &NodeAddress,
+        mut request: KickRequest,
+    ) -> Result<KickResult, PeerError> {
         if self.by_account {
-            // The account's present session, whichever session was meant.
+            // The planted bug: the kick ends the present session of the account, whatever session
+            // the kick names.
             let last = self.last.lock().unwrap();
             if let Some((key, r#gen)) = last.get(&(to.node.clone(), request.uid.clone())) {
                 request.key = key.clone();
@@ -338,7 +343,7 @@ impl Peers for Wire {
         let mut kicks = self.0.kicks.lock().unwrap();
         kicks.push((to.clone(), request.clone()));
         drop(kicks);
-        self.0.arrives(to, request)
+        self.0.receive_kick(to, request)
     }
 
     async fn deliver(

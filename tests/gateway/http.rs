@@ -1,4 +1,4 @@
-//! Requests to a node's HTTP.
+//! Sends requests to the HTTP ports of a node.
 
 use std::{io, net::SocketAddr};
 
@@ -10,18 +10,18 @@ use tokio::{
 
 use crate::world::{ADMIN_TOKEN, SOON};
 
-/// The whole answer to a `GET`, with its head.
+/// Sends a `GET`, and returns the whole answer with its head.
 pub(crate) async fn get(to: SocketAddr, path: &str) -> String {
     try_get(to, path).await.unwrap()
 }
 
-/// As [`get`], for a node that may not be reached.
+/// As [`get`], for a node that may be unreachable.
 pub(crate) async fn try_get(to: SocketAddr, path: &str) -> io::Result<String> {
     let token = format!("authorization: Bearer {ADMIN_TOKEN}\r\n");
     ask(to, &format!("GET {path}"), &token, "").await
 }
 
-/// The JSON answer to a `POST` of JSON.
+/// Sends JSON in a `POST`, and returns the JSON of the answer.
 pub(crate) async fn post(to: SocketAddr, path: &str, token: &str, body: &Value) -> Value {
     let headers = format!("authorization: Bearer {token}\r\ncontent-type: application/json\r\n");
     let answer = ask(to, &format!("POST {path}"), &headers, &body.to_string())

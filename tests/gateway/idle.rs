@@ -1,4 +1,4 @@
-//! The requests of idle nodes, by the store's own counters.
+//! Counts the requests of idle nodes with the counters of the store.
 
 use std::time::Duration;
 
@@ -12,15 +12,16 @@ use crate::{
     world::{World, pause},
 };
 
-/// Requests per second that an idle node may send.
-const A_NODE_A_SECOND: u64 = 50;
-/// Two passes of each node over its sessions.
+/// The most requests per second that an idle node may send.
+const MAX_REQUESTS_PER_SECOND: u64 = 50;
+/// The time of one count: each node passes over its sessions twice in it.
 const WINDOW: Duration = Duration::from_secs(6);
-/// Nodes that have just started read the whole directory.
+/// The most counts. Nodes that have just started read the whole directory, so the first counts are
+/// higher.
 const WINDOWS: u32 = 10;
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
-/// Three nodes with a few sessions, and further accounts that have logged out.
+/// Starts three nodes with a few sessions. The clients of further accounts broke their connections.
 async fn idle_nodes(url: &str) -> (World, Vec<Client>) {
     let mut world = World::new("idle", url);
     world.rules.sweep = Rules::default().sweep;
@@ -29,7 +30,7 @@ async fn idle_nodes(url: &str) -> (World, Vec<Client>) {
     for number in 0..30 {
         let uid = world.uid(&format!("u{number}"));
         let client = world.log_in(&uid, "phone", NODES[number % 3]).await;
-        // Every second account logs out.
+        // Every second account keeps its client; the other clients are dropped.
         if number % 2 == 0 {
             clients.push(client);
         }
@@ -37,9 +38,10 @@ async fn idle_nodes(url: &str) -> (World, Vec<Client>) {
     (world, clients)
 }
 
-/// Waits until the counter grows in one window by no more than the documented number.
-async fn is_soon_idle(counter: impl Fn() -> u64) {
-    let most = A_NODE_A_SECOND * NODES.len() as u64 * WINDOW.as_secs();
+/// Waits until the counter grows by no more than the documented number of requests within one
+/// window.
+async fn wait_until_idle(counter: impl Fn() -> u64) {
+    let most = MAX_REQUESTS_PER_SECOND * NODES.len() as u64 * WINDOW.as_secs();
     let mut counted = Vec::new();
     for _ in 0..WINDOWS {
         let before = counter();
@@ -64,14 +66,14 @@ async fn is_soon_idle(counter: impl Fn() -> u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_is_asked_little_also_by_the_page() {
+async fn idle_nodes_and_the_page_send_few_requests_to_redis() {
     let server = tokio::task::block_in_place(RedisServer::start).unwrap();
     let (world, _clients) = idle_nodes(&server.url()).await;
     let counter = || -> u64 {
         let field = server.info("total_commands_processed").unwrap();
         field.parse().unwrap()
     };
-    is_soon_idle(counter).await;
+    wait_until_idle(counter).await;
     let (before, scans) = (counter(), server.calls("scan").unwrap());
     let admin = world.node("n1").admin;
     for _ in 0..10 {
@@ -81,7 +83,7 @@ async fn redis_is_asked_little_also_by_the_page() {
     }
     let each = (counter() - before) / 10;
     assert!(
-        each <= A_NODE_A_SECOND,
+        each <= MAX_REQUESTS_PER_SECOND,
         "{each} commands for a look at the page"
     );
     assert_eq!(
@@ -92,12 +94,12 @@ async fn redis_is_asked_little_also_by_the_page() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn postgres_is_asked_little() {
+async fn idle_nodes_send_few_requests_to_postgres() {
     let server = tokio::task::block_in_place(PostgresServer::start).unwrap();
     let (_world, _clients) = idle_nodes(&server.url()).await;
     let counter = || -> u64 {
         let sum = "SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database";
         server.sql(sum).unwrap().trim().parse().unwrap()
     };
-    is_soon_idle(counter).await;
+    wait_until_idle(counter).await;
 }

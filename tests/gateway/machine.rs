@@ -1,6 +1,5 @@
-//! The delay with which a busy machine runs its processes. The documented slack e is that of a
-//! machine with idle time; the additional delay of a busy machine is measured here, apart from
-//! everything that is tested.
+//! Measures the additional delay with which a busy machine runs its processes. The documented slack
+//! e is that of a machine with idle time. The measurement uses nothing that the tests check.
 
 use std::{
     sync::{Mutex, OnceLock, PoisonError, mpsc},
@@ -10,14 +9,14 @@ use std::{
 
 use crate::world::now_us;
 
-/// Wake-ups per measurement: as many as a login needs, with its calls to a store and to another
-/// node, on its way through the processes.
+/// Wake-ups per measurement. A login with its calls to a store and to another node needs about this
+/// number of wake-ups.
 const WAKE_UPS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 struct Meter {
-    /// The end and the length of each measurement.
+    /// For each measurement, the moment of its end and its duration, both in microseconds.
     taken: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -55,13 +54,13 @@ impl Meter {
     }
 }
 
-/// Starts measuring; returns the time from which on it measures.
-pub(crate) fn watched() -> u64 {
+/// Starts to measure, and returns the present moment.
+pub(crate) fn start_watching() -> u64 {
     meter();
     now_us()
 }
 
-/// The delay beyond e that the machine may have caused since a moment.
+/// The longest delay beyond the slack e that was measured after the moment `from_us`.
 pub(crate) fn late_since(from_us: u64) -> Duration {
     let taken = meter().taken.lock().unwrap_or_else(PoisonError::into_inner);
     let worst = taken

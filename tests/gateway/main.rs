@@ -1,25 +1,25 @@
-//! Whole gateways: two or three `distlock gateway run` processes over a real store, real WebSocket
-//! clients, and faults. After each scenario the checker holds what every node and every client saw
-//! against the flow's invariants.
+//! Tests of whole gateways: two or three `distlock gateway run` processes over a real store, real
+//! WebSocket clients, and faults. After each scenario the checker compares the events of every node
+//! and every client with the invariants of the kick-out flow.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `world.rs` | the nodes, the store, the wires between them, and the history |
-//! | `client.rs`, `wire.rs`, `http.rs` | the clients, and what carries their frames; what administrators ask |
-//! | `settle.rs` | waiting for peace, and the verdict |
-//! | `scenarios.rs`, `orders.rs`, `profiles.rs` | what happens; what operators order and clients intend; slow profiles |
-//! | `outside.rs` | a node whose lease is deleted; what clients and operators see besides |
-//! | `steps.rs` | each step of a takeover fails once |
-//! | `idle.rs` | what nodes cost while nothing happens |
-//! | `messages.rs`, `senders.rs` | acknowledged messages, and accounts with several devices; who may send |
-//! | `strangers.rs` | what strangers may make a node keep |
-//! | `machine.rs` | how late a busy machine is, on top of the documented slack |
-//! | `matrix.rs` | which scenario runs over which store, and why the others do not |
+//! | `client.rs`, `wire.rs`, `http.rs` | the clients; the carriers of their frames; requests of administrators |
+//! | `settle.rs` | waiting until directory and clients agree, and the verdict |
+//! | `scenarios.rs`, `orders.rs`, `profiles.rs` | the scenarios; orders of operators and intents of clients; slow profiles |
+//! | `outside.rs` | a node whose lease is deleted; health, metrics and lists of sessions |
+//! | `steps.rs` | takeovers in which each step fails once |
+//! | `idle.rs` | the requests of idle nodes |
+//! | `messages.rs`, `senders.rs` | acknowledged messages, and accounts with several devices; permission to send |
+//! | `strangers.rs` | the bound on memory that strangers make a node use |
+//! | `machine.rs` | the additional delay of a busy machine, beyond the documented slack |
+//! | `matrix.rs` | the stores over which each scenario runs, and the reasons for exceptions |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
-//! | `failover.rs` | a store that forgets what it had acknowledged |
+//! | `failover.rs` | a store that forgets acknowledged writes |
 //! | `page.rs` | the live page, in a browser |
-//! | `variants.rs` | flows that are broken, in this process, which the checker must catch |
-//! | `flow.rs`, `saboteur.rs` | the nodes and clients of these, and what is wrong with them |
+//! | `variants.rs` | flows in this process with a planted bug, which the checker must find |
+//! | `flow.rs`, `saboteur.rs` | the nodes and clients of these flows, and the planted bugs |
 #![expect(
     clippy::disallowed_methods,
     reason = "other processes live in real time: there is no clock to inject into them"

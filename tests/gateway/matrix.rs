@@ -1,4 +1,4 @@
-//! Every scenario, with the stores over which it runs.
+//! The list of all scenarios, and the stores over which each scenario runs.
 //!
 //! | scenario | SQLite | Redis, Postgres, MariaDB, MySQL, ZooKeeper |
 //! |---|---|---|
@@ -9,19 +9,19 @@
 //! | store restarts | no: server | yes |
 //! | forgotten writes | no: forgets | Redis with Sentinel alone: forgets |
 //!
-//! - *stopped*: a process that is stopped in the middle of a write keeps the file locked for that
-//!   long, so every other node stands still with it. That is a property of the file, not of the
-//!   flow. A login that is stopped between its read and its write is in `variants.rs`, over the
-//!   memory store.
-//! - *server*: there is no link and no server; a node has the file, or it has nothing.
-//! - *forgets*: the others do not forget what they had acknowledged, as they are set up here. The
-//!   tests of a backend show what a cluster does in a failover. The flow sees a store that is away,
-//!   which "store restarts" and "bad store link" show.
-//! - *session*: there a lock ends with its session only, and the node's own lease with it. A node
-//!   that was stopped for so long is fenced, which "stopped node" shows, and has nothing to write.
+//! - *stopped*: a process that is stopped in the middle of a write keeps the SQLite file locked
+//!   during the stop, so every other node waits too. That is a property of the file, not of the
+//!   flow. `variants.rs` stops a login between its read and its write, over the memory store.
+//! - *server*: a SQLite file has no server and no connection that could break.
+//! - *forgets*: the other stores, as they are set up here, do not forget acknowledged writes. The
+//!   tests of each backend show a failover of a cluster. For the flow, such a store is unreachable
+//!   for a while; "store restarts" and "bad store link" show that.
+//! - *session*: on ZooKeeper a lock ends only with its session, and the node's own lease ends with
+//!   the same session. A node that was stopped for that long is fenced ("stopped node" shows that)
+//!   and has nothing to write.
 //!
-//! The scenarios over one server run several at a time, each with nodes and accounts of its own,
-//! because most of their time is waiting for leases. `SCENARIO=name` plays one of them.
+//! Several scenarios over one server run at the same time, each with nodes and accounts of its own,
+//! because a scenario mostly waits for leases. `SCENARIO=name` plays only that scenario.
 
 use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{messages, orders, outside, profiles, scenarios, senders, steps, world::World};
 
-/// Scenarios that run at a time.
+/// The number of scenarios that run at the same time.
 const AT_ONCE: usize = 4;
 
 pub(crate) const STOPPED_WITH_A_LOCK: &str = "late";
@@ -42,7 +42,7 @@ pub(crate) struct Place {
     pub(crate) servers: Vec<SocketAddr>,
     /// The time for which the store keeps a dead node's locks, where that is longer than the lease.
     pub(crate) dead_for: Duration,
-    /// Scenarios that mean nothing on this store.
+    /// Scenarios that do not apply to this store.
     pub(crate) without: &'static [&'static str],
 }
 
@@ -54,7 +54,7 @@ macro_rules! scenarios {
             let place = $place.clone();
             let play: Scenario = Box::pin(async move {
                 let world = place.world($name)$(.$how(&place.servers))?;
-                // Only a panic counts.
+                // A failed scenario panics. The report has no further use.
                 let _ = $play(world).await;
             });
             ($name, play)

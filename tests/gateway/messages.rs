@@ -1,4 +1,4 @@
-//! The outcomes of messages: acknowledged ones, and those to accounts with several devices.
+//! The outcomes of acknowledged messages, and of messages to accounts with several devices.
 
 use std::collections::BTreeMap;
 
@@ -12,59 +12,59 @@ use crate::{
     world::{SOON, World},
 };
 
-/// A client that reads and does not acknowledge has no message for certain: its messages are kept,
-/// come again after a resume, and no more after their acknowledgement.
+/// A client that does not acknowledge a message may have lost it. Its messages are kept and come
+/// again after a resume, and no more after their acknowledgement.
 pub(crate) async fn acknowledged(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
     let mut sender = world.client_with(&bob, "bobs", "n2", acks()).await;
-    sender.is_in().await;
+    sender.wait_until_in().await;
     let mut phone = world.client_with(&anna, "phone", "n1", acks()).await;
-    phone.is_in().await;
+    phone.wait_until_in().await;
     world
-        .sends(&sender, &anna, "m1", "delivered", &[("phone", "delivered")])
+        .send_and_expect(&sender, &anna, "m1", "delivered", &[("phone", "delivered")])
         .await;
-    phone.holds();
+    phone.stop_acknowledging();
     for id in ["m2", "m3"] {
         world
-            .sends(&sender, &anna, id, "stored", &[("phone", "stored")])
+            .send_and_expect(&sender, &anna, id, "stored", &[("phone", "stored")])
             .await;
     }
-    // The network is gone, and the client comes back elsewhere.
+    // The connection breaks, and the client resumes on another node.
     let resume = phone.resume_token();
     drop(phone);
     let hello = Hello::resume(&resume).acks();
     let mut resumed = world.client_with(&anna, "phone", "n2", hello).await;
-    resumed.is_in().await;
+    resumed.wait_until_in().await;
     for id in ["m2", "m3"] {
-        world.received(id, 2).await;
+        world.wait_for_copies(id, 2).await;
     }
     world
-        .sends(&sender, &anna, "m4", "delivered", &[("phone", "delivered")])
+        .send_and_expect(&sender, &anna, "m4", "delivered", &[("phone", "delivered")])
         .await;
-    // Acknowledged messages do not come again. The fifth message comes after the kept ones.
+    // Acknowledged messages do not come again. The fifth message is sent after the kept messages.
     resumed.leave();
     let mut again = world.client_with(&anna, "phone", "n1", acks()).await;
-    again.is_in().await;
+    again.wait_until_in().await;
     world
-        .sends(&sender, &anna, "m5", "delivered", &[("phone", "delivered")])
+        .send_and_expect(&sender, &anna, "m5", "delivered", &[("phone", "delivered")])
         .await;
     for (id, times) in [("m1", 1), ("m2", 2), ("m3", 2), ("m4", 1)] {
-        assert_eq!(world.times(id), times, "{id}");
+        assert_eq!(world.count_copies(id), times, "{id}");
     }
     let clients = vec![sender, resumed, again];
     world.verdict(clients, &[Invariant::I18]).await
 }
 
-/// Three devices of an account on two nodes: a message is for all of them, unless it names one or a
-/// class.
+/// An account has three devices on two nodes. A message goes to all of them, unless it names a
+/// device or a class.
 pub(crate) async fn several_devices(mut world: World) -> Report {
     world.set("policy", "n_total(3)");
     world.rules.limit = 3;
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
     let mut sender = world.client_with(&bob, "bobs", "n2", acks()).await;
-    sender.is_in().await;
+    sender.wait_until_in().await;
     let mut devices = Vec::new();
     for (device, node, hello) in [
         ("phone", "n1", acks().class("mobile")),
@@ -72,7 +72,7 @@ pub(crate) async fn several_devices(mut world: World) -> Report {
         ("tablet", "n2", Hello::login().class("mobile")),
     ] {
         let mut client = world.client_with(&anna, device, node, hello).await;
-        client.is_in().await;
+        client.wait_until_in().await;
         devices.push(client);
     }
     let all = [
@@ -80,7 +80,9 @@ pub(crate) async fn several_devices(mut world: World) -> Report {
         ("pc", "delivered"),
         ("tablet", "written"),
     ];
-    world.sends(&sender, &anna, "m1", "written", &all).await;
+    world
+        .send_and_expect(&sender, &anna, "m1", "written", &all)
+        .await;
     for (id, only, outcome, told) in [
         ("m2", ("to_device", "pc"), "delivered", &all[1..2]),
         ("m3", ("to_device", "tablet"), "written", &all[2..]),
@@ -93,25 +95,29 @@ pub(crate) async fn several_devices(mut world: World) -> Report {
         ("m5", ("to_device", "watch"), "stored", &[]),
     ] {
         sender.send_only(&anna, only, &world.id(id));
-        world.heard(id, outcome, told).await;
+        world.expect_device_outcomes(id, outcome, told).await;
     }
-    // One of them hangs: it alone gets the message again.
+    // One device hangs. Only that device gets the message again.
     let pc = devices.remove(1);
-    pc.holds();
+    pc.stop_acknowledging();
     let told = [
         ("phone", "delivered"),
         ("pc", "stored"),
         ("tablet", "written"),
     ];
-    world.sends(&sender, &anna, "m6", "stored", &told).await;
+    world
+        .send_and_expect(&sender, &anna, "m6", "stored", &told)
+        .await;
     let resume = pc.resume_token();
     drop(pc);
     let hello = Hello::resume(&resume).acks();
     let mut resumed = world.client_with(&anna, "pc", "n1", hello).await;
-    resumed.is_in().await;
-    world.received("m6", 4).await;
-    world.sends(&sender, &anna, "m7", "written", &all).await;
-    assert_eq!(world.times("m5"), 0, "the watch was never there");
+    resumed.wait_until_in().await;
+    world.wait_for_copies("m6", 4).await;
+    world
+        .send_and_expect(&sender, &anna, "m7", "written", &all)
+        .await;
+    assert_eq!(world.count_copies("m5"), 0, "the watch was never there");
     devices.extend([resumed, sender]);
     world.verdict(devices, &[Invariant::I18]).await
 }
@@ -125,7 +131,7 @@ impl World {
         format!("{}-{id}", self.name)
     }
 
-    async fn sends(
+    async fn send_and_expect(
         &self,
         sender: &Client,
         to: &Uid,
@@ -134,11 +140,11 @@ impl World {
         devices: &[(&str, &str)],
     ) {
         sender.send(to, &self.id(id));
-        self.heard(id, outcome, devices).await;
+        self.expect_device_outcomes(id, outcome, devices).await;
     }
 
     /// Waits until the sender has the outcome of a message, and compares it with the expected one.
-    async fn heard(&self, id: &str, outcome: &str, devices: &[(&str, &str)]) {
+    async fn expect_device_outcomes(&self, id: &str, outcome: &str, devices: &[(&str, &str)]) {
         let wanted = self.id(id);
         let heard = eventually_async("the outcome", SOON, || async {
             let seen = self.shared.seen.lock().unwrap();
@@ -164,13 +170,13 @@ impl World {
     }
 
     /// Waits until a message was received this many times.
-    async fn received(&self, id: &str, times: usize) {
+    async fn wait_for_copies(&self, id: &str, times: usize) {
         let what = format!("message {id} for time {times}");
-        let received = || async { (self.times(id) == times).then_some(()) };
+        let received = || async { (self.count_copies(id) == times).then_some(()) };
         eventually_async(&what, SOON, received).await.unwrap();
     }
 
-    fn times(&self, id: &str) -> usize {
+    fn count_copies(&self, id: &str) -> usize {
         let wanted = self.id(id);
         let seen = self.shared.seen.lock().unwrap();
         let it = |what: &What| matches!(what, What::Message { id } if *id == wanted);

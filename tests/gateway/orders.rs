@@ -12,29 +12,29 @@ use crate::{
     world::{ADMIN_TOKEN, SOON, World, pause},
 };
 
-/// A ban that reaches a node without the account's session still ends the session, and keeps the
-/// account out everywhere until the ban is lifted.
+/// An administrator bans an account through a node that does not have the account's session. The
+/// ban ends the session, and all nodes deny the account until the ban is lifted.
 pub(crate) async fn banned(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
     let mut old = world.log_in(&anna, "phone", "n2").await;
     let bystander = world.log_in(&bob, "phone", "n2").await;
-    world.orders("n1", &["ban", anna.as_str(), "--reason", "spam"]);
-    assert_eq!(old.told().await, Code::Banned);
+    world.give_order("n1", &["ban", anna.as_str(), "--reason", "spam"]);
+    assert_eq!(old.wait_for_notice().await, Code::Banned);
     let mut clients = vec![old, bystander];
     for node in ["n1", "n2"] {
         let mut refused = world.client(&anna, "pc", node).await;
-        assert_eq!(refused.answered().await, State::Out("denied".into()));
+        assert_eq!(refused.wait_for_answer().await, State::Out("denied".into()));
         clients.push(refused);
     }
-    world.orders("n2", &["ban", anna.as_str(), "--lift"]);
-    clients.push(world.keeps_trying(&anna, "pc", "n1").await);
-    clients.push(world.keeps_trying(&anna, "tablet", "n2").await);
+    world.give_order("n2", &["ban", anna.as_str(), "--lift"]);
+    clients.push(world.log_in_with_retries(&anna, "pc", "n1").await);
+    clients.push(world.log_in_with_retries(&anna, "tablet", "n2").await);
     world.verdict(clients, &[Invariant::I9]).await
 }
 
-/// A drained node sends its sessions elsewhere, none is lost and none doubled, and it lets nobody
-/// in until the drain ends.
+/// A drained node sends its sessions to another node. No session is lost or doubled, and the node
+/// admits nobody until the drain ends.
 pub(crate) async fn drained(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let uids: Vec<Uid> = (0..12).map(|at| world.uid(&format!("u{at}"))).collect();
@@ -42,14 +42,18 @@ pub(crate) async fn drained(mut world: World) -> Report {
     for uid in &uids {
         clients.push(world.log_in(uid, "phone", "n2").await);
     }
-    world.orders("n2", &["drain", "--rate", "20"]);
+    world.give_order("n2", &["drain", "--rate", "20"]);
     let mut moved = Vec::new();
     for client in &mut clients {
-        assert_eq!(client.told().await, Code::Draining);
-        moved.push(world.keeps_trying(&client.stamp.uid, "phone", "n1").await);
+        assert_eq!(client.wait_for_notice().await, Code::Draining);
+        moved.push(
+            world
+                .log_in_with_retries(&client.stamp.uid, "phone", "n1")
+                .await,
+        );
     }
     let mut refused = world.client(&uids[0], "pc", "n2").await;
-    let answer = refused.answered().await;
+    let answer = refused.wait_for_answer().await;
     assert!(matches!(answer, State::Out(_)), "{answer:?}");
     // The drain has not disturbed the sessions that moved.
     for client in &moved {
@@ -59,33 +63,33 @@ pub(crate) async fn drained(mut world: World) -> Report {
             client.stamp
         );
     }
-    world.orders("n2", &["drain", "--undo"]);
+    world.give_order("n2", &["drain", "--undo"]);
     clients.push(refused);
     clients.extend(moved);
-    clients.push(world.keeps_trying(&uids[1], "pc", "n2").await);
+    clients.push(world.log_in_with_retries(&uids[1], "pc", "n2").await);
     world.verdict(clients, &[Invariant::I9]).await
 }
 
-/// A session whose connection broke is resumed on another node; a session that was ended is not,
-/// and its client may only take over.
+/// A session whose connection broke is resumed on another node. A session that was ended cannot be
+/// resumed, and its client can only take over.
 pub(crate) async fn resumed(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let anna = world.uid("anna");
     let mut first = world.log_in(&anna, "phone", "n1").await;
     let token = first.resume_token();
-    // The device is gone, as with an empty battery.
+    // The connection breaks without a logout, as with an empty battery.
     drop(first);
     first = world
         .client_with(&anna, "phone", "n2", Hello::resume(&token))
         .await;
-    first.is_in().await;
+    first.wait_until_in().await;
     let token = first.resume_token();
     let mut second = world.log_in(&anna, "pc", "n1").await;
-    assert_eq!(first.told().await, Code::Superseded);
+    assert_eq!(first.wait_for_notice().await, Code::Superseded);
     let mut late = world
         .client_with(&anna, "phone", "n2", Hello::resume(&token))
         .await;
-    assert_eq!(late.answered().await, State::Out("denied".into()));
+    assert_eq!(late.wait_for_answer().await, State::Out("denied".into()));
     assert!(
         matches!(second.state(), State::In(..)),
         "{:?}",
@@ -94,22 +98,22 @@ pub(crate) async fn resumed(mut world: World) -> Report {
     let mut third = world
         .client_with(&anna, "phone", "n2", Hello::takeover())
         .await;
-    third.is_in().await;
-    assert_eq!(second.told().await, Code::Superseded);
+    third.wait_until_in().await;
+    assert_eq!(second.wait_for_notice().await, Code::Superseded);
     let clients: Vec<Client> = vec![first, second, late, third];
     world
         .verdict(clients, &[Invariant::I6, Invariant::I9])
         .await
 }
 
-/// Devices on plain TCP and on WebSockets take over from each other, on both nodes, and get each
-/// other's messages.
+/// Devices on plain TCP and on WebSockets take over from each other on both nodes, and get
+/// messages.
 pub(crate) async fn two_fronts(mut world: World) -> Report {
     world.set("tcp_listen", "127.0.0.1:0");
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
     let mut friend = world.client_with(&bob, "bobs", "n1", Hello::framed()).await;
-    friend.is_in().await;
+    friend.wait_until_in().await;
     let mut clients: Vec<Client> = Vec::new();
     let steps = [
         ("phone", "n1", Hello::login()),
@@ -120,9 +124,9 @@ pub(crate) async fn two_fronts(mut world: World) -> Report {
     ];
     for (at, (device, node, hello)) in steps.into_iter().enumerate() {
         let mut next = world.client_with(&anna, device, node, hello).await;
-        next.is_in().await;
+        next.wait_until_in().await;
         if let Some(old) = clients.last_mut() {
-            assert_eq!(old.told().await, Code::Superseded);
+            assert_eq!(old.wait_for_notice().await, Code::Superseded);
         }
         friend.send(&anna, &format!("{}-m{at}", world.name));
         clients.push(next);
@@ -132,8 +136,8 @@ pub(crate) async fn two_fronts(mut world: World) -> Report {
     world.verdict(clients, &exercised).await
 }
 
-/// Two sessions of an account may live: the third login ends the one that has been silent longest,
-/// even if it is the newer one.
+/// With a limit of two sessions, the third login ends the session that was silent longest, even if
+/// that session is the newer one.
 pub(crate) async fn idle_goes_first(mut world: World) -> Report {
     world.set("policy", "n_total(2)");
     world.set("on_exceed", "evict_idle");
@@ -154,7 +158,7 @@ pub(crate) async fn idle_goes_first(mut world: World) -> Report {
     .await
     .unwrap();
     let third = world.log_in(&anna, "tablet", "n1").await;
-    assert_eq!(idle.told().await, Code::Superseded);
+    assert_eq!(idle.wait_for_notice().await, Code::Superseded);
     assert!(matches!(busy.state(), State::In(..)), "{:?}", busy.stamp);
     let clients = vec![busy, idle, third];
     world
@@ -163,8 +167,8 @@ pub(crate) async fn idle_goes_first(mut world: World) -> Report {
 }
 
 impl World {
-    /// Gives an order to a node by the command line, as an operator does.
-    fn orders(&self, node: &str, words: &[&str]) {
+    /// Gives an order to a node with the command-line tool, as an operator does.
+    fn give_order(&self, node: &str, words: &[&str]) {
         let admin = format!("http://{}", self.node(node).admin);
         let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
         command.arg("gateway").args(words).args(["--admin", &admin]);

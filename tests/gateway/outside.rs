@@ -1,4 +1,4 @@
-//! Nodes as clients and operators see them, besides sessions and messages.
+//! Health, metrics, lists of sessions, and a node whose lease was deleted.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// A node whose lease was deleted by hand ends its sessions. A session whose account has logged in
-/// elsewhere gets that reason, and its resume does not end the new session; the others may resume
-/// at once.
+/// elsewhere gets the code of a takeover, and a resume of that session does not end the new
+/// session. The other sessions can be resumed at once.
 pub(crate) async fn fenced(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.reachable = false;
@@ -38,20 +38,21 @@ pub(crate) async fn fenced(mut world: World) -> Report {
     });
     locker.force_release(name.as_str(), held).await.unwrap();
     locker.close().await;
-    assert_eq!(old.told().await, Code::Superseded);
-    assert_eq!(alone.told().await, Code::NodeFenced);
+    assert_eq!(old.wait_for_notice().await, Code::Superseded);
+    assert_eq!(alone.wait_for_notice().await, Code::NodeFenced);
     world.node("n2").wire.pass();
     let back = Hello::resume(&token);
     let mut refused = world.client_with(&taken, "old", "n1", back).await;
-    assert_eq!(refused.answered().await, State::Out("denied".into()));
+    assert_eq!(refused.wait_for_answer().await, State::Out("denied".into()));
     assert!(matches!(new.state(), State::In(..)), "it is still in");
-    let back = world.keeps_trying(&left, "old", "n2").await;
+    let back = world.log_in_with_retries(&left, "old", "n2").await;
     let clients = vec![old, alone, new, refused, back];
     world.verdict(clients, &[Invariant::I9]).await
 }
 
-/// A frame right after the login waits for it; an unknown class is refused; disagreeing nodes are
-/// named; and events are counted and shown.
+/// A frame that follows the login directly waits for the login. A login with an unknown class is
+/// refused. A node with another policy than the other nodes logs both policies. Events are counted,
+/// and sessions are listed.
 pub(crate) async fn seen_from_outside(mut world: World) -> Report {
     world.set("policy", "one_per_class");
     world.rules.limit = 2;
@@ -59,16 +60,19 @@ pub(crate) async fn seen_from_outside(mut world: World) -> Report {
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
     let phone = Hello::login().class("phone");
     let mut annas = world.client_with(&anna, "phone", "n1", phone).await;
-    annas.is_in().await;
+    annas.wait_until_in().await;
     let bobs = world.client_with(&bob, "pc", "n2", Hello::login().class("pc"));
     let mut bobs = bobs.await;
     bobs.send(&anna, &world.id("early"));
-    bobs.is_in().await;
-    // The first version of the protocol does not know "written".
-    world.outcome("early", "delivered").await;
+    bobs.wait_until_in().await;
+    // The first version of the protocol has no outcome "written", so the outcome is "delivered".
+    world.expect_outcome("early", "delivered").await;
     let fridge = Hello::login().class("fridge");
     let mut fridge = world.client_with(&anna, "fridge", "n2", fridge).await;
-    assert_eq!(fridge.answered().await, State::Out("bad_value".into()));
+    assert_eq!(
+        fridge.wait_for_answer().await,
+        State::Out("bad_value".into())
+    );
 
     world.set("policy", "n_total(3)");
     world.start("n3").await.unwrap();

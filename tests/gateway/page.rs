@@ -1,5 +1,5 @@
-//! The live page in a real browser: one account on two devices of one tab, on two nodes; the first
-//! device gets its notice and is closed. Screenshots are kept in the target folder.
+//! The live page in a real browser: one account on two devices of one tab, on two nodes. The first
+//! device gets its notice, and its connection is closed. Screenshots are kept in the target folder.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::world::{ADMIN_TOKEN, SOON, World, pause};
 
-/// A browser of its own, with its files in a folder of its own.
+/// A browser with a separate folder for its files.
 struct Browser {
     client: Client,
     _driver: Process,
@@ -38,7 +38,7 @@ impl Browser {
             .next()
             .context("a port")?
             .parse()?;
-        // Blink's numbers: 0 is dark, 1 is light.
+        // Blink's numbers: 0 is dark, and 1 is light.
         let scheme = format!("--blink-settings=preferredColorScheme={}", u8::from(!dark));
         let capabilities = json!({"goog:chromeOptions": {"args": [
             "--headless=new",
@@ -84,8 +84,8 @@ impl Browser {
     }
 }
 
-/// An operator's orders, with a session of the playground.
-async fn orders(browser: &Browser) -> Result<()> {
+/// Gives the orders of an operator, with a session of the playground.
+async fn give_orders(browser: &Browser) -> Result<()> {
     let uid = browser.client.find(Locator::Css("#orders [name=uid]"));
     uid.await?.send_keys("playground-anna").await?;
     let order = async |button: &str, sure: bool, says: &str| {
@@ -117,7 +117,7 @@ async fn orders(browser: &Browser) -> Result<()> {
     order("undrain", false, "takes logins again").await?;
     browser.shows("#state", "state\nup").await?;
 
-    // Another tab has the cookie, but not the half that orders need.
+    // Another tab has the cookie, but not the header that orders also need.
     let address = browser.client.current_url().await?;
     let tab = browser.client.new_window(true).await?;
     browser.client.switch_to_window(tab.handle).await?;
@@ -132,7 +132,7 @@ async fn orders(browser: &Browser) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
+async fn the_page_shows_a_takeover_between_two_nodes_and_gives_orders() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite:{}", folder.path().join("store.db").display());
     let mut world = World::new("page", &url);
@@ -158,14 +158,14 @@ async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
     let row = browser.shows("#takeovers", "playground-anna").await?;
     ensure!(row.contains("page-n1") && row.contains("page-n2"), "{row}");
 
-    // The way back: this node's own takeover, with its duration.
+    // The takeover back to the first node, whose page shows the duration.
     browser.click("#phone .in").await?;
     browser.shows("#phone .badge", "in on page-n1").await?;
     browser.shows("#pc .badge", "kicked out").await?;
     browser.shows("#takeovers", " ms").await?;
     browser.shows("#state", "online here\n1").await?;
     browser.picture("light").await?;
-    orders(&browser).await?;
+    give_orders(&browser).await?;
     browser.client.clone().close().await?;
 
     let dark = Box::pin(Browser::start(true)).await?;
@@ -177,7 +177,7 @@ async fn two_devices_of_one_tab_on_two_nodes() -> Result<()> {
     dark.picture("dark").await?;
     dark.client.clone().close().await?;
 
-    // The nodes' last events may still be on their way.
+    // The last events of the nodes may still be on their way to this process.
     let mut report = check(&world.history()?, &world.promises());
     for _ in 0..20 {
         if report.is_clean() {

@@ -1,4 +1,4 @@
-//! Nodes that ask a web service about each login, and a service that is slow.
+//! Nodes ask a web service about each login, and the service is slow.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::{
     world::{SOON, World, now_us},
 };
 
-/// A service that delays its answer about the device "slow", refuses "unpaid" and fails for
-/// "broken".
+/// A web service. It delays its answer about the device "slow", refuses the device "unpaid" and
+/// fails for the device "broken".
 struct Service {
     url: String,
     /// The number of questions about slow devices.
@@ -52,16 +52,17 @@ impl Service {
         }
     }
 
-    async fn was_asked(&self, times: u32) {
+    async fn wait_until_asked(&self, times: u32) {
         let mut asked = self.asked.subscribe();
         let reached = asked.wait_for(|asked| *asked >= times);
         tokio::time::timeout(SOON, reached).await.unwrap().unwrap();
     }
 }
 
-/// While the profile of a login is being loaded, other logins do not wait for it, whether of the
-/// same account or another, on either node; once loaded, that login is the newest. A login whose
-/// client leaves meanwhile, a refused one and one whose profile cannot be loaded change nothing.
+/// While the profile of a login is being loaded, other logins do not wait, neither those of the
+/// same account nor those of other accounts, on both nodes. After its profile was loaded, the slow
+/// login is the newest. Three logins change nothing: one whose client leaves meanwhile, a refused
+/// one, and one whose profile cannot be loaded.
 pub(crate) async fn slow_profiles(mut world: World) -> Report {
     let service = Service::start().await;
     world.set("profile_url", &service.url);
@@ -69,23 +70,26 @@ pub(crate) async fn slow_profiles(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let (anna, quiet) = (world.uid("anna"), world.uid("quiet"));
     world.fact(Fact::Bystander { uid: quiet.clone() });
-    world.comes_and_goes(&quiet, "n1", 5).await;
+    world.log_in_and_out(&quiet, "n1", 5).await;
     let from_us = now_us();
     let mut slow = world.client(&anna, "slow", "n1").await;
-    service.was_asked(1).await;
+    service.wait_until_asked(1).await;
     let given_up = world.client(&anna, "slow", "n2").await;
-    service.was_asked(2).await;
+    service.wait_until_asked(2).await;
     drop(given_up);
     let mut phone = world.log_in(&anna, "phone", "n1").await;
     let mut pc = world.log_in(&anna, "pc", "n2").await;
-    assert_eq!(phone.told().await, Code::Superseded);
+    assert_eq!(phone.wait_for_notice().await, Code::Superseded);
     for node in ["n1", "n2"] {
-        world.comes_and_goes(&quiet, node, 5).await;
+        world.log_in_and_out(&quiet, node, 5).await;
     }
     let mut unpaid = world.client(&anna, "unpaid", "n1").await;
-    assert_eq!(unpaid.answered().await, State::Out("denied".into()));
+    assert_eq!(unpaid.wait_for_answer().await, State::Out("denied".into()));
     let mut broken = world.client(&anna, "broken", "n2").await;
-    assert_eq!(broken.answered().await, State::Out("unavailable".into()));
+    assert_eq!(
+        broken.wait_for_answer().await,
+        State::Out("unavailable".into())
+    );
     assert!(matches!(pc.state(), State::In(..)), "{:?}", pc.stamp);
     assert_eq!(slow.state(), State::Waiting);
     world.fact(Fact::Trouble {
@@ -93,8 +97,8 @@ pub(crate) async fn slow_profiles(mut world: World) -> Report {
         to_us: now_us(),
     });
     service.go.send_replace(true);
-    slow.is_in().await;
-    assert_eq!(pc.told().await, Code::Superseded);
+    slow.wait_until_in().await;
+    assert_eq!(pc.wait_for_notice().await, Code::Superseded);
     let clients = vec![slow, phone, pc, unpaid, broken];
     world.verdict(clients, &[Invariant::I15]).await
 }

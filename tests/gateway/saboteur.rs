@@ -1,5 +1,5 @@
-//! The store as a careless flow would use it: wrappers that undo, from outside, the precautions of
-//! the flow.
+//! The store as a flow with a planted bug would use it. The wrappers undo one precaution of the
+//! flow from outside.
 
 use std::{
     collections::HashMap,
@@ -19,29 +19,30 @@ use distlock::{
 use distlock_conformance::RecordsLayer;
 use tokio::sync::watch;
 
-/// The one mistake.
+/// The planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    /// No mistake.
+    /// No planted bug.
     None,
-    /// A kick ends the account's present session, whichever one it was meant for.
+    /// A kick ends the account's present session, whatever session the kick names.
     KicksByAccount,
-    /// A logout writes its remembered record, without its session, over any newer one.
+    /// A logout removes its session from a remembered record, and writes that record over any newer
+    /// record.
     DeletesWithoutComparing,
-    /// A login does not notice that its lock is lost, and writes over any newer record.
+    /// A login does not notice the loss of its lock, and writes over any newer record.
     WritesWithoutItsLock,
-    /// A login's write is confirmed first and carried out later.
+    /// A login's write is confirmed first and done later.
     ConfirmsBeforeTheWrite,
-    /// Frames that were written to a client count as acknowledged.
+    /// A frame that was written to a client counts as acknowledged.
     AcknowledgesForTheClient,
-    /// A message for all devices of an account goes to its newest one.
+    /// A message for all devices of an account goes only to the newest device.
     SendsToTheNewest,
 }
 
-/// The store keeps a lock only this long while its holder believes in a minute.
-const REALLY: Duration = Duration::from_secs(1);
+/// The real TTL of a lock at the store, while its holder believes that the TTL is a minute.
+const REAL_TTL: Duration = Duration::from_secs(1);
 
-/// A node's view of the store.
+/// The store as one node sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Saboteur {
     lock: Arc<dyn DistLock>,
@@ -52,11 +53,11 @@ pub(crate) struct Saboteur {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether answers with an account's record, or early confirmations, are held back.
+    /// Whether the layer delays answers with an account's record, or early confirmed writes.
     held: watch::Sender<bool>,
-    /// Whether a caller waits for such an answer.
+    /// Whether a caller waits for a delayed answer.
     waits: watch::Sender<bool>,
-    /// Whether records come from this node's own last write.
+    /// Whether reads return this node's own last write.
     from_memory: AtomicBool,
     written: Mutex<HashMap<RecordKey, Entry>>,
     early: Mutex<HashMap<RecordKey, Entry>>,
@@ -81,18 +82,18 @@ impl Saboteur {
         Store::new(Arc::new(self.clone()), self.clone().into_records())
     }
 
-    /// From now on, answers with an account's record are held back, and no lock of an account is
-    /// renewed. This is no sabotage: processes do get stopped.
-    pub(crate) fn hold(&self) {
+    /// Delays all answers with an account's record from now on, and fails the renewals of account
+    /// locks. This is no planted bug, because a process can be stopped at any time.
+    pub(crate) fn delay_answers(&self) {
         self.shared.held.send_replace(true);
     }
 
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn stop_delaying(&self) {
         self.shared.held.send_replace(false);
     }
 
-    /// Waits until a caller is held back.
-    pub(crate) async fn holds_somebody(&self) {
+    /// Waits until a caller waits for a delayed answer.
+    pub(crate) async fn wait_for_delayed_caller(&self) {
         let mut waits = self.shared.waits.subscribe();
         let waiting = waits.wait_for(|waits| *waits);
         tokio::time::timeout(crate::world::SOON, waiting)
@@ -101,8 +102,8 @@ impl Saboteur {
             .unwrap();
     }
 
-    /// From now on the careless logout uses this node's own last write.
-    pub(crate) fn stop_looking(&self) {
+    /// With `DeletesWithoutComparing`, reads return this node's own last write from now on.
+    pub(crate) fn read_own_write(&self) {
         let careless = self.is(Sabotage::DeletesWithoutComparing);
         self.shared.from_memory.store(careless, Ordering::SeqCst);
     }
@@ -111,14 +112,14 @@ impl Saboteur {
         self.sabotage == sabotage
     }
 
-    fn lies_about(&self, name: &LockName) -> bool {
+    fn shortens_ttl_of(&self, name: &LockName) -> bool {
         self.is(Sabotage::WritesWithoutItsLock) && name.as_str().starts_with("user/")
     }
 
     fn request(&self, request: &AcquireRequest) -> AcquireRequest {
         let mut request = request.clone();
-        if self.lies_about(&request.name) {
-            request.ttl = Ttl::new(REALLY).unwrap();
+        if self.shortens_ttl_of(&request.name) {
+            request.ttl = Ttl::new(REAL_TTL).unwrap();
         }
         request
     }
@@ -153,7 +154,7 @@ impl Saboteur {
         }
     }
 
-    /// Confirms a write at once, and performs it when it is let go.
+    /// Confirms a write at once, and does the write when answers are no longer delayed.
     fn write_later(&self, key: &RecordKey, value: &[u8]) -> Written {
         let version = Version::new(u64::MAX);
         let entry = Entry::new(version, value.to_vec(), None);
@@ -221,7 +222,7 @@ impl DistLock for Saboteur {
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         let attempt = self.lock.try_acquire(&self.request(request)).await?;
-        Ok(attempt.map(|grant| told(grant, request.ttl)))
+        Ok(attempt.map(|grant| with_requested_ttl(grant, request.ttl)))
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
@@ -273,8 +274,8 @@ impl DistLock for Saboteur {
     async fn close(&self) {}
 }
 
-/// A grant as its holder sees it: with the TTL that it asked for.
-fn told(mut grant: Grant, asked_for: Ttl) -> Grant {
+/// The grant as its holder sees it: with the TTL that the holder requested.
+fn with_requested_ttl(mut grant: Grant, asked_for: Ttl) -> Grant {
     grant.valid_for = asked_for.duration();
     grant
 }
@@ -288,7 +289,7 @@ struct SaboteurContender {
 impl Contender for SaboteurContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         let attempt = self.inner.attempt().await?;
-        Ok(attempt.map(|grant| told(grant, self.ttl)))
+        Ok(attempt.map(|grant| with_requested_ttl(grant, self.ttl)))
     }
 
     fn is_first(&self) -> bool {

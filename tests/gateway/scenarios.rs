@@ -1,4 +1,4 @@
-//! The scenarios. Each starts its own nodes and ends with the checker's verdict.
+//! The scenarios. Each scenario starts its own nodes and ends with the checker's verdict.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::{
     world::{SOON, World, now_us, pause},
 };
 
-/// The additional delay of each request to the store, for a node that is to be caught in the middle
-/// of one.
+/// The additional delay of each request to the store, so that a node can be stopped in the middle
+/// of a request.
 const STORE_DELAY: Duration = Duration::from_millis(200);
 
-/// Takeovers on one node and across nodes, by other devices and by the same one, with messages in
-/// between.
+/// Takeovers on one node and across nodes, by other devices and by the same device, with messages
+/// between them.
 pub(crate) async fn takeovers(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
@@ -34,15 +34,15 @@ pub(crate) async fn takeovers(mut world: World) -> Report {
     for (at, (device, node, code)) in steps.into_iter().enumerate() {
         let next = world.log_in(&anna, device, node).await;
         if let Some(mut old) = clients.pop() {
-            assert_eq!(Some(Client::told(&mut old).await), code);
+            assert_eq!(Some(Client::wait_for_notice(&mut old).await), code);
         }
         friend.send(&anna, &format!("{}-m{at}", world.name));
         clients.push(next);
     }
-    // Nobody is logged in: the message is kept, and delivered later.
+    // Nobody is logged in now: the store keeps the next message, and a later login delivers it.
     clients[0].leave();
     clients[0]
-        .until("gone", |state| *state == State::Closed)
+        .wait_for_state("gone", |state| *state == State::Closed)
         .await;
     friend.send(&anna, &format!("{}-kept", world.name));
     clients.push(friend);
@@ -50,7 +50,8 @@ pub(crate) async fn takeovers(mut world: World) -> Report {
     world.verdict(clients, &exercised).await
 }
 
-/// Fifty devices of one account at once on every node, beside an unrelated account.
+/// Fifty devices of one account log in on all nodes at the same time. An unrelated account logs in
+/// meanwhile.
 pub(crate) async fn fifty_at_once(mut world: World, nodes: &[&str]) -> Report {
     start(&mut world, nodes).await;
     let (anna, quiet) = (world.uid("anna"), world.uid("quiet"));
@@ -62,17 +63,18 @@ pub(crate) async fn fifty_at_once(mut world: World, nodes: &[&str]) -> Report {
         });
         let mut crowd = futures_util::future::join_all(asking).await;
         for client in &mut crowd {
-            client.answered().await;
+            client.wait_for_answer().await;
         }
         crowd
     };
-    // Its logins always succeed. Scenarios that leave it the processor measure their latency.
-    let meanwhile = world.comes_and_goes(&quiet, nodes[0], 10);
+    // The logins of this account must succeed. Their latency is not measured here, because the
+    // fifty devices use the whole processor.
+    let meanwhile = world.log_in_and_out(&quiet, nodes[0], 10);
     let (crowd, ()) = tokio::join!(crowd, meanwhile);
     world.verdict(crowd, &[Invariant::I6, Invariant::I9]).await
 }
 
-/// Two sessions of an account may live: the third login ends the oldest, on whichever node it is.
+/// With a limit of two sessions, the third login ends the oldest session, on any node.
 pub(crate) async fn two_of_three(mut world: World) -> Report {
     world.set("policy", "n_total(2)");
     world.rules.limit = 2;
@@ -88,7 +90,7 @@ pub(crate) async fn two_of_three(mut world: World) -> Report {
         clients.push(world.log_in(&anna, device, node).await);
     }
     for old in &mut clients[..2] {
-        assert_eq!(old.told().await, Code::Superseded);
+        assert_eq!(old.wait_for_notice().await, Code::Superseded);
     }
     for left in &clients[2..] {
         assert!(matches!(left.state(), State::In(..)), "{:?}", left.stamp);
@@ -98,8 +100,8 @@ pub(crate) async fn two_of_three(mut world: World) -> Report {
         .await
 }
 
-/// Where the first login wins, a dead node's session keeps others out until its node's lease is
-/// over, and no longer.
+/// Where the first login wins, a dead node's session denies further logins until the lease of that
+/// node ends, and no longer.
 pub(crate) async fn first_wins(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.deny = true;
@@ -108,17 +110,17 @@ pub(crate) async fn first_wins(mut world: World) -> Report {
     let anna = world.uid("anna");
     let first = world.log_in(&anna, "phone", "n2").await;
     let mut second = world.client(&anna, "pc", "n1").await;
-    assert_eq!(second.answered().await, State::Out("denied".into()));
+    assert_eq!(second.wait_for_answer().await, State::Out("denied".into()));
     first.leave();
-    let back = world.keeps_trying(&anna, "pc", "n2").await;
+    let back = world.log_in_with_retries(&anna, "pc", "n2").await;
     world.kill("n2");
-    let next = world.keeps_trying(&anna, "tablet", "n1").await;
+    let next = world.log_in_with_retries(&anna, "tablet", "n1").await;
     next.leave();
     let clients = vec![first, second, back, next];
     world.verdict(clients, &[]).await
 }
 
-/// Two devices that take over from each other again and again.
+/// Two devices take over from each other again and again.
 pub(crate) async fn ping_pong(mut world: World) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let anna = world.uid("anna");
@@ -127,7 +129,7 @@ pub(crate) async fn ping_pong(mut world: World) -> Report {
         let (device, node) = [("phone", "n1"), ("pc", "n2")][at % 2];
         let next = world.log_in(&anna, device, node).await;
         if let Some(mut old) = old.replace(next) {
-            assert_eq!(old.told().await, Code::Superseded);
+            assert_eq!(old.wait_for_notice().await, Code::Superseded);
         }
     }
     let clients = old.into_iter().collect();
@@ -136,7 +138,7 @@ pub(crate) async fn ping_pong(mut world: World) -> Report {
         .await
 }
 
-/// A node that is stopped for a moment, and for longer than its lease.
+/// A node is stopped for a moment, and then for longer than its lease.
 pub(crate) async fn stopped_node(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.reachable = false;
@@ -153,7 +155,7 @@ pub(crate) async fn stopped_node(mut world: World) -> Report {
                 newcomer
             })
             .await;
-        let code = old.told().await;
+        let code = old.wait_for_notice().await;
         assert!(
             matches!(code, Code::Superseded | Code::NodeFenced),
             "{code:?}"
@@ -165,33 +167,33 @@ pub(crate) async fn stopped_node(mut world: World) -> Report {
         .await
 }
 
-/// Strict confirmation: nobody is let in beside a session whose node is stopped, until that node's
-/// lease is over.
+/// With strict confirmation, no login is confirmed while the older session's node is stopped, until
+/// the lease of that node ends.
 pub(crate) async fn strict(mut world: World) -> Report {
-    let (anna, mut clients) = strictly(&mut world).await;
+    let (anna, mut clients) = start_strict_nodes(&mut world).await;
     let mut old = world.log_in(&anna, "old", "n2").await;
     let newcomer = world
         .while_stopped("n2", world.log_in(&anna, "new", "n1"))
         .await;
-    old.told().await;
+    old.wait_for_notice().await;
     clients.extend([old, newcomer]);
     world.verdict(clients, &[Invariant::I8]).await
 }
 
-/// As [`strict`], beside a session whose node runs and cannot be reached, until that node has found
-/// out by itself.
+/// As [`strict`], but the older session's node runs and is unreachable for other nodes. The login
+/// waits until that node has found the takeover by itself.
 pub(crate) async fn strict_cut_off(mut world: World) -> Report {
-    let (anna, mut clients) = strictly(&mut world).await;
+    let (anna, mut clients) = start_strict_nodes(&mut world).await;
     let mut old = world.log_in(&anna, "old", "n2").await;
     world.node("n2").wire.black_hole();
     let newcomer = world.log_in(&anna, "new", "n1").await;
-    assert_eq!(old.told().await, Code::Superseded);
+    assert_eq!(old.wait_for_notice().await, Code::Superseded);
     world.node("n2").wire.pass();
     clients.extend([old, newcomer]);
     world.verdict(clients, &[Invariant::I8]).await
 }
 
-async fn strictly(world: &mut World) -> (Uid, Vec<Client>) {
+async fn start_strict_nodes(world: &mut World) -> (Uid, Vec<Client>) {
     world.rules.node_lease = Duration::from_secs(4);
     world.rules.reachable = false;
     world.rules.strict = true;
@@ -203,8 +205,8 @@ async fn strictly(world: &mut World) -> (Uid, Vec<Client>) {
     (anna, clients)
 }
 
-/// A node that is killed: its accounts log in elsewhere at once, the others' entries are cleared in
-/// time, and it comes back.
+/// A node is killed: its accounts log in elsewhere at once, the records of its other accounts are
+/// cleared in time, and the node starts again.
 pub(crate) async fn killed_node(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(6);
     start(&mut world, &["n1", "n2"]).await;
@@ -214,7 +216,7 @@ pub(crate) async fn killed_node(mut world: World) -> Report {
     world.kill("n2");
     let killed_us = now_us();
     let mut clients = vec![world.log_in(&anna, "pc", "n1").await, old, never_back];
-    // The delay of the process's own first requests does not count.
+    // The delay of the first requests of this process does not count.
     let (store, cleanup) = (world.open().await, world.promises().longest_cleanup());
     eventually_async("the dead session's entry to go", SOON, || async {
         let record = world.record(&store, &gone).await?;
@@ -233,8 +235,8 @@ pub(crate) async fn killed_node(mut world: World) -> Report {
     world.verdict(clients, &[]).await
 }
 
-/// A node is killed while it holds an account's lock in order to pass on a message: the account
-/// logs in again within L.
+/// A node is killed while it holds an account's lock in order to pass on a message. The account can
+/// log in again within the documented time L.
 pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
     world.set("route", "locked");
     world.rules.lock_ttl = Duration::from_secs(2);
@@ -244,10 +246,10 @@ pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
     let old = world.log_in(&anna, "phone", "n1").await;
     let friend = world.log_in(&bob, "bobs", "n2").await;
     let store = world.open().await;
-    // The node that passes it on waits for n1, and holds the lock.
+    // `n2` passes the message on. It waits for `n1`, and holds the account's lock meanwhile.
     world.node("n1").wire.black_hole();
     friend.send(&anna, &format!("{}-m", world.name));
-    world.holds(&store, &anna, "n2").await;
+    world.wait_for_holder(&store, &anna, "n2").await;
     world.kill("n2");
     let killed_us = now_us();
     let holder = world.holder(&store, &anna).await;
@@ -256,7 +258,7 @@ pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
         "{}: the dead node's lock is free",
         world.name
     );
-    let next = world.keeps_trying(&anna, "pc", "n1").await;
+    let next = world.log_in_with_retries(&anna, "pc", "n1").await;
     let took = Duration::from_micros(now_us() - killed_us);
     let promises = world.promises();
     let allowed =
@@ -269,23 +271,24 @@ pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
     world.verdict(vec![old, friend, next], &[]).await
 }
 
-/// A client logs out while a router holds its account's lock: its entry goes at once, and none
-/// comes back.
+/// A client logs out while another node holds its account's lock in order to pass on a message. The
+/// session's entry is removed at once, and is not written again.
 pub(crate) async fn logout_beside_a_router(mut world: World) -> Report {
     world.set("route", "locked");
-    // The sweep must not remove an entry that the logout left.
+    // The sweep must not remove an entry that the logout left, because the test looks for it.
     world.rules.sweep = Duration::from_secs(60);
     start(&mut world, &["n1", "n2"]).await;
     let (anna, bob) = (world.uid("anna"), world.uid("bob"));
     let mut clients = vec![world.log_in(&bob, "bobs", "n2").await];
     let store = world.open().await;
     let mut beside = false;
-    // The router gives up after a while; a machine that was paused that long shows nothing.
+    // The router gives up after a while. If the machine was paused that long, the attempt shows
+    // nothing, so it is repeated.
     for at in 0..10 {
         let leaving = world.log_in(&anna, "phone", "n1").await;
         world.node("n1").wire.black_hole();
         clients[0].send(&anna, &format!("{}-m{at}", world.name));
-        let held = world.holds(&store, &anna, "n2").await;
+        let held = world.wait_for_holder(&store, &anna, "n2").await;
         leaving.leave();
         eventually_async("the entry to go", SOON, || async {
             let record = world.record(&store, &anna).await?;
@@ -295,7 +298,7 @@ pub(crate) async fn logout_beside_a_router(mut world: World) -> Report {
         .unwrap();
         beside = world.holder(&store, &anna).await == Some(held);
         clients.push(leaving);
-        world.free(&store, &anna).await;
+        world.wait_until_free(&store, &anna).await;
         world.node("n1").wire.pass();
         if beside {
             break;
@@ -312,10 +315,10 @@ pub(crate) async fn logout_beside_a_router(mut world: World) -> Report {
     world.verdict(clients, &[Invariant::I18]).await
 }
 
-/// A session whose notice got lost logs out after another one took its place: the newcomer's entry
-/// stays.
+/// The notice of a session got lost, and the session logs out after another session took its place.
+/// The entry of the newer session stays.
 pub(crate) async fn stale_logout(mut world: World) -> Report {
-    // Its node must not find out by itself meanwhile.
+    // The node of the older session must not find the takeover by itself meanwhile.
     world.rules.node_lease = Duration::from_secs(60);
     world.rules.reachable = false;
     start(&mut world, &["n1", "n2"]).await;
@@ -325,13 +328,14 @@ pub(crate) async fn stale_logout(mut world: World) -> Report {
     let newcomer = world.log_in(&anna, "pc", "n2").await;
     assert!(matches!(old.state(), State::In(..)), "{:?}", old.stamp);
     old.leave();
-    old.until("gone", |state| *state == State::Closed).await;
+    old.wait_for_state("gone", |state| *state == State::Closed)
+        .await;
     world.node("n1").wire.pass();
     world.verdict(vec![old, newcomer], &[Invariant::I5]).await
 }
 
-/// A node is stopped while it holds an account's lock, between its read and its write, until
-/// another node has the lock: its write must not happen.
+/// A node that holds an account's lock is stopped between its read and its write, until another
+/// node has the lock. The write of the stopped node must not happen.
 pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
     world.rules.lock_ttl = Duration::from_secs(2);
     world.rules.node_lease = Duration::from_secs(20);
@@ -344,17 +348,19 @@ pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
         world.node("n2").store_link(|wire| wire.delay(STORE_DELAY));
         let mut late = world.client(&anna, &format!("late{at}"), "n2").await;
         let caught = tokio::select! {
-            _ = world.holds(&store, &anna, "n2") => true,
-            _ = late.answered() => false,
+            _ = world.wait_for_holder(&store, &anna, "n2") => true,
+            _ = late.wait_for_answer() => false,
         };
         if !caught {
             clients.push(late);
             continue;
         }
-        // By then the node has its grant, and not yet the answer of its read.
+        // Now the node has its grant, and not yet the answer to its read.
         pause(STORE_DELAY * 2).await;
         let stopped = world.while_stopped("n2", async {
-            let newer = world.keeps_trying(&anna, &format!("newer{at}"), "n1").await;
+            let newer = world
+                .log_in_with_retries(&anna, &format!("newer{at}"), "n1")
+                .await;
             world.node("n2").store_link(FaultProxy::pass);
             newer
         });
@@ -362,13 +368,14 @@ pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
         let State::In(_, meanwhile) = newer.state() else {
             panic!("{:?} is not in: {:?}", newer.stamp, newer.state());
         };
-        if let State::In(_, r#gen) = late.answered().await {
+        if let State::In(_, r#gen) = late.wait_for_answer().await {
             assert!(r#gen > meanwhile, "it wrote under a lock that it had lost");
         }
         clients.push(newer);
         clients.push(late);
         let history = world.history().unwrap();
-        // A machine that was paused meanwhile may have stopped the node before or after that point.
+        // A pause of the whole machine may have stopped the node before or after that point. Then
+        // the attempt is repeated.
         if history
             .nodes
             .iter()
@@ -381,7 +388,8 @@ pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
     world.verdict(clients, &[Invariant::I13]).await
 }
 
-/// Other nodes cannot reach a node, or reach it late, or lose its answers and ask twice.
+/// Faults between nodes: a node is unreachable for others, or answers late; an answer is lost, and
+/// the other node asks again; connections break.
 pub(crate) async fn bad_peer_link(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(6);
     world.rules.reachable = false;
@@ -398,8 +406,8 @@ pub(crate) async fn bad_peer_link(mut world: World) -> Report {
             _ => wire.reset(),
         }
         let newcomer = world.log_in(&uid, "new", "n1").await;
-        // Where the kick got lost, the older session's node finds out by itself.
-        assert_eq!(old.told().await, Code::Superseded, "{fault}");
+        // Where the kick got lost, the node of the older session finds the takeover by itself.
+        assert_eq!(old.wait_for_notice().await, Code::Superseded, "{fault}");
         world.node("n2").wire.pass();
         clients.extend([old, newcomer]);
     }
@@ -408,8 +416,9 @@ pub(crate) async fn bad_peer_link(mut world: World) -> Report {
         .await
 }
 
-/// A node reaches the store late, loses its connections, loses an answer, and loses the store for
-/// longer than its lease; then it is cut off from everything.
+/// Faults between a node and its store: late answers, broken connections, a lost answer, and a
+/// store that is unreachable for longer than the node's lease. At the end the node is cut off from
+/// its store and from the other node.
 pub(crate) async fn bad_store_link(mut world: World) -> Report {
     world.rules.node_lease = Duration::from_secs(6);
     world.rules.reachable = false;
@@ -424,8 +433,8 @@ pub(crate) async fn bad_store_link(mut world: World) -> Report {
             _ => wire.swallow_one_reply(),
         });
         // A client that was refused because an answer got lost must be able to log in again.
-        let second = world.keeps_trying(&uid, "second", "n1").await;
-        let third = world.keeps_trying(&uid, "third", "n2").await;
+        let second = world.log_in_with_retries(&uid, "second", "n1").await;
+        let third = world.log_in_with_retries(&uid, "third", "n2").await;
         world.node("n2").store_link(FaultProxy::pass);
         clients.extend([first, second, third]);
     }
@@ -434,32 +443,33 @@ pub(crate) async fn bad_store_link(mut world: World) -> Report {
             world.uid(&fault.replace(' ', "-")),
             world.uid(&format!("{}-left", &fault[..2])),
         );
-        let mut old = world.keeps_trying(&taken, "old", "n2").await;
-        let mut alone = world.keeps_trying(&left, "old", "n2").await;
+        let mut old = world.log_in_with_retries(&taken, "old", "n2").await;
+        let mut alone = world.log_in_with_retries(&left, "old", "n2").await;
         let node = world.node("n2");
         node.store_link(FaultProxy::black_hole);
         if fault == "alone" {
             node.wire.black_hole();
         }
         clients.push(world.log_in(&taken, "new", "n1").await);
-        // The other nodes may still reach it with a kick. Nobody else can tell it that its lease is
-        // over.
-        let code = old.told().await;
+        // The other node may still kick this session. Otherwise the node itself must notice that its
+        // lease has ended.
+        let code = old.wait_for_notice().await;
         assert!(
             matches!(code, Code::Superseded | Code::NodeFenced),
             "{fault}: {code:?}"
         );
-        assert_eq!(alone.told().await, Code::NodeFenced, "{fault}");
+        assert_eq!(alone.wait_for_notice().await, Code::NodeFenced, "{fault}");
         let node = world.node("n2");
         node.store_link(FaultProxy::pass);
         node.wire.pass();
         clients.extend([old, alone]);
-        clients.push(world.keeps_trying(&left, "back", "n2").await);
+        clients.push(world.log_in_with_retries(&left, "back", "n2").await);
     }
     world.verdict(clients, &[Invariant::I9]).await
 }
 
-/// Clients that ignore their notice get no further frame, are heard no more, and are cut off.
+/// Clients that ignore their notice get no further frame, their frames are refused, and their
+/// connections are closed by the node.
 pub(crate) async fn deaf_clients(mut world: World) -> Report {
     world.deaf = true;
     start(&mut world, &["n1", "n2"]).await;
@@ -468,15 +478,15 @@ pub(crate) async fn deaf_clients(mut world: World) -> Report {
     let mut clients: Vec<Client> = Vec::new();
     for (at, node) in ["n1", "n2", "n2", "n1"].into_iter().enumerate() {
         let next = world.log_in(&anna, &format!("d{at}"), node).await;
-        next.ignores_its_notice();
+        next.ignore_notice();
         if let Some(old) = clients.last_mut() {
-            assert_eq!(old.told().await, Code::Superseded);
-            // One message to the account, and one from its superseded session.
+            assert_eq!(old.wait_for_notice().await, Code::Superseded);
+            // Sends one message to the account, and one message from its superseded session.
             friend.send(&anna, &format!("{}-to{at}", world.name));
             old.send(&bob, &format!("{}-from{at}", world.name));
             let client = old.stamp.client;
             world
-                .has_seen("the refusal", |it| {
+                .wait_until_seen("the refusal", |it| {
                     it.client == client && it.what == What::Refused
                 })
                 .await;
@@ -486,7 +496,7 @@ pub(crate) async fn deaf_clients(mut world: World) -> Report {
     for deaf in &clients[..3] {
         let client = deaf.stamp.client;
         world
-            .has_seen("the cut", |it| {
+            .wait_until_seen("the cut", |it| {
                 it.client == client && it.what == What::Closed
             })
             .await;
@@ -496,8 +506,8 @@ pub(crate) async fn deaf_clients(mut world: World) -> Report {
     world.verdict(clients, &exercised).await
 }
 
-/// One node is stopped, and another account's lock is held: logins of an unrelated account take as
-/// long as before.
+/// One node is stopped, and the lock of another account is held. Logins of an unrelated account
+/// take as long as before.
 pub(crate) async fn bystanders(mut world: World) -> Report {
     world.rules.lock_wait = Duration::from_secs(30);
     world.rules.reachable = false;
@@ -513,18 +523,18 @@ pub(crate) async fn bystanders(mut world: World) -> Report {
         (waits, newcomer)
     };
     let (mut waits, mut newcomer) = world
-        .while_stopped("n2", world.beside(&quiet, "n1", trouble))
+        .while_stopped("n2", world.compare_bystander_logins(&quiet, "n1", trouble))
         .await;
     assert!(held.release().await.is_clean());
     store.close().await;
-    waits.is_in().await;
-    newcomer.is_in().await;
+    waits.wait_until_in().await;
+    newcomer.wait_until_in().await;
     world
         .verdict(vec![old, waits, newcomer], &[Invariant::I15])
         .await
 }
 
-/// The store goes away and comes back; then each session is live as before, or has had its notice.
+/// The store is restarted. Afterwards each session is live as before, or has got its notice.
 pub(crate) async fn store_restarts(
     mut world: World,
     restart: impl FnOnce() -> anyhow::Result<()>,
@@ -537,10 +547,10 @@ pub(crate) async fn store_restarts(
     ];
     let away = now_us();
     tokio::task::block_in_place(restart).unwrap();
-    clients.push(world.keeps_trying(&anna, "tablet", "n2").await);
-    // Until the nodes have found the store again.
+    clients.push(world.log_in_with_retries(&anna, "tablet", "n2").await);
+    // The outage ends when the nodes have found the store again.
     world.rules.store_away = Duration::from_micros(now_us() - away);
-    clients.push(world.keeps_trying(&bob, "tablet", "n1").await);
+    clients.push(world.log_in_with_retries(&bob, "tablet", "n1").await);
     world.verdict(clients, &[]).await
 }
 

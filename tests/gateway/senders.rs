@@ -1,4 +1,4 @@
-//! Permission and limits of senders: protection from strangers, and servers that send.
+//! Permission and rate limits of senders, and servers that send messages.
 
 use axum::{Json, Router, http::StatusCode, routing::post};
 use distlock_checker::{Invariant, Report, What};
@@ -15,15 +15,15 @@ use crate::{
     world::{SEND_TOKEN, SOON, World},
 };
 
-/// Messages that one account sends to another at once.
+/// The number of messages that one account may send to another at once.
 const BURST: usize = 110;
 
-/// A sender that floods an absent account is slowed down, and does not push out a friend's
-/// messages; a sender that the service refuses reaches nobody; a server sends by its own token.
+/// A sender that floods an absent account is slowed down, and pushes out no message of a friend. A
+/// sender that the service refuses reaches nobody. A server sends with its own token.
 pub(crate) async fn strangers(mut world: World) -> Report {
     let [anna, bob, carl, mallory] = ["anna", "bob", "carl", "mallory"].map(|name| world.uid(name));
-    // The verdict leaves this account out: it would log in again, and miss the messages that were
-    // pushed out.
+    // This account is not part of the verdict: the verdict would log it in again, and it would miss
+    // the messages that were pushed out.
     let eve = Uid::new(world.id("eve")).unwrap();
     let refused = mallory.clone();
     let answer = async move |Json(question): Json<Value>| {
@@ -42,29 +42,29 @@ pub(crate) async fn strangers(mut world: World) -> Report {
     world.set("pair_rate", "1");
     world.set("pair_burst", &BURST.to_string());
     start(&mut world, &["n1", "n2"]).await;
-    world.comes_and_goes(&eve, "n1", 1).await;
+    world.log_in_and_out(&eve, "n1", 1).await;
     let mut clients = Vec::new();
     for (uid, node) in [(&anna, "n1"), (&bob, "n2"), (&carl, "n2"), (&mallory, "n1")] {
         let mut client = world
             .client_with(uid, "pc", node, Hello::login().acks())
             .await;
-        client.is_in().await;
+        client.wait_until_in().await;
         clients.push(client);
     }
     let [_, bobs, carls, mallorys] = &clients[..] else {
         unreachable!("four came")
     };
     carls.send(&eve, &world.id("friend"));
-    world.outcome("friend", "stored").await;
+    world.expect_outcome("friend", "stored").await;
     for number in 0..BURST + 20 {
         bobs.send(&eve, &world.id(&format!("flood-{number}")));
     }
     let last = format!("flood-{}", BURST + 19);
-    world.outcome(&last, "throttled").await;
+    world.expect_outcome(&last, "throttled").await;
     mallorys.send(&anna, &world.id("blocked"));
-    world.outcome("blocked", "not_allowed").await;
+    world.expect_outcome("blocked", "not_allowed").await;
     bobs.send(&anna, &world.id("others"));
-    world.outcome("others", "delivered").await;
+    world.expect_outcome("others", "delivered").await;
     let sent = json!({"from": "the shop", "to": anna, "body": "paid", "id": world.id("paid")});
     let (admin, path) = (world.node("n2").admin, "/v1/send");
     let answer = http::post(admin, path, SEND_TOKEN, &sent).await;
@@ -88,8 +88,9 @@ pub(crate) async fn strangers(mut world: World) -> Report {
 }
 
 impl World {
-    /// Waits until a client has this outcome of its message.
-    pub(crate) async fn outcome(&self, id: &str, wanted: &str) {
+    /// Waits until a client has the outcome of its message, and compares it with the expected
+    /// outcome.
+    pub(crate) async fn expect_outcome(&self, id: &str, wanted: &str) {
         let id = self.id(id);
         let heard = eventually_async("the outcome", SOON, || async {
             let seen = self.shared.seen.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Every scenario of the matrix over each kind of server, and what its own restart does.
+//! All scenarios of the matrix over each kind of server, and a restart of the server.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis() {
+async fn every_scenario_passes_on_redis() {
     let mut server = tokio::task::block_in_place(RedisServer::start).unwrap();
     let place = Place::new("redis", &server.url(), &[server.address()]);
     Box::pin(place.play_all()).await;
@@ -26,7 +26,7 @@ async fn redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn postgres() {
+async fn every_scenario_passes_on_postgres() {
     let mut server = tokio::task::block_in_place(PostgresServer::start).unwrap();
     let place = Place::new("postgres", &server.url(), &[server.address()]);
     Box::pin(place.play_all()).await;
@@ -36,7 +36,7 @@ async fn postgres() {
     .await;
 }
 
-async fn mysql_family(backend: &'static str, product: Product) {
+async fn check_mysql_product(backend: &'static str, product: Product) {
     let mut server = tokio::task::block_in_place(|| MySqlServer::start(product)).unwrap();
     let place = Place::new(backend, &server.url(), &[server.address()]);
     Box::pin(place.play_all()).await;
@@ -47,22 +47,23 @@ async fn mysql_family(backend: &'static str, product: Product) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mariadb() {
-    Box::pin(mysql_family("mariadb", Product::MariaDb)).await;
+async fn every_scenario_passes_on_mariadb() {
+    Box::pin(check_mysql_product("mariadb", Product::MariaDb)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mysql() {
-    Box::pin(mysql_family("mysql", Product::MySql)).await;
+async fn every_scenario_passes_on_mysql() {
+    Box::pin(check_mysql_product("mysql", Product::MySql)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zookeeper() {
+async fn every_scenario_passes_on_zookeeper() {
     let mut ensemble = tokio::task::block_in_place(ZooKeeper::start).unwrap();
     let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
     let servers: Vec<_> = (0..ensemble.len()).map(|at| ensemble.address(at)).collect();
     let mut place = Place::new("zookeeper", &url, &servers);
-    // A dead node's lease and locks last as long as its session there, and up to one tick more.
+    // ZooKeeper keeps a dead node's lease and locks until the session of the node expires, and up
+    // to one tick more.
     place.dead_for = Duration::from_secs(5) + Duration::from_millis(250);
     place.without = &[matrix::STOPPED_WITH_A_LOCK];
     Box::pin(place.play_all()).await;

@@ -1,4 +1,4 @@
-//! Waiting for peace, and the verdict.
+//! Waits until directory and clients agree, and gives the verdict.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,13 +15,14 @@ use crate::{
     world::{SOON, World, now_us, pause},
 };
 
-/// For a store or a node that has to come to itself first.
+/// The deadline until the directory and the clients of an account agree, and until a node answers.
+/// A store or a node may have to recover first.
 const PEACE: Duration = Duration::from_secs(60);
 
 /// A lock's holder, and its token.
 pub(crate) type Holder = (String, Option<FencingToken>);
 
-/// Pause of a refused client before its next try.
+/// The pause of a refused client before its next login.
 pub(crate) const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// The invariants that every scenario puts at risk.
@@ -38,9 +39,9 @@ const ALWAYS: [Invariant; 8] = [
 
 impl World {
     /// Waits until directory and clients agree, asks every node for every account, logs every
-    /// account in once more, and checks everything that happened. `clients` are those that may
-    /// still be logged in. The scenario has put the invariants `exercised` at risk, beside those of
-    /// every scenario.
+    /// account in once more, and checks everything that happened. `clients` are the clients that
+    /// may still be logged in. `exercised` are the invariants that the scenario has put at risk, in
+    /// addition to those of every scenario.
     pub(crate) async fn verdict(
         &mut self,
         clients: Vec<Client>,
@@ -49,7 +50,7 @@ impl World {
         let store = distlock::open(self.url.as_str()).await.unwrap();
         let uids: Vec<_> = self.uids.iter().map(|it| Uid::new(it).unwrap()).collect();
         for uid in &uids {
-            agreed(&store, uid, &clients).await.unwrap();
+            wait_until_agreed(&store, uid, &clients).await.unwrap();
             self.fact(Fact::Quiet {
                 uid: uid.clone(),
                 at_us: now_us(),
@@ -60,27 +61,27 @@ impl World {
         for (at, uid) in uids.iter().enumerate() {
             let nodes: Vec<_> = self.nodes.keys().cloned().collect();
             probes.push(
-                self.keeps_trying(uid, "probe", &nodes[at % nodes.len()])
+                self.log_in_with_retries(uid, "probe", &nodes[at % nodes.len()])
                     .await,
             );
         }
         let clients: Vec<_> = clients.into_iter().chain(probes).collect();
         let mut records = std::collections::BTreeMap::new();
         for uid in &uids {
-            if let Some(record) = agreed(&store, uid, &clients).await.unwrap() {
+            if let Some(record) = wait_until_agreed(&store, uid, &clients).await.unwrap() {
                 records.insert(uid.clone(), record);
             }
         }
         store.close().await;
-        // After connections were cut off: a client that closes at the same time as its node may
-        // leave one behind.
+        // If a client closes at the same time as its node, the node's port may keep one connection
+        // in the state TIME_WAIT.
         for node in self.nodes.values().filter(|_| self.deaf) {
             self.fact(Fact::Lingering {
                 node: self.node_id(&node.name[self.name.len() + 1..]),
-                sockets: lingering(node.listen).unwrap(),
+                sockets: count_time_wait(node.listen).unwrap(),
             });
         }
-        // The nodes' last events may still be on their way to us.
+        // The last events of the nodes may still be on their way to this process.
         let judged = eventually_async("a clean history", Duration::from_secs(10), || async {
             let mut history = self.history().unwrap();
             history.records = records.clone();
@@ -112,11 +113,11 @@ impl World {
         report
     }
 
-    /// A client that logs in again as long as it is told to.
-    pub(crate) async fn keeps_trying(&self, uid: &Uid, device: &str, node: &str) -> Client {
+    /// Logs a client in, with pauses between the attempts, until the login is confirmed.
+    pub(crate) async fn log_in_with_retries(&self, uid: &Uid, device: &str, node: &str) -> Client {
         for _ in 0..40 {
             let mut client = self.client(uid, device, node).await;
-            match client.answered().await {
+            match client.wait_for_answer().await {
                 State::In(..) => return client,
                 _ => pause(TRY_AGAIN).await,
             }
@@ -124,19 +125,19 @@ impl World {
         panic!("{uid} cannot log in on {node}: its account is stuck");
     }
 
-    /// The test's own way to the store.
+    /// Opens a client of the store for the test itself.
     pub(crate) async fn open(&self) -> Store {
         distlock::open(self.url.as_str()).await.unwrap()
     }
 
-    /// An account's record as it is in the store.
+    /// Reads an account's record from the store.
     pub(crate) async fn record(&self, store: &Store, uid: &Uid) -> Option<UserRecord> {
         let key = RecordKey::new(format!("sess/{uid}")).unwrap();
         let entry = store.records().get(&key).await.ok()??;
         Some(UserRecord::parse(uid, &entry.value).unwrap())
     }
 
-    /// The node that holds an account's lock, and its token.
+    /// The node that holds an account's lock, and the token of the lock.
     pub(crate) async fn holder(&self, store: &Store, uid: &Uid) -> Option<Holder> {
         let name = LockName::new(format!("user/{uid}")).unwrap();
         let held = store.lock().inspect(&name).await.unwrap().held?;
@@ -144,7 +145,7 @@ impl World {
     }
 
     /// Waits until a node holds an account's lock.
-    pub(crate) async fn holds(&self, store: &Store, uid: &Uid, node: &str) -> Holder {
+    pub(crate) async fn wait_for_holder(&self, store: &Store, uid: &Uid, node: &str) -> Holder {
         let node = self.node(node).name.as_str();
         eventually_async("the node to hold the lock", SOON, || async {
             let holder = self.holder(store, uid).await;
@@ -155,7 +156,7 @@ impl World {
     }
 
     /// Waits until an account's lock is free.
-    pub(crate) async fn free(&self, store: &Store, uid: &Uid) {
+    pub(crate) async fn wait_until_free(&self, store: &Store, uid: &Uid) {
         eventually_async("the lock to be free", SOON, || async {
             self.holder(store, uid).await.is_none().then_some(())
         })
@@ -163,8 +164,8 @@ impl World {
         .unwrap();
     }
 
-    /// Waits until some client has seen such an event.
-    pub(crate) async fn has_seen(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
+    /// Waits until some client has recorded an event that matches.
+    pub(crate) async fn wait_until_seen(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
         eventually_async(what, SOON, || async {
             let seen = self.shared.seen.lock().unwrap();
             seen.iter().any(&wanted).then_some(())
@@ -173,7 +174,7 @@ impl World {
         .unwrap();
     }
 
-    /// Asks every node for an account.
+    /// Asks every node for an account, and records the answers.
     async fn look_up(&self, uid: &Uid) {
         for node in self.nodes.values() {
             let from_us = now_us();
@@ -199,9 +200,13 @@ impl World {
     }
 }
 
-/// Waits until nothing is pending and the record names exactly the client that believes to be
-/// logged in.
-async fn agreed(store: &Store, uid: &Uid, clients: &[Client]) -> Result<Option<UserRecord>> {
+/// Waits until the account has no pending revocation and its record names exactly the sessions of
+/// the clients that believe to be logged in.
+async fn wait_until_agreed(
+    store: &Store,
+    uid: &Uid,
+    clients: &[Client],
+) -> Result<Option<UserRecord>> {
     let records = store.records();
     let key = RecordKey::new(format!("sess/{uid}"))?;
     let mut last = None;
@@ -263,8 +268,8 @@ fn read(answer: &Value) -> (Generation, Option<SessionId>) {
     (r#gen, session)
 }
 
-/// Connections in TIME_WAIT whose local end is this address.
-fn lingering(listen: SocketAddr) -> Result<usize> {
+/// Counts the connections in the state TIME_WAIT whose local end has the port of this address.
+fn count_time_wait(listen: SocketAddr) -> Result<usize> {
     const TIME_WAIT: &str = "06";
     let port = format!(":{:04X}", listen.port());
     let table = std::fs::read_to_string("/proc/net/tcp")?;

@@ -1,6 +1,6 @@
-//! No takeover depends on a single try. Each step between the grant of a login and its answer is
-//! cut off, loses its answer, or comes late, once. The new session is live all the same, alone, and
-//! the older session had its notice.
+//! A takeover survives one failure in each step. Each step between the grant of a login and its
+//! answer fails once: the request is lost, the answer is lost, or the request is late. In all cases
+//! the new session is the only live one, and the older session has got its notice.
 
 use std::{
     collections::HashMap,
@@ -25,23 +25,23 @@ use crate::world::{SOON, World, pause};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The write that grants.
+    /// The write that admits the new session.
     Write,
     /// The release of the account's lock.
     Release,
     /// The call to the older session's node.
     Kick,
-    /// The write that records the older session's end.
+    /// The write that records the end of the older session.
     Confirmation,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The request never arrives.
+    /// The request is lost.
     Cut,
-    /// The request is carried out, and the answer is lost.
+    /// The request is done, and its answer is lost.
     Reset,
-    /// The request takes a while.
+    /// The request is delayed.
     Delayed,
 }
 
@@ -49,7 +49,7 @@ const STEPS: [Step; 4] = [Step::Write, Step::Release, Step::Kick, Step::Confirma
 const FAULTS: [Fault; 3] = [Fault::Cut, Fault::Reset, Fault::Delayed];
 const DELAY: Duration = Duration::from_millis(150);
 
-/// The next fault, and the number of writes of the account's record since it was set.
+/// The next fault, and the number of writes of the account's record since the fault was set.
 #[derive(Debug, Default)]
 struct Once(Mutex<(Option<(Step, Fault)>, u32)>);
 
@@ -67,7 +67,8 @@ impl Once {
         next.take_if(|(at, _)| *at == step).map(|(_, fault)| fault)
     }
 
-    /// The first write of a takeover grants, the next one confirms.
+    /// The step of the next write: the first write of a takeover admits, and the second write
+    /// confirms.
     fn write(&self) -> Step {
         let writes = &mut self.0.lock().unwrap().1;
         *writes += 1;
@@ -78,7 +79,7 @@ impl Once {
         }
     }
 
-    async fn passes<T, E>(
+    async fn run<T, E>(
         &self,
         step: Step,
         cut: E,
@@ -108,7 +109,7 @@ fn reset() -> Error {
     Error::new(ErrorKind::OutcomeUnknown, "the connection was reset")
 }
 
-/// The store as the new session's node sees it.
+/// The store as the node of the new session sees it.
 #[derive(Clone, Debug)]
 struct Link {
     lock: Arc<dyn DistLock>,
@@ -128,7 +129,7 @@ impl RecordsLayer for Link {
             return put.await;
         }
         let step = self.once.write();
-        self.once.passes(step, cut(), reset(), put).await
+        self.once.run(step, cut(), reset(), put).await
     }
 }
 
@@ -159,9 +160,7 @@ impl DistLock for Link {
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         let release = self.lock.release(lease);
-        self.once
-            .passes(Step::Release, cut(), reset(), release)
-            .await
+        self.once.run(Step::Release, cut(), reset(), release).await
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
@@ -217,7 +216,7 @@ impl Peers for Wire {
         let kick = async { self.node(to).handle_kick(&request) };
         let cut = PeerError::not_sent("the connection was refused");
         let reset = PeerError::unknown("the connection was reset");
-        self.once.passes(Step::Kick, cut, reset, kick).await
+        self.once.run(Step::Kick, cut, reset, kick).await
     }
 
     async fn deliver(
@@ -241,7 +240,7 @@ pub(crate) async fn each_step_once(mut world: World) {
             records: opened.records(),
             once: Arc::clone(&once),
         };
-        // The older session's node has no faults.
+        // The node of the older session has no faults.
         let store = if name == "n1" {
             opened.clone()
         } else {
@@ -261,7 +260,7 @@ pub(crate) async fn each_step_once(mut world: World) {
     for step in STEPS {
         for fault in FAULTS {
             let uid = world.uid(&format!("{step:?}-{fault:?}").to_lowercase());
-            let cell = takes_over(&started, &uid, &once, step, fault);
+            let cell = check_takeover(&started, &uid, &once, step, fault);
             let within = tokio::time::timeout(SOON, cell).await;
             within.unwrap_or_else(|_| panic!("{step:?} {fault:?} does not end"));
         }
@@ -274,9 +273,9 @@ pub(crate) async fn each_step_once(mut world: World) {
     }
 }
 
-/// One cell: an account that is logged in on the first node logs in on the second one, and the
-/// fault happens meanwhile.
-async fn takes_over(nodes: &[KickOut], uid: &Uid, once: &Once, step: Step, fault: Fault) {
+/// Plays one combination of step and fault: an account that is logged in on the first node logs in
+/// on the second node, and the fault happens meanwhile.
+async fn check_takeover(nodes: &[KickOut], uid: &Uid, once: &Once, step: Step, fault: Fault) {
     let cell = format!("{step:?} {fault:?}");
     let old = log_in(&nodes[0], uid, "old").await;
     once.arm(step, fault);
@@ -290,7 +289,7 @@ async fn takes_over(nodes: &[KickOut], uid: &Uid, once: &Once, step: Step, fault
     assert_eq!(notice.code, Code::Superseded, "{cell}");
     assert_eq!(notice.by_device.as_ref(), Some(new.device()), "{cell}");
     old.logout().await;
-    // Later tries may repair anything.
+    // The record may be repaired by later attempts of the node.
     eventually_async(&format!("{cell} to settle"), SOON, || async {
         let record = nodes[1].view(uid).await.unwrap().record.unwrap();
         record.revocations.is_empty().then_some(())

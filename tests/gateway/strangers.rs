@@ -1,4 +1,4 @@
-//! Strangers at the port for other nodes: the memory that they make a node use has a bound.
+//! Strangers at the port for other nodes: the memory that strangers make a node use has a bound.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -14,15 +14,15 @@ use crate::world::{SOON, World};
 
 /// The number of connections without a token that a node allows.
 const STRANGERS: u8 = 255;
-/// Calls of each stranger, more than a connection may have in progress.
+/// Calls of each stranger: more than one connection may have in flight.
 const CALLS: usize = 200;
 
-/// Opens as many calls as it can, with the longest heads and bodies that are allowed, and reads no
+/// Opens as many calls as the node allows, with the longest allowed heads and bodies, and reads no
 /// answer.
-async fn stranger(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
+async fn open_many_calls(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
     let socket = TcpSocket::new_v4()?;
-    // Each stranger has its own address, so that the total bound applies and not that of one
-    // address.
+    // The strangers come from several addresses, so that the limit for all addresses applies, not
+    // the limit for one address.
     socket.bind(([127, 1, number / 32, 1], 0).into())?;
     let stream = socket.connect(to).await?;
     let (mut calls, connection) = h2::client::handshake(stream).await?;
@@ -44,7 +44,7 @@ async fn stranger(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
 }
 
 /// The resident memory of a process, in bytes.
-fn resident(id: u32) -> Result<u64> {
+fn resident_bytes(id: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().nth(1));
@@ -59,18 +59,18 @@ async fn cost_a_node_no_more_than_64_mb() -> Result<()> {
     world.start("n1").await?;
     world.start("n2").await?;
     let anna = world.uid("anna");
-    // The nodes are connected to each other before.
+    // The nodes connect to each other before the strangers come.
     let first = world.log_in(&anna, "phone", "n1").await;
     let second = world.log_in(&anna, "pc", "n2").await;
     let (to, id) = (world.node("n1").peer, world.node("n1").process.id());
-    let before = resident(id)?;
-    let strangers = join_all((0..STRANGERS).map(|number| stranger(number, to))).await;
+    let before = resident_bytes(id)?;
+    let strangers = join_all((0..STRANGERS).map(|number| open_many_calls(number, to))).await;
     let connected = strangers.iter().filter(|it| it.is_ok()).count();
     ensure!(connected > 200, "{connected} were connected");
     let mut most = 0;
     eventually_async("the strangers are sent away", SOON, || {
-        most = resident(id).unwrap_or(u64::MAX).max(most);
-        let established = established(to.port());
+        most = resident_bytes(id).unwrap_or(u64::MAX).max(most);
+        let established = count_established(to.port());
         async move { (established < 10).then_some(()) }
     })
     .await?;
@@ -82,9 +82,9 @@ async fn cost_a_node_no_more_than_64_mb() -> Result<()> {
     Ok(())
 }
 
-/// The bounds by number are a node's defaults.
+/// The node has its default limits on connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_thousand_of_one_address_leave_others_alone() -> Result<()> {
+async fn five_thousand_connections_of_one_address_block_no_other_login() -> Result<()> {
     let files = rustix::process::getrlimit(Resource::Nofile);
     let most = Rlimit {
         current: files.maximum,
@@ -94,7 +94,7 @@ async fn five_thousand_of_one_address_leave_others_alone() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite:{}", folder.path().join("store.db").display());
     let mut world = World::new("crowd", &url);
-    // On a slow machine the logins take longer than strangers may stay.
+    // On a slow machine the logins take longer than the default time-out of a stranger.
     world.set("login_timeout", "60s");
     world.start("n1").await?;
     let to = world.node("n1").listen;
@@ -103,24 +103,24 @@ async fn five_thousand_of_one_address_leave_others_alone() -> Result<()> {
         socket.bind(([127, 0, 0, 2], 0).into())?;
         socket.connect(to).await
     };
-    // Strangers beyond the bound are reset, many of them while they connect.
+    // The node resets connections beyond its limit, many of them while they connect.
     let crowd = stream::iter(0..5000).map(hangs).buffered(100);
     let crowd: Vec<_> = crowd.collect().await;
-    let hanging = established(to.port());
+    let hanging = count_established(to.port());
     ensure!(hanging > 500, "{hanging} of them hang");
     let mut clients = Vec::new();
     for number in 0..40 {
         let uid = world.uid(&format!("u{number}"));
         clients.push(world.log_in(&uid, "phone", "n1").await);
     }
-    let still = established(to.port());
+    let still = count_established(to.port());
     ensure!(still > 500, "{still} of them hang when everybody is in");
     drop((crowd, clients));
     Ok(())
 }
 
-/// Established connections to a port of this host.
-fn established(port: u16) -> usize {
+/// Counts the established connections to a port of this host.
+fn count_established(port: u16) -> usize {
     let port = format!(":{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     let lines = table

@@ -1,5 +1,6 @@
-//! The checker must find real mistakes: each of these flows has one mistake, and the checker names
-//! the invariant that it breaks. The same scenario without a mistake is not accused.
+//! The checker must find real mistakes. Each of these flows has one planted bug, and the checker
+//! must report the invariant that the bug breaks. Without the bug, the same scenario must give no
+//! violation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,43 +15,43 @@ use crate::{
     world::{now_us, pause},
 };
 
-/// Longer than any step here on any machine.
+/// A time that is longer than any step here on any machine.
 const LONG: Duration = Duration::from_secs(60);
 
 fn anna() -> Uid {
     Uid::new("anna").unwrap()
 }
 
-/// Two logins on one node with one on another node in between, and the first kick arrives again at
-/// the end.
+/// Two logins on one node, with one login on another node between them. The first kick arrives
+/// again at the end.
 async fn a_late_kick(sabotage: Sabotage) -> Report {
     let flow = Flow::start(sabotage, LONG).await;
     let phone = flow.log_in(&anna(), "phone", "n1").await;
     let pc = flow.log_in(&anna(), "pc", "n2").await;
-    phone.ended().await;
+    phone.wait_for_end().await;
     let tablet = flow.log_in(&anna(), "tablet", "n1").await;
-    pc.ended().await;
+    pc.wait_for_end().await;
     flow.mesh.repeat_the_first_kick();
     if sabotage == KicksByAccount {
-        tablet.ended().await;
+        tablet.wait_for_end().await;
     }
     flow.verdict(&[&anna()]).await
 }
 
-/// A session whose kick got lost logs out after another session came.
+/// The kick of a session got lost, and the session logs out after another login of its account.
 async fn a_late_logout(sabotage: Sabotage) -> Report {
     let flow = Flow::start(sabotage, LONG).await;
     let phone = flow.log_in(&anna(), "phone", "n1").await;
     *flow.mesh.unreachable.lock().unwrap() = Some("n1");
     let _pc = flow.log_in(&anna(), "pc", "n2").await;
-    flow.store.stop_looking();
-    phone.leaves().await;
+    flow.store.read_own_write();
+    phone.log_out().await;
     flow.look_up(&anna(), "n2").await;
     flow.verdict(&[&anna()]).await
 }
 
-/// A login is stopped between its read and its write, for longer than its lock lasts, and another
-/// one comes.
+/// A login is stopped between its read and its write for longer than the TTL of its lock. Another
+/// login comes meanwhile.
 async fn a_late_write(sabotage: Sabotage) -> Report {
     let lock = if sabotage == None {
         Duration::from_secs(1)
@@ -58,37 +59,37 @@ async fn a_late_write(sabotage: Sabotage) -> Report {
         LONG
     };
     let flow = Flow::start(sabotage, lock).await;
-    flow.store.hold();
+    flow.store.delay_answers();
     let uid = anna();
     let late = flow.client(&uid, "late", "n1");
     let meanwhile = async {
-        flow.store.holds_somebody().await;
+        flow.store.wait_for_delayed_caller().await;
         let newer = flow.log_in(&uid, "newer", "n2").await;
-        // The checker allows for this much time between an event and its record.
+        // The checker allows this much time between an event and its record.
         pause(flow.rules.slack * 2).await;
-        flow.store.let_go();
+        flow.store.stop_delaying();
         newer
     };
     let (_late, newer) = tokio::join!(late, meanwhile);
-    newer.may_end(flow.rules.settle_time()).await;
+    newer.wait_for_end_within(flow.rules.settle_time()).await;
     flow.verdict(&[&uid]).await
 }
 
-/// A login, and a look from another node right after it was confirmed.
+/// A login is confirmed, and another node is asked for the account directly afterwards.
 async fn an_early_answer(sabotage: Sabotage) -> Report {
     let flow = Flow::start(sabotage, LONG).await;
     let _first = flow.log_in(&anna(), "first", "n2").await;
     if sabotage == ConfirmsBeforeTheWrite {
-        flow.store.hold();
+        flow.store.delay_answers();
     }
     let second = flow.log_in(&anna(), "second", "n1").await;
     flow.look_up(&anna(), "n2").await;
-    flow.store.let_go();
-    second.may_end(Duration::from_millis(10)).await;
+    flow.store.stop_delaying();
+    second.wait_for_end_within(Duration::from_millis(10)).await;
     flow.verdict(&[&anna()]).await
 }
 
-/// A message to an account with two devices on two nodes, one of which hangs.
+/// A message goes to an account with two devices on two nodes. One of the devices hangs.
 async fn a_message(sabotage: Sabotage) -> Report {
     let two = Policy::named(PolicyName::NTotal(2));
     let flow = Flow::start_with(sabotage, LONG, move |builder| builder.policy(two));
@@ -98,11 +99,11 @@ async fn a_message(sabotage: Sabotage) -> Report {
     let sender = flow.log_in(&otto, "pc", "n2").await;
     let _hangs = flow.log_in(&anna(), HANGS, "n1").await;
     let _reads = flow.log_in(&anna(), "reads", "n2").await;
-    flow.sends(&sender, &anna(), "m1").await;
+    flow.send(&sender, &anna(), "m1").await;
     flow.verdict(&[&anna()]).await
 }
 
-/// Profiles of one account that arrive when the test lets them go.
+/// Loads the profiles of one account when the test allows it.
 #[derive(Debug)]
 struct Slow {
     account: Uid,
@@ -122,10 +123,11 @@ impl Profiles for Slow {
     }
 }
 
-/// While a login's profile is being loaded, other logins do not wait for it, whether of the same
-/// account or another; once loaded, that login is the newest.
+/// While the profile of a login is being loaded, other logins do not wait, neither those of the
+/// same account nor those of other accounts. After its profile was loaded, the slow login is the
+/// newest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_profile_holds_up_nobody() {
+async fn a_slow_profile_delays_no_other_login() {
     let profiles = Arc::new(Slow {
         account: anna(),
         waits: watch::Sender::new(false),
@@ -137,7 +139,7 @@ async fn a_slow_profile_holds_up_nobody() {
     flow.fact(Fact::Bystander { uid: quiet.clone() });
     let bystander = async || {
         for node in ["n1", "n2"] {
-            flow.log_in(&quiet, "quiet", node).await.leaves().await;
+            flow.log_in(&quiet, "quiet", node).await.log_out().await;
         }
     };
     bystander().await;
@@ -149,7 +151,7 @@ async fn a_slow_profile_holds_up_nobody() {
         bystander().await;
         let phone = flow.log_in(&anna, "phone", "n1").await;
         let pc = flow.log_in(&anna, "pc", "n2").await;
-        phone.ended().await;
+        phone.wait_for_end().await;
         flow.fact(Fact::Trouble {
             from_us,
             to_us: now_us(),
@@ -159,7 +161,7 @@ async fn a_slow_profile_holds_up_nobody() {
     };
     let (slow, pc) = tokio::join!(slow, meanwhile);
     assert!(slow.inside);
-    pc.ended().await;
+    pc.wait_for_end().await;
     flow.look_up(&anna, "n2").await;
     let report = flow.verdict(&[&anna, &quiet]).await;
     assert!(report.is_clean(), "{report}");
@@ -188,10 +190,16 @@ macro_rules! variants {
 }
 
 variants! {
-    a_kick_by_account_only: a_late_kick with KicksByAccount breaks I2, I6;
-    a_delete_without_comparing: a_late_logout with DeletesWithoutComparing breaks I3, I4, I5;
-    a_write_after_the_lock_was_lost: a_late_write with WritesWithoutItsLock breaks I13;
-    a_confirmation_before_the_write: an_early_answer with ConfirmsBeforeTheWrite breaks I7;
-    an_acknowledgement_that_nobody_gave: a_message with AcknowledgesForTheClient breaks I18;
-    a_message_to_one_device_of_two: a_message with SendsToTheNewest breaks I18;
+    the_checker_finds_a_kick_that_names_only_the_account:
+        a_late_kick with KicksByAccount breaks I2, I6;
+    the_checker_finds_a_delete_without_a_comparison:
+        a_late_logout with DeletesWithoutComparing breaks I3, I4, I5;
+    the_checker_finds_a_write_after_the_lock_was_lost:
+        a_late_write with WritesWithoutItsLock breaks I13;
+    the_checker_finds_a_confirmation_before_the_write:
+        an_early_answer with ConfirmsBeforeTheWrite breaks I7;
+    the_checker_finds_an_acknowledgement_that_no_client_gave:
+        a_message with AcknowledgesForTheClient breaks I18;
+    the_checker_finds_a_message_to_one_device_of_two:
+        a_message with SendsToTheNewest breaks I18;
 }

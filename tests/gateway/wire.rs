@@ -54,7 +54,7 @@ impl Wire {
         }
     }
 
-    /// The next frame; none when the other side has closed. Cancel safe.
+    /// Receives the next frame; `None` when the other side has closed. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         match self {
             Self::WebSocket(socket) => loop {
@@ -80,7 +80,7 @@ impl Wire {
     }
 
     pub(crate) async fn close(&mut self) {
-        // A connection that cannot be closed is gone already.
+        // An error means that the connection has ended already.
         match self {
             Self::WebSocket(socket) => drop((**socket).close(None).await),
             Self::Framed(stream, _) => drop(stream.shutdown().await),

@@ -1,4 +1,4 @@
-//! The nodes, the store, the wires between them, and the history.
+//! The nodes, the store, the wires between the nodes, and the history.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,9 +43,9 @@ pub(crate) struct World {
     /// The nodes' intervals, and the promises that follow from them.
     pub(crate) rules: Rules,
     pub(crate) shared: Arc<Shared>,
-    /// The output of nodes that have ended.
+    /// The output of nodes that were killed.
     pub(crate) past: Vec<String>,
-    /// Accounts that the scenario is about.
+    /// The accounts of the scenario.
     pub(crate) uids: BTreeSet<String>,
     /// Whether no client reacts to its notice.
     pub(crate) deaf: bool,
@@ -54,7 +54,7 @@ pub(crate) struct World {
     dead_for: Duration,
     /// The store's servers, if each node reaches them through wires of its own.
     servers: Vec<SocketAddr>,
-    /// The time since which the machine is watched.
+    /// The time from which the machine's delay is measured.
     watched_us: u64,
     settings: Vec<(&'static str, String)>,
     home: TempDir,
@@ -76,11 +76,12 @@ pub(crate) struct Node {
     /// The address for clients on plain TCP, if it has one.
     pub(crate) framed: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
-    /// The address for other nodes, which reach it through the wire.
+    /// The port of the node for other nodes, which connect to it through the wire.
     pub(crate) peer: SocketAddr,
-    /// The wire in front of the address for other nodes.
+    /// The proxy in front of the port for other nodes.
     pub(crate) wire: FaultProxy,
-    /// The wires to each server of the store; none where the world has no such wires.
+    /// The proxies to the servers of the store, one per server; empty where the world has no such
+    /// proxies.
     pub(crate) store: Vec<FaultProxy>,
 }
 
@@ -94,8 +95,8 @@ pub(crate) async fn pause(time: Duration) {
 }
 
 impl World {
-    /// A world over a store. `name` is part of the names of its nodes and accounts, so that several
-    /// worlds can share one store.
+    /// Makes a world over a store. The names of its nodes and accounts begin with `name`, so that
+    /// several worlds can share one store.
     pub(crate) fn new(name: &str, url: &str) -> Self {
         let mut rules = Rules::default();
         rules.sweep = Duration::from_millis(500);
@@ -110,7 +111,7 @@ impl World {
             deaf: false,
             dead_for: Duration::ZERO,
             servers: Vec::new(),
-            watched_us: machine::watched(),
+            watched_us: machine::start_watching(),
             settings: Vec::new(),
             home: tempfile::tempdir().unwrap(),
         }
@@ -122,25 +123,25 @@ impl World {
         self.settings.push((key, value.to_owned()));
     }
 
-    /// As [`set`](Self::set).
+    /// As [`set`](Self::set), and returns the world.
     pub(crate) fn with(mut self, key: &'static str, value: &str) -> Self {
         self.set(key, value);
         self
     }
 
-    /// From now on, nodes that start reach the store's servers through wires of their own.
+    /// Makes nodes that start later reach the store's servers through proxies of their own.
     pub(crate) fn wired(mut self, servers: &[SocketAddr]) -> Self {
         self.servers = servers.to_vec();
         self
     }
 
-    /// For a store that keeps a dead node's locks for this long, whatever TTL the nodes ask for.
+    /// Sets the time for which the store keeps a dead node's locks, whatever TTL the nodes request.
     pub(crate) fn dead_for(mut self, time: Duration) -> Self {
         self.dead_for = time;
         self
     }
 
-    /// The promises against which the nodes are checked.
+    /// The promises against which the nodes are checked, with the measured delay of the machine.
     pub(crate) fn promises(&self) -> Rules {
         let mut rules = self.rules.clone();
         rules.node_lease = rules.node_lease.max(self.dead_for);
@@ -153,7 +154,8 @@ impl World {
     pub(crate) async fn start(&mut self, node: &str) -> Result<()> {
         let name = self.node_name(node);
         let mut last = None;
-        // Another program may take the port for other nodes in between.
+        // Another program may take the chosen port before the node binds it, so the start is
+        // repeated.
         for _ in 0..3 {
             match self.try_start(&name).await {
                 Ok(started) => {
@@ -240,14 +242,14 @@ impl World {
         format!("{}-{node}", self.name)
     }
 
-    /// An account of this world.
+    /// Makes an account of this world.
     pub(crate) fn uid(&mut self, name: &str) -> Uid {
         let uid = format!("{}-{name}", self.name);
         self.uids.insert(uid.clone());
         Uid::new(uid).unwrap()
     }
 
-    /// A device that connects to a node and asks to log in.
+    /// Connects a device to a node and sends its login.
     pub(crate) async fn client(&self, uid: &Uid, device: &str, node: &str) -> Client {
         Box::pin(self.client_with(uid, device, node, Hello::login())).await
     }
@@ -265,7 +267,7 @@ impl World {
         let token = mint(&key, uid, Duration::from_secs(3600)).unwrap();
         let stamp = Seen {
             at_us: 0,
-            client: self.shared.number(),
+            client: self.shared.next_number(),
             uid: uid.clone(),
             device: Device::new(device).unwrap(),
             node: NodeId::new(&node.name).unwrap(),
@@ -282,32 +284,35 @@ impl World {
     /// As [`client`](Self::client), and waits until the login is confirmed.
     pub(crate) async fn log_in(&self, uid: &Uid, device: &str, node: &str) -> Client {
         let mut client = self.client(uid, device, node).await;
-        client.is_in().await;
+        client.wait_until_in().await;
         client
     }
 
-    /// A device that logs in and out this many times.
-    pub(crate) async fn comes_and_goes(&self, uid: &Uid, node: &str, times: usize) {
+    /// Logs a device in and out this many times.
+    pub(crate) async fn log_in_and_out(&self, uid: &Uid, node: &str, times: usize) {
         for _ in 0..times {
             let mut client = self.log_in(uid, "comes and goes", node).await;
             client.leave();
-            client.until("gone", |state| *state == State::Closed).await;
+            client
+                .wait_for_state("gone", |state| *state == State::Closed)
+                .await;
         }
     }
 
-    /// While something else happens, an unrelated account logs in and out on a node as before.
-    pub(crate) async fn beside<T>(
+    /// Logs an unrelated account in and out on a node, before and during `happens`. The checker
+    /// compares the durations.
+    pub(crate) async fn compare_bystander_logins<T>(
         &self,
         quiet: &Uid,
         node: &str,
         happens: impl Future<Output = T>,
     ) -> T {
-        // Enough that the 99th percentile is not the slowest one.
+        // With this number the 99th percentile is not the slowest login.
         const TIMES: usize = 100;
         self.fact(Fact::Bystander { uid: quiet.clone() });
-        self.comes_and_goes(quiet, node, TIMES).await;
+        self.log_in_and_out(quiet, node, TIMES).await;
         let from_us = now_us();
-        let meanwhile = self.comes_and_goes(quiet, node, TIMES);
+        let meanwhile = self.log_in_and_out(quiet, node, TIMES);
         let (outcome, ()) = tokio::join!(happens, meanwhile);
         self.fact(Fact::Trouble {
             from_us,
@@ -320,7 +325,7 @@ impl World {
         self.shared.facts.lock().unwrap().push(fact);
     }
 
-    /// Ends a node as a crash does.
+    /// Kills a node with SIGKILL, as a crash does.
     pub(crate) fn kill(&mut self, node: &str) {
         let mut dead = self.nodes.remove(node).unwrap();
         dead.process.signal(Signal::KILL).unwrap();
@@ -332,7 +337,7 @@ impl World {
         self.past.push(dead.process.output());
     }
 
-    /// Stops a node for as long as something else happens.
+    /// Stops the process of a node until `happens` is done.
     pub(crate) async fn while_stopped<T>(&self, node: &str, happens: impl Future<Output = T>) -> T {
         let from_us = now_us();
         let id = self.node(node).process.id();
@@ -379,12 +384,12 @@ impl Node {
 }
 
 impl Shared {
-    /// A number for a further client.
-    pub(crate) fn number(&self) -> u64 {
+    /// Returns the number of the next client.
+    pub(crate) fn next_number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(crate) fn saw(&self, stamp: &Seen, what: What) {
+    pub(crate) fn record(&self, stamp: &Seen, what: What) {
         let mut seen = self.seen.lock().unwrap();
         seen.push(Seen {
             at_us: now_us(),
