@@ -1,27 +1,27 @@
 //! An acquire: first the local queue, then a claim at the store.
 //!
-//! This module owns the way of one acquire through these two steps, and its meters. Invariant: only
-//! a task that has the local turn asks the store for its name; `try_acquire` is the one exception.
-//! The module never renews or releases a lease.
+//! This module owns these two steps of one acquire, and the metrics of the acquire. Invariant: only
+//! a task that has the local turn asks the store for its name. The one exception is `try_acquire`,
+//! see there. The module never renews or releases a lease.
 
 use std::sync::Arc;
 
 use crate::{
     contract::{Attempt, HolderInfo},
     engine::{
-        acquire_errors::{not_free_in_time, store_away},
+        acquire_errors::{not_free_in_time, store_unreachable},
         claim::{Claim, Waiting},
         clock::Moment,
         lease_state::LeaseState,
         lifecycle::closed_error,
         local_queue::{Entered, HandedOver, LocalTurn, NextStep},
         parts::LockerParts,
-        wanted::{WantedLock, WonLock, in_time},
+        wanted::{WantedLock, WonLock, before_deadline},
     },
     types::error::{Error, ErrorKind, Result},
 };
 
-/// Takes the lock, and waits for it as long as wanted.
+/// Takes the lock, and waits for the lock at most as long as the caller wants.
 pub(crate) async fn acquire(
     parts: &Arc<LockerParts>,
     wanted: WantedLock,
@@ -49,7 +49,7 @@ pub(crate) async fn acquire(
     })
 }
 
-/// One attempt, without waiting.
+/// Makes one attempt, without waiting.
 pub(crate) async fn try_acquire(
     parts: &Arc<LockerParts>,
     wanted: WantedLock,
@@ -62,8 +62,8 @@ pub(crate) async fn try_acquire(
             parts.meters.busy.increment(1);
             return Ok(Attempt::Busy(Some(holder)));
         }
-        // A task of this process is acquiring or releasing, which says nothing about the lock. So
-        // the store is asked, without the local turn.
+        // Another task of this process has the turn, but no task is known to hold the lock. So this
+        // task asks the store without the local turn.
         Err(None) => None,
     };
     let name = wanted.request.name.clone();
@@ -90,7 +90,7 @@ pub(crate) async fn try_acquire(
     }
 }
 
-/// The lock, and when it was known to be held.
+/// Waits for the lock. Returns its lease, and the moment at which this process knew of the grant.
 async fn wait_for_lock(
     parts: &Arc<LockerParts>,
     wanted: &WantedLock,
@@ -108,9 +108,9 @@ async fn wait_for_lock(
                 biased;
                 turn = place => turn,
                 () = parts.timing.sleep_until(until) => {
-                    let away_now = parts.queues.outage(&wanted.request.name);
-                    if let (Some(error), Some(wait)) = (away_now, wanted.wait) {
-                        return Err(store_away(wait, error));
+                    let outage = parts.queues.outage(&wanted.request.name);
+                    if let (Some(error), Some(wait)) = (outage, wanted.wait) {
+                        return Err(store_unreachable(wait, error));
                     }
                     let holder = parts.queues.believed_holder(&wanted.request.name);
                     return Err(timeout_error(parts, wanted, holder.as_ref()));
@@ -123,8 +123,9 @@ async fn wait_for_lock(
         NextStep::Ask { turn, step_aside } => (turn, step_aside, false),
         NextStep::TakeOver(handed) => match pick_up_hand_over(parts, handed) {
             Ok(won) => return Ok(won.into_lease_state(parts, wanted.renew)),
-            // The hand-over has an unknown outcome, or its grant ran out before this task was
-            // polled. The same owner asks, and recognises a grant that is its own.
+            // The hand-over has an unknown outcome, or its deadline passed before this task was
+            // polled. The task asks the store as the same owner, so the store recognises a grant
+            // that this owner already has.
             Err(turn) => (turn, false, true),
         },
     };
@@ -140,7 +141,8 @@ fn timeout_error(parts: &LockerParts, wanted: &WantedLock, holder: Option<&Holde
     not_free_in_time(parts.timing.clock().wall(), wanted.wait, holder)
 }
 
-/// Picks up a lock that was handed over; `Err` when the store must be asked.
+/// Picks up a lock that was handed over. Returns `Err` with the turn when the task must ask the
+/// store instead.
 fn pick_up_hand_over(
     parts: &Arc<LockerParts>,
     mut handed: HandedOver,
@@ -151,7 +153,7 @@ fn pick_up_hand_over(
     let Some((grant, sent)) = grant else {
         return Err(turn);
     };
-    match in_time(parts.timing.now(), &grant, sent) {
+    match before_deadline(parts.timing.now(), &grant, sent) {
         Some(granted) => Ok(WonLock {
             request,
             turn: Some(turn),

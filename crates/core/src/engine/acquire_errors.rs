@@ -1,7 +1,8 @@
 //! The sentences for a lock that was not granted.
 //!
-//! This module owns the text of a time-out: the holder, the rest of the lease, and the advice. It
-//! must never print a foreign text unescaped, because a holder's label is such a text.
+//! This module owns the text of a time-out: the holder, the remaining time of its lease, and the
+//! advice. The module must escape every text from outside: another process chose the label of the
+//! holder.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,13 +11,13 @@ use crate::{
     types::error::{Error, ErrorKind},
 };
 
-/// The advice to callers of the library at the end of the time-out error. It ends the message so
-/// that the command-line tool can replace it with its own options.
+/// The advice to callers of the library at the end of the time-out error. The advice is the end of
+/// the message, so that the command-line tool can replace it by advice with its own options.
 #[doc(hidden)]
 pub const BUSY_ADVICE: &str =
     "; allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
 
-/// The error for a wait that is over, with the holder that was seen last.
+/// The error for a wait that has ended, with the holder that was seen last.
 pub(crate) fn not_free_in_time(
     now: SystemTime,
     wait: Option<Duration>,
@@ -35,7 +36,7 @@ pub(crate) fn not_free_in_time(
 }
 
 /// The error for a wait that ended while the store was unreachable.
-pub(crate) fn store_away(wait: Duration, error: Error) -> Error {
+pub(crate) fn store_unreachable(wait: Duration, error: Error) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!("the store was away when the wait of {wait:?} ended"),
@@ -43,7 +44,8 @@ pub(crate) fn store_away(wait: Duration, error: Error) -> Error {
     .caused_by(error)
 }
 
-/// `held by ci@host:12 (token 7) for 3.2s, until 6.8s from now unless renewed`
+/// Describes a holder, for example: `held by ci@host:12 (token 7) for 3.2s, until 6.8s from now
+/// unless renewed`.
 fn describe(holder: &HolderInfo, now: SystemTime) -> String {
     use std::fmt::Write as _;
     let rounded =

@@ -1,7 +1,7 @@
 //! A bound on every wait for a store.
 //!
-//! This module owns the limits that all calls share. Invariant: a wait that goes through this
-//! module ends at its limit, whatever the store does. It never tries an operation again.
+//! This module owns the limits that all calls share. Invariant: a wait that uses this module ends
+//! at its limit, also when the store hangs. The module never repeats an operation.
 
 use std::{
     future::{Future, poll_fn},
@@ -15,21 +15,22 @@ use crate::{
     types::error::{Error, ErrorKind, Result},
 };
 
-/// How long a call may last beyond its wait when the store hangs.
+/// The longest time that a hanging store adds to the wait of a call.
 const BEYOND: Duration = Duration::from_secs(5);
 
-/// How long a close waits for operations in flight: attempts of callers, and releases. A close
-/// takes at most 10 seconds in all.
+/// The longest time that a close waits for operations in flight: attempts of callers, and releases.
+/// All waits of a close together take at most 10 seconds.
 pub(crate) const LANDING: Duration = Duration::from_secs(4);
 
-/// How long a close waits for the keeper thread, which closes connections too.
+/// The longest time that a close waits for the keeper thread, which closes its own connections.
 pub(crate) const STOPPING: Duration = Duration::from_secs(2);
 
-/// How long a close waits for the connections of one handle. The server answers a close, and a
-/// server that hangs does not.
+/// The longest time that closing the connections of one handle takes. A server that hangs does not
+/// answer a close.
 const CONNECTIONS: Duration = Duration::from_millis(900);
 
-/// When the caller gets an answer, whatever the store does. `None` = its wait has no end.
+/// The moment at which the caller gets an answer at the latest, also when the store hangs. `None`:
+/// the wait has no end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallEnd(Option<Moment>);
 
@@ -38,14 +39,15 @@ impl CallEnd {
         Self(wait.map(|wait| clock.now() + wait + BEYOND))
     }
 
-    /// How long one more step at the store may take from now on.
+    /// The longest time that one more step at the store may take from `now` on.
     pub(crate) fn left(self, now: Moment) -> Duration {
         let left = |end: Moment| end.since(now).min(BEYOND);
         self.0.map_or(BEYOND, left)
     }
 }
 
-/// Waits for `operation` at most for `limit`. After that it has an unknown outcome.
+/// Waits for `operation` at most for `limit`. An operation without an answer by then has an unknown
+/// outcome.
 pub(crate) async fn bounded<T>(
     clock: &dyn Clock,
     limit: Duration,
@@ -59,16 +61,16 @@ pub(crate) async fn bounded<T>(
     })
 }
 
-/// Waits for connections to close. Where the store does not answer, the connections are dropped
-/// with their owner.
+/// Waits for connections to close, within a limit. Connections that the store has not closed by
+/// then end when their owner is dropped.
 pub(crate) async fn close_bounded(clock: &dyn Clock, closing: impl Future<Output = ()>) {
     if at_most(clock, CONNECTIONS, closing).await.is_none() {
         tracing::debug!("connections did not close within {CONNECTIONS:?}");
     }
 }
 
-/// Waits for `operation` at most for `limit`, and then drops it. An operation that is ready at once
-/// costs no timer. With a limit of zero, the operation is still polled once.
+/// Waits for `operation` at most for `limit`, and then drops it. An operation that is ready at its
+/// first poll starts no timer. With a limit of zero, the operation is polled once.
 pub(crate) async fn at_most<T>(
     clock: &dyn Clock,
     limit: Duration,
@@ -76,7 +78,8 @@ pub(crate) async fn at_most<T>(
 ) -> Option<T> {
     let mut operation = pin!(operation);
     let mut timer = pin!(None);
-    // The operation is polled once in each turn: its futures are many layers deep.
+    // The operation is polled only once each time this future is polled, because its futures are
+    // nested many layers deep and each poll is expensive.
     poll_fn(|context| {
         if let Poll::Ready(answer) = operation.as_mut().poll(context) {
             return Poll::Ready(Some(answer));

@@ -1,9 +1,9 @@
-//! A claim: one task's running acquire at the store. It asks, waits, and asks again.
+//! A claim: the part of one acquire that asks the store, waits, and asks again.
 //!
 //! This module owns every request that one acquire sends. Invariant: a request that may have been
-//! granted is either answered, or counted as unanswered until it is undone. A claim that is dropped
-//! at any await leaves nothing behind: the keeper undoes what is in flight. A claim never has two
-//! attempts in flight, because both could be granted.
+//! granted is either answered, or counted as unanswered until it is undone. A claim may be dropped
+//! at any await: the keeper then undoes the request in flight. A claim never has two attempts in
+//! flight, because the store could grant both.
 
 use std::{
     future::poll_fn,
@@ -15,7 +15,7 @@ use std::{
 use crate::{
     contract::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Lease},
     engine::{
-        acquire_errors::store_away,
+        acquire_errors::store_unreachable,
         bounded::{CallEnd, bounded},
         clean_up::{Abandoned, InFlight, InFlightAnswer, clean_up, leave},
         clock::Moment,
@@ -24,7 +24,7 @@ use crate::{
         outage::{Outage, QUICK_RETRIES},
         parts::LockerParts,
         store_queue::StorePlace,
-        wanted::{WantedLock, WonLock, in_time},
+        wanted::{WantedLock, WonLock, before_deadline},
     },
     types::{
         error::{Error, ErrorKind, Result},
@@ -32,17 +32,18 @@ use crate::{
     },
 };
 
-/// After a run of hand-overs, a process lets the others go first for this time at most.
+/// The longest time for which a process lets other processes go first after a run of hand-overs.
 const STEP_ASIDE: Duration = Duration::from_millis(50);
 
-/// How long a claim waits.
+/// The end of a claim's wait.
 pub(crate) enum Waiting {
     Never,
-    /// `None` = without end.
+    /// Waits until this moment; `None` = without end.
     Until(Option<Moment>),
 }
 
-/// One task's acquire at the store. Its drop has every request undone that it has started.
+/// One task's acquire at the store. The drop of a claim has the keeper undo every request that the
+/// claim has started.
 pub(crate) struct Claim {
     parts: Arc<LockerParts>,
     request: AcquireRequest,
@@ -50,15 +51,17 @@ pub(crate) struct Claim {
     end: CallEnd,
     gives_up: bool,
     turn: Option<LocalTurn>,
-    /// Instead of the turn, once this task has joined the store queue.
+    /// The place among the contenders of this process. It replaces `turn` once this task has joined
+    /// a store queue.
     store_place: Option<StorePlace>,
     contender: Option<Box<dyn Contender>>,
-    /// The operation in flight, and when it was sent. It owns what it needs, so that the keeper can
-    /// finish it when this claim is dropped.
+    /// The operation in flight, and the moment at which it was sent. The operation borrows nothing
+    /// from the claim, so that the keeper can finish the operation after the claim was dropped.
     in_flight: Option<(InFlight, Moment)>,
-    /// Attempts without an answer: each may have been granted, or may still be.
+    /// The number of attempts without an answer. Each of them may have been granted, or may still
+    /// be granted.
     unanswered: u32,
-    /// Whether this task waited although it had joined the store queue.
+    /// Whether this task had to wait for another holder or contender.
     waited: bool,
 }
 
@@ -84,7 +87,7 @@ impl Claim {
         }
     }
 
-    /// Asks, waits, and asks again. Answers `Busy` when the wait is over.
+    /// Asks the store, waits, and asks again. Returns `Busy` when the wait has ended.
     pub(crate) async fn contend(
         mut self,
         waiting: Waiting,
@@ -98,7 +101,8 @@ impl Claim {
         let time_left = |parts: &LockerParts| {
             until.map_or(Duration::MAX, |until| until.since(parts.timing.now()))
         };
-        // Where the store keeps a queue, one attempt before joining it would only lose a place.
+        // With a store that keeps a queue, an attempt before joining would only cost time, and
+        // other contenders would join ahead.
         let queues = self.parts.queues_at_the_store();
         let mut join = waits
             && (queues || step_aside || self.parts.lets_others_go_first(&self.request.name))
@@ -117,8 +121,8 @@ impl Claim {
             }
             match self.next_answer(join).await {
                 Ok((_, None)) => {
-                    // The store knows this contender now. Every release from here on wakes it, so
-                    // the next attempt misses none.
+                    // The store knows this contender now. From here on each release wakes the
+                    // contender, so no release between the next attempt and the wait is missed.
                     join = false;
                     if std::mem::take(&mut aside) {
                         self.wait(STEP_ASIDE).await?;
@@ -130,14 +134,14 @@ impl Claim {
                         let _ = self.give_back().await;
                         return Err(closed_error());
                     }
-                    if let Some(granted) = in_time(self.parts.timing.now(), &grant, sent) {
-                        outage.over(&self.request.name);
+                    if let Some(granted) = before_deadline(self.parts.timing.now(), &grant, sent) {
+                        outage.store_answered(&self.request.name);
                         return Ok(Attempt::Acquired(self.into_won_lock(grant, sent, granted)));
                     }
                     self.refuse_late_grant(&mut outage, until).await?;
                 }
                 Ok((_, Some(Attempt::Busy(holder)))) => {
-                    outage.over(&self.request.name);
+                    outage.store_answered(&self.request.name);
                     self.note_holder(holder.as_ref());
                     let left = time_left(&self.parts);
                     if left.is_zero() {
@@ -157,11 +161,11 @@ impl Claim {
         }
     }
 
-    /// The answer to the operation in flight, or to a new one: joining the store queue, or an
-    /// attempt.
+    /// Waits for the answer to the operation in flight. Without one, sends a new operation first: a
+    /// request to join the store queue, or an attempt.
     async fn next_answer(&mut self, join: bool) -> Result<(Moment, Option<Attempt<Grant>>)> {
         if self.in_flight.is_some() {
-            // A second attempt beside the one in flight could be granted as well.
+            // No second attempt is sent: the store could grant both.
             let now = self.parts.timing.now();
             self.await_answer(now, false).await
         } else if join {
@@ -171,7 +175,7 @@ impl Claim {
         }
     }
 
-    /// Notes the holder for the other waiters of this process.
+    /// Notes the holder in the local queue, for the other waiters of this process.
     fn note_holder(&self, holder: Option<&HolderInfo>) {
         if let Some(turn) = &self.turn {
             turn.note_holder(holder);
@@ -180,7 +184,7 @@ impl Claim {
         }
     }
 
-    /// Gives back a grant that came after its deadline, and pauses.
+    /// Releases a grant whose answer came after its deadline, and pauses.
     async fn refuse_late_grant(
         &mut self,
         outage: &mut Outage,
@@ -193,25 +197,26 @@ impl Claim {
             .await
     }
 
-    /// Counts an attempt whose answer is lost, and pauses.
+    /// Counts a failed attempt as unanswered if its outcome is unknown, and pauses.
     async fn count_failure(
         &mut self,
         error: Error,
         outage: &mut Outage,
         until: Option<Moment>,
     ) -> Result<()> {
-        // An operation that is still in flight is counted when the claim gives it up.
+        // An operation that is still in flight may still be answered. The clean-up counts that
+        // operation if the claim ends first.
         let unknown = !error.did_not_happen() && self.in_flight.is_none();
         self.unanswered += u32::from(unknown);
-        // The next attempt finds out whether this one was granted.
+        // The next attempt, with the same owner, finds out whether this attempt was granted.
         let once_more = outage.failures() == 0 && unknown;
         self.pause_after_failure(error, outage, until, once_more)
             .await
     }
 
     /// Pauses after an attempt that failed. Returns the caller's error when there is no next
-    /// attempt: the failure is permanent, the wait is over (`once_more` allows one more attempt
-    /// then), or the caller does not wait for a store that is away.
+    /// attempt: the failure is permanent, the wait has ended (`once_more` allows one more attempt
+    /// then), or the caller does not wait for an unreachable store.
     async fn pause_after_failure(
         &mut self,
         error: Error,
@@ -232,14 +237,15 @@ impl Claim {
         }
         let beyond = self.end.left(now);
         if beyond.is_zero() || (left.is_zero() && !once_more) {
-            return Err(self.store_away_error(error));
+            return Err(self.error_of_ended_wait(error));
         }
         self.parts.queues.note_outage(&self.request.name, &error);
         if hangs {
             return Ok(());
         }
         let pause = self.parts.timing.jitter(outage.pause()).min(beyond);
-        // The last attempt is made when the wait ends, and not before.
+        // The pause ends when the wait ends at the latest, so that the last attempt is made at that
+        // moment.
         let pause = if left.is_zero() {
             pause
         } else {
@@ -253,22 +259,23 @@ impl Claim {
         }
     }
 
-    /// The error of a wait that ended while the store was away. Its kind says that the caller does
-    /// not hold the lock: a grant that still arrives is given back.
-    fn store_away_error(&self, error: Error) -> Error {
+    /// The error of a wait that ended while the store was unreachable. An unknown outcome becomes
+    /// `Unavailable` here: the caller does not hold the lock, because the clean-up releases a grant
+    /// that still arrives.
+    fn error_of_ended_wait(&self, error: Error) -> Error {
         match (self.wait, error.kind()) {
             (Some(wait), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
                 if !wait.is_zero() && !self.gives_up =>
             {
-                store_away(wait, error)
+                store_unreachable(wait, error)
             }
             _ => error,
         }
     }
 
-    /// The error of a grant that came after its deadline. Where the store did not confirm its
-    /// release, that release may still arrive and would end the same owner's next grant. So the
-    /// next attempt uses another owner.
+    /// The error of a grant whose answer came after its deadline. A release of this grant without a
+    /// confirmation may still reach the store, and would end the next grant of the same owner. So
+    /// the next attempt then uses a new owner.
     fn late_grant_error(&mut self, unconfirmed: Option<&Error>) -> Error {
         let ttl = self.request.ttl;
         let late = format!("the store took longer to grant than the lease of {ttl} lasts");
@@ -281,7 +288,7 @@ impl Claim {
         Error::new(ErrorKind::Unavailable, late).caused_by(error.clone())
     }
 
-    /// One attempt at the store, as the same owner as before.
+    /// Makes one attempt at the store, with the owner of the request.
     async fn ask(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let operation: InFlight = if let Some(mut contender) = self.contender.take() {
             Box::pin(async move {
@@ -305,7 +312,8 @@ impl Claim {
         self.await_answer(now, false).await
     }
 
-    /// Joins the store queue, or subscribes to the store's notifications.
+    /// Joins the store queue, or subscribes to the store's notifications (see
+    /// `DistLock::contend`).
     async fn join_store_queue(&mut self) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let (parts, request) = (Arc::clone(&self.parts), self.request.clone());
         let operation: InFlight = Box::pin(async move {
@@ -325,22 +333,25 @@ impl Claim {
         self.await_answer(now, joins_store_queue).await
     }
 
-    /// Whether an attempt may succeed: no contender is known to be ahead in the store queue.
+    /// Whether an attempt may succeed: there is no contender yet, or no other contender is ahead of
+    /// this one in the store queue.
     fn is_first(&self) -> bool {
         let contender = self.contender.as_ref();
         contender.is_none_or(|contender| contender.is_first())
     }
 
-    /// Puts an operation in flight, and returns when that was.
+    /// Puts an operation in flight, and returns the present moment as the moment of sending. The
+    /// first poll of the operation sends its request.
     fn send(&mut self, operation: InFlight) -> Moment {
         let now = self.parts.timing.now();
         self.in_flight = Some((operation, now));
         now
     }
 
-    /// Waits, from `now` on, for the operation in flight. With `joins_store_queue`, the next task
-    /// of this process may join behind this one as soon as this request was sent. On an open
-    /// connection the first poll sends it, so the store takes both in together.
+    /// Waits, from `now` on, for the answer to the operation in flight. With `joins_store_queue`,
+    /// the next task of this process may join the store queue after the first poll of this
+    /// operation. On an open connection that poll has sent the request, so both requests are in
+    /// flight together.
     async fn await_answer(
         &mut self,
         now: Moment,
@@ -348,7 +359,8 @@ impl Claim {
     ) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let clock = Arc::clone(self.parts.timing.clock());
         let sent = self.in_flight.as_ref().map_or(now, |(_, sent)| *sent);
-        // After its TTL a grant is of no use, and a store that needs more than 5 s counts as away.
+        // A grant that comes later than its TTL is useless, and a store without an answer for 5 s
+        // counts as unreachable.
         let limit = self
             .request
             .ttl
@@ -371,8 +383,9 @@ impl Claim {
         answered.answer.map(|answer| (sent, answer))
     }
 
-    /// Polls the operation in flight once. It is taken out while it is polled: if it panics it is
-    /// gone, and stays counted as unanswered.
+    /// Polls the operation in flight once. The field is empty and the operation is counted as
+    /// unanswered during the poll. So an operation that panics is not polled again, and stays
+    /// counted.
     fn poll_in_flight(&mut self, context: &mut Context<'_>) -> Poll<InFlightAnswer> {
         let Some((mut operation, sent)) = self.in_flight.take() else {
             return Poll::Pending;
@@ -386,8 +399,8 @@ impl Claim {
         answered
     }
 
-    /// Waits for a notification or the next poll, at most until the wait is over or the locker is
-    /// closed.
+    /// Waits for a notification or the time of the next poll, for `at_most` at most. Returns an
+    /// error when the locker is closed.
     async fn wait(&mut self, at_most: Duration) -> Result<()> {
         let Some(contender) = &mut self.contender else {
             return Ok(());
@@ -400,7 +413,7 @@ impl Claim {
         }
     }
 
-    /// Gives up the place in the store queue.
+    /// Removes this task's contender from the store queue.
     async fn leave_store_queue(&mut self) {
         let Some(contender) = self.contender.take() else {
             return;
@@ -419,9 +432,10 @@ impl Claim {
         }
     }
 
-    /// Releases a grant that is not used.
+    /// Releases a grant that this claim cannot use.
     async fn give_back(&mut self) -> Result<()> {
-        // Counted before the release is sent: without its answer, the lock may still be ours.
+        // The count rises before the release is sent: without an answer, this owner may still hold
+        // the lock.
         self.unanswered += 1;
         let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
         let clock = &**self.parts.timing.clock();
@@ -431,10 +445,11 @@ impl Claim {
         Ok(())
     }
 
-    /// Ends the claim with a lock: nothing of it is left to undo.
+    /// Ends the claim with a lock. After that the drop of the claim has nothing to undo.
     fn into_won_lock(mut self, grant: Grant, sent: Moment, granted: Moment) -> WonLock {
-        // Where the store grants by its queue, the contender's place has become the lock. A queue
-        // entry is given up in the background, and only a close waits for that.
+        // With a store that grants in the order of its queue, the contender's place has become the
+        // lock and must stay. Otherwise the contender leaves in the background, and only a close
+        // waits for that.
         if let Some(contender) = self.contender.take()
             && !self.parts.queues_at_the_store()
         {
@@ -458,7 +473,7 @@ impl Claim {
         }
     }
 
-    /// Has the keeper undo every request that this claim has started.
+    /// Passes everything that may need an undo to a clean-up job on the keeper thread.
     fn have_keeper_undo(&mut self) {
         if self.in_flight.is_none() && self.contender.is_none() && self.unanswered == 0 {
             return;
@@ -483,8 +498,8 @@ impl Drop for Claim {
     }
 }
 
-/// How long the holder's lease still lasts, and a little more: an attempt right at the expiry could
-/// come too early.
+/// The remaining time of the holder's lease plus 1 ms. Without that millisecond, an attempt could
+/// reach the store just before the expiry.
 fn time_to_expiry(holder: Option<&HolderInfo>) -> Duration {
     let expiry = holder.and_then(|holder| holder.expires_in);
     expiry

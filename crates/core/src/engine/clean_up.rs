@@ -1,8 +1,9 @@
-//! The clean-up after callers that went away during an operation.
+//! The clean-up after callers that dropped their future during an operation.
 //!
 //! This module owns the undo of abandoned attempts and the repetition of releases. Invariant: a
 //! lock that may have been granted to an abandoned attempt is released, or its lease ends within
-//! one TTL. It never renews a lease, and it never keeps a locker alive for a whole long lease.
+//! one TTL. The module never renews a lease, and never keeps a locker alive for the whole of a long
+//! lease.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -18,23 +19,26 @@ use crate::{
     types::{error::Result, name::LockName},
 };
 
-/// How long one step of a clean-up may take before the next is tried.
+/// The longest wait for the answer to one step of a clean-up, before the next step.
 const STEP: Duration = Duration::from_secs(1);
 
-/// How long an unconfirmed release keeps the locker alive after its last clone was dropped.
+/// The longest time for which an unconfirmed release keeps the locker alive after its last clone
+/// was dropped.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// An abandoned acquire: its caller went away.
+/// An abandoned acquire: its caller dropped the future.
 pub(crate) struct Abandoned {
     pub(crate) request: AcquireRequest,
-    /// The attempt in flight. It runs to its end, because a request cannot be called back.
+    /// The attempt in flight. The clean-up drives this attempt to its end, because a request that
+    /// was sent cannot be cancelled.
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) contender: Option<Box<dyn Contender>>,
-    /// This task's place among the contenders of its process. The next task joins when the store
-    /// has removed this contender. Otherwise callers that give up faster than the store forgets
-    /// them would fill the store queue.
+    /// This task's place among the contenders of its process. The place is kept until the store has
+    /// removed this contender, and only then does the next task join. Otherwise callers that give
+    /// up faster than the store removes their entries would fill the store queue.
     pub(crate) store_place: Option<StorePlace>,
-    /// Earlier attempts without an answer: each may have been granted, or may still be.
+    /// The number of earlier attempts without an answer. Each of them may have been granted, or may
+    /// still be granted.
     pub(crate) unanswered: u32,
 }
 
@@ -47,8 +51,8 @@ pub(crate) struct InFlightAnswer {
     pub(crate) answer: Result<Option<Attempt<Grant>>>,
 }
 
-/// Undoes an abandoned acquire: on the connection that it used, and if that fails on the keeper's
-/// own connection, for one TTL.
+/// Undoes an abandoned acquire. The first release uses the connection of the attempt. If that
+/// release fails, releases on the keeper's own connection follow for one TTL.
 pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
     let Abandoned {
         request,
@@ -67,7 +71,8 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
                 contender = answered.contender.or(contender);
                 match answered.answer {
                     Ok(Some(Attempt::Acquired(_))) => {
-                        // On the same connection, so that it cannot arrive before the attempt.
+                        // The release uses the connection of the attempt, so that it cannot reach
+                        // the store before the attempt.
                         let released = bounded(&*clock, STEP, parts.backend.release(&lease));
                         unanswered += u32::from(released.await.is_err());
                     }
@@ -75,7 +80,7 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
                     Err(error) => unanswered += u32::from(!error.did_not_happen()),
                 }
             }
-            // The attempt may still arrive, at any time.
+            // The attempt may still reach the store at any time.
             Err(_) => unanswered += 1,
         }
     }
@@ -88,8 +93,9 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
     }
 }
 
-/// Has a contender leave the store queue. That consumes it, so the backend itself repeats it where
-/// needed. A bound keeps the keeper from hanging on it.
+/// Removes a contender from the store queue. The call consumes the contender, so the engine cannot
+/// repeat it: the backend itself repeats the request where that is needed. The wait is bounded, so
+/// that a hanging store cannot block the keeper's job.
 pub(crate) async fn leave(
     clock: &dyn Clock,
     contender: Box<dyn Contender>,
@@ -103,17 +109,18 @@ pub(crate) async fn leave(
     left
 }
 
-/// Releases a lock whose release was not confirmed, until its lease has ended anyway.
+/// Repeats the release of a lock whose release was not confirmed, until the store confirms or the
+/// lease has ended.
 pub(crate) async fn release_until_expiry(parts: Arc<LockerParts>, lease: Lease, until: Moment) {
     release_repeatedly(parts, &lease, until, 0).await;
 }
 
-/// `may_still_arrive` counts requests for the lock that may reach the store after a release. While
-/// there are any, `NotHeld` does not end the loop, and each `Released` accounts for at most one of
-/// them.
+/// `may_still_arrive` is the number of requests for the lock that may reach the store after a
+/// release. While the number is above zero, `NotHeld` does not end the loop, and each `Released`
+/// lowers the number by one.
 ///
-/// After [`KEEP_ALIVE`] the loop no longer keeps the locker alive: a long lease must not hold a
-/// thread and two connections.
+/// After [`KEEP_ALIVE`] the loop no longer keeps the locker alive: a thread and two connections
+/// must not stay for the whole of a long lease.
 async fn release_repeatedly(
     parts: Arc<LockerParts>,
     lease: &Lease,
@@ -145,19 +152,21 @@ async fn release_repeatedly(
                 );
             }
         }
-        let is_over = *closed.borrow() || closed.has_changed().is_err();
-        if clock.now() >= until || is_over {
+        let is_closed = *closed.borrow() || closed.has_changed().is_err();
+        if clock.now() >= until || is_closed {
             return;
         }
         kept_alive.take_if(|_| clock.now().since(begun) >= KEEP_ALIVE);
         tokio::select! {
             biased;
             () = clock.sleep(pause.min(until.since(clock.now()))) => {}
-            // Closed, or dropped: one more release at once, then the lease ends by itself.
+            // The locker was closed or dropped. The loop sends one more release at once and then
+            // stops. The lease ends by itself.
             _ = closed.wait_for(|closed| *closed) => {}
         }
-        // The longer a request has not arrived, the less likely it does. So the releases of a long
-        // lease become rare, instead of two in each second.
+        // A request that has not reached the store for a long time will probably never do so. So
+        // the pause grows with the elapsed time: a long lease is not released twice in each second
+        // until its end.
         let longest = (clock.now().since(begun) / 4).max(Duration::from_millis(500));
         pause = (pause * 2).min(longest);
     }

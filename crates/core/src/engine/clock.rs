@@ -1,9 +1,10 @@
 //! The time source of leases.
 //!
 //! This module owns the trait [`Clock`], the machine's clock, a manual clock for tests, and the
-//! sleeps of both. Invariant: the clock of decisions never goes back and also counts the time in
-//! suspend. Other modules must not read the operating system's clocks or call tokio's timers;
-//! clippy's `disallowed_methods` refuses it. So a test controls all time by injecting a clock.
+//! sleeps of both. Invariant: the clock that decides about leases never goes back, and counts the
+//! time in suspend. Other modules must not read the operating system's clocks or call tokio's
+//! timers; clippy's `disallowed_methods` refuses such calls. So a test controls all time by
+//! injecting a clock.
 
 use std::{
     collections::BTreeMap,
@@ -69,8 +70,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The present moment, on a clock that also counts while the machine is suspended.
     fn now(&self) -> Moment;
 
-    /// The wall clock. It serves for display and for the tokens of embedded stores, and never for a
-    /// decision about a lease: an operator or NTP may step it.
+    /// The wall clock, for display and for the tokens of embedded stores. No decision about a lease
+    /// may use the wall clock, because an operator or NTP may step it.
     fn wall(&self) -> SystemTime;
 
     /// Sleeps for about `time`. Callers check [`Clock::now`] afterwards, since a sleep may end late
@@ -84,8 +85,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The machine's own clock: `CLOCK_BOOTTIME` on Linux. Unlike [`std::time::Instant`] it counts the
-/// time in suspend.
+/// The machine's own clock: `CLOCK_BOOTTIME` on Linux. Unlike [`std::time::Instant`], this clock
+/// counts the time in suspend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -121,8 +122,8 @@ impl Clock for SystemClock {
 }
 
 pin_project! {
-    /// A sleep without an allocation where the clock is [`SystemClock`]. Every step at a store
-    /// starts one, so the box would be paid for on each operation.
+    /// A sleep that allocates nothing if the clock is [`SystemClock`]. Each operation that is not
+    /// answered at once starts such a sleep, so a box would cost an allocation for each operation.
     #[project = TimerProjection]
     pub(crate) enum Timer {
         System { #[pin] sleep: SystemSleep },
@@ -154,10 +155,10 @@ impl Future for Timer {
 }
 
 pin_project! {
-    /// A sleep that moves to the runtime that polls it.
+    /// A sleep that registers with the runtime that polls it.
     ///
-    /// A request that its caller abandons continues on the keeper thread. The caller's runtime may
-    /// be gone by then, and a timer of that runtime would never fire.
+    /// An operation that its caller abandons continues on the keeper thread. The caller's runtime
+    /// may be gone by then, and a timer of that runtime would never fire.
     pub(crate) struct SystemSleep {
         #[pin]
         sleep: tokio::time::Sleep,
@@ -197,7 +198,7 @@ impl Future for SystemSleep {
     }
 }
 
-/// The wall clock of `clock` as the time since 1970; zero when it stands before 1970.
+/// The wall clock of `clock` as the time since 1970; zero for a time before 1970.
 #[must_use]
 pub fn unix_time(clock: &dyn Clock) -> Duration {
     clock
@@ -206,7 +207,8 @@ pub fn unix_time(clock: &dyn Clock) -> Duration {
         .unwrap_or(Duration::ZERO)
 }
 
-/// A clock that only [`ManualClock::advance`] moves. A sleep ends when the clock reaches its end.
+/// A clock that only [`ManualClock::advance`] moves. A sleep ends when the clock reaches the end of
+/// that sleep.
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
@@ -235,7 +237,7 @@ struct Manual {
 }
 
 impl ManualClock {
-    /// A clock that stands one hour after boot.
+    /// A clock that starts at one hour after boot.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(Manual {
@@ -244,13 +246,13 @@ impl ManualClock {
         })))
     }
 
-    /// Moves the clock forward and wakes the sleeps that are over.
+    /// Moves the clock forward and wakes the sleeps that have ended.
     pub fn advance(&self, by: Duration) {
         let woken: Vec<_> = {
             let locked = &mut *self.locked();
             locked.now = locked.now.saturating_add(by);
-            let over = (locked.now, u64::MAX);
-            let later = locked.sleepers.split_off(&over);
+            let end = (locked.now, u64::MAX);
+            let later = locked.sleepers.split_off(&end);
             std::mem::replace(&mut locked.sleepers, later)
                 .into_values()
                 .flatten()
@@ -285,7 +287,7 @@ impl Clock for ManualClock {
     }
 
     fn wall(&self) -> SystemTime {
-        // 2020-01-01; any fixed date serves.
+        // The wall clock starts at 2020-01-01. Any fixed date would do.
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800) + self.locked().now
     }
 
@@ -336,13 +338,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn system_clock_moves_forward() {
+    fn the_system_clock_never_goes_back() {
         let first = SystemClock.now();
         assert!(SystemClock.now() >= first);
     }
 
     #[test]
-    fn a_sleep_goes_on_on_another_runtime_when_its_own_is_gone() {
+    fn a_sleep_ends_on_another_runtime_after_its_own_was_dropped() {
         let runtime = || {
             let mut builder = runtime::Builder::new_current_thread();
             builder.enable_time().build().unwrap()
@@ -361,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn manual_sleep_ends_when_the_clock_passes_it() {
+    async fn a_manual_sleep_ends_when_the_clock_reaches_its_end() {
         let clock = ManualClock::new();
         let sleep = clock.sleep(Duration::from_secs(5));
         let task = tokio::spawn(sleep);
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_manual_sleep_may_be_for_ever() {
+    async fn a_manual_sleep_of_the_longest_duration_does_not_overflow() {
         let clock = ManualClock::new();
         let sleep = clock.sleep(Duration::MAX);
         clock.advance(Duration::from_secs(1));

@@ -1,8 +1,8 @@
-//! The local deadline of one lease, as pure arithmetic.
+//! The arithmetic of the local deadline of one lease.
 //!
 //! This module owns the rule that turns answers of the store into a deadline. Invariant: the
-//! deadline is never later than the store's own end of the lease, whatever was lost or delayed. It
-//! must never read a clock; callers pass every moment in.
+//! deadline is never later than the end of the lease at the store, even if requests or answers are
+//! lost or delayed. The module must never read a clock: callers pass every moment in.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::{engine::clock::Moment, types::ttl::margin};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Moment,
-    /// The latest moment at which the store's lease ends, if each request reached the store about
-    /// when it was sent.
+    /// The latest moment at which the store ends the lease, if every request reached the store at
+    /// about the moment of its sending.
     latest: Moment,
-    /// The shortest TTL among the requests of this owner whose outcome was never learned: renewals,
-    /// and attempts before the granted one. Such a request may still reach the store late and
-    /// shorten a longer lease. So a later confirmation is not believed beyond this TTL.
+    /// The shortest TTL of all requests of this owner with an unknown outcome: renewals, and
+    /// attempts before the granted one. Such a request may still reach the store late and shorten a
+    /// longer lease. So a later confirmation counts for this TTL at most.
     cap: Option<Duration>,
 }
 
@@ -35,7 +35,7 @@ impl Deadline {
         }
     }
 
-    /// The same deadline, but not later than if the request had been sent at `from`.
+    /// Lowers the deadline to that of a request that was sent at `from`, if that is earlier.
     pub(crate) fn counted_from(mut self, from: Moment, valid_for: Duration) -> Self {
         self.at = self.at.min(end(from, valid_for));
         self
@@ -46,13 +46,14 @@ impl Deadline {
         self.at
     }
 
-    /// The moment by which the store's lease has ended, whatever became of unanswered requests.
+    /// The moment at which the store has ended the lease at the latest, also if unanswered requests
+    /// reached the store.
     pub(crate) const fn latest(&self) -> Moment {
         self.latest
     }
 
-    /// Records that a renewal is about to be sent. It may shorten the lease, and its outcome may
-    /// stay unknown.
+    /// Records that a renewal is about to be sent. A renewal with a short TTL lowers the deadline
+    /// at once: the store may apply the renewal although no answer comes.
     pub(crate) fn note_sending(&mut self, sent: Moment, ttl: Duration) {
         self.at = self.at.min(end(sent, ttl));
         self.latest = self.latest.max(sent + ttl);
@@ -69,12 +70,13 @@ impl Deadline {
         };
     }
 
-    /// The part of a confirmed renewal that is believed.
+    /// The part of a confirmed lease that counts: no longer than the shortest TTL among requests
+    /// with an unknown outcome.
     pub(crate) fn believed(&self, valid_for: Duration) -> Duration {
         self.cap.map_or(valid_for, |cap| cap.min(valid_for))
     }
 
-    /// The TTL to which an unanswered request may still shorten the lease.
+    /// The shortest TTL to which an unanswered request may still shorten the lease.
     pub(crate) const fn cap(&self) -> Option<Duration> {
         self.cap
     }
@@ -102,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn counted_from_sending_less_the_margin() {
+    fn a_deadline_is_counted_from_the_sending_less_the_margin() {
         assert_eq!(Deadline::granted(at(1000), MS(10_000)).at(), at(10_000));
         assert_eq!(Deadline::granted(at(1000), MS(200)).at(), at(1150));
         assert_eq!(Deadline::granted(at(1000), MS(60)).at(), at(1030));
     }
 
     #[test]
-    fn counted_from_before_sending_where_the_store_says_so() {
+    fn a_deadline_is_counted_from_an_earlier_moment_that_the_store_names() {
         let deadline = |from| {
             let granted = Deadline::granted(at(5000), MS(10_000));
             granted.counted_from(at(from), MS(10_000))
@@ -119,12 +121,12 @@ mod tests {
         assert_eq!(
             deadline(4000).latest(),
             at(15_000),
-            "the store lets go later"
+            "the store counts from the sending, so its lease ends later"
         );
     }
 
     #[test]
-    fn sending_only_lowers_and_confirming_raises() {
+    fn a_sent_renewal_lowers_the_deadline_and_a_confirmation_raises_it() {
         let mut deadline = Deadline::granted(at(0), MS(10_000));
         deadline.note_sending(at(3000), MS(10_000));
         assert_eq!(deadline.at(), at(9000));
@@ -138,15 +140,15 @@ mod tests {
         assert_eq!(deadline.at(), at(13_500));
     }
 
-    /// One renewal against a simulated store. The store applies requests in any order and at any
-    /// later time, some of them never, and its answers may be lost.
+    /// One renewal against a simulated store. The simulated store applies requests late, out of
+    /// order or never, and answers may be lost.
     #[derive(Clone, Debug)]
     struct Step {
         ttl: u64,
         pause: u64,
         delay: u64,
-        /// 0 = applied and answered, 1 = applied in time but unanswered, 2 = applied much later, 3
-        /// = never applied.
+        /// The fate of the renewal: 0 = applied and answered, 1 = applied in time but unanswered, 2
+        /// = applied much later, 3 = never applied.
         fate: u8,
     }
 
@@ -163,8 +165,8 @@ mod tests {
     }
 
     proptest! {
-        /// For every sequence of sent, lost and delayed renewals: the store's lease lasts at least
-        /// as long as the deadline.
+        /// In every sequence of sent, lost and delayed renewals, the store's lease ends at the
+        /// deadline or later.
         #[test]
         fn the_stores_lease_never_ends_before_the_deadline(
             first in 100u64..20_000,
@@ -185,7 +187,7 @@ mod tests {
                     !due
                 });
                 if at(now) >= deadline.at() {
-                    break; // lost: it is sticky, the guard stops here
+                    break; // The guard is lost for good, and renews no more.
                 }
                 prop_assert!(now < expiry, "believed at {now}, gone at {expiry}");
                 deadline.note_sending(at(now), MS(step.ttl));

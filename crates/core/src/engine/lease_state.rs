@@ -1,9 +1,9 @@
-//! The state of one lease: its guards, its watches and the keeper share it.
+//! The state of one lease, which its guards, its watches and the keeper share.
 //!
 //! This module owns the phase of the lease (held, lost, released), its local deadline and its next
-//! renewal. Invariant: a lease leaves the phase `Held` once and never comes back, and every check
-//! notices by itself that the deadline has passed. The module never asks the store: it plans
-//! requests and takes in their answers.
+//! renewal. Invariant: a lease leaves the phase `Held` once and never returns to it, and each check
+//! itself notices that the deadline has passed. The module sends nothing to the store: it plans
+//! requests and processes their answers.
 
 use std::{
     fmt,
@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// How the lease of a guard is renewed.
+/// The way in which the lease of a guard is renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Renew {
     /// In the background, at a third of the TTL.
@@ -56,8 +56,8 @@ pub(crate) struct LeaseState {
     meters: Arc<Meters>,
     state: Mutex<LeaseFields>,
     changed: Notify,
-    /// Locked during a renewal, an extension or a ticket step: the store could apply two of them in
-    /// either order.
+    /// Locked while a renewal, an extension or a ticket step is in flight. The store could apply
+    /// two of them in either order.
     pub(crate) io: tokio::sync::Mutex<()>,
 }
 
@@ -68,19 +68,23 @@ struct LeaseFields {
     ttl: Ttl,
     deadline: Deadline,
     renew: Renew,
-    /// When the next renewal is due; `None` while one is in flight or when renewal is manual.
+    /// The moment of the next renewal; `None` while a renewal is in flight or when renewal is
+    /// manual.
     renew_at: Option<Moment>,
-    /// Whether the last renewal failed or hangs. An expiry is then reported as `Unreachable`.
+    /// Whether the last renewal failed or got no answer in time. An expiry is then reported as
+    /// `Unreachable`.
     failing: bool,
-    /// Whether the last guard is ending the lease: no other request may change the lease then.
+    /// Whether the last guard has begun to end the lease. No other request may change the lease
+    /// then.
     leaving: bool,
-    /// The longest minimum hold of its guards.
+    /// The longest minimum hold of the guards of this lease.
     min_hold: Duration,
-    /// Guards that share this lease.
+    /// The number of guards that share this lease.
     depth: u32,
-    /// The local turn. A loss gives it up, so that a lost guard does not block local waiters.
+    /// The local turn. A loss drops the turn, so that a lost guard does not block the waiters of
+    /// this process.
     turn: Option<LocalTurn>,
-    /// The moment under which the keeper's schedule has this lease.
+    /// The moment of this lease's entry in the keeper's schedule.
     pub(crate) scheduled: Option<Moment>,
 }
 
@@ -94,17 +98,18 @@ enum Phase {
 /// The next step of the keeper for one lease.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// There is nothing to do before this moment.
+    /// The keeper has nothing to do before this moment.
     At(Moment),
-    /// It renews the lease, and comes back at the deadline even if the renewal hangs.
+    /// The keeper renews the lease now, and serves the lease again at the deadline, also if the
+    /// renewal hangs.
     Renew { deadline: Moment },
-    /// The lease is lost. Everything but the log knows it.
+    /// The lease is lost, and its watches were woken. Only the log line is missing.
     Lost(LossReason),
-    /// The lease has ended before.
+    /// The lease had ended before this call.
     Ended,
 }
 
-/// A renewal found the lock still ours in another history of the store.
+/// The store's history changed, and a renewal found that the owner still holds the lock.
 #[derive(Clone, Debug)]
 pub(crate) struct NewHistory {
     from: Epoch,
@@ -134,7 +139,7 @@ impl LeaseState {
         meters: &Arc<Meters>,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // A store may grant less than the TTL that was asked for. Renewals follow the grant.
+        // A store may grant less than the requested TTL. Renewals then follow the granted TTL.
         let ttl = Ttl::new(grant.valid_for).map_or(request.ttl, |granted| granted.min(request.ttl));
         let from = grant.counted_from(sent);
         meters.held.increment(1.0);
@@ -208,14 +213,14 @@ impl LeaseState {
         self.state().ttl
     }
 
-    /// How long a fresh renewal is believed: no longer than the TTL of a request without an answer,
-    /// which may still arrive after it.
+    /// The TTL that a new renewal may count on: no longer than the TTL of a request without an
+    /// answer, because that request may still reach the store after the renewal.
     pub(crate) fn believed_ttl(&self) -> Ttl {
         let state = self.state();
         Ttl::new(state.deadline.believed(state.ttl.duration())).unwrap_or(state.ttl)
     }
 
-    /// The longest minimum hold of its guards.
+    /// The longest minimum hold of the guards of this lease.
     pub(crate) fn min_hold(&self) -> Duration {
         self.state().min_hold
     }
@@ -233,8 +238,8 @@ impl LeaseState {
         Lease::new(self.name.clone(), self.owner, Some(self.token()))
     }
 
-    /// The facts for a release: the lease, the local deadline, and when the store has ended the
-    /// lease at the latest.
+    /// The values for a release: the lease, the local deadline, and the moment at which the store
+    /// has ended the lease at the latest.
     pub(crate) fn release_terms(&self) -> (Lease, Moment, Moment) {
         let state = self.state();
         let lease = Lease::new(self.name.clone(), self.owner, Some(state.token));
@@ -256,8 +261,8 @@ impl LeaseState {
         info
     }
 
-    /// Whether the lock is held for sure, without I/O. Once `false`, always `false`: the check
-    /// itself notices a deadline that has passed.
+    /// Whether the lock is certainly held, without I/O. After `false`, the answer stays `false`:
+    /// the check ends the lease when its deadline has passed.
     pub(crate) fn is_valid(&self) -> bool {
         self.state_now()
             .is_ok_and(|state| state.phase == Phase::Held)
@@ -271,17 +276,18 @@ impl LeaseState {
         }
     }
 
-    /// The local deadline, also of a lease that was lost sooner.
+    /// The local deadline, also of a lease that was lost before its deadline.
     pub(crate) fn deadline(&self) -> Moment {
         self.state().deadline.at()
     }
 
-    /// The loss, if there is one by now.
+    /// The reason if the lease is lost by now; `None` otherwise.
     pub(crate) fn loss_now(&self) -> Option<LossReason> {
         self.state_now().err()
     }
 
-    /// The locked state, unless the lease is lost by now.
+    /// Locks the state. Ends a lease whose deadline has passed, and returns the reason of a lost
+    /// lease.
     fn state_now(&self) -> Result<MutexGuard<'_, LeaseFields>, LossReason> {
         let state = self.state();
         if let Phase::Lost(reason) = state.phase {
@@ -299,8 +305,8 @@ impl LeaseState {
 
     /// The loss reason of a lease whose deadline has passed; `None` while it has not.
     fn expired_now(&self, state: &LeaseFields) -> Option<LossReason> {
-        let over = state.phase == Phase::Held && self.clock.now() >= state.deadline.at();
-        over.then_some(if state.failing {
+        let has_expired = state.phase == Phase::Held && self.clock.now() >= state.deadline.at();
+        has_expired.then_some(if state.failing {
             LossReason::Unreachable
         } else {
             LossReason::Expired
@@ -314,7 +320,7 @@ impl LeaseState {
         }
     }
 
-    /// As [`LeaseState::check`]; a release is an error as well.
+    /// As [`LeaseState::check`], and also an error after a release.
     pub(crate) fn check_held(&self) -> Result<()> {
         self.check()?;
         if self.is_valid() {
@@ -340,8 +346,9 @@ impl LeaseState {
         }
     }
 
-    /// Ends the lease because the store reported a loss. The first reason stays, and a released
-    /// lease is not lost any more. Returns whether this call ended the lease.
+    /// Ends a held lease because the store reported a loss. A lease that was lost before keeps its
+    /// first reason, and a released lease stays released. Returns whether this call ended the
+    /// lease.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
         let state = self.state();
         let held = state.phase == Phase::Held;
@@ -349,7 +356,8 @@ impl LeaseState {
         held
     }
 
-    /// Ends the lease with its last guard. Returns the local turn, or the loss before.
+    /// Ends the lease for its last guard. Returns the local turn, or the reason if the lease was
+    /// lost before.
     pub(crate) fn finish(&self) -> Result<Option<LocalTurn>, LossReason> {
         let mut state = self.state_now()?;
         let turn = state.turn.take();
@@ -357,8 +365,8 @@ impl LeaseState {
         Ok(turn)
     }
 
-    /// Ends the lease and wakes all its watches. The caller logs a loss after that, because the log
-    /// may be slow.
+    /// Ends a held lease and wakes all its watches. The caller must log a loss after this call,
+    /// because a slow log would delay the watches.
     fn end(&self, mut state: MutexGuard<'_, LeaseFields>, phase: Phase) {
         if state.phase != Phase::Held {
             return;
@@ -372,17 +380,19 @@ impl LeaseState {
             self.meters.count_loss(reason);
         }
         self.changed.notify_waiters();
-        // After our own mutex is released: the drop of the turn locks the local queue's mutex.
+        // The turn is dropped after the mutex of this state is released, because the drop locks the
+        // local queue's mutex.
         drop(turn);
     }
 
-    /// Logs the loss, after all watches were woken.
+    /// Logs the loss. Call this after all watches were woken.
     pub(crate) fn log_loss(&self, reason: LossReason) {
         let name = self.name.clone();
         log::write(move || tracing::warn!(lock = ?name, %reason, "lock lost"));
     }
 
-    /// Counts another guard on this lease. `false` when the lease has ended, or is about to.
+    /// Counts another guard on this lease. Returns `false`, and changes nothing, when the lease has
+    /// ended or its last guard is ending it.
     pub(crate) fn add_guard(&self) -> bool {
         match self.state_now() {
             Ok(mut state) if state.phase == Phase::Held && state.depth > 0 && !state.leaving => {
@@ -393,7 +403,7 @@ impl LeaseState {
         }
     }
 
-    /// Counts one guard less. `true` = it was the last.
+    /// Counts one guard less. Returns whether no guard is left.
     pub(crate) fn remove_guard(&self) -> bool {
         let mut state = self.state();
         state.depth = state.depth.saturating_sub(1);
@@ -416,8 +426,8 @@ impl LeaseState {
         true
     }
 
-    /// Whether the lease may be renewed or extended. Called with `io` locked. The last guard sets
-    /// `leaving` and then waits for `io`, so no renewal can start in between.
+    /// Whether the lease may be renewed or extended. The caller must have `io` locked. The last
+    /// guard sets `leaving` and then waits for `io`, so no renewal can start after that wait.
     pub(crate) fn may_renew(&self) -> bool {
         let state = self.state();
         state.phase == Phase::Held && !state.leaving
@@ -428,7 +438,7 @@ impl LeaseState {
         self.state().stop_renewing();
     }
 
-    /// The keeper's next step. `Due::Renew` also marks the renewal as begun.
+    /// Returns the keeper's next step. For `Due::Renew`, also marks the renewal as in flight.
     pub(crate) fn take_due_step(&self) -> Due {
         let mut state = self.state();
         if state.phase != Phase::Held {
@@ -449,8 +459,8 @@ impl LeaseState {
         }
     }
 
-    /// Sets the moment of the next event. Returns it, and the moment that was set before. `None`
-    /// once the lease has ended.
+    /// Records the moment of the next event as scheduled. Returns that moment, and the moment that
+    /// was recorded before. `None` when the lease has ended.
     pub(crate) fn schedule_next(&self) -> Option<(Moment, Option<Moment>)> {
         let mut state = self.state();
         if state.phase != Phase::Held {
@@ -461,12 +471,13 @@ impl LeaseState {
         Some((at, state.scheduled.replace(at)))
     }
 
-    /// Unsets the moment of the next event, and returns it.
+    /// Removes the recorded moment of the next event, and returns that moment.
     pub(crate) fn unschedule(&self) -> Option<Moment> {
         self.state().scheduled.take()
     }
 
-    /// Notes that a renewal or extension is about to be sent. `Err` when the lease is lost.
+    /// Notes that a renewal or extension is about to be sent, and returns the moment of sending.
+    /// `Err` when the lease is lost.
     pub(crate) fn note_sending(&self, ttl: Ttl) -> Result<Moment, LossReason> {
         let mut state = self.state_now()?;
         let sent = self.clock.now();
@@ -474,20 +485,23 @@ impl LeaseState {
         Ok(sent)
     }
 
-    /// Whether a renewal is planned. A renewal that still waits for `io` is then no longer needed.
+    /// Whether a later renewal is planned. A background renewal that waited for `io` is then not
+    /// needed any more, because an extension was sent before.
     pub(crate) fn renews_later(&self) -> bool {
         self.state().renew_at.is_some()
     }
 
-    /// Takes in the answer to the renewal that was sent at `sent`; `None` = no answer in time. The
-    /// caller gives the result to [`LeaseState::log_renewal`] once no task waits for it any more.
+    /// Processes the answer to the renewal that was sent at `sent`; `None` = no answer in time. The
+    /// caller passes the result to [`LeaseState::log_renewal`] after it has answered every waiting
+    /// task.
     pub(crate) fn take_answer(
         &self,
         sent: Moment,
         ttl: Ttl,
         answer: Option<Result<Renewed>>,
     ) -> Result<Option<NewHistory>> {
-        // After the deadline, no answer counts: another process may hold the lock by now.
+        // An answer after the deadline does not count, because another process may hold the lock by
+        // now.
         self.check()?;
         let mut state = self.state();
         if state.phase != Phase::Held {
@@ -533,7 +547,8 @@ impl LeaseState {
         };
         state.failing = true;
         if state.renew == Renew::Auto {
-            // After a tenth of the TTL, within 20 ms to 1 s: there is time for several tries before
+            // The next try follows after a tenth of the TTL, or a quarter of the time to the
+            // deadline if that is less, limited to 20 ms to 1 s. So there are several tries before
             // the deadline, and a store that refuses is not asked in a tight loop.
             let now = self.clock.now();
             let left = state.deadline.at().since(now);
@@ -546,7 +561,8 @@ impl LeaseState {
         Err(failure.about(&self.name).during("renew"))
     }
 
-    /// Logs the result of a renewal, as its last step.
+    /// Logs the result of a renewal, unless it is a loss or an ordinary success. Call this last,
+    /// because a log may be slow.
     pub(crate) fn log_renewal(&self, answered: &Result<Option<NewHistory>>) {
         match answered {
             Ok(Some(NewHistory { from, to })) => {
@@ -577,7 +593,7 @@ impl LeaseState {
     }
 
     fn state(&self) -> MutexGuard<'_, LeaseFields> {
-        // No code in this module panics while it holds the mutex.
+        // The poison is ignored: no code in this module panics while it holds the mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! This module owns the flag that a locker was closed, and the count of its running acquires.
 //! Invariant: a call is counted before it checks the flag, and `close` sets the flag before it
-//! reads the count. So a call that found the locker open is always waited for.
-//! The module never asks the store for anything.
+//! reads the count. So a close always waits for a call that found the locker open. The module sends
+//! nothing to the store.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -17,9 +17,9 @@ use crate::{
     types::error::{Error, ErrorKind, Result},
 };
 
-/// Open or closed, and how many acquires are running.
+/// The flag that a locker was closed, and the number of its running acquires.
 ///
-/// Background jobs keep a receiver of the flag. When this value is dropped, those receivers report
+/// Background jobs keep a receiver of the flag. When this value is dropped, those receivers return
 /// an error, which the jobs treat as a close.
 pub(crate) struct Lifecycle {
     closed: watch::Sender<bool>,
@@ -39,7 +39,7 @@ impl Lifecycle {
         }
     }
 
-    /// Ends waiting callers with [`closed_error`], and refuses new calls.
+    /// Closes the locker: waiting callers end with [`closed_error`], and new calls are refused.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
     }
@@ -62,14 +62,14 @@ impl Lifecycle {
         }
     }
 
-    /// Resolves when the locker has been closed for this long.
+    /// Resolves `time` after the locker was closed.
     pub(crate) async fn closed_for(&self, clock: &dyn Clock, time: Duration) {
-        // The sender lives in `self`, so this cannot fail.
+        // The wait cannot fail, because the sender lives in `self`.
         let _ = self.closing().wait_for(|closed| *closed).await;
         clock.sleep(time).await;
     }
 
-    /// Counts a call that may end with a new lease. The caller does so before
+    /// Counts a call that may end with a new lease. The caller must count before
     /// [`Lifecycle::check_open`].
     pub(crate) fn count_acquire(&self) -> RunningAcquire<'_> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
@@ -79,7 +79,8 @@ impl Lifecycle {
     /// Waits until no counted call is left.
     pub(crate) async fn no_acquire_left(&self) {
         loop {
-            // Created before the count is read: a call that ends in between is not missed.
+            // Registered before the count is read, so that a call that ends between the two is not
+            // missed.
             let changed = self.last_acquire_ended.notified();
             if self.acquires.load(Ordering::SeqCst) == 0 {
                 return;

@@ -1,9 +1,10 @@
 //! The local queue: the waiters of this process for one lock name, in order of arrival.
 //!
-//! This module owns the queues, the local turns and the hand-over of a turn from one waiter to the
+//! This module owns the queues, the local turns and the passing of a turn from one waiter to the
 //! next. Invariant: for each name, at most one task has the local turn, and a turn that is dropped
-//! passes to the next waiter. The module never asks the store, and it calls nothing of a lease
-//! while it holds a mutex: a lease that ends drops its turn, which locks the same mutex.
+//! passes to the next waiter. The module never asks the store. It also never calls a lease while it
+//! holds a mutex of a queue: the call may end the lease, an ending lease drops its turn, and that
+//! drop locks the same mutex, which would deadlock.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map},
@@ -26,10 +27,10 @@ use crate::{
     types::{error::Error, name::LockName},
 };
 
-/// Number of mutexes over all names. Tasks that want different names seldom share one.
+/// Number of mutexes over all names. Tasks that want different names seldom share a mutex.
 const SHARDS: usize = 16;
 
-/// The queues of all names that tasks of this process hold or want.
+/// The queues of all names that tasks of this process hold or wait for.
 pub(crate) struct LocalQueues {
     shards: [Mutex<QueueMap>; SHARDS],
     hasher: OfNames,
@@ -37,7 +38,8 @@ pub(crate) struct LocalQueues {
 
 type QueueMap = HashMap<HashedName, LocalQueue, BuildHasherDefault<AsIs>>;
 
-/// A name with its hash: one acquire and release look up its queue several times.
+/// A name with its hash. One acquire and its release look up the queue several times, and compute
+/// the hash once.
 #[derive(Clone)]
 struct HashedName {
     hash: u64,
@@ -58,25 +60,25 @@ impl PartialEq for HashedName {
 
 impl Eq for HashedName {}
 
-/// The queue of one name. It exists as long as a task has the turn.
+/// The queue of one name. The queue exists as long as a task has the turn.
 #[derive(Default)]
 struct LocalQueue {
     waiting: VecDeque<LocalWaiter>,
     next_id: u64,
     /// Hand-overs since the lock was last released at the store.
     hand_overs: u32,
-    /// The lease of this process, if it has the lock.
+    /// The lease of the task that holds the lock, if a task of this process does.
     holder: Option<Weak<dyn LocalHolder>>,
-    /// The holder in another process, as the store reported it.
+    /// The holder in another process, as the store reported that holder last.
     seen: Option<HolderInfo>,
-    /// The error of the last attempt, while the store is away.
+    /// The error of the last attempt, while the store is unreachable.
     outage: Option<Error>,
 }
 
-/// A lease of this process, as the local queue needs it. A trait breaks the circle: the lease
-/// itself keeps the local turn.
+/// The part of a lease that the local queue calls. The trait avoids a circle of imports, because
+/// the lease owns a [`LocalTurn`].
 pub(crate) trait LocalHolder: Send + Sync {
-    /// The holder as other tasks of this process see it; `None` unless the lock is held for sure.
+    /// The holder, as other tasks of this process see it; `None` when the lease may have ended.
     fn held_info(&self) -> Option<HolderInfo>;
 }
 
@@ -89,30 +91,32 @@ struct LocalWaiter {
 /// The next step of a waiter whose turn has come.
 #[derive(Debug)]
 pub(crate) enum NextStep {
-    /// It asks the store.
+    /// The waiter asks the store.
     Ask {
         turn: LocalTurn,
-        /// Whether it lets other processes go first: it waits once before its first attempt.
+        /// Whether the waiter lets other processes go first: it then joins the store queue and
+        /// waits once before its first attempt.
         step_aside: bool,
     },
-    /// The task before it handed the lock over at the store.
+    /// The previous holder handed the lock over at the store.
     TakeOver(HandedOver),
 }
 
-/// A lock that was handed over, or may have been, and that no task has picked up yet.
+/// A lock that was handed over to a waiter, or may have been, and that the waiter has not picked up
+/// yet.
 ///
-/// When this value is dropped before that (the waiter was cancelled), `on_abandoned` gives the lock
-/// back.
+/// When this value is dropped before the waiter picked the lock up (the waiter was cancelled),
+/// `on_abandoned` releases the lock.
 pub(crate) struct HandedOver {
     pub(crate) unclaimed: Option<NotPickedUp>,
     pub(crate) on_abandoned: OnAbandoned,
 }
 
-/// Gives back a lock that was handed over and that no task picked up.
+/// Releases a lock that was handed over to a waiter that has gone.
 pub(crate) type OnAbandoned = Arc<dyn Fn(LocalTurn, AcquireRequest) + Send + Sync>;
 
-/// The turn; the grant and when it was asked for (`None` = unknown outcome); and the request of the
-/// new owner.
+/// The local turn; the grant with the moment at which the hand-over was sent (`None` = unknown
+/// outcome); and the request of the new owner.
 pub(crate) type NotPickedUp = (LocalTurn, Option<(Grant, Moment)>, AcquireRequest);
 
 impl fmt::Debug for HandedOver {
@@ -131,9 +135,9 @@ impl Drop for HandedOver {
 
 /// The answer to [`LocalQueues::enter`].
 pub(crate) enum Entered {
-    /// The queue was empty.
+    /// The queue was empty: the caller has the turn.
     First(LocalTurn),
-    /// Other tasks are ahead: the place resolves to the turn.
+    /// Other tasks are ahead: the place resolves to the caller's next step.
     Behind(LocalPlace),
 }
 
@@ -173,7 +177,8 @@ impl LocalQueues {
         }
     }
 
-    /// Takes the turn only if the queue is empty; otherwise returns the probable holder.
+    /// Takes the turn only if the queue is empty. Otherwise returns the probable holder, if this
+    /// process knows one.
     pub(crate) fn try_enter(
         self: &Arc<Self>,
         name: &LockName,
@@ -204,7 +209,7 @@ impl LocalQueues {
         believed(holder, seen)
     }
 
-    /// Notes the holder in another process. For a task that has passed its turn on.
+    /// Notes the holder in another process. A task that no longer has the turn calls this.
     pub(crate) fn note_holder(&self, name: &LockName, holder: Option<&HolderInfo>) {
         let key = self.key(name);
         if let Some(queue) = self.shard(&key).get_mut(&key) {
@@ -212,7 +217,7 @@ impl LocalQueues {
         }
     }
 
-    /// Notes that the store is away.
+    /// Notes the error of an attempt while the store is unreachable.
     pub(crate) fn note_outage(&self, name: &LockName, error: &Error) {
         let key = self.key(name);
         if let Some(queue) = self.shard(&key).get_mut(&key) {
@@ -220,13 +225,13 @@ impl LocalQueues {
         }
     }
 
-    /// The error of the last attempt, while the store is away.
+    /// The error of the last attempt, while the store is unreachable.
     pub(crate) fn outage(&self, name: &LockName) -> Option<Error> {
         let key = self.key(name);
         self.shard(&key).get(&key)?.outage.clone()
     }
 
-    /// How many tasks of this process hold or want a lock.
+    /// The number of tasks of this process that hold a lock or wait for one.
     pub(crate) fn len(&self) -> usize {
         self.shards
             .iter()
@@ -240,8 +245,8 @@ impl LocalQueues {
             .sum()
     }
 
-    /// Takes the next waiter of a name; removes the queue when there is none.
-    fn pop_or_close(&self, key: &HashedName) -> Option<LocalWaiter> {
+    /// Takes the next waiter of a name. Removes the queue when no waiter is left.
+    fn pop_or_remove_queue(&self, key: &HashedName) -> Option<LocalWaiter> {
         let mut shard = self.shard(key);
         let queue = shard.get_mut(key)?;
         queue.hand_overs = 0;
@@ -260,7 +265,8 @@ impl LocalQueues {
     }
 
     fn shard(&self, key: &HashedName) -> MutexGuard<'_, QueueMap> {
-        // Bits from the middle of the hash: the map inside uses the lowest and the highest ones.
+        // The shard is chosen by bits from the middle of the hash, because the map inside the shard
+        // uses the lowest and the highest bits.
         let at = usize::try_from(key.hash >> 32).unwrap_or(0) % SHARDS;
         self.shards[at]
             .lock()
@@ -268,9 +274,9 @@ impl LocalQueues {
     }
 }
 
-/// The holder in this process if there is one, else the one that was seen. Called without the
-/// queue's mutex: the check may find that the lease has ended, which drops the turn and locks that
-/// mutex.
+/// Returns the holder in this process if there is one, else the holder that the store reported
+/// last. The caller must not hold the queue's mutex: `held_info` may notice that the lease has
+/// ended. The lease then drops its turn, which locks that mutex.
 fn believed(holder: Option<Weak<dyn LocalHolder>>, seen: Option<HolderInfo>) -> Option<HolderInfo> {
     holder
         .and_then(|holder| holder.upgrade())
@@ -278,10 +284,10 @@ fn believed(holder: Option<Weak<dyn LocalHolder>>, seen: Option<HolderInfo>) -> 
         .or(seen)
 }
 
-/// The right of one task to ask the store for a name, for the whole process. Its drop passes the
-/// right to the next waiter.
+/// The right of one task to ask the store for a name on behalf of its process. The drop of this
+/// value passes the right to the next waiter.
 pub(crate) struct LocalTurn {
-    /// `None` once the right was passed on.
+    /// The name and its queue; `None` once the right was passed on.
     at: Option<(Arc<LocalQueues>, HashedName)>,
 }
 
@@ -305,19 +311,20 @@ impl LocalTurn {
         self.with_queue(|queue| queue.set_holder(holder));
     }
 
-    /// Takes the next waiter out of the queue, to hand the lock over to it. `None` when no task
-    /// waits, or after `limit` hand-overs in a row.
+    /// Takes the next waiter out of the queue, so that the caller can hand the lock over to that
+    /// waiter. `None` when no task waits, or after `limit` hand-overs in a row.
     pub(crate) fn next_waiter(&self, limit: u32) -> Option<NextWaiter> {
         self.with_queue(|queue| (queue.hand_overs < limit).then(|| queue.pop()).flatten())?
             .map(|waiter| NextWaiter { waiter })
     }
 
-    /// Counts a hand-over.
+    /// Counts one hand-over towards the limit.
     pub(crate) fn count_hand_over(&self) {
         self.with_queue(|queue| queue.hand_overs += 1);
     }
 
-    /// Lets the next waiter ask the store, if there is one.
+    /// Passes the turn to the next waiter, which then asks the store. Without a waiter, the queue
+    /// is removed.
     pub(crate) fn pass_on(mut self, step_aside: bool) {
         self.pass_to_next(step_aside);
     }
@@ -326,12 +333,13 @@ impl LocalTurn {
         let Some((queues, key)) = self.at.take() else {
             return;
         };
-        while let Some(waiter) = queues.pop_or_close(&key) {
+        while let Some(waiter) = queues.pop_or_remove_queue(&key) {
             let turn = Self::new(&queues, key.clone());
             match waiter.sender.send(NextStep::Ask { turn, step_aside }) {
                 Ok(()) | Err(NextStep::TakeOver(_)) => return,
-                // The waiter gave up in the meantime. Its turn is unset, so that its drop does not
-                // pass it on a second time.
+                // The waiter gave up in the meantime, so its turn comes back. The turn is unset
+                // here: its drop would otherwise pass it on, while this loop passes the turn on as
+                // well.
                 Err(NextStep::Ask { mut turn, .. }) => turn.at = None,
             }
         }
@@ -356,7 +364,8 @@ impl fmt::Debug for LocalTurn {
 }
 
 impl LocalQueue {
-    /// Notes the store's answer about the holder.
+    /// Notes the holder that the store reported. The store has answered, so the noted outage ends
+    /// too.
     fn set_holder(&mut self, holder: Option<&HolderInfo>) {
         self.holder = None;
         self.seen = holder.cloned();
@@ -384,13 +393,15 @@ impl NextWaiter {
         &self.waiter.request
     }
 
-    /// Gives it the lock. When the waiter has gone, the drop of `handed` gives the lock back.
+    /// Sends the lock to the waiter. When the waiter has gone, the drop of `handed` releases the
+    /// lock.
     pub(crate) fn give_lock(self, handed: HandedOver) {
         let _ = self.waiter.sender.send(NextStep::TakeOver(handed));
     }
 }
 
-/// A place in the queue, which resolves to the turn. Its drop leaves the queue.
+/// A place in the queue, which resolves to the waiter's next step. The drop of this value leaves
+/// the queue.
 pub(crate) struct LocalPlace {
     queues: Arc<LocalQueues>,
     key: HashedName,
@@ -404,7 +415,8 @@ impl Future for LocalPlace {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<NextStep> {
         match Pin::new(&mut self.receiver).poll(context) {
             Poll::Ready(Ok(turn)) => Poll::Ready(turn),
-            // A sender is dropped only after it has sent, or together with the whole queue.
+            // A sender without a message is dropped only when this place leaves the queue, so
+            // nobody waits for the step.
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
         }
     }
@@ -415,8 +427,8 @@ impl Drop for LocalPlace {
         if let Some(queue) = self.queues.shard(&self.key).get_mut(&self.key) {
             queue.waiting.retain(|waiter| waiter.id != self.id);
         }
-        // A step that has arrived but was not taken is dropped with the receiver: its turn passes
-        // on, and its lock is given back.
+        // A step that was sent but never received is dropped with the receiver. The turn in the
+        // step then passes to the next waiter, and a lock in the step is released.
     }
 }
 
@@ -480,7 +492,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiters_that_give_up_are_passed_over() {
+    async fn waiters_that_gave_up_get_no_turn() {
         let queues = LocalQueues::new();
         let turn = first(queues.enter(&request("a")));
         let gone = behind(queues.enter(&request("a")));
@@ -488,19 +500,19 @@ mod tests {
         let stays = behind(queues.enter(&request("a")));
         drop(gone);
         drop(turn);
-        // Its turn has come, but it was never polled.
+        // `also_gone` has the turn by now, but was never polled.
         drop(also_gone);
         drop(asks(stays.await));
         assert_eq!(queues.len(), 0);
     }
 
     #[tokio::test]
-    async fn a_lock_that_nobody_picks_up_is_given_back() {
+    async fn a_handed_over_lock_is_released_when_its_waiter_has_gone() {
         let queues = LocalQueues::new();
         let turn = first(queues.enter(&request("a")));
         let place = behind(queues.enter(&request("a")));
         let next = turn.next_waiter(16).unwrap();
-        let (lapsed, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let (abandoned, mut seen) = tokio::sync::mpsc::unbounded_channel();
         let grant = Grant::new(
             crate::FencingToken::new(1).unwrap(),
             crate::Epoch::new("e"),
@@ -515,7 +527,7 @@ mod tests {
             )),
             on_abandoned: Arc::new(move |turn, _| {
                 drop(turn);
-                let _ = lapsed.send(());
+                let _ = abandoned.send(());
             }),
         };
         next.give_lock(handed);

@@ -1,8 +1,9 @@
-//! The log lines of the keeper thread, which a thread of their own writes.
+//! The log lines of the keeper thread. A separate thread writes them.
 //!
-//! A subscriber of the log may be slow, or may never return; leases are kept all the same. This
-//! module owns the queue of lines. Invariant: a thread with a queue never waits for the log. Lines
-//! without room in the queue are counted, and the next line that has room reports their number.
+//! A subscriber of the log may be slow, or may never return. The keeper must still renew leases
+//! then. This module owns the queue of lines between the two threads. Invariant: a thread with a
+//! queue never waits for the log. A line that finds the queue full is dropped and counted, and the
+//! next line that fits reports the number.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -16,31 +17,33 @@ use std::{
 use tokio::sync::oneshot;
 use tracing::{Span, level_filters::LevelFilter};
 
-/// Number of lines that may wait, in a few megabytes. Further lines are only counted.
+/// The largest number of waiting lines, which take a few megabytes. Further lines are dropped and
+/// counted.
 const ROOM: usize = 4096;
 
 type LogLine = Box<dyn FnOnce() + Send>;
 
 thread_local! {
-    /// Set on a thread that must not wait for the log.
+    /// The queue of this thread. It is set only on a thread that must not wait for the log.
     static LOG_QUEUE: OnceCell<Rc<LogQueue>> = const { OnceCell::new() };
 }
 
-/// The lines of one thread. It is dropped with the thread: the writer then writes the rest and
-/// ends.
+/// The queue of one thread. The end of the thread drops the queue. The writer thread then writes
+/// the remaining lines and ends.
 #[derive(Default)]
 struct LogQueue {
     lines: OnceCell<SyncSender<LogLine>>,
-    /// Lines that had no room since the last line that had room.
+    /// The number of lines that were dropped since the last line that fitted.
     missed: Cell<u64>,
 }
 
-/// From now on, another thread writes the lines of this one. The first line starts it.
+/// From now on, a writer thread writes the lines of the calling thread. The first line starts the
+/// writer thread.
 pub(crate) fn queue_lines_of_this_thread() {
     LOG_QUEUE.with(|queue| drop(queue.set(Rc::default())));
 }
 
-/// Writes a line, at once or through the queue of this thread.
+/// Writes a line: through the queue of this thread, or at once on a thread without a queue.
 pub fn write(line: impl FnOnce() + Send + 'static) {
     match log_queue() {
         Some(queue) => queue.push(line),
@@ -48,14 +51,15 @@ pub fn write(line: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// As [`write()`], for lines of the debug level. Without a subscriber for them, they take no room.
+/// As [`write()`], for lines of the debug level. Such a line is dropped if no subscriber wants that
+/// level.
 pub fn debug(line: impl FnOnce() + Send + 'static) {
     if LevelFilter::current() >= LevelFilter::DEBUG {
         write(line);
     }
 }
 
-/// Resolves once all lines of this thread are written, or when the queue has no room.
+/// Resolves when all earlier lines of this thread are written, or at once when the queue is full.
 pub(crate) async fn flushed() {
     let (done, written) = oneshot::channel::<()>();
     if let Some(queue) = log_queue().filter(|queue| queue.lines.get().is_some()) {
@@ -66,8 +70,8 @@ pub(crate) async fn flushed() {
     let _ = written.await;
 }
 
-/// The queue of this thread. `None` also on a thread that is ending: a lock that is released there
-/// must not panic.
+/// The queue of this thread, if it has one. `None` also on a thread that is ending, where the
+/// thread-local variable is gone: a lock that is released there must not panic.
 fn log_queue() -> Option<Rc<LogQueue>> {
     LOG_QUEUE
         .try_with(|queue| queue.get().cloned())
@@ -105,7 +109,8 @@ fn start() -> io::Result<SyncSender<LogLine>> {
         .name("distlock-log".into())
         .spawn(move || {
             for line in inbox {
-                // A subscriber that panics loses its line, and not the lines after it.
+                // If the subscriber panics, only this line is lost, and the next lines are still
+                // written.
                 let _ = catch_unwind(AssertUnwindSafe(line));
             }
         })?;
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_stalls_delays_no_thread_and_takes_no_more_memory() {
+    fn a_stalled_log_delays_no_thread_and_its_queue_is_bounded() {
         let (go_on, stall) = mpsc::channel::<()>();
         let (stalled, is_stalled) = mpsc::channel();
         let (ended, has_ended) = mpsc::channel();
@@ -171,7 +176,8 @@ mod tests {
             }
             log_queue().unwrap().missed.get()
         });
-        // Lines that are not written do not delay the thread that sent them, nor its end.
+        // The writer thread hangs. That delayed neither the lines of the sending thread nor its
+        // end.
         assert_eq!(speaker.join().unwrap(), 7);
         assert_eq!(Arc::strong_count(&written), ROOM + 1);
         assert_eq!(written.load(SeqCst), 0);
@@ -180,7 +186,7 @@ mod tests {
         assert_eq!(written.load(SeqCst), ROOM);
     }
 
-    /// Receives the number of lines that had no room.
+    /// A subscriber that sends the reported number of dropped lines to the test.
     struct Missed(mpsc::Sender<u64>);
 
     impl Visit for &Missed {
@@ -216,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_without_room_are_counted_before_the_next_line() {
+    async fn the_number_of_dropped_lines_is_reported_before_the_next_line() {
         let (go_on, stall) = mpsc::channel::<()>();
         let (stalled, is_stalled) = mpsc::channel();
         let (missed, heard) = mpsc::channel();
@@ -242,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn debug_lines_without_a_subscriber_are_left_out() {
+    async fn debug_lines_without_a_subscriber_are_dropped() {
         let (wrote, written_for) = mpsc::channel();
         let say = |nth| {
             let wrote = wrote.clone();
@@ -250,7 +256,8 @@ mod tests {
         };
         queue_lines_of_this_thread();
         say(1);
-        // For the whole process, because the writer is another thread.
+        // A subscriber of this thread also makes the global level filter accept debug lines,
+        // although the writer is another thread.
         let heard = subscriber::set_default(Missed(mpsc::channel().0));
         say(2);
         flushed().await;
@@ -259,15 +266,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_keep_their_order_and_are_waited_for() {
+    async fn flushed_waits_until_all_lines_are_written_in_order() {
         queue_lines_of_this_thread();
         flushed().await;
-        let told = Arc::new(AtomicUsize::new(0));
+        let written = Arc::new(AtomicUsize::new(0));
         for nth in 0..100 {
-            let told = Arc::clone(&told);
-            write(move || assert_eq!(told.fetch_add(1, SeqCst), nth));
+            let written = Arc::clone(&written);
+            write(move || assert_eq!(written.fetch_add(1, SeqCst), nth));
         }
         flushed().await;
-        assert_eq!(told.load(SeqCst), 100);
+        assert_eq!(written.load(SeqCst), 100);
     }
 }

@@ -1,7 +1,8 @@
 //! The metrics of one locker.
 //!
-//! This module owns their names, which are the same for every backend. The handles are made when
-//! the locker is built: a metrics recorder must be installed before that.
+//! This module owns the names of the metrics, which are the same for every backend. The handles are
+//! created when the locker is built. A metrics recorder must be installed before that, or the
+//! metrics of this locker are not recorded.
 
 use metrics::{Counter, Gauge, Histogram};
 

@@ -1,28 +1,30 @@
-//! A store that is away, as one waiting task sees it.
+//! An unreachable store, as one waiting task sees that store.
 //!
-//! This module owns how long a task pauses between two attempts, and logs once why it waits. It
-//! never decides whether the task waits on: the claim decides, because it knows the wait.
+//! This module owns the pause of a task between two attempts, and logs once per outage why the task
+//! waits. The module never decides whether the task goes on waiting. The claim decides that,
+//! because the claim knows the caller's wait.
 
 use std::time::Duration;
 
 use crate::types::{error::Error, name::LockName};
 
-/// Further attempts of a caller that wants an error while the store is unreachable.
+/// The number of further attempts, after the first one, of a caller that wants an error while the
+/// store is unreachable.
 pub(crate) const QUICK_RETRIES: u32 = 3;
 
-/// The longest pause between two attempts. A store that comes back is found within this time, and
-/// waiters do not keep a store from starting.
+/// The longest pause between two attempts. A waiter notices within this time that the store answers
+/// again. With shorter pauses, many waiters could overload a store that is starting.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many attempts have failed since the store last answered.
+/// Counts the attempts that have failed since the store last answered.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     failures: u32,
 }
 
 impl Outage {
-    /// Counts a failed attempt. The second one in a row is logged: the first may have met one
-    /// broken connection.
+    /// Counts a failed attempt. The second failure in a row is logged as a warning. The first
+    /// failure may have met one broken connection only.
     pub(crate) fn failed(&mut self, error: &Error, name: &LockName) {
         self.failures = self.failures.saturating_add(1);
         if self.failures == 2 {
@@ -32,8 +34,8 @@ impl Outage {
         }
     }
 
-    /// The store has answered.
-    pub(crate) fn over(&mut self, name: &LockName) {
+    /// Notes that the store has answered, which ends the outage.
+    pub(crate) fn store_answered(&mut self, name: &LockName) {
         if self.failures > 1 {
             tracing::info!(lock = ?name, "the store is back");
         }
@@ -44,13 +46,14 @@ impl Outage {
         self.failures
     }
 
-    /// How long to pause before the next attempt; the caller adds jitter.
+    /// The pause before the next attempt; the caller adds jitter.
     pub(crate) fn pause(&self) -> Duration {
         pause_after(self.failures)
     }
 }
 
-/// The pause after so many failures in a row: 50 ms after the first, and doubling.
+/// The pause after this number of failures in a row: 50 ms after the first failure, and twice as
+/// long after each further one, up to [`LONGEST_PAUSE`].
 pub(crate) fn pause_after(failures: u32) -> Duration {
     Duration::from_millis(25 << failures.min(6)).min(LONGEST_PAUSE)
 }

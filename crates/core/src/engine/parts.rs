@@ -1,8 +1,8 @@
 //! The parts that all clones of a locker and all its guards share.
 //!
-//! This module owns no logic of its own: each part is in the file of its idea. A function takes the
-//! one part that it needs where one is enough, and all of them where it drives a whole acquire,
-//! release or clean-up.
+//! This module only puts the parts together: each part has a file of its own. A function that needs
+//! one part takes that part. A function that drives a whole acquire, release or clean-up takes all
+//! parts.
 
 use std::{
     fmt,
@@ -32,8 +32,8 @@ use crate::{
 
 /// Everything that the clones of one locker share.
 ///
-/// The fields are dropped in this order. The keeper goes before the lifecycle: its thread sees that
-/// no locker is left, and then its jobs do.
+/// The fields are dropped in this order. The keeper is dropped before the lifecycle: first the
+/// keeper thread learns that no locker is left, and then the jobs on that thread learn it.
 pub(crate) struct LockerParts {
     pub(crate) backend: Arc<dyn DistLock>,
     pub(crate) queues: Arc<LocalQueues>,
@@ -44,13 +44,13 @@ pub(crate) struct LockerParts {
     pub(crate) meters: Arc<Meters>,
     pub(crate) settings: Settings,
     pub(crate) lifecycle: Lifecycle,
-    /// Gives back a lock that was handed over to a task that had gone.
+    /// Releases a lock that was handed over to a task that has gone.
     pub(crate) on_abandoned: OnAbandoned,
 }
 
 impl LockerParts {
-    /// Starts the keeper, and puts the parts together. `on_abandoned` is made from a weak
-    /// reference, so that a lock that no task picks up does not keep the locker alive.
+    /// Starts the keeper, and puts the parts together. `on_abandoned` gets a weak reference to the
+    /// parts, so that a lock that no task picks up does not keep the locker alive.
     pub(crate) fn start(
         backend: Arc<dyn DistLock>,
         clock: Arc<dyn Clock>,
@@ -79,24 +79,26 @@ impl LockerParts {
         self.backend.capabilities().backend
     }
 
-    /// Whether the store keeps the order of waiting, and has no hand-over. Then the next task of
-    /// this process joins the store queue as soon as the task before it holds the lock, and not
-    /// only when that one releases it.
+    /// Whether the store keeps a queue in order of arrival and has no hand-over. With such a store,
+    /// the next task of this process joins the store queue while the task before it still holds the
+    /// lock.
     pub(crate) fn queues_at_the_store(&self) -> bool {
         let capabilities = self.backend.capabilities();
         capabilities.fairness == Fairness::Fifo && !capabilities.hand_over
     }
 
-    /// Whether the next acquire joins the store queue before it asks.
+    /// Whether the next acquire of this name lets other processes go first: it then joins the store
+    /// queue before its first attempt. A `true` answer resets the count of the name.
     pub(crate) fn lets_others_go_first(&self, name: &LockName) -> bool {
         let limit = match self.backend.capabilities().wakeup {
             Wakeup::Push => 1,
             Wakeup::Poll => self.settings.hand_over_limit().max(1),
         };
-        self.contended.is_due(name, limit)
+        self.contended.take_if_due(name, limit)
     }
 
-    /// Has the keeper renew a fresh lease, and ends it here when the store reports its loss.
+    /// Puts a new lease into the keeper's schedule, and listens to the store's notification of a
+    /// loss. That notification ends the lease.
     pub(crate) fn adopt(&self, lease_state: &Arc<LeaseState>, loss: &LossFeed) {
         self.keeper.keep(lease_state);
         let (lease_state, log) = (Arc::downgrade(lease_state), self.keeper.loss_log());

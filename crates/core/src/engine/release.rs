@@ -1,10 +1,10 @@
-//! The end of a lease that is held: a hand-over to the next task of this process, or a release at
+//! The regular end of a held lease: a hand-over to the next task of this process, or a release at
 //! the store.
 //!
 //! This module owns the order of these steps. Invariant: a waiter that was taken out of the local
-//! queue always gets its turn, whatever comes of the hand-over. A release that was not confirmed is
+//! queue always gets the turn, also when the hand-over fails. A release without a confirmation is
 //! repeated in the background until the lease ends. The module never renews a lease, except to cut
-//! it to a minimum hold.
+//! the lease to a minimum hold.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,8 @@ use crate::{
     },
 };
 
-/// How long a release waits for the store before it goes on in the background.
+/// The longest wait for the store's answer to a release, before the release continues in the
+/// background.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The result of a release.
@@ -38,35 +39,36 @@ const LIMIT: Duration = Duration::from_secs(5);
 #[non_exhaustive]
 #[must_use = "a lock that was already lost did not protect the last moments of the work"]
 pub enum Released {
-    /// The lock was ours until now, and is free or handed over.
+    /// The caller held the lock until the release, and the lock is now free or handed over.
     Clean,
     /// The lock had been lost before, for this reason.
     AlreadyLost(LossReason),
-    /// The store did not confirm the release. It is repeated in the background until the lease
-    /// ends.
+    /// The store did not confirm the release. The release is repeated in the background until the
+    /// lease ends.
     Unconfirmed(Error),
 }
 
 impl Released {
-    /// Whether the lock was ours to the end.
+    /// Whether the caller held the lock until the release, and the store confirmed the release.
     #[must_use]
     pub const fn is_clean(&self) -> bool {
         matches!(self, Self::Clean)
     }
 }
 
-/// A lease that is to be released.
+/// The values that a release of one lease needs.
 pub(crate) struct LeaseToRelease {
     pub(crate) lease: Lease,
     pub(crate) turn: Option<LocalTurn>,
-    /// The lock's local deadline. A lock that is gone before it was lost; after it, the lease has
-    /// just ended.
+    /// The local deadline of the lease. A lock that is found gone before this moment was removed or
+    /// taken over. After this moment the lease has only expired.
     pub(crate) deadline: Moment,
-    /// When the store has ended the lease at the latest.
+    /// The moment at which the store has ended the lease at the latest.
     pub(crate) expires: Moment,
     /// Whether an earlier release of this lease may have happened.
     pub(crate) maybe_released: bool,
-    /// The rest of a minimum hold.
+    /// The remaining time of a minimum hold. The lease is then cut to this time instead of being
+    /// released now.
     pub(crate) keep_for: Option<Ttl>,
 }
 
@@ -87,7 +89,7 @@ impl LeaseToRelease {
         }
     }
 
-    /// A lock that was handed over to a task that had gone.
+    /// The values for a lock that was handed over to a waiter that has gone.
     pub(crate) fn not_picked_up(
         timing: &Timing,
         turn: LocalTurn,
@@ -106,11 +108,12 @@ impl LeaseToRelease {
     }
 }
 
-/// Hands the lock over to the next waiter of this process, or releases it, through `via`.
+/// Hands the lock over to the next waiter of this process, or releases the lock. The requests use
+/// the handle `via`.
 ///
 /// # Cancel safety
-/// When the future is dropped, the local turn passes to the next task. The store may or may not
-/// have been asked.
+/// When the future is dropped, the local turn passes to the next task. The request may or may not
+/// have reached the store.
 pub(crate) async fn release_or_hand_over(
     parts: &Arc<LockerParts>,
     via: &Arc<dyn DistLock>,
@@ -124,7 +127,8 @@ pub(crate) async fn release_or_hand_over(
     } else {
         0
     };
-    // Kept until the release has an answer: its drop lets the waiter ask, and not before.
+    // This value is kept until the release has an answer. Its drop lets the waiter ask the store,
+    // and an earlier question would find the lock still held.
     let mut failed_hand_over = None;
     if let Some(turn) = what.turn.take() {
         match turn.next_waiter(limit) {
@@ -138,8 +142,8 @@ pub(crate) async fn release_or_hand_over(
     release_at_store(parts, via, what, limit, failed_hand_over.is_some()).await
 }
 
-/// Hands the lock over to a waiter. `Err` when the lock must be released instead; the waiter's turn
-/// is in the value.
+/// Hands the lock over to a waiter. `Err` when the lock must be released instead. The error value
+/// then holds the turn and the waiter.
 async fn hand_over<'a>(
     parts: &'a Arc<LockerParts>,
     via: &Arc<dyn DistLock>,
@@ -198,15 +202,16 @@ async fn release_at_store(
                 parts.contended.note(&lease.name);
             }
             if let Some(turn) = turn {
-                // Where tasks of this process still wait, the limit ended the run of hand-overs.
-                // The next task then lets other processes go first, if there are any.
+                // If a task of this process still waits, the limit has ended the run of hand-overs.
+                // That task then lets other processes go first, unless the store reports that none
+                // waits.
                 turn.pass_on(hand_over_limit > 0 && others_waiting != Some(false));
             }
             Released::Clean
         }
         Ok(ReleaseOutcome::NotHeld) => {
             let reason = find_loss_reason(&**parts.timing.clock(), &**via, &lease).await;
-            // After an unanswered hand-over, the next task may own the lock already.
+            // After a hand-over without an answer, the next task may already hold the lock.
             let maybe_released = maybe_released || hand_over_failed;
             not_held_outcome(parts, maybe_released, deadline, reason)
         }
@@ -230,8 +235,8 @@ async fn release_at_store(
     }
 }
 
-/// Releases, and asks again for a moment where the store refuses or the answer is lost, as an
-/// acquire does. Sets `maybe_released` where an earlier request may have freed the lock.
+/// Sends the release, and repeats it up to [`QUICK_RETRIES`] times after temporary failures. Sets
+/// `maybe_released` when a failed request may have freed the lock.
 async fn release(
     timing: &Timing,
     via: &dyn DistLock,
@@ -257,9 +262,10 @@ async fn release(
     .await
 }
 
-/// Asks the store for a hand-over. After the limit, a job on the keeper thread waits for its
-/// answer. Without that job, the backend would see a caller that went away and take the grant back,
-/// while the next task may have found out by itself that the lock is its own.
+/// Asks the store for a hand-over. If the answer has not come within the limit, a job on the keeper
+/// thread waits for it. Without that job, the future would be dropped, and the backend would undo
+/// the grant of a caller that went away. By then the next task may have asked the store as the new
+/// owner and may rely on that grant.
 async fn ask_for_hand_over(
     parts: &LockerParts,
     via: &Arc<dyn DistLock>,
@@ -283,9 +289,9 @@ async fn ask_for_hand_over(
     answer
 }
 
-/// Releases a lock that was lost while the store gave no answer, if the store may have granted a
-/// longer lease: no guard would renew or free that one. A lease of the usual length ends soon
-/// enough by itself.
+/// Releases a lost lock whose lease at the store may be much longer than the guard's: the store may
+/// have granted an extension without an answer. No guard would renew or release that longer lease.
+/// A lease of the usual length needs no release, because it ends soon by itself.
 pub(crate) fn release_longer_lease(parts: &Arc<LockerParts>, lease_state: &LeaseState) {
     let (lease, deadline, expires) = lease_state.release_terms();
     let unanswered = matches!(
@@ -298,10 +304,10 @@ pub(crate) fn release_longer_lease(parts: &Arc<LockerParts>, lease_state: &Lease
     }
 }
 
-/// Asks the store why a lock was not ours any more at its release.
+/// Asks the store for the reason why the owner did not hold the lock at its release.
 async fn find_loss_reason(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossReason {
     let capabilities = via.capabilities();
-    // A renewal never brings a lost lock back, and its answer has the reason.
+    // A renewal never recreates a lost lock, and its answer contains the reason.
     if capabilities.tells_force_release
         && let Ok(ttl) = Ttl::new(capabilities.min_ttl)
         && let Ok(Renewed::NotHeld(reason)) =
@@ -315,7 +321,7 @@ async fn find_loss_reason(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) 
     }
 }
 
-/// The result of a release that found the lock gone.
+/// The result of a release when the store answers that the owner does not hold the lock.
 fn not_held_outcome(
     parts: &LockerParts,
     maybe_released: bool,
@@ -333,7 +339,7 @@ fn not_held_outcome(
     }
 }
 
-/// Cuts the lease to the rest of a minimum hold, instead of releasing it now.
+/// Cuts the lease to the remaining time of a minimum hold, instead of releasing it now.
 async fn cut_to_min_hold(
     clock: &dyn Clock,
     via: &dyn DistLock,
@@ -343,12 +349,14 @@ async fn cut_to_min_hold(
     match bounded(clock, LIMIT, via.renew(lease, &Renewal::plain(ttl))).await {
         Ok(Renewed::Extended { .. }) => Released::Clean,
         Ok(Renewed::NotHeld(reason)) => Released::AlreadyLost(reason),
-        // The present lease ends by itself. A second request could only make it longer.
+        // The failed request is not repeated: the lease ends by itself, and a later request could
+        // only make the lease longer.
         Err(error) => Released::Unconfirmed(error.about(&lease.name).during("release")),
     }
 }
 
-/// A hand-over in flight. Its drop gives the waiter its turn, so that no waiter is forgotten.
+/// A hand-over in flight. The drop of this value sends the turn to the waiter, so that the waiter
+/// is not forgotten.
 struct HandOverInFlight<'a> {
     parts: &'a Arc<LockerParts>,
     waiter: Option<(LocalTurn, NextWaiter)>,
@@ -363,7 +371,8 @@ impl HandOverInFlight<'_> {
     }
 
     fn give_lock(mut self, grant: Grant, sent: Moment) {
-        // A hand-over while no other process waits does not count against the limit.
+        // A hand-over does not count towards the limit if the store reports that no other process
+        // waits.
         if let Some((turn, _)) = &self.waiter
             && grant.others_waiting != Some(false)
         {
@@ -385,7 +394,8 @@ impl HandOverInFlight<'_> {
 
 impl Drop for HandOverInFlight<'_> {
     fn drop(&mut self) {
-        // The hand-over may have happened all the same, so this waiter asks before any other.
+        // The hand-over may have happened although it has no positive answer. So this waiter asks
+        // the store before any other waiter.
         self.send_to_waiter(None);
     }
 }
@@ -404,11 +414,11 @@ pub(crate) fn release_in_background(parts: &Arc<LockerParts>, what: LeaseToRelea
             biased;
             handle = shared.connection.handle() => handle,
             () = clock.sleep(time_left) => return,
-            // A store that cannot be reached must not delay a close for a whole lease.
+            // An unreachable store must not delay a close until the end of the lease.
             () = parts.lifecycle.closed_for(&**clock, LIMIT) => return,
         };
         if let Released::Unconfirmed(_) = release_or_hand_over(&parts, &handle, what).await {
-            // Logged where it failed, and repeated until the lease ends.
+            // Nothing to do: `release_at_store` has logged the failure and repeats the release.
         }
     });
 }

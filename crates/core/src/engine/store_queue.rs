@@ -1,13 +1,15 @@
-//! The contenders of this process in the store queue of a name.
+//! The contenders of this process in the store queue of each name.
 //!
-//! This module owns how many tasks of one process wait at the store. With one contender only, each
-//! change of holder inside the process would cost a round trip in which the next task joins. With
-//! all of them, a thousand waiting tasks would be a thousand entries at the store. So a few join
-//! ahead, each as soon as the request of the task before it was sent: the store takes them in
-//! together. Where one of them has to ask twice (its connection is being opened, or the name is
-//! new), those few may stand in another order than they asked in.
+//! This module limits the number of tasks of one process that wait at the store. With one
+//! contender, each change of holder inside the process would cost a round trip in which the next
+//! task joins. With all tasks as contenders, a thousand waiting tasks would be a thousand entries
+//! at the store. So a few tasks join ahead. Each joins as soon as the request of the task before it
+//! was sent, so their requests are in flight together. A task may have to send its request twice,
+//! because its connection is being opened or the name is new. Then these few tasks may enter the
+//! queue in another order than they asked.
 //!
-//! Invariant: a parked turn is passed on when a contender leaves. The module never asks the store.
+//! Invariant: a parked turn is passed on when a contender leaves. The module sends nothing to the
+//! store.
 
 use std::{
     collections::HashMap,
@@ -17,7 +19,8 @@ use std::{
 
 use crate::{engine::local_queue::LocalTurn, types::name::LockName};
 
-/// How many contenders wait at the store before the next task has to wait in the process.
+/// The number of contenders behind the first one that may wait at the store. Further tasks wait in
+/// the local queue.
 const AHEAD: u32 = 2;
 
 /// The contenders of this process, by name.
@@ -27,13 +30,13 @@ pub(crate) struct StoreQueues(Mutex<HashMap<LockName, OwnContenders>>);
 #[derive(Default)]
 struct OwnContenders {
     waiting: u32,
-    /// The local turn, while enough contenders wait at the store.
+    /// The local turn, kept here while enough contenders wait at the store.
     parked_turn: Option<LocalTurn>,
 }
 
 impl StoreQueues {
-    /// Counts a task that has joined the store queue. The next task may join now, or as soon as one
-    /// of the contenders has gone.
+    /// Counts a task that has joined the store queue. The turn passes to the next task now, or,
+    /// above the limit, as soon as a contender has left.
     pub(crate) fn join(self: &Arc<Self>, name: &LockName, turn: LocalTurn) -> StorePlace {
         let mut names = self.names();
         let contenders = names.entry(name.clone()).or_default();
@@ -44,7 +47,8 @@ impl StoreQueues {
             Some(turn)
         };
         drop(names);
-        // After the mutex is released: the drop locks the local queue's mutex.
+        // The turn is dropped after this mutex is released, because its drop locks the local
+        // queue's mutex.
         drop(passed_on);
         StorePlace {
             all: Arc::clone(self),
@@ -58,7 +62,8 @@ impl StoreQueues {
     }
 }
 
-/// One task in the store queue, as long as it waits. Its drop lets the next task join.
+/// One task in the store queue, as long as the task waits. The drop of this value lets the next
+/// task join.
 pub(crate) struct StorePlace {
     all: Arc<StoreQueues>,
     name: LockName,
@@ -121,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_few_join_ahead_and_the_next_when_one_has_gone() {
+    async fn a_few_tasks_join_ahead_and_the_next_joins_when_one_has_left() {
         let (queues, all) = (LocalQueues::new(), Arc::<StoreQueues>::default());
         let name = LockName::new("a").unwrap();
         let first = enter(&queues).unwrap_or_else(|_| panic!("the queue was empty"));
@@ -133,12 +138,13 @@ mod tests {
         let mut next = places.remove(0);
         tokio::select! {
             biased;
-            _ = &mut next => panic!("enough contenders wait"),
+            _ = &mut next => panic!("no more contenders may join"),
             () = std::future::ready(()) => {}
         }
         store_place.remove(0);
         store_place.push(all.join(&name, turn(next).await));
-        // A task that leaves out of order counts as well. In the end no entry is kept.
+        // The last contender leaves before the others. The next task joins after that as well. When
+        // all have left, no entry is kept.
         store_place.pop();
         store_place.push(all.join(&name, turn(places.remove(0)).await));
         drop(store_place);

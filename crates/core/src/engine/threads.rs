@@ -1,9 +1,9 @@
 //! Starting threads without a panic.
 //!
-//! This module owns the start of threads for blocking work and the error of a system that has no
-//! thread to give. It must never call `std::thread::spawn` or tokio's `spawn_blocking`: both panic
-//! when the system refuses a thread, and `spawn_blocking` waits for ever when all blocking threads
-//! of the runtime are busy for ever.
+//! This module owns the start of threads for blocking work, and the error of a system that refuses
+//! a thread. The module must never call `std::thread::spawn` or tokio's `spawn_blocking`: both
+//! panic when the system refuses a thread. Besides, `spawn_blocking` never starts its work while
+//! all blocking threads of the runtime hang.
 use std::{any::Any, io, thread};
 
 use tokio::sync::oneshot;
@@ -14,8 +14,8 @@ use crate::types::error::{Error, ErrorKind, Result};
 pub const NO_THREAD: &str =
     "cannot start a thread: raise the limit of processes (ulimit -u, pids.max) or of memory";
 
-/// The error of a system that refused a thread. It is retryable, because the system may have a
-/// thread later.
+/// The error of a system that refused a thread. The error is retryable, because the system may
+/// allow a thread later.
 #[must_use]
 pub fn no_thread(error: io::Error) -> Error {
     Error::new(ErrorKind::LimitExceeded, NO_THREAD)
@@ -24,14 +24,15 @@ pub fn no_thread(error: io::Error) -> Error {
 }
 
 /// The beginning of tokio's panic message when the system refuses a thread for blocking work, for
-/// example for looking up a host name.
+/// example for a look-up of a host name.
 const TOKIO_HAS_NONE: &str = "OS can't spawn worker thread: ";
 
-/// The system's error, if a panic says that tokio got no thread. Drivers call `spawn_blocking`, and
-/// this library cannot prevent it.
+/// Returns the system's error if the panic's message says that tokio got no thread. Database
+/// drivers call `spawn_blocking`, and this library cannot prevent that.
 #[must_use]
 pub fn missed(panic: &(dyn Any + Send)) -> Option<io::Error> {
-    // The payload of `panic!` with a literal is a `&str`, and with arguments a `String`.
+    // The payload of `panic!` is a `&str` for a literal, and a `String` for a message with
+    // arguments.
     let says = panic.downcast_ref::<String>().map(String::as_str);
     let says = says.or_else(|| panic.downcast_ref::<&str>().copied())?;
     let why = says.strip_prefix(TOKIO_HAS_NONE)?;
@@ -44,13 +45,13 @@ pub fn missed(panic: &(dyn Any + Send)) -> Option<io::Error> {
 /// [`no_thread`], and [`ErrorKind::Internal`] when the work panics.
 ///
 /// # Cancel safety
-/// The work continues when the future is dropped.
+/// The work continues when the future is dropped, and its result is lost.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let (sender, receiver) = oneshot::channel();
     thread::Builder::new()
         .name("distlock-blocking".into())
         .spawn(move || {
-            // The caller may have dropped the future; then nobody needs the result.
+            // Sending fails when the caller has dropped the future. Then nobody needs the result.
             let _ = sender.send(work());
         })
         .map_err(no_thread)?;
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokios_panic_without_a_thread_is_recognised() {
+    fn only_tokios_panic_about_a_refused_thread_is_recognised() {
         let missed = |panic: Box<dyn Any + Send>| missed(&*panic).map(|why| why.to_string());
         let why = "Resource temporarily unavailable (os error 11)";
         let tokio = format!("OS can't spawn worker thread: {why}");
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn blocking_work_has_its_own_thread_and_a_panic_is_an_error() {
+    async fn blocking_work_runs_on_its_own_thread_and_its_panic_is_an_error() {
         let here = thread::current().id();
         let there = blocking(|| thread::current().id()).await.unwrap();
         assert_ne!(here, there);

@@ -1,7 +1,9 @@
-//! The steps at the store that a ticket takes part in: issue, resume, renew, release.
+//! The requests to the store that involve a ticket: issue, resume, renew, release.
 //!
-//! Invariant: a nonce is used up by the step that redeems it. A step that may still arrive is never
-//! followed by one that would be undone by it. This module makes no guard: the caller does.
+//! The store keeps a random value, the nonce, beside the lock of a ticket. Invariant: the step that
+//! redeems a nonce removes it, so one ticket is redeemed once. After a step with an unknown
+//! outcome, no step follows that the late arrival of the first one would undo. This module creates
+//! no guard; the caller does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,18 +27,19 @@ use crate::{
     },
 };
 
-/// How long one step waits for the store.
+/// The longest wait for the answer to one step.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Between two tries of one step.
+/// The pause between two tries of one step.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Writes a nonce beside a held lock. The caller ends the lease here.
+/// Writes a nonce beside a held lock, and returns the ticket. The caller must then end the lease in
+/// this process.
 pub(crate) async fn issue(
     parts: &Arc<LockerParts>,
     lease_state: &Arc<LeaseState>,
 ) -> Result<Ticket> {
-    supported(parts.backend.capabilities())?;
+    check_supported(parts.backend.capabilities())?;
     let nonce = Uuid::new_v4();
     let in_turn = lease_state.io.lock().await;
     let ttl = lease_state.believed_ttl();
@@ -68,7 +71,7 @@ pub(crate) async fn issue(
     })
 }
 
-/// Takes a lease over with its ticket.
+/// Redeems a ticket, and continues its lease in this process.
 pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<Arc<LeaseState>> {
     let _running = parts.lifecycle.count_acquire();
     parts.lifecycle.check_open()?;
@@ -107,8 +110,9 @@ pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<
     Ok(lease_state)
 }
 
-/// Renews the lease behind a ticket. The nonce is redeemed and issued again, so that a ticket that
-/// was resumed elsewhere cannot shorten the lease of its new guard.
+/// Renews the lease behind a ticket. The nonce is redeemed and issued again. Redeeming fails for a
+/// ticket that another process has resumed, so this renewal cannot shorten the lease of the guard
+/// there.
 pub(crate) async fn renew(parts: &Arc<LockerParts>, ticket: &Ticket, ttl: Duration) -> Result<()> {
     parts.lifecycle.check_open()?;
     let ttl = parts
@@ -118,20 +122,25 @@ pub(crate) async fn renew(parts: &Arc<LockerParts>, ticket: &Ticket, ttl: Durati
     if let Renewed::NotHeld(_) = step(parts, ticket, ttl, redeem).await? {
         return Err(not_held(ticket));
     }
-    // Without the nonce, the ticket could not renew or release the lock any more. A request that
-    // may still arrive is not repeated: it would put back the nonce, and this TTL, after the ticket
-    // was used again.
+    // The nonce must be written back, because the ticket cannot renew or release the lock without
+    // it. A request with an unknown outcome is not repeated: the first copy might reach the store
+    // after the ticket was used again, and would then restore the used nonce and this TTL.
     let issue = TicketStep::Issue(ticket.nonce);
-    let again = Error::did_not_happen;
-    match repeated(&parts.timing, again, || step(parts, ticket, ttl, issue)).await? {
+    let may_repeat = Error::did_not_happen;
+    match repeated(&parts.timing, may_repeat, || {
+        step(parts, ticket, ttl, issue)
+    })
+    .await?
+    {
         (Renewed::Extended { .. }, _) => Ok(()),
         (Renewed::NotHeld(_), _) => Err(not_held(ticket)),
     }
 }
 
-/// Releases the lock behind a ticket, in two steps. When it breaks off between them, the nonce is
-/// used up and no ticket can release the lock. So the first step cuts the lease to the time that
-/// the second one may take.
+/// Releases the lock behind a ticket in two steps: the first redeems the nonce, the second releases
+/// the lock. If the release stops between the two steps, the nonce is used up, and no ticket can
+/// release the lock. So the first step also cuts the lease to the time that the second step may
+/// take.
 pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<()> {
     parts.lifecycle.check_open()?;
     let sent = parts.timing.now();
@@ -144,7 +153,7 @@ pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result
     let released = repeated(&parts.timing, |_| true, || parts.backend.release(&lease)).await;
     match released.map_err(|error| error.during("release").about(&ticket.name))? {
         (ReleaseOutcome::Released { .. }, _) => Ok(()),
-        // An earlier try released it, or the short lease has ended.
+        // An earlier try released the lock, or the short lease has ended.
         (ReleaseOutcome::NotHeld, tried)
             if tried || parts.timing.now() >= sent + ttl.duration() =>
         {
@@ -154,11 +163,11 @@ pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result
     }
 }
 
-/// Asks the store again while one step may take, after temporary failures that `again` allows. Also
-/// returns whether an earlier try may have happened.
+/// Sends a step, and repeats it after temporary failures for which `may_repeat` returns `true`, for
+/// at most [`LIMIT`]. Also returns whether an earlier try may have changed the store.
 async fn repeated<T, F>(
     timing: &Timing,
-    again: impl Fn(&Error) -> bool,
+    may_repeat: impl Fn(&Error) -> bool,
     ask: impl Fn() -> F,
 ) -> Result<(T, bool)>
 where
@@ -170,7 +179,9 @@ where
     loop {
         let left = until.since(clock.now());
         match bounded(clock, left, ask()).await {
-            Err(error) if error.is_retryable() && again(&error) && clock.now() + PAUSE < until => {
+            Err(error)
+                if error.is_retryable() && may_repeat(&error) && clock.now() + PAUSE < until =>
+            {
                 tracing::debug!(%error, "asking again");
                 tried |= !error.did_not_happen();
                 clock.sleep(timing.jitter(PAUSE)).await;
@@ -186,7 +197,7 @@ async fn step(
     ttl: Ttl,
     step: TicketStep,
 ) -> Result<Renewed> {
-    supported(parts.backend.capabilities())?;
+    check_supported(parts.backend.capabilities())?;
     let (lease, renewal) = (ticket.lease(), Renewal { ttl, ticket: step });
     bounded(
         &**parts.timing.clock(),
@@ -202,7 +213,7 @@ async fn step(
     })
 }
 
-fn supported(capabilities: &Capabilities) -> Result<()> {
+fn check_supported(capabilities: &Capabilities) -> Result<()> {
     if capabilities.tickets {
         return Ok(());
     }

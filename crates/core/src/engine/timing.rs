@@ -1,7 +1,7 @@
 //! A locker's clock and the jitter of its pauses.
 //!
-//! This module owns the random numbers of one locker. A seed makes them repeatable.
-//! It never decides how long a pause is: the caller gives the pause, this module varies it.
+//! This module owns the random numbers of one locker. A seed makes them repeatable. The caller
+//! chooses each pause, and this module varies that pause.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -10,14 +10,14 @@ use std::{
 
 use crate::engine::clock::{Clock, Moment, Sleep};
 
-/// The clock, and random numbers.
+/// A clock and a generator of random numbers.
 pub(crate) struct Timing {
     clock: Arc<dyn Clock>,
     random: Mutex<fastrand::Rng>,
 }
 
 impl Timing {
-    /// Without a `seed`, the random numbers differ in each process.
+    /// Without a `seed`, the random numbers differ in each locker.
     pub(crate) fn new(clock: Arc<dyn Clock>, seed: Option<u64>) -> Self {
         let random = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         Self {
@@ -34,14 +34,14 @@ impl Timing {
         self.clock.now()
     }
 
-    /// A random time between half of `pause` and all of it, so that callers that failed together
-    /// do not ask again together.
+    /// A random time between half of `pause` and all of it, so that callers that failed at the same
+    /// moment do not ask again at the same moment.
     pub(crate) fn jitter(&self, pause: Duration) -> Duration {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         pause.mul_f64(0.5 + random.f64() / 2.0)
     }
 
-    /// Sleeps until a moment; for ever when there is none.
+    /// Sleeps until a moment. Without a moment, the sleep never ends.
     pub(crate) fn sleep_until(&self, until: Option<Moment>) -> Sleep {
         match until {
             Some(until) => self.clock.sleep(until.since(self.clock.now())),

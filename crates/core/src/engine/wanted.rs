@@ -1,8 +1,8 @@
 //! A lock as a caller wants it, and as the store granted it.
 //!
-//! This module owns the step from a grant to a lease that the keeper keeps. Invariant: every grant
-//! that becomes a lease is in the keeper's schedule before its caller sees it. The module never
-//! asks the store.
+//! This module owns the step from a grant to a lease in the keeper's schedule. Invariant: every
+//! grant that becomes a lease is in the keeper's schedule before its caller sees it. The module
+//! sends nothing to the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,37 +22,38 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct WantedLock {
     pub(crate) request: AcquireRequest,
-    /// `None` = without end.
+    /// The longest wait; `None` = without end.
     pub(crate) wait: Option<Duration>,
     pub(crate) end: CallEnd,
     pub(crate) renew: Renew,
-    /// Whether the caller gets an error after a few tries while the store is away, instead of
-    /// waiting until it is back.
+    /// Whether the caller gets an error after a few attempts while the store is unreachable,
+    /// instead of waiting until the store answers again.
     pub(crate) gives_up: bool,
 }
 
-/// A lock that was granted, before its lease is kept.
+/// A lock that was granted, before its lease is in the keeper's schedule.
 pub(crate) struct WonLock {
     pub(crate) request: AcquireRequest,
     pub(crate) turn: Option<LocalTurn>,
     pub(crate) grant: Grant,
     pub(crate) sent: Moment,
     pub(crate) granted: Moment,
-    /// Whether an earlier request of the same owner was never answered. If it arrives late, it sets
-    /// the lease to its own TTL, which may end sooner.
+    /// Whether an earlier request of the same owner was never answered. Such a request may reach
+    /// the store late and set the lease to its own TTL, which may end sooner.
     pub(crate) has_unanswered: bool,
 }
 
 impl WonLock {
-    /// Passes the lease to the keeper thread. The result is its state, and the moment at which the
-    /// lock was known to be held.
+    /// Creates the lease and puts it into the keeper's schedule. Returns the lease, and the moment
+    /// at which this process knew of the grant.
     pub(crate) fn into_lease_state(
         self,
         parts: &Arc<LockerParts>,
         renew: Renew,
     ) -> (Arc<LeaseState>, Moment) {
         let turn = if parts.queues_at_the_store() {
-            // The next task of this process joins the store queue while this one holds the lock.
+            // The drop passes the turn on, so the next task of this process joins the store queue
+            // while this task holds the lock.
             drop(self.turn);
             None
         } else {
@@ -75,8 +76,8 @@ impl WonLock {
     }
 }
 
-/// `now`, unless the grant's deadline has passed by then.
-pub(crate) fn in_time(now: Moment, grant: &Grant, sent: Moment) -> Option<Moment> {
+/// Returns `now` if the deadline of the grant has not passed at `now`.
+pub(crate) fn before_deadline(now: Moment, grant: &Grant, sent: Moment) -> Option<Moment> {
     let from = grant.counted_from(sent);
     (now < from + (grant.valid_for - margin(grant.valid_for))).then_some(now)
 }

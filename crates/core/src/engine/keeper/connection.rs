@@ -1,8 +1,9 @@
-//! The keeper's own handle on the store.
+//! The second handle on the store, with its own connections, that the keeper thread uses for
+//! renewals, background releases and clean-up.
 //!
-//! This module owns the handle and its opening. Invariant: once a handle is open, it stays the
-//! same one. Renewals never use a caller's connection: the caller's runtime may be blocked, and its
-//! connections with it.
+//! This module owns the handle and opens it. Invariant: an open handle is never replaced. Renewals
+//! must never use a caller's connection: when the caller's runtime is blocked, the connections of
+//! that runtime are blocked too.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +15,7 @@ use crate::{
     types::error::{Error, ErrorKind, Result},
 };
 
-/// The handle once it is open; an error while opening it fails.
+/// The keeper's handle: not opened yet, failed to open, or open.
 pub(crate) struct OwnConnection {
     state: watch::Sender<Option<Result<Arc<dyn DistLock>>>>,
 }
@@ -26,10 +27,10 @@ impl OwnConnection {
         }
     }
 
-    /// Waits for the first result of opening the handle.
+    /// Waits for the result of the first try to open the handle.
     ///
     /// # Errors
-    /// The error of that first try. The keeper tries again in the background all the same.
+    /// The error of that first try. After an error, the keeper still tries again in the background.
     pub(super) async fn ready(&self) -> Result<()> {
         let mut state = self.state.subscribe();
         match state.wait_for(Option::is_some).await {
@@ -44,14 +45,14 @@ impl OwnConnection {
         }
     }
 
-    /// The handle; waits while it is being opened.
+    /// Waits until the handle is open, and returns it. The wait has no end while opening fails.
     pub(crate) async fn handle(&self) -> Arc<dyn DistLock> {
         let mut state = self.state.subscribe();
         loop {
             if let Some(Ok(handle)) = &*state.borrow_and_update() {
                 return Arc::clone(handle);
             }
-            // The sender lives in `self`, so this cannot fail.
+            // The wait cannot fail, because the sender lives in `self`.
             let _ = state.changed().await;
         }
     }
@@ -64,8 +65,8 @@ impl OwnConnection {
         }
     }
 
-    /// The error of a renewal while the keeper's own handle on the store is not open. An error of
-    /// opening that handle is its cause.
+    /// The error of a renewal while the keeper's handle is not open. The error of the last try to
+    /// open the handle is its cause.
     pub(super) fn not_open_error(&self) -> Error {
         let error = Error::new(
             ErrorKind::Unavailable,
@@ -82,7 +83,7 @@ impl OwnConnection {
         self.state.send_replace(Some(Err(error)));
     }
 
-    /// Opens the handle, and tries again until that succeeds.
+    /// Opens the handle. After a failure, tries again with growing pauses until a try succeeds.
     pub(super) async fn open(&self, clock: &dyn Clock, backend: Arc<dyn DistLock>) {
         let mut pause = Duration::from_millis(100);
         loop {

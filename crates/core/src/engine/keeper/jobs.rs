@@ -1,7 +1,8 @@
-//! Where the keeper's jobs run: on the runtime of its thread, or where a simulation decides.
+//! The jobs of the keeper. They run on the runtime of the keeper thread, or a simulation polls
+//! them.
 //!
-//! This module owns the jobs that have not ended. Invariant: a job is dropped at the latest by
-//! [`Jobs::shutdown`]. The module never looks at what a job does.
+//! This module owns the jobs that have not ended. Invariant: [`Jobs::shutdown`] drops every job
+//! that has not ended. The module knows nothing of the work inside a job.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -13,7 +14,7 @@ use tokio::{
 /// A future that runs to its end.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Takes a job and has it polled.
+/// Takes a job, and has the job polled until it ends.
 pub(crate) type Spawn = Arc<dyn Fn(Job) + Send + Sync>;
 
 /// The jobs of one keeper.
@@ -32,7 +33,7 @@ pub(super) struct JobsElsewhere {
 }
 
 impl Jobs {
-    /// Jobs on the runtime that polls the caller.
+    /// Jobs on the tokio runtime of the calling task.
     pub(super) fn on_runtime() -> Self {
         Self::OnRuntime(JoinSet::new())
     }
@@ -57,7 +58,7 @@ impl Jobs {
         }
     }
 
-    /// Waits until one job has ended; `None` when there is none.
+    /// Waits until one job has ended; `None` when there is no job.
     ///
     /// # Cancel safety
     /// Safe.
@@ -83,7 +84,8 @@ impl Jobs {
 impl JobsElsewhere {
     fn spawn(&mut self, job: impl Future<Output = ()> + Send + 'static) {
         self.running += 1;
-        // The end is sent by a drop: a job that panics or is dropped has ended as well.
+        // A drop sends the message of the end, so that a job that panics or is dropped counts as
+        // ended too.
         let at_end = SendAtEnd(self.end_sender.clone());
         let mut stop = self.stop.subscribe();
         (self.spawn)(Box::pin(async move {
@@ -100,7 +102,7 @@ impl JobsElsewhere {
         if self.running == 0 {
             return None;
         }
-        // The sender lives in `self`, so this cannot fail.
+        // The wait cannot fail, because the sender lives in `self`.
         let _ = self.ends.recv().await;
         self.running -= 1;
         Some(())

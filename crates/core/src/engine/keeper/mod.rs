@@ -1,5 +1,5 @@
-//! The keeper thread: it renews leases, watches deadlines, and cleans up after callers that went
-//! away.
+//! The keeper thread. It renews leases, watches deadlines, and cleans up after callers that dropped
+//! their futures.
 
 mod connection;
 mod jobs;

@@ -1,7 +1,8 @@
-//! One renewal of one lease: in the background, or because a caller asked for it.
+//! One renewal of one lease: a planned one in the background, or one that a caller requested.
 //!
-//! Invariant: at most one renewal, extension or ticket step of a lease is in flight. Two in flight
-//! could be applied in either order, and the earlier answer would then be believed for too long.
+//! Invariant: at most one renewal, extension or ticket step of a lease is in flight. The store
+//! could apply two of them in either order. If the longer one was applied first and the shorter one
+//! last, the longer answer would keep the guard valid after the store's lease has ended.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,18 +21,19 @@ use crate::{
     },
 };
 
-/// How long one renewal may take before it is tried again.
+/// The longest wait for the answer to one renewal, before the next try.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// Renews a lease once and schedules its next event.
 pub(super) async fn renew_in_background(shared: Arc<KeeperShared>, lease_state: Arc<LeaseState>) {
-    // The lease itself counts errors and plans the next try.
+    // An error needs no handling here: `take_answer` has counted it and has planned the next try.
     let answered = renew(&shared, &lease_state, None).await;
     shared.schedule.put(&lease_state);
     lease_state.log_renewal(&answered);
 }
 
-/// Renews a lease once, with another TTL from then on, and answers the caller that waits.
+/// Renews a lease once with a new TTL, which later renewals keep, and sends the result to the
+/// waiting caller.
 pub(crate) async fn renew_for_caller(
     shared: Arc<KeeperShared>,
     lease_state: Arc<LeaseState>,
@@ -44,17 +46,19 @@ pub(crate) async fn renew_for_caller(
     lease_state.log_renewal(&answered);
 }
 
-/// Renews a lease on the keeper's own connection, so that all changes of one lease travel in one
-/// order. Without a `wanted` TTL, the last one that was asked for stays.
+/// Renews a lease on the keeper's own connection, so that the changes of one lease reach the store
+/// in the order of their sending. Without a `wanted` TTL, the lease keeps its present TTL.
 async fn renew(
     shared: &Arc<KeeperShared>,
     lease_state: &Arc<LeaseState>,
     wanted: Option<Ttl>,
 ) -> Result<Option<NewHistory>> {
-    // Before the turn at the lease: while the connection cannot be opened, a release must not wait.
+    // The connection is awaited before `io` is locked. In the reverse order, a release would wait
+    // for `io` while the connection cannot be opened.
     let handle = opened_in_time(shared, lease_state).await;
     let _in_turn = lease_state.io.lock().await;
-    // Read after the turn has come: an extension that was first may have changed the TTL.
+    // The TTL is read with `io` locked, because an extension that had the lock before may have
+    // changed the TTL.
     let ttl = wanted.unwrap_or_else(|| lease_state.ttl());
     let handle = match handle {
         Ok(Some(handle)) => handle,
@@ -73,7 +77,8 @@ async fn renew(
     let sent = lease_state
         .note_sending(ttl)
         .map_err(|reason| lease_state.lost_error(reason))?;
-    // A third of the lease is the time between two renewals. After the deadline no answer counts.
+    // The limit is the time between two renewals, a third of the lease. An answer after the
+    // deadline would not count.
     let limit = (ttl.duration() / 3)
         .clamp(Duration::from_millis(50), LONGEST)
         .min(lease_state.remaining());
@@ -87,7 +92,8 @@ async fn renew(
     }
 }
 
-/// The keeper's own handle; `None` when the lease ended before the handle was open.
+/// Waits for the keeper's handle, for [`LONGEST`] at most; `None` when the lease ended before the
+/// handle was open.
 async fn opened_in_time(
     shared: &Arc<KeeperShared>,
     lease_state: &Arc<LeaseState>,

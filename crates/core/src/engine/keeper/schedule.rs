@@ -1,8 +1,8 @@
-//! When the keeper must look at each lease: at its next renewal, and at its deadline.
+//! The moments at which the keeper must serve each lease: its next renewal, and its deadline.
 //!
-//! This module owns the moments and the wake-up of the keeper. Invariant: a lease that is held has
-//! one entry at most, and the keeper sleeps no longer than until the first entry. The module never
-//! changes a lease and never asks the store.
+//! This module owns these moments and the wake-up of the keeper. Invariant: a held lease has at
+//! most one entry, and the keeper sleeps at the longest until the first entry. The module sends
+//! nothing to the store.
 
 use std::{
     collections::BTreeMap,
@@ -17,14 +17,15 @@ use crate::engine::{
     lease_state::LeaseState,
 };
 
-/// The keeper looks at the clock at least this often while it has anything to keep. Its timer
-/// stands still while the machine sleeps; the clock does not.
-const SLICE: Duration = Duration::from_millis(200);
+/// The longest sleep of the keeper while it has a lease. The keeper's timer does not count the time
+/// in suspend, but the clock of the leases does. So the keeper must read the clock at least this
+/// often to notice a deadline soon after a suspend.
+const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 
-/// After this many empty slices, the keeper sleeps until it is woken.
-const IDLE_SLICES: u32 = 5;
+/// After this many sleeps in a row without a lease, the keeper sleeps until it is woken.
+const IDLE_SLEEPS: u32 = 5;
 
-/// All leases that the keeper keeps, in the order of their next events.
+/// All leases of the keeper, in the order of their next events.
 pub(super) struct Schedule {
     clock: Arc<dyn Clock>,
     events: Mutex<Events>,
@@ -34,7 +35,7 @@ pub(super) struct Schedule {
 #[derive(Default)]
 struct Events {
     by_time: BTreeMap<(Moment, u64), Arc<LeaseState>>,
-    /// When the keeper looks by itself; `None` = not before it is woken.
+    /// The moment at which the keeper wakes by itself; `None` = only another thread wakes it.
     next_look: Option<Moment>,
 }
 
@@ -47,10 +48,11 @@ impl Schedule {
         }
     }
 
-    /// Puts a lease where its next event is. A lease that has ended is left out.
+    /// Enters a lease at the moment of its next event, and wakes the keeper if that is earlier than
+    /// its own wake-up. A lease that has ended gets no entry.
     pub(super) fn put(&self, lease_state: &Arc<LeaseState>) {
-        // Locked before the lease is asked for its next event: two calls for one lease would
-        // otherwise each insert an entry, and the older one would never be removed.
+        // The mutex is locked before `schedule_next` is called. Otherwise two concurrent calls for
+        // one lease could insert two entries, and one of them would never be removed.
         let mut events = self.events();
         let Some((at, before)) = lease_state.schedule_next() else {
             return;
@@ -63,26 +65,27 @@ impl Schedule {
             .insert((at, lease_state.id()), Arc::clone(lease_state));
         let must_wake = events.next_look.is_none_or(|look| at < look);
         if must_wake {
-            // Until the keeper has looked, no other caller needs to wake it.
+            // The keeper is being woken for `at`. Until it has run, only an earlier event needs
+            // another wake-up.
             events.next_look = Some(at);
             drop(events);
             self.wake.notify_one();
         }
     }
 
-    /// Removes a lease that has ended.
+    /// Removes the entry of a lease that has ended.
     pub(super) fn remove(&self, lease_state: &LeaseState) {
         if let Some(at) = lease_state.unschedule() {
             self.events().by_time.remove(&(at, lease_state.id()));
         }
     }
 
-    /// Resolves when an entry was put before the moment at which the keeper looks by itself.
+    /// Resolves when an entry was inserted that is earlier than the keeper's own wake-up.
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
     }
 
-    /// Removes and returns every lease that is due.
+    /// Removes and returns every lease with an event that is due.
     pub(super) fn take_due(&self) -> Vec<Arc<LeaseState>> {
         let now = self.clock.now();
         let mut events = self.events();
@@ -98,21 +101,22 @@ impl Schedule {
         due
     }
 
-    /// Ends the renewals of all leases. Their deadlines stay.
+    /// Ends the renewals of all leases. The entries stay, so that the deadlines are still watched.
     pub(super) fn stop_renewing(&self) {
         for lease_state in self.events().by_time.values() {
             lease_state.stop_renewing();
         }
     }
 
-    /// Time until the next event, in slices; `None` = there is none.
+    /// The time to sleep before the next event, [`LONGEST_SLEEP`] at most; `None` = there is no
+    /// event.
     pub(super) fn until_next(&self) -> Option<Duration> {
         let events = self.events();
         let (&(at, _), _) = events.by_time.first_key_value()?;
-        Some(at.since(self.clock.now()).min(SLICE))
+        Some(at.since(self.clock.now()).min(LONGEST_SLEEP))
     }
 
-    /// How long to sleep; `None` = until woken. `idle` counts the empty slices in a row.
+    /// The time to sleep; `None` = until woken. `idle` counts the sleeps in a row without a lease.
     pub(super) fn time_to_sleep(&self, idle: &mut u32) -> Option<Duration> {
         let now = self.clock.now();
         let mut events = self.events();
@@ -123,8 +127,8 @@ impl Schedule {
             idle.saturating_add(1)
         };
         let pause = match next {
-            Some(at) => at.since(now).min(SLICE),
-            None if *idle <= IDLE_SLICES => SLICE,
+            Some(at) => at.since(now).min(LONGEST_SLEEP),
+            None if *idle <= IDLE_SLEEPS => LONGEST_SLEEP,
             None => {
                 events.next_look = None;
                 return None;

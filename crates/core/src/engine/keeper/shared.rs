@@ -1,4 +1,4 @@
-//! The parts that the keeper thread shares with its owner.
+//! The state that the keeper thread shares with the locker, which owns the thread.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use tokio::sync::watch;
 use super::{connection::OwnConnection, schedule::Schedule};
 use crate::engine::clock::Clock;
 
-/// The clock, the schedule, the connection, and the count of jobs.
+/// The clock, the schedule, the keeper's handle on the store, and the number of awaited jobs.
 pub(crate) struct KeeperShared {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) schedule: Schedule,
     pub(crate) connection: OwnConnection,
-    /// Awaited jobs that have not ended.
+    /// The number of awaited jobs that have not ended.
     pub(super) jobs: watch::Sender<usize>,
 }
 

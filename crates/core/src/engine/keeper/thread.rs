@@ -1,9 +1,9 @@
-//! The keeper thread and its owner's end.
+//! The keeper thread, and [`Keeper`], through which the locker controls the thread.
 //!
-//! This module owns the thread with its runtime, and the order in which it does its work. The
-//! thread has connections of its own, so it keeps time while the user's runtime is blocked or gone.
-//! Invariant: as long as the thread runs, each lease that it keeps is renewed or reported as lost
-//! in time, whatever its jobs do. The loop itself never waits for the store: only jobs do.
+//! This module owns the thread with its runtime, and the order of the work on the thread. The
+//! thread has its own connections, so leases are renewed while the user's runtime is blocked or
+//! gone. Invariant: while the thread runs, each of its leases is renewed or reported as lost in
+//! time, also when a job hangs. The loop itself must never wait for the store: only jobs do.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -25,7 +25,8 @@ use crate::{
     types::error::{Error, ErrorKind, Result},
 };
 
-/// The owner's end. Dropping it ends the thread once its work is done.
+/// The control of the keeper thread. Its drop ends the thread once the jobs of the thread have
+/// ended.
 pub(crate) struct Keeper {
     shared: Arc<KeeperShared>,
     orders: mpsc::UnboundedSender<Order>,
@@ -37,8 +38,8 @@ enum Order {
 }
 
 impl Keeper {
-    /// Starts the thread, which opens its own handle on `backend` at once. A simulation has no
-    /// thread of ours: it polls the keeper and its jobs where it wants.
+    /// Starts the thread, which opens its own handle on `backend` at once. With `simulated`, no
+    /// thread is started: the simulation polls the keeper's loop and its jobs.
     pub(crate) fn start(
         backend: Arc<dyn DistLock>,
         clock: Arc<dyn Clock>,
@@ -84,17 +85,18 @@ impl Keeper {
     /// Waits until the keeper's own handle on the store is open.
     ///
     /// # Errors
-    /// The error of the first try to open it; the keeper tries again in the background.
+    /// The error of the first try to open the handle. After an error, the keeper tries again in the
+    /// background.
     pub(crate) async fn ready(&self) -> Result<()> {
         self.shared.connection.ready().await
     }
 
-    /// Keeps a lease until it ends.
+    /// Renews a lease and watches its deadline until the lease ends.
     pub(crate) fn keep(&self, lease_state: &Arc<LeaseState>) {
         self.shared.schedule.put(lease_state);
     }
 
-    /// Forgets a lease that has ended.
+    /// Removes a lease that has ended from the schedule.
     pub(crate) fn forget(&self, lease_state: &LeaseState) {
         self.shared.schedule.remove(lease_state);
     }
@@ -102,8 +104,8 @@ impl Keeper {
     /// Runs a job on the keeper thread. [`Keeper::no_job_left`] waits for its end.
     pub(crate) fn spawn_awaited(&self, job: impl Future<Output = ()> + Send + 'static) {
         self.shared.jobs.send_modify(|jobs| *jobs += 1);
-        // A job that never begins counts as ended, too: a keeper that stops drops the rest of its
-        // inbox, and the leases then end by themselves.
+        // A job that never starts counts as ended too. A keeper that stops drops the jobs in its
+        // inbox, and the leases of those jobs end by themselves.
         let ended = JobEnded(Arc::clone(&self.shared));
         let _ = self.orders.send(Order::Run(Box::pin(async move {
             let _ended = ended;
@@ -116,10 +118,11 @@ impl Keeper {
         let _ = self.orders.send(Order::Run(Box::pin(job)));
     }
 
-    /// Logs a loss on the keeper thread: the sender of a loss may have other holders to notify, and
-    /// a slow log must not delay them.
+    /// Returns a function that logs a loss on the keeper thread. The thread that reports the loss
+    /// may have other holders to notify, and a slow log must not delay that.
     pub(crate) fn loss_log(&self) -> impl Fn(Arc<LeaseState>, LossReason) + Send + use<> {
-        // Weak: a listener at the store must not keep the thread alive.
+        // The reference is weak, because a listener at the store must not keep the keeper thread
+        // alive.
         let orders = self.orders.downgrade();
         move |lease_state, reason| {
             let job_state = Arc::clone(&lease_state);
@@ -133,7 +136,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until no awaited job is left.
+    /// Waits until all awaited jobs have ended.
     pub(crate) async fn no_job_left(&self) {
         let _ = self
             .shared
@@ -162,7 +165,7 @@ impl fmt::Debug for Keeper {
     }
 }
 
-/// Counts a job as ended, however it ends.
+/// Counts a job as ended when it is dropped: after its end, after a panic, or before its start.
 struct JobEnded(Arc<KeeperShared>);
 
 impl Drop for JobEnded {
@@ -171,7 +174,7 @@ impl Drop for JobEnded {
     }
 }
 
-/// The keeper's loop: it serves leases and orders until its owner stops it or goes away.
+/// The keeper's loop. It serves leases and orders until the locker stops the loop or is dropped.
 async fn keep_leases(
     shared: &Arc<KeeperShared>,
     backend: Arc<dyn DistLock>,
@@ -188,7 +191,8 @@ async fn keep_leases(
                 Arc::clone(shared),
                 Arc::clone(&lease_state),
             ));
-            // The deadline is watched also while the renewal hangs.
+            // This entry watches the deadline while the renewal is in flight, because the renewal
+            // may hang.
             shared.schedule.put(&lease_state);
         });
         let pause = shared.schedule.time_to_sleep(&mut idle);
@@ -200,8 +204,9 @@ async fn keep_leases(
             }
         };
         tokio::select! {
-            // Biased, so that no random number is drawn and the seed of a simulation decides
-            // everything. Ended jobs are no more than orders, so orders are not delayed for long.
+            // The select is biased, so that it draws no random number and a simulation can be
+            // repeated from its seed. Ended jobs come first, but there are no more of them than
+            // orders, so orders are not delayed for long.
             biased;
             Some(()) = jobs.join_next() => {}
             order = inbox.recv() => match order {
@@ -216,20 +221,22 @@ async fn keep_leases(
             () = sleep => {}
         }
     }
-    // Guards that are still held are not renewed any more, but they learn of their deadline.
+    // Guards that are still held are not renewed any more. Their deadlines are still watched below.
     shared.schedule.stop_renewing();
     let wind_down = async {
         wind_down(shared, jobs).await;
         if let Some(done) = stopped {
             let _ = done.send(());
         }
-        // A job that comes too late is dropped here, which ends the wait of its caller.
+        // An order that arrived after the loop ended is dropped here, which ends the wait of its
+        // caller.
         drop(inbox);
     };
     tokio::join!(wind_down, watch_deadlines(shared));
 }
 
-/// The locker is closed or gone. Running jobs get a moment; after that, leases end by themselves.
+/// Ends the jobs after the locker was closed or dropped. Running jobs get one second. After that
+/// they are dropped, and their leases end by themselves.
 async fn wind_down(shared: &Arc<KeeperShared>, mut jobs: Jobs) {
     let finish = async {
         while jobs.join_next().await.is_some() {}
@@ -246,7 +253,7 @@ async fn wind_down(shared: &Arc<KeeperShared>, mut jobs: Jobs) {
     }
 }
 
-/// Reports deadlines that pass, and does nothing else.
+/// Reports the leases whose deadlines pass, until no lease is left.
 async fn watch_deadlines(shared: &Arc<KeeperShared>) {
     while let Some(pause) = shared.schedule.until_next() {
         shared.clock.sleep(pause).await;
@@ -254,8 +261,8 @@ async fn watch_deadlines(shared: &Arc<KeeperShared>) {
     }
 }
 
-/// Serves every lease that is due. A loss is logged after all losses were reported, because a slow
-/// log would delay the later ones.
+/// Serves every lease that is due. All losses are reported before the first one is logged, because
+/// a slow log would delay the later reports.
 fn serve_due(shared: &KeeperShared, mut renew: impl FnMut(Arc<LeaseState>)) {
     let mut lost = Vec::new();
     for lease_state in shared.schedule.take_due() {
