@@ -1,5 +1,6 @@
-//! The guarded cache over a real Redis: 8 processes of 64 tasks each want one hot value. Their
-//! loaders are killed and stopped. Without the guard the same play fails.
+//! Tests of the guarded cache over a real Redis: 8 processes of 64 tasks each read one hot value.
+//! Some processes are killed or stopped while they load the value. Without the guard, the same
+//! workload causes needless loads.
 
 mod worker;
 
@@ -20,9 +21,9 @@ use tokio::runtime::Runtime;
 
 use crate::worker::{KEY, TTL, Work};
 
-/// Processes that want the value.
+/// The number of processes that read the value.
 const PROCESSES: usize = 8;
-/// The time for which they want it.
+/// The time for which the processes read.
 const TIME: Duration = Duration::from_secs(5);
 /// The deadline of every step that has no reason to take long, on a machine that is busy with other
 /// tests.
@@ -33,10 +34,13 @@ fn main() -> Result<ExitCode> {
         return worker::run(&work).map(|()| ExitCode::SUCCESS);
     }
     let trials = vec![
-        trial("one_load_per_expiry", one_load_per_expiry),
-        trial("a_killed_loader_costs_one_load_more", killed),
-        trial("a_stopped_loader_stores_nothing", stopped),
-        trial("redis_refuses_what_is_late", refuses_what_is_late),
+        trial("one_load_follows_each_expiry", check_one_load_per_expiry),
+        trial("a_killed_loader_causes_one_more_load", check_killed_loaders),
+        trial(
+            "a_value_of_a_stopped_loader_is_refused",
+            check_stopped_loaders,
+        ),
+        trial("late_values_are_refused_by_redis", check_late_values),
     ];
     Ok(libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
 }
@@ -54,14 +58,14 @@ struct Load {
     process: u32,
 }
 
-/// The server, the log and the processes of one play.
-struct Ground {
+/// The server, the log and the folder of one test.
+struct Fixture {
     server: RedisServer,
     log: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Ground {
+impl Fixture {
     fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         Ok(Self {
@@ -87,10 +91,10 @@ impl Ground {
 
     /// All loads, in the order of their start.
     fn loads(&self) -> Result<Vec<Load>> {
-        loads(&self.log)
+        parse_loads(&self.log)
     }
 
-    /// The value in the cache: the number of its load.
+    /// The value in the cache, which is the number of its load.
     async fn cached(&self) -> Result<Option<u64>> {
         let found = RedisCache::new(&self.server.url())?.get(KEY).await?.found;
         let value = found.and_then(|found| found.value);
@@ -98,7 +102,7 @@ impl Ground {
     }
 }
 
-fn loads(log: &Path) -> Result<Vec<Load>> {
+fn parse_loads(log: &Path) -> Result<Vec<Load>> {
     let mut loads: BTreeMap<u64, Load> = BTreeMap::new();
     for line in fs::read_to_string(log).unwrap_or_default().lines() {
         let words: Vec<_> = line.split(' ').collect();
@@ -121,7 +125,7 @@ fn loads(log: &Path) -> Result<Vec<Load>> {
 }
 
 /// The number of loads that started before the value of an earlier load had expired.
-fn needless(loads: &[Load]) -> usize {
+fn count_needless(loads: &[Load]) -> usize {
     let ttl_us = u64::try_from(TTL.as_micros()).unwrap_or(u64::MAX);
     let is_needless = |pair: &[Load]| {
         let ends_us = pair[0].ended_us.map_or(0, |ended_us| ended_us + ttl_us);
@@ -130,15 +134,15 @@ fn needless(loads: &[Load]) -> usize {
     loads.windows(2).filter(|pair| is_needless(pair)).count()
 }
 
-fn one_load_per_expiry() -> Result<()> {
+fn check_one_load_per_expiry() -> Result<()> {
     let runtime = Runtime::new()?;
     for guarded in [true, false] {
-        let ground = Ground::new()?;
-        let processes = ground.start_all(guarded)?;
+        let fixture = Fixture::new()?;
+        let processes = fixture.start_all(guarded)?;
         runtime.block_on(async { SystemClock.sleep(TIME).await });
         drop(processes);
-        let loads = ground.loads()?;
-        let needless = needless(&loads);
+        let loads = fixture.loads()?;
+        let needless = count_needless(&loads);
         let says = format!("{} loads, {needless} of them needless", loads.len());
         if guarded {
             ensure!(needless == 0, "{says}: {loads:?}");
@@ -146,27 +150,28 @@ fn one_load_per_expiry() -> Result<()> {
         } else {
             ensure!(needless > loads.len() / 2, "{says}, without the guard");
         }
-        say(&format!("guarded: {guarded}, {says}"));
+        print_result(&format!("guarded: {guarded}, {says}"));
     }
     Ok(())
 }
 
-/// SIGKILL in the middle of a load: one more load follows, after the dead loader's lease.
-fn killed() -> Result<()> {
-    let ground = Ground::new()?;
+/// A loader is killed with SIGKILL in the middle of a load. One more load follows, after the lease
+/// of the dead loader.
+fn check_killed_loaders() -> Result<()> {
+    let fixture = Fixture::new()?;
     let runtime = Runtime::new()?;
-    let mut processes = ground.start_all(true)?;
+    let mut processes = fixture.start_all(true)?;
     let mut kills = 0;
     while kills < 5 {
-        let before = ground.loads()?.len();
-        let load = runtime.block_on(running(&ground, before))?;
+        let before = fixture.loads()?.len();
+        let load = runtime.block_on(wait_for_load(&fixture, before))?;
         let victim = processes.iter().position(|it| it.id() == load.process);
         let victim = victim.context("a load of a process that is not there")?;
         processes[victim].signal(Signal::KILL)?;
-        processes[victim] = ground.start(true)?;
+        processes[victim] = fixture.start(true)?;
         kills += 1;
         let stored = eventually_async("another load", SOON, || async {
-            let loads = ground.loads().ok()?;
+            let loads = fixture.loads().ok()?;
             let mut after = loads.iter().skip(before + 1);
             after.find(|load| load.ended_us.is_some())?;
             Some(())
@@ -174,31 +179,32 @@ fn killed() -> Result<()> {
         runtime.block_on(stored)?;
     }
     drop(processes);
-    let loads = ground.loads()?;
+    let loads = fixture.loads()?;
     let broken = |load: &Load| load.ended_us.is_none();
     let twice = loads
         .windows(2)
         .filter(|pair| broken(&pair[0]) && broken(&pair[1]))
         .count();
-    // The loader of the last load is killed as well.
+    // The loader of the last load is killed too, at the end of the test.
     let all = loads.iter().filter(|load| broken(load)).count();
     ensure!(
         twice == 0 && (kills..=kills + 1).contains(&all),
         "{kills} kills, and {loads:?}"
     );
-    // After an unfinished load comes a finished one, unless its loader was killed, too.
-    ensure!(needless(&loads) == 0, "{loads:?}");
-    say(&format!(
+    // A finished load follows each unfinished load, unless the loader of the second load was killed
+    // too.
+    ensure!(count_needless(&loads) == 0, "{loads:?}");
+    print_result(&format!(
         "{} loads, {all} of them killed, none of them needless",
         loads.len()
     ));
     Ok(())
 }
 
-/// The first load after this many that runs now.
-async fn running(ground: &Ground, after: usize) -> Result<Load> {
+/// The first load that runs now, after the first `after` loads of the log.
+async fn wait_for_load(fixture: &Fixture, after: usize) -> Result<Load> {
     eventually_async("a load", SOON, || async {
-        let loads = ground.loads().ok()?;
+        let loads = fixture.loads().ok()?;
         let running = loads
             .iter()
             .skip(after)
@@ -208,33 +214,33 @@ async fn running(ground: &Ground, after: usize) -> Result<Load> {
     .await
 }
 
-/// SIGSTOP in the middle of a load, for longer than its lease: the value that it stores afterwards
-/// is older than the one in the cache, and must be refused.
-fn stopped() -> Result<()> {
-    let ground = Ground::new()?;
+/// A loader is stopped with SIGSTOP in the middle of a load, for longer than its lease. The value
+/// that it stores afterwards is older than the value in the cache, and must be refused.
+fn check_stopped_loaders() -> Result<()> {
+    let fixture = Fixture::new()?;
     let runtime = Runtime::new()?;
-    let processes = ground.start_all(true)?;
+    let processes = fixture.start_all(true)?;
     for _ in 0..3 {
-        let before = ground.loads()?.len();
-        let load = runtime.block_on(running(&ground, before))?;
+        let before = fixture.loads()?.len();
+        let load = runtime.block_on(wait_for_load(&fixture, before))?;
         let victim = processes.iter().find(|it| it.id() == load.process);
         let victim = victim.context("a load of a process that is not there")?;
         victim.signal(Signal::STOP)?;
-        let stopped = ground.loads()?.len();
-        // Another loader has loaded and stored the value.
+        let stopped = fixture.loads()?.len();
+        // Now another loader has loaded and stored the value.
         let newer = runtime.block_on(eventually_async("another load", SOON, || async {
-            let loads = ground.loads().ok()?;
+            let loads = fixture.loads().ok()?;
             loads
                 .iter()
                 .skip(stopped)
                 .find(|load| load.ended_us.is_some())?;
-            ground.cached().await.ok()?
+            fixture.cached().await.ok()?
         }))?;
         victim.signal(Signal::CONT)?;
-        // The stopped loader ends its load now; its value must appear in no answer of any process.
+        // The stopped loader ends its load now. No process may read its value from the cache.
         let until = SystemClock.now() + TTL * 2;
         while SystemClock.now() < until {
-            if let Some(cached) = runtime.block_on(ground.cached())? {
+            if let Some(cached) = runtime.block_on(fixture.cached())? {
                 ensure!(cached >= newer, "{cached} was stored over {newer}");
             }
         }
@@ -244,14 +250,14 @@ fn stopped() -> Result<()> {
         .map(|process| process.output().matches("came too late").count())
         .sum();
     ensure!(refused >= 3, "only {refused} values were refused");
-    say(&format!("{refused} values that came too late were refused"));
+    print_result(&format!("{refused} values that came too late were refused"));
     Ok(())
 }
 
-fn refuses_what_is_late() -> Result<()> {
-    let ground = Ground::new()?;
+fn check_late_values() -> Result<()> {
+    let fixture = Fixture::new()?;
     Runtime::new()?.block_on(async {
-        let cache = RedisCache::new(&ground.server.url())?;
+        let cache = RedisCache::new(&fixture.server.url())?;
         let loaded = |value: Option<&[u8]>, token: u64| {
             anyhow::Ok(Loaded {
                 value: value.map(Into::into),
@@ -283,7 +289,7 @@ fn refuses_what_is_late() -> Result<()> {
         let stale = cache.get("k").await?.found.context("a stale value")?;
         ensure!(stale.fresh_for.is_zero(), "{stale:?}");
         SystemClock.sleep(Duration::from_millis(320)).await;
-        // The value has expired, and its floor has not.
+        // The value has expired, and its floor has not expired.
         let ended = cache.get("k").await?;
         ensure!(ended.found.is_none());
         ensure!(
@@ -316,14 +322,14 @@ fn refuses_what_is_late() -> Result<()> {
         let after = cache.get("k").await?.mark;
         ensure!(cache.put("k", &loaded(Some(b"five"), 5)?, after).await?);
         // Every key expires.
-        let left: i64 = ground.server.command(&["PTTL", "cache:k"])?.parse()?;
+        let left: i64 = fixture.server.command(&["PTTL", "cache:k"])?.parse()?;
         ensure!((1..=1210).contains(&left), "{left}");
         Ok(())
     })
 }
 
-/// Prints a figure into the output of a test that passes.
+/// Prints a result into the output of a test that passes.
 #[expect(clippy::print_stdout, reason = "the test runner shows it")]
-fn say(figure: &str) {
-    println!("{figure}");
+fn print_result(result: &str) {
+    println!("{result}");
 }

@@ -1,4 +1,4 @@
-//! A process of 64 tasks that want one hot value, and record each load.
+//! A process of 64 tasks that read one hot value. The process records each load.
 
 use std::{
     env,
@@ -18,18 +18,18 @@ pub(crate) const KEY: &str = "hot";
 const TASKS: usize = 64;
 /// The time for which a value is fresh.
 pub(crate) const TTL: Duration = Duration::from_millis(500);
-/// The time of one load.
+/// The duration of one load.
 const LOAD: Duration = Duration::from_millis(150);
-/// The time without a loader after a loader has died.
+/// The TTL of a loader's lock. Nobody loads the value for this time after a loader has died.
 const LOCK_TTL: Duration = Duration::from_secs(1);
-/// Pause between two reads of a task.
+/// The pause between two reads of a task.
 const PAUSE: Duration = Duration::from_millis(20);
 
 const URL: &str = "DISTLOCK_CACHE_WORKER";
 const LOG: &str = "DISTLOCK_CACHE_LOADS";
 const GUARDED: &str = "DISTLOCK_CACHE_GUARDED";
 
-/// The orders of a worker.
+/// The orders of a worker process.
 pub(crate) struct Work {
     pub(crate) url: String,
     pub(crate) log: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// `None` in a process that is no worker.
+    /// Reads the orders; `None` in a process that is no worker.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
         let Ok(url) = env::var(URL) else {
             return Ok(None);
@@ -100,7 +100,7 @@ pub(crate) fn run(work: &Work) -> Result<()> {
                     let (mut server, log) = (server.clone(), work.log.clone());
                     tasks.spawn(async move {
                         loop {
-                            if let Err(error) = aside(&mut server, &log).await {
+                            if let Err(error) = get_without_guard(&mut server, &log).await {
                                 tracing::error!(%error, "no value");
                             }
                             SystemClock.sleep(PAUSE).await;
@@ -113,8 +113,11 @@ pub(crate) fn run(work: &Work) -> Result<()> {
         })
 }
 
-/// Cache-aside, as a first version does it.
-async fn aside(server: &mut redis::aio::MultiplexedConnection, log: &Path) -> Result<()> {
+/// Reads the value and, if it is absent, loads and stores it. This is cache-aside without a guard.
+async fn get_without_guard(
+    server: &mut redis::aio::MultiplexedConnection,
+    log: &Path,
+) -> Result<()> {
     let mut get = redis::cmd("GET");
     let value: Option<Vec<u8>> = get.arg(KEY).query_async(server).await?;
     if value.is_none() {
@@ -129,7 +132,7 @@ async fn aside(server: &mut redis::aio::MultiplexedConnection, log: &Path) -> Re
     Ok(())
 }
 
-/// The value is a number that rises with each load.
+/// Loads the value, which is a number that rises with each load.
 async fn load(log: &Path) -> distlock::Result<Option<Vec<u8>>> {
     let number = now_us();
     note(log, "began", number);

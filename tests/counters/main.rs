@@ -1,5 +1,5 @@
-//! Unread counters over real servers, with processes that are killed and connections that are cut.
-//! The naive way of counting runs beside the others, and its totals must be wrong.
+//! Tests of unread counters over real servers, with processes that are killed and connections that
+//! break. A naive way of counting runs too, and its totals must be wrong in the end.
 
 mod naive;
 mod ways;
@@ -30,11 +30,11 @@ use tokio::runtime::Runtime;
 
 use crate::ways::{CONVERSATIONS, USERS, Way, ways};
 
-/// Processes that change counters at the same time.
+/// The number of processes that change counters at the same time.
 const PROCESSES: usize = 8;
-/// The number of kills.
+/// The number of processes that are killed.
 const KILLS: usize = 40;
-/// Time between two kills.
+/// The time between two kills.
 const LIFE: Duration = Duration::from_millis(100);
 
 fn main() -> Result<ExitCode> {
@@ -42,29 +42,29 @@ fn main() -> Result<ExitCode> {
         return worker::run(&url).map(|()| ExitCode::SUCCESS);
     }
     let trials = vec![
-        trial("sqlite", || {
+        trial("totals_stay_right_after_kills_on_sqlite", || {
             let folder = tempfile::tempdir()?;
             let url = format!("sqlite:{}", folder.path().join("counters.db").display());
             play(&url, None)
         }),
-        trial("redis", || {
+        trial("totals_stay_right_after_kills_on_redis", || {
             let server = RedisServer::start()?;
             play(&server.url(), Some(server.address()))?;
-            wrong_type(&server)
+            check_wrong_type(&server)
         }),
-        trial("postgres", || {
+        trial("totals_stay_right_after_kills_on_postgres", || {
             let server = PostgresServer::start()?;
             play(&server.url(), Some(server.address()))
         }),
-        trial("mariadb", || {
+        trial("totals_stay_right_after_kills_on_mariadb", || {
             let server = MySqlServer::start(Product::MariaDb)?;
             play(&server.url(), Some(server.address()))
         }),
-        trial("mysql", || {
+        trial("totals_stay_right_after_kills_on_mysql", || {
             let server = MySqlServer::start(Product::MySql)?;
             play(&server.url(), Some(server.address()))
         }),
-        trial("zookeeper", || {
+        trial("totals_stay_right_after_kills_on_zookeeper", || {
             let server = ZooKeeper::start()?;
             play(&format!("zookeeper://{}", server.servers()), None)
         }),
@@ -76,21 +76,23 @@ fn trial(name: &str, play: impl FnOnce() -> Result<()> + Send + 'static) -> Tria
     Trial::test(name, || play().map_err(|error| format!("{error:#}").into()))
 }
 
-/// All plays over one server; `proxied` is its address.
+/// Runs all tests over one server. `proxied` is the address of the server; without it, connections
+/// are not broken.
 fn play(url: &str, proxied: Option<SocketAddr>) -> Result<()> {
     let runtime = Runtime::new()?;
     let ways = runtime.block_on(ways(url))?;
-    runtime.block_on(same_results(&ways))?;
-    runtime.block_on(bad_input(&ways))?;
-    runtime.block_on(killed_and_cut(url, proxied, &ways))
+    runtime.block_on(check_same_results(&ways))?;
+    runtime.block_on(check_bad_input(&ways))?;
+    runtime.block_on(check_kills_and_broken_connections(url, proxied, &ways))
 }
 
 fn counter(user: &str, conversation: &str) -> Counter {
     Counter::new(user, conversation).unwrap()
 }
 
-/// One history of changes, by every way, each on a user of its own.
-async fn same_results(ways: &[Way]) -> Result<()> {
+/// Makes the same random changes in every way, each on a user of its own. The answers must be
+/// equal.
+async fn check_same_results(ways: &[Way]) -> Result<()> {
     let seed = fastrand::u64(..);
     let mut answers = Vec::new();
     for way in ways {
@@ -132,7 +134,7 @@ async fn same_results(ways: &[Way]) -> Result<()> {
     Ok(())
 }
 
-async fn bad_input(ways: &[Way]) -> Result<()> {
+async fn check_bad_input(ways: &[Way]) -> Result<()> {
     for way in ways.iter().filter(|way| !way.is_naive) {
         let (user, counters) = (format!("bad-{}", way.name), &way.counters);
         let work = counter(&user, "work");
@@ -161,9 +163,13 @@ async fn bad_input(ways: &[Way]) -> Result<()> {
     Ok(())
 }
 
-/// Eight processes are killed and replaced one after the other, while connections break and replies
-/// get lost.
-async fn killed_and_cut(url: &str, proxied: Option<SocketAddr>, ways: &[Way]) -> Result<()> {
+/// Eight processes change counters. One after the other is killed and replaced, while connections
+/// break and answers get lost.
+async fn check_kills_and_broken_connections(
+    url: &str,
+    proxied: Option<SocketAddr>,
+    ways: &[Way],
+) -> Result<()> {
     let proxy = match proxied {
         Some(server) => Some(FaultProxy::start(server).await?),
         None => None,
@@ -206,11 +212,11 @@ async fn killed_and_cut(url: &str, proxied: Option<SocketAddr>, ways: &[Way]) ->
     for way in ways {
         for user in 0..USERS {
             let user = way.user(user);
-            match agree(&*way.counters, &user).await {
+            match check_total(&*way.counters, &user).await {
                 Ok(seen) if way.is_naive => ensure!(seen > 0, "nothing was counted for {user}"),
                 Ok(seen) => {
                     ensure!(seen > 0, "nothing was counted for {user}");
-                    // Counting works afterwards.
+                    // The counters can still be changed afterwards.
                     way.counters
                         .increment(&counter(&user, CONVERSATIONS[0]), 1)
                         .await?;
@@ -231,8 +237,9 @@ async fn killed_and_cut(url: &str, proxied: Option<SocketAddr>, ways: &[Way]) ->
     Ok(())
 }
 
-/// Checks that the total is the sum of the conversations; returns their number.
-async fn agree(counters: &dyn UnreadCounters, user: &str) -> Result<usize> {
+/// Checks that the total is the sum of the conversations. Returns the number of conversations that
+/// exist.
+async fn check_total(counters: &dyn UnreadCounters, user: &str) -> Result<usize> {
     let mut seen = Vec::new();
     for conversation in CONVERSATIONS {
         match counters.read(&counter(user, conversation)).await {
@@ -254,8 +261,9 @@ fn start(url: &str) -> Result<Process> {
     Process::spawn(command.env(worker::URL, url)).context("start a worker")
 }
 
-/// A key of another type stands where a counter should be.
-fn wrong_type(server: &RedisServer) -> Result<()> {
+/// A key of another Redis type is in the place of a counter. Each call must fail and change
+/// nothing.
+fn check_wrong_type(server: &RedisServer) -> Result<()> {
     let runtime = Runtime::new()?;
     let ways = runtime.block_on(ways(&server.url()))?;
     for way in ways

@@ -1,4 +1,5 @@
-//! One counter after the other, as a first version does it. Each single write is right.
+//! Writes one counter after the other, as a simple first version does. Each single write is right,
+//! but a reader or a crash between two writes sees a wrong total.
 
 use std::sync::Arc;
 

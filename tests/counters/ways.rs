@@ -10,16 +10,17 @@ use distlock_recipes::unread::{
 use crate::naive::Naive;
 
 pub(crate) const CONVERSATIONS: [&str; 4] = ["family", "work", "news", "chess"];
-/// Users of each way whose counters the processes change.
+/// The number of users of each way whose counters the processes change.
 pub(crate) const USERS: usize = 3;
-/// A TTL that ends soon after its holder was killed.
+/// The TTL of the lock. It is short, so that the lock of a killed process expires soon.
 const TTL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     pub(crate) counters: Arc<dyn UnreadCounters>,
-    /// The owner of the counters: two ways that are made for each other have the same one.
+    /// The owner of the counters in the user's name. Two ways that can be used on the same counters
+    /// have the same owner.
     kept_by: &'static str,
     pub(crate) is_naive: bool,
 }

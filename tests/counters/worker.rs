@@ -1,4 +1,4 @@
-//! A process that changes counters by every way until it is killed.
+//! A process that changes counters in every way until it is killed.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::{
     ways::{CONVERSATIONS, USERS, ways},
 };
 
-/// The variable that names the store; a process that has it is a worker.
+/// The variable with the URL of the store. A process that has this variable is a worker.
 pub(crate) const URL: &str = "DISTLOCK_COUNTERS_WORKER";
 
-/// Pause before the next try to open the store.
+/// The pause between two attempts to open the store.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(url: &str) -> Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn run(url: &str) -> Result<()> {
         .enable_all()
         .build()?
         .block_on(async {
-            // The connection may be cut, like any other.
+            // A fault may break the connection while the store is being opened.
             let ways = loop {
                 match ways(url).await {
                     Ok(ways) => break ways,
@@ -36,7 +36,8 @@ pub(crate) fn run(url: &str) -> Result<()> {
                         let user = way.user(fastrand::usize(..USERS));
                         let conversation = CONVERSATIONS[fastrand::usize(..CONVERSATIONS.len())];
                         let counter = counter(&user, conversation);
-                        // Whether the change succeeds or not, the counters must agree.
+                        // The change may fail. The total and the conversations must agree in both
+                        // cases.
                         let _ = if fastrand::u8(..3) == 0 {
                             way.counters.clear(&counter).await
                         } else {

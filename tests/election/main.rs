@@ -1,8 +1,8 @@
-//! Elections over real servers: candidates in eight processes, which are killed or stopped one
-//! after the other. No step of a stale leader may be accepted, and two candidates must never lead
-//! at the same time.
+//! Elections over real servers: eight processes are candidates in each election. The processes are
+//! killed or stopped one after the other. No step of a stale leader may be accepted, and two
+//! candidates must never lead at the same time.
 //!
-//! The long run: `scripts/soak election`.
+//! Run `scripts/soak election` for a long run.
 
 mod verdict;
 mod worker;
@@ -29,12 +29,12 @@ use crate::{
     worker::{TTL, Work, now_us},
 };
 
-/// Processes, each a candidate in every election.
+/// The number of processes. Each process is a candidate in every election.
 const PROCESSES: usize = 8;
-/// Time between two faults.
+/// The time between two faults.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// The length of a play: short, unless the environment asks for more.
+/// The size of a run: small, unless the environment asks for more.
 struct Play {
     elections: usize,
     kills: usize,
@@ -69,20 +69,20 @@ fn main() -> Result<ExitCode> {
         return worker::run(&work).map(|()| ExitCode::SUCCESS);
     }
     let trials = vec![
-        trial("sqlite", || {
+        trial("one_candidate_leads_despite_kills_on_sqlite", || {
             let folder = tempfile::tempdir()?;
             let url = format!("sqlite:{}", folder.path().join("seats.db").display());
             play(&url, || Ok(()))
         }),
-        trial("redis", || {
+        trial("one_candidate_leads_despite_kills_on_redis", || {
             let mut server = RedisServer::start()?;
             play(&server.url(), || server.restart())
         }),
-        trial("postgres", || {
+        trial("one_candidate_leads_despite_kills_on_postgres", || {
             let mut server = PostgresServer::start()?;
             play(&server.url(), || server.restart())
         }),
-        trial("zookeeper", || {
+        trial("one_candidate_leads_despite_kills_on_zookeeper", || {
             let mut server = ZooKeeper::start()?;
             let url = format!("zookeeper://{}?session_timeout=2s", server.servers());
             play(&url, || {
@@ -99,14 +99,15 @@ fn trial(name: &str, play: impl FnOnce() -> Result<()> + Send + 'static) -> Tria
     Trial::test(name, || play().map_err(|error| format!("{error:#}").into()))
 }
 
-/// One play over one store; `restart` kills the store and starts it again.
+/// Runs the elections over one store, and checks the log. `restart` kills the store and starts it
+/// again.
 fn play(url: &str, restart: impl FnMut() -> Result<()>) -> Result<()> {
     let play = Play::new()?;
     let folder = tempfile::tempdir()?;
-    let paused = Runtime::new()?.block_on(faults(url, &play, folder.path(), restart))?;
+    let paused = Runtime::new()?.block_on(inject_faults(url, &play, folder.path(), restart))?;
     let log = fs::read_to_string(folder.path().join("log"))?;
     let verdict = Verdict::of(&log, &paused)?;
-    say(&format!("seed {}: {verdict}", play.seed));
+    print_result(&format!("seed {}: {verdict}", play.seed));
     verdict.check()?;
     ensure!(
         verdict.changes >= play.changes,
@@ -116,8 +117,8 @@ fn play(url: &str, restart: impl FnMut() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Kills and stops candidates; returns the times when each process was paused.
-async fn faults(
+/// Kills and stops candidates. Returns the start and the end of each pause.
+async fn inject_faults(
     url: &str,
     play: &Play,
     folder: &Path,
@@ -132,7 +133,7 @@ async fn faults(
     let (mut kills, mut stops) = (play.kills, play.stops);
     let between_restarts = (kills + stops) / (play.restarts + 1) + 1;
     let mut restarted = 0;
-    // Paused processes, each with the end of its pause.
+    // The stopped processes, each with the end of its pause in microseconds.
     let mut still: Vec<(usize, u64)> = Vec::new();
     while kills + stops > 0 || !still.is_empty() {
         SystemClock.sleep(PAUSE).await;
@@ -170,12 +171,13 @@ async fn faults(
         } else {
             stops -= 1;
             processes[victim].signal(Signal::STOP)?;
-            // Most pauses are longer than the lease, some are not.
+            // Most pauses are longer than the lease, and some are shorter.
             let time = TTL.mul_f64(rng.f64() * 2.0 + 0.5);
             still.push((victim, now_us() + u64::try_from(time.as_micros())?));
         }
     }
-    // Until the effects of the last fault are over, and the wanted number of changes has happened.
+    // Waits until the effects of the last fault have ended and the wanted number of terms has
+    // begun.
     let log = folder.join("log");
     loop {
         SystemClock.sleep(TTL * 2).await;
@@ -199,8 +201,8 @@ fn start(url: &str, play: &Play, folder: &Path) -> Result<Process> {
     Process::spawn(work.into_environment(&mut command)).context("start a worker")
 }
 
-/// Prints figures into the output of a test that passes.
+/// Prints a result into the output of a test that passes.
 #[expect(clippy::print_stdout, reason = "the test runner shows it")]
-fn say(figures: &str) {
-    println!("{figures}");
+fn print_result(result: &str) {
+    println!("{result}");
 }

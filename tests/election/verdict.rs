@@ -1,4 +1,4 @@
-//! The verdict on the candidates' log.
+//! The verdict on the log of the candidates.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,10 +7,10 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-/// Stands for the server among the processes.
+/// The number of the server in the list of pauses, where candidates have their process id.
 pub(crate) const SERVER: u32 = 0;
 
-/// A pause of a process: it was stopped, or killed for good.
+/// The start or the end of a pause of a process. A killed process has only a start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paused {
     process: u32,
@@ -36,8 +36,8 @@ impl Paused {
     }
 }
 
-/// Whether the process of a term was paused at any time in it. A pause may begin just before the
-/// term, and the term may end just as the pause ends.
+/// Whether the process of a term was paused at any time during the term. A pause may begin just
+/// before the term, and the term may end just when the pause ends.
 fn was_paused(paused: &[Paused], term: &Term, ends_us: u64) -> bool {
     let mut its = paused.iter().filter(|it| it.process == term.process);
     while let Some(from) = its.find(|it| !it.goes_on) {
@@ -59,7 +59,7 @@ struct Term {
     ends_us: Option<u64>,
 }
 
-/// A step that was accepted.
+/// A step that the resource accepted.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     term: u64,
@@ -80,12 +80,12 @@ pub(crate) struct Verdict {
     kills_and_stops: usize,
     steps: usize,
     refused: usize,
-    /// Terms whose leader still led when the next one began, and was not paused.
+    /// Terms whose leader still led when the next term began, and whose process was not paused.
     overlaps: Vec<String>,
-    /// Steps that were accepted after a step of a later term.
+    /// Steps that the resource accepted after a step of a later term.
     stale: Vec<String>,
-    /// Times from the end of a term to the start of the next, in microseconds, where no process was
-    /// paused.
+    /// Times from the end of a term to the start of the next term, in microseconds. Only terms
+    /// without a pause of any process count.
     vacancies_us: Vec<u64>,
 }
 
@@ -93,7 +93,8 @@ impl Verdict {
     pub(crate) fn of(log: &str, paused: &[Paused]) -> Result<Self> {
         let mut elections: HashMap<u32, Election> = HashMap::new();
         let (mut steps, mut refused) = (0, 0);
-        // A process that was killed in the middle of a line left only a part of it.
+        // A process that was killed in the middle of a line left only a part of the line, so such a
+        // line is skipped.
         for line in log.lines() {
             let words: Vec<_> = line.split(' ').collect();
             let [what, election, term, process, since_us, until_us] = words[..] else {
@@ -144,13 +145,13 @@ impl Verdict {
             vacancies_us: Vec::new(),
         };
         for (number, election) in &mut elections {
-            verdict.look_at(*number, election, paused);
+            verdict.judge_election(*number, election, paused);
         }
         verdict.vacancies_us.sort_unstable();
         Ok(verdict)
     }
 
-    fn look_at(&mut self, number: u32, election: &mut Election, paused: &[Paused]) {
+    fn judge_election(&mut self, number: u32, election: &mut Election, paused: &[Paused]) {
         let terms: Vec<_> = election.terms.iter().collect();
         for pair in terms.windows(2) {
             let [(term, one), (_, next)] = [pair[0], pair[1]];
@@ -167,7 +168,7 @@ impl Verdict {
                 self.vacancies_us.push(vacant_us);
             }
         }
-        // Sorted by their ends: none may begin after a step of a later term had ended.
+        // Compares the steps by time: no step may begin after a step of a later term had ended.
         election.steps.sort_unstable_by_key(|step| step.until_us);
         let mut by_begin = election.steps.clone();
         by_begin.sort_unstable_by_key(|step| step.since_us);
@@ -193,7 +194,7 @@ impl Verdict {
         Ok(())
     }
 
-    fn vacant_ms(&self, share: f64) -> f64 {
+    fn vacancy_ms(&self, share: f64) -> f64 {
         #[expect(
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
@@ -222,8 +223,8 @@ impl fmt::Display for Verdict {
             self.refused,
             self.stale.len(),
             self.overlaps.len(),
-            self.vacant_ms(0.5),
-            self.vacant_ms(0.99),
+            self.vacancy_ms(0.5),
+            self.vacancy_ms(0.99),
         )
     }
 }

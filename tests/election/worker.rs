@@ -1,4 +1,4 @@
-//! A process that is a candidate in every election, and records its steps while it leads.
+//! A process that is a candidate in every election. The process records its steps while it leads.
 
 use std::{
     env,
@@ -15,18 +15,18 @@ use distlock::{Clock as _, FencedFile, FencingToken, SystemClock};
 use distlock_recipes::election::{Election, Term};
 use tokio::{runtime::Builder, task::JoinSet};
 
-/// The time without a leader after a leader's death.
+/// The TTL of the leader's lock. An election has no leader for this time after a leader has died.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
-/// Longest term.
+/// The duration of the longest term, in milliseconds.
 const LONGEST: u64 = 300;
-/// Time between two steps of a leader.
+/// The time between two steps of a leader.
 const STEP: Duration = Duration::from_millis(25);
 
 const URL: &str = "DISTLOCK_ELECTION_WORKER";
 const FOLDER: &str = "DISTLOCK_ELECTION_FOLDER";
 const ELECTIONS: &str = "DISTLOCK_ELECTION_COUNT";
 
-/// The orders of a worker.
+/// The orders of a worker process.
 pub(crate) struct Work {
     pub(crate) url: String,
     pub(crate) folder: PathBuf,
@@ -34,7 +34,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// `None` in a process that is no worker.
+    /// Reads the orders; `None` in a process that is no worker.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
         let Ok(url) = env::var(URL) else {
             return Ok(None);
@@ -54,7 +54,7 @@ impl Work {
     }
 }
 
-/// The work of a leader, until it is dropped.
+/// A running term. Dropping the value records the end of the term.
 struct Leading<'a> {
     log: &'a Log,
     term: FencingToken,
@@ -66,7 +66,8 @@ impl Drop for Leading<'_> {
     }
 }
 
-/// Appends a line in one write, so that lines of several processes do not mix.
+/// The log of all processes. Each line is appended in one write, so that lines of several processes
+/// do not mix.
 #[derive(Debug)]
 struct Log(File, usize);
 

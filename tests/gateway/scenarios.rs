@@ -451,8 +451,8 @@ pub(crate) async fn bad_store_link(mut world: World) -> Report {
             node.wire.black_hole();
         }
         clients.push(world.log_in(&taken, "new", "n1").await);
-        // The other node may still kick this session. Otherwise the node itself must notice that its
-        // lease has ended.
+        // The other node may still kick this session. Otherwise the node itself must notice that
+        // its lease has ended.
         let code = old.wait_for_notice().await;
         assert!(
             matches!(code, Code::Superseded | Code::NodeFenced),
