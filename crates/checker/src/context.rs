@@ -1,4 +1,4 @@
-//! The evidence that the checks read, and the report that they fill.
+//! The evidence that the checks read, and the report that the checks fill.
 
 use crate::{
     evidence::{history::History, sessions::Sessions},

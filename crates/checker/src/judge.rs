@@ -11,12 +11,12 @@ use crate::{
     report::{Invariant, Report, Rules, micros},
 };
 
-/// Checks the observations of clients against I1 to I4 while they come in.
+/// Checks the observations of clients against I1 to I4 during the run.
 ///
-/// Clients of an account compete with logins until all are answered. Then the caller marks a quiet
-/// moment with [`mark_quiet`](Self::mark_quiet). The judge keeps the present sessions and the
-/// highest generation of each account. Times are microseconds of any clock. A clock that stops
-/// while the machine does not run avoids false violations.
+/// The clients of an account compete with logins until all logins are answered. Then the caller
+/// marks a quiet moment with [`mark_quiet`](Self::mark_quiet). The judge keeps the current sessions
+/// and the highest generation of each account. Times are microseconds of any clock. With a clock
+/// that stops while the machine does not run, a pause of the machine causes no false violation.
 ///
 /// ```
 /// use distlock_checker::{Judge, Rules};
@@ -34,11 +34,11 @@ pub struct Judge {
 struct Account {
     /// The sessions whose clients are logged in.
     inside: Vec<PresentSession>,
-    /// The highest generation that any client was told.
+    /// The highest generation that any client got.
     highest: Generation,
     /// The highest generation at the last quiet moment.
     floor: Generation,
-    /// Whether a session must be left at the next quiet moment.
+    /// Whether the next quiet moment needs a session.
     occupied: bool,
 }
 
@@ -47,14 +47,14 @@ struct PresentSession {
     client: u64,
     session: SessionId,
     r#gen: Generation,
-    /// Time since which there have been as many newer sessions as the policy allows, so that this
-    /// one has to end.
+    /// Time since which the account has had as many newer sessions as the policy allows. From this
+    /// time on, this session has to end.
     overtaken: Option<u64>,
 }
 
 impl Judge {
-    /// Makes a judge without observations. Of the rules it applies only [`Rules::limit`] and
-    /// [`Rules::settle_time`].
+    /// Makes a judge without observations. The judge applies only two of the rules:
+    /// [`Rules::limit`] and [`Rules::settle_time`].
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self {
@@ -108,7 +108,8 @@ impl Judge {
                     let gone = account.inside.remove(at);
                     self.check_end(&seen.uid, &gone, seen.at_us);
                 }
-                // After a client left by itself, no session need be left.
+                // If the last client left by itself, the account needs no session at the next quiet
+                // moment.
                 if matches!(seen.what, What::Leaves) && self.logged_in(&seen.uid) == 0 {
                     let account = self.accounts.entry(seen.uid.clone()).or_default();
                     account.occupied = false;
@@ -118,8 +119,8 @@ impl Judge {
         }
     }
 
-    /// Marks a quiet moment: all logins of the account are answered, and the settle time is over or
-    /// not needed. `record` is the account's record at this moment.
+    /// Marks a quiet moment: all logins of the account are answered, and the settle time has passed
+    /// or is not needed. `record` is the account's record at this moment.
     pub fn mark_quiet(&mut self, uid: &Uid, at_us: u64, record: Option<&UserRecord>) {
         let limit = self.rules.limit;
         let account = self.accounts.entry(uid.clone()).or_default();
@@ -175,7 +176,7 @@ impl Judge {
         }
     }
 
-    /// Checks I1 for an ended session: it was not active beside newer ones for longer than the
+    /// Checks I1 for an ended session: it was not active beside newer sessions for longer than the
     /// settle time.
     fn check_end(&mut self, uid: &Uid, gone: &PresentSession, at_us: u64) {
         let allowed = micros(self.rules.settle_time());
@@ -192,7 +193,7 @@ impl Judge {
 }
 
 impl Account {
-    /// Notes the time for each session from which on the policy allows it no more.
+    /// Notes for each session the time at which the policy stopped allowing it.
     fn note_overtaken(&mut self, at_us: u64, limit: usize) {
         let generations: Vec<_> = self.inside.iter().map(|it| it.r#gen).collect();
         for it in &mut self.inside {
@@ -235,7 +236,8 @@ mod tests {
         Uid::new("anna").unwrap()
     }
 
-    /// The client's login is confirmed; its number is also its generation and session.
+    /// The client's login is confirmed. The client's number is also the number of its generation
+    /// and of its session.
     fn logged_in(at_us: u64, client: u64) -> Seen {
         let r#gen = Generation::new(client);
         let session = session(client);
@@ -280,7 +282,7 @@ mod tests {
             seen(70, 9, What::Busy),
         ];
         assert_eq!(violations_of(&story, &[(80, Some(record(4, 4)))]), []);
-        // An account without an admitted login needs no winner.
+        // An account whose login was refused needs no winner.
         assert_eq!(violations_of(&[seen(1, 1, What::Busy)], &[(2, None)]), []);
         // An account whose client left needs no winner either.
         assert_eq!(

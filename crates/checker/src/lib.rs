@@ -2,8 +2,8 @@
 //!
 //! The nodes of one machine print their transitions (`distlock gateway run --events`), the clients
 //! of a test record their observations, and the test records its actions. [`check`] evaluates all
-//! of it after the run. It is a pure function over events, so a history can be kept in a file,
-//! shortened by hand and checked again.
+//! of these after the run. [`check`] is a pure function over events, so a history can be kept in a
+//! file, shortened by hand and checked again.
 //!
 //! ```
 //! use distlock_checker::{History, Invariant, Rules, check};
@@ -29,23 +29,23 @@
 //! | dead nodes, unanswered logins, bystanders (I12, I14, I15) | `nodes` |
 //! | every message has an outcome (I18) | `messages` |
 //!
-//! `evidence/allowances` has the allowances for faults. Each one holds for the time and the node of
-//! its fault.
+//! `evidence/allowances` has the allowances for faults. Each allowance holds only for the time and
+//! the node of its fault.
 //!
-//! A [`Judge`] checks a run while it happens, for runs whose history would be too long to keep. It
-//! checks fewer invariants.
+//! A [`Judge`] checks a run while it happens, for runs whose history would be too long to keep. A
+//! judge checks fewer invariants.
 //!
 //! # Occasions
 //!
 //! A report counts how often each invariant could have been broken ([`Report::looked_at`]). A step
 //! that could not break an invariant is checked as well, but does not count. A run without a lost
-//! lock proves nothing about lost locks (I13), and one without a late delete proves nothing about
+//! lock proves nothing about lost locks (I13), and a run without a late delete proves nothing about
 //! late deletes (I5).
 //!
 //! # Assumptions
 //!
 //! All times come from the boot-time clock of one machine. A paused node may report its earlier
-//! actions late, so a pause is left out of every span of time.
+//! actions late, so the time of a pause is not counted in any span of time.
 
 mod check;
 mod checks;

@@ -3,16 +3,16 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// The times and limits of a check: the configuration of the nodes. Every bound of the checker
-/// follows from them, as docs/gateway.md states it.
+/// follows from these values, as docs/gateway.md states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rules {
     /// Sessions per account that the policy allows.
     pub limit: usize,
-    /// Whether a login is confirmed only when every older session is gone.
+    /// Whether a login is confirmed only after every older session has ended.
     pub strict: bool,
-    /// Whether the first login wins. A dead node's session then keeps others out until its lease
-    /// ends.
+    /// Whether the first login wins. The session of a dead node then prevents other logins until
+    /// the lease of the node ends.
     pub deny: bool,
     /// Whether every node reaches every other node, and none is paused.
     pub reachable: bool,
@@ -28,20 +28,22 @@ pub struct Rules {
     pub grace: Duration,
     /// S: period of the sweeper.
     pub sweep: Duration,
-    /// Factor by which the 99th percentile of a bystander's login times may be higher during faults
-    /// elsewhere.
+    /// Factor by which the 99th percentile of a bystander's login times may rise during faults of
+    /// other accounts and nodes.
     pub isolation: u32,
-    /// Time for which the store was away. No client logs in and no session ends in that time.
+    /// Time for which the store was unreachable. In that time no client logs in and no session
+    /// ends.
     pub store_away: Duration,
     /// e: the time that is added to every bound, for the delays of a busy machine.
     pub slack: Duration,
 }
 
-/// The invariants of the flow, as the design numbers them.
+/// The invariants of the kick-out flow, by their numbers in the design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Invariant {
-    /// The history has no gaps. This is no invariant of the flow.
+    /// The history has no gaps. Unlike the others, this is a condition for the check and no
+    /// invariant of the kick-out flow.
     Complete,
     /// Single owner.
     I1,
@@ -53,7 +55,7 @@ pub enum Invariant {
     I4,
     /// A late removal removes nothing.
     I5,
-    /// A late kick ends nothing.
+    /// A late kick ends no session.
     I6,
     /// A confirmed login is readable.
     I7,
@@ -67,7 +69,7 @@ pub enum Invariant {
     I11,
     /// A dead node's sessions disappear.
     I12,
-    /// A lost lock writes nothing.
+    /// A login that lost its lock writes nothing.
     I13,
     /// Every account can log in again in time.
     I14,
@@ -75,7 +77,7 @@ pub enum Invariant {
     I15,
     /// A repeated step changes nothing.
     I16,
-    /// A reported success is one.
+    /// A reported success has happened.
     I17,
     /// Every message has a known outcome.
     I18,
@@ -124,7 +126,7 @@ impl Default for Rules {
 
 impl Rules {
     /// Longest time for which more sessions than allowed may be active: R + e if nodes reach each
-    /// other, N + e otherwise (I1, I11).
+    /// other, N + e otherwise, and the time without the store (I1, I11).
     #[must_use]
     pub fn settle_time(&self) -> Duration {
         let told = if self.reachable {
@@ -135,14 +137,16 @@ impl Rules {
         told + self.store_away + self.slack
     }
 
-    /// Longest time until a login is answered: W for the lock, then R for the kicks. With strict
-    /// confirmation N is added, for the lease of a node that does not answer (I14).
+    /// Longest time until a login is answered: W for the lock, then R for the kicks, then e and the
+    /// time without the store. With strict confirmation N is added, for the lease of a node that
+    /// does not answer (I14).
     #[must_use]
     pub fn longest_answer(&self) -> Duration {
         self.lock_wait + self.longest_unlocked_login() + self.store_away + self.slack
     }
 
-    /// Longest duration of a login that gets the account's lock at once.
+    /// Longest duration of a login that gets the account's lock at once: R, and N with strict
+    /// confirmation.
     #[must_use]
     pub fn longest_unlocked_login(&self) -> Duration {
         let strict = if self.strict {
@@ -164,7 +168,7 @@ impl Rules {
         }
     }
 
-    /// Longest time until a dead node's sessions are gone from the directory: N + S + e (I12).
+    /// Longest time until a dead node's sessions are removed from the directory: N + S + e (I12).
     #[must_use]
     pub fn longest_cleanup(&self) -> Duration {
         self.node_lease + self.sweep + self.slack
@@ -243,7 +247,7 @@ impl Report {
         *self.looked_at.entry(invariant).or_default() += 1;
     }
 
-    /// Adds a violation unless `holds` is true. Unlike [`expect`](Self::expect) this counts no
+    /// Adds a violation unless `holds` is true. Unlike [`expect`](Self::expect), this counts no
     /// occasion, because the step could hardly break the invariant.
     pub(crate) fn require(
         &mut self,

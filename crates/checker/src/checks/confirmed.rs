@@ -1,4 +1,4 @@
-//! Consequences of a confirmed login: I7, I8, I17.
+//! Checks of a confirmed login and of later frames: I7, I8, I17.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::{
     report::{Invariant::*, micros},
 };
 
-/// Longest time for which a delivery is in flight. The sender's node gives it up after three times
-/// the deadline of one call, which is less.
+/// Longest time for which a delivery is in flight. The sender's node gives up a delivery after
+/// three times the deadline of one call, which is less.
 const IN_FLIGHT_US: u64 = 1_000_000;
 
 pub(crate) fn check(context: &mut CheckContext<'_>) {
@@ -36,7 +36,7 @@ fn written_before_confirmed(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I7: a look-up that began after a confirmation finds that login or a newer one.
+/// I7: a look-up that began after a confirmation finds the confirmed login or a newer login.
 fn lookups_find_confirmed(context: &mut CheckContext<'_>) {
     for fact in &context.history.facts {
         let Fact::Lookup {
@@ -124,14 +124,14 @@ fn nothing_received_after_end(context: &mut CheckContext<'_>) {
             });
         }
     }
-    // The nodes' events show the same: no message is delivered to a superseded session.
+    // The events of the nodes must agree: no message is delivered to a superseded session.
     for event in &context.history.nodes {
         if event.event != Transition::Delivered {
             continue;
         }
         let life = event.session.and_then(|it| context.sessions.get(it));
         if let Some(superseded) = life.and_then(|life| life.superseded) {
-            // The event is recorded by the sender's node, later than the delivery.
+            // The sender's node records the event, later than the delivery.
             let late = event.boot_us > superseded.at + slack + IN_FLIGHT_US;
             let excused = context
                 .history
@@ -149,7 +149,7 @@ fn nothing_received_after_end(context: &mut CheckContext<'_>) {
 }
 
 /// I8: messages from a superseded client that is still connected are refused. A message to the
-/// account in that time counts as an occasion, because the client could have got it.
+/// account in that time counts as an occasion, because the superseded client could have got it.
 fn nothing_sent_after_end(context: &mut CheckContext<'_>) {
     let sessions = context.sessions;
     let handled: Vec<_> = context
@@ -210,7 +210,7 @@ fn strict_waits_for_older(context: &mut CheckContext<'_>) {
             for older in older {
                 let ended = older.ended_at().is_some_and(|end| end <= at)
                     // The older session's node was paused until after the end of its lease. The
-                    // node reports that end when it runs again.
+                    // node reports the end of the lease only when it runs again.
                     || context.history.was_paused(older.node, at, at);
                 context.report.expect(I8, ended, || {
                     format!(
@@ -224,7 +224,7 @@ fn strict_waits_for_older(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I17: a success that was reported to a client is in the events of a node.
+/// I17: if a client got a success, the events of a node show that success.
 fn no_false_success(context: &mut CheckContext<'_>) {
     let delivered: BTreeSet<&str> = context
         .history

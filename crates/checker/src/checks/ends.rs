@@ -13,7 +13,7 @@ use crate::{
     report::{Invariant::*, micros},
 };
 
-/// The times of the steps with which a client's connection ended.
+/// The times of the last steps of a client's connection.
 #[derive(Default)]
 struct Ending {
     logged_in: Option<u64>,
@@ -48,7 +48,7 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
 fn no_socket_lingers(context: &mut CheckContext<'_>) {
     for fact in &context.history.facts {
         if let Fact::Lingering { node, sockets } = fact {
-            // Only a connection that the node ended can leave a socket in TIME_WAIT.
+            // Only a connection that the node reset can leave a socket in TIME_WAIT.
             let cut = |it: &Event| it.event == Transition::Cut && it.node == *node;
             if context.history.nodes.iter().any(cut) {
                 context.report.count_occasion(I10);
@@ -79,7 +79,7 @@ fn endings_by_client(history: &History) -> BTreeMap<u64, (&Seen, Ending)> {
 }
 
 /// I9: a client gets its notice before the server closes the connection. A client that left by
-/// itself is not checked here. `was_cut` says that the test cut the connection.
+/// itself is not checked here. If the test cut the connection, `was_cut` is true.
 fn notice_before_close(
     context: &mut CheckContext<'_>,
     seen: &Seen,
@@ -89,8 +89,8 @@ fn notice_before_close(
     let Ending { told, closed, .. } = *ending;
     let over = told.or(closed.filter(|_| ending.leaves.is_none()));
     if let (Some(logged_in), Some(_)) = (ending.logged_in, over) {
-        // A node that is killed during the session sends no notice, and a cut connection carries
-        // none.
+        // A node that is killed during the session sends no notice, and a cut connection cannot
+        // carry a notice.
         let killed = context.history.killed_after(&seen.node, logged_in);
         let excused = was_cut || killed.is_some();
         let in_time = told.is_some_and(|told| closed.is_none_or(|closed| told <= closed));
@@ -114,7 +114,8 @@ fn connection_ends_after_notice(context: &mut CheckContext<'_>, seen: &Seen, end
     let open = context
         .history
         .awake_us(&seen.node, told, over.unwrap_or(end));
-    // A connection that is open at the end of the history, and still may be, proves nothing.
+    // A connection that is still open at the end of the history, within the allowed time, proves
+    // nothing.
     if over.is_some() || open > allowed {
         context.report.count_occasion(I11);
     }

@@ -36,8 +36,8 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
             });
         }
     }
-    // A login that gave up its write had a lost lock or an outdated read. Only such a login could
-    // break I13.
+    // A login gives up its write if its lock was lost or its read was outdated. Only such a login
+    // could break I13, so only such a login counts as an occasion.
     for event in &context.history.nodes {
         if event.event == Transition::WriteGivenUp {
             context.report.count_occasion(I13);
@@ -62,7 +62,7 @@ fn tokens_rise_with_generations(
         )
     });
     if let (Some(before), Some(after)) = (older.token, newer.token) {
-        // Two writes under one hold of the lock would show the same token.
+        // Two writes under one acquisition of the lock would show the same token.
         context.report.require(I13, before < after, || {
             format!(
                 "{} wrote under token {after}, after {} wrote under token {before}",
@@ -73,8 +73,8 @@ fn tokens_rise_with_generations(
     }
 }
 
-/// I13: if a login is admitted after a newer login, it was granted before the newer one. If it was
-/// granted later, it wrote with a lost lock, and replaced the newer login.
+/// I13: if a login is admitted after a newer login, it was granted before the newer login. If it
+/// was granted later, it wrote after the loss of its lock, and replaced the newer login.
 fn late_admission_was_granted_first(
     context: &mut CheckContext<'_>,
     older: &SessionLife<'_>,
@@ -102,7 +102,8 @@ fn late_admission_was_granted_first(
     }
 }
 
-/// I4: a login that was sent after another one was confirmed has a higher generation.
+/// I4: a login that was sent after another login was confirmed has a higher generation than the
+/// confirmed login.
 fn later_logins_have_higher_generations(context: &mut CheckContext<'_>) {
     let mut highest: BTreeMap<&Uid, Vec<(u64, u64)>> = BTreeMap::new();
     let mut sent: BTreeMap<u64, u64> = BTreeMap::new();

@@ -13,23 +13,24 @@ use crate::{
 /// The observations of one message.
 #[derive(Default)]
 struct Message<'a> {
-    /// The connection that sent it.
+    /// The connection that sent the message.
     sender: Option<u64>,
-    /// The node of its sender's connection.
+    /// The node of the sender's connection.
     node: Option<&'a NodeId>,
     /// The receiving account, and the time of sending.
     to: Option<(&'a Uid, u64)>,
-    /// The outcomes that the sender was told.
+    /// The outcomes that the sender got.
     outcomes: Vec<&'a str>,
-    /// The outcome for each device that the sender was told, and the time.
+    /// The outcome for each device that the sender got, and the time at which the sender got them.
     devices: Option<(&'a [DeviceOutcome], u64)>,
-    /// How many times clients received it.
+    /// How often clients received the message.
     received: usize,
-    /// Devices that acknowledged it.
+    /// Devices that acknowledged the message.
     acked: Vec<&'a Device>,
-    /// The connections that received it.
+    /// The connections that received the message.
     receivers: Vec<u64>,
-    /// If it was stored: the account, the device if it is for one only, and the time.
+    /// The account of a stored message, the device if the message is for one device only, and the
+    /// time of the storing.
     kept: Option<(&'a Uid, Option<&'a Device>, u64)>,
 }
 
@@ -95,7 +96,7 @@ fn messages_of(history: &History) -> BTreeMap<&str, Message<'_>> {
 }
 
 /// Each device receives a message once. A stored message is delivered again if its session ends
-/// during the delivery, so it may also reach sessions that are over.
+/// during the delivery, so the message may also have reached sessions that have ended.
 fn received_once(
     context: &mut CheckContext<'_>,
     id: &str,
@@ -115,7 +116,7 @@ fn received_once(
 }
 
 /// A stored message reaches a session that started after the message was stored. A history ends
-/// without faults, so a session that is still there has the message by then.
+/// without faults, so a session that is active at the end must have received the message.
 fn stored_message_arrives(
     context: &mut CheckContext<'_>,
     id: &str,
@@ -163,7 +164,8 @@ fn outcome_fits(
     });
 }
 
-/// I18: if the sender was told that a device got the message, the device has acknowledged it.
+/// I18: if the sender got the outcome `delivered` for a device, that device has acknowledged the
+/// message.
 fn acknowledged_is_reported(context: &mut CheckContext<'_>, id: &str, message: &Message<'_>) {
     let devices = message.devices.map_or(&[][..], |(devices, _)| devices);
     for it in devices.iter().filter(|it| it.outcome == "delivered") {
@@ -180,13 +182,13 @@ fn acknowledged_is_reported(context: &mut CheckContext<'_>, id: &str, message: &
 }
 
 /// I18: the report to the sender names every device that was logged in from the sending until the
-/// report. A revoked session is not current, even if it has no notice yet.
+/// report. A revoked session no longer counts, even if its client has no notice yet.
 fn each_device_has_an_outcome(context: &mut CheckContext<'_>, id: &str, message: &Message<'_>) {
     let (Some((to, sent)), Some((devices, heard))) = (message.to, message.devices) else {
         return;
     };
-    // A node that cannot read the directory does not know the sessions, so it reports a failure
-    // without devices.
+    // A node that cannot read the directory does not know the sessions. Such a node reports a
+    // failure without devices.
     let has_store = |node: &NodeId| context.history.served_us(node, sent, heard) == heard - sent;
     let honest = devices.is_empty() && message.outcomes == ["failed"];
     if honest && !message.node.is_none_or(has_store) {
@@ -225,7 +227,7 @@ fn each_device_has_an_outcome(context: &mut CheckContext<'_>, id: &str, message:
     });
 }
 
-/// Whether this observation shows that the client's session is over.
+/// Whether this observation shows that the client's session has ended.
 fn is_over(seen: &Seen) -> bool {
     matches!(seen.what, What::Told { .. } | What::Leaves | What::Closed)
 }

@@ -1,6 +1,6 @@
-//! The checks, by the invariants that they cover.
+//! The checks, grouped by the invariants that they cover.
 //!
-//! Each check reads the evidence and adds to the report. No file here uses another one.
+//! Each check reads the evidence and adds to the report. No file here uses another file here.
 
 pub(crate) mod completeness;
 pub(crate) mod confirmed;

@@ -13,7 +13,7 @@ use crate::{
 pub(crate) fn check(context: &mut CheckContext<'_>) {
     dead_sessions_disappear(context);
     every_login_is_answered(context);
-    bystanders_not_delayed(context);
+    check_bystanders(context);
 }
 
 /// I12: the sessions of a dead incarnation are removed from the directory in time.
@@ -43,7 +43,8 @@ fn dead_sessions_disappear(context: &mut CheckContext<'_>) {
         };
         match life.swept {
             Some(at) => {
-                // A sweep needs running nodes and the store, so only the time with both counts.
+                // A sweep needs running nodes and a reachable store, so only the time in which both
+                // exist is counted.
                 let took = context.history.calm_us(over, at);
                 context.report.expect(I12, took <= cleanup, || {
                     format!(
@@ -52,8 +53,8 @@ fn dead_sessions_disappear(context: &mut CheckContext<'_>) {
                     )
                 });
             }
-            // The records were checked above. That check proves something only if the history goes
-            // on for longer than a sweep may take.
+            // The other checks examine the remaining records. This case counts as an occasion only
+            // if the history continues for longer than a sweep may take.
             None if life.granted.is_some() && over + cleanup < end => {
                 context.report.count_occasion(I12);
             }
@@ -75,7 +76,7 @@ fn every_login_is_answered(context: &mut CheckContext<'_>) {
             | What::Acked { .. }
             | What::Outcome { .. }
             | What::Refused => {}
-            // A client that left before the answer can get none.
+            // A client that left before the answer cannot get an answer.
             What::Leaves => {
                 waiting.remove(&seen.client);
             }
@@ -119,7 +120,8 @@ fn every_login_is_answered(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I14: an answer comes within W + R + e. A crash delays a login by at most L more.
+/// I14: a login is answered within [`Rules::longest_answer`](crate::Rules::longest_answer). A crash
+/// delays a login by at most L more.
 fn answer_is_in_time(context: &mut CheckContext<'_>, sent: &crate::Seen, answer: &crate::Seen) {
     let rules = context.rules;
     let name = || {
@@ -142,8 +144,9 @@ fn answer_is_in_time(context: &mut CheckContext<'_>, sent: &crate::Seen, answer:
         return;
     };
     let free = crash + micros(rules.longest_lockout());
-    // A login may also wait for a store that is away, or for a lock of a paused node. The crash
-    // does not cause that delay. After the store came back, grants may be suspended for N.
+    // A login may also wait for an unreachable store, or for a lock that a paused node holds. Such
+    // a delay does not come from the crash. After the store is reachable again, grants may be
+    // suspended for one node lease (N).
     let before = sent
         .at_us
         .saturating_sub(micros(rules.node_lease + rules.longest_lockout()));
@@ -174,9 +177,9 @@ fn answer_is_in_time(context: &mut CheckContext<'_>, sent: &crate::Seen, answer:
     }
 }
 
-/// I15: a bystander, which has no competing logins, is never refused, and faults elsewhere do not
-/// delay it.
-fn bystanders_not_delayed(context: &mut CheckContext<'_>) {
+/// I15: a bystander has no competing logins. A bystander is never refused, and faults of other
+/// accounts and nodes do not delay it.
+fn check_bystanders(context: &mut CheckContext<'_>) {
     let mut quiet = BTreeSet::new();
     for fact in &context.history.facts {
         if let Fact::Bystander { uid } = fact {
@@ -210,12 +213,13 @@ fn bystanders_not_delayed(context: &mut CheckContext<'_>) {
         }
     }
     for (uid, times) in times {
-        trouble_does_not_delay(context, uid, &times);
+        trouble_does_not_slow_logins(context, uid, &times);
     }
 }
 
-/// I15: a bystander's logins take about the same time, with and without faults elsewhere.
-fn trouble_does_not_delay(context: &mut CheckContext<'_>, uid: &Uid, times: &[(u64, u64)]) {
+/// I15: a bystander's logins take about the same time with and without faults of other accounts and
+/// nodes.
+fn trouble_does_not_slow_logins(context: &mut CheckContext<'_>, uid: &Uid, times: &[(u64, u64)]) {
     let (mut calm, mut troubled) = (Vec::new(), Vec::new());
     for (from, to) in times {
         let in_trouble = context.history.facts.iter().any(|fact| {
@@ -225,7 +229,7 @@ fn trouble_does_not_delay(context: &mut CheckContext<'_>, uid: &Uid, times: &[(u
         group.push(to.saturating_sub(*from));
     }
     let looks = troubled.len();
-    // A comparison needs a login of both kinds.
+    // A comparison needs both kinds of logins.
     let (Some(calm), Some(troubled)) = (p99(calm), p99(troubled)) else {
         return;
     };

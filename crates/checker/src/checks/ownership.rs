@@ -58,7 +58,7 @@ fn sessions_do_not_overlap(context: &mut CheckContext<'_>, lives: &[&SessionLife
 }
 
 /// I2 and I3, after all logins were answered: at most `limit` sessions are left, and no other login
-/// ended the last granted one. With a limit of one, no other session is left.
+/// ended the last granted session. With a limit of one, only the last granted session may be left.
 fn last_grants_are_left(context: &mut CheckContext<'_>, uid: &Uid, lives: &[&SessionLife<'_>]) {
     let limit = context.rules.limit;
     let left: Vec<_> = lives
@@ -111,9 +111,9 @@ fn last_grants_are_left(context: &mut CheckContext<'_>, uid: &Uid, lives: &[&Ses
     }
 }
 
-/// I2: at a quiet moment of an account, no other login has ended the last granted one, because none
-/// is newer. Each quiet moment is checked, because a later login would hide that no session had
-/// won.
+/// I2: at a quiet moment of an account, no other login has ended the last granted session, because
+/// no login is newer. Each quiet moment is checked. If only the end were checked, a later login
+/// would hide that no session had won.
 fn last_grant_wins_at_quiet_moment(
     context: &mut CheckContext<'_>,
     lives: &[&SessionLife<'_>],

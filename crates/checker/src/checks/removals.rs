@@ -23,8 +23,8 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
     kicks_name_the_revoked_session(context);
 }
 
-/// I5: a session is taken out of the directory once, by its own logout or by a newer login. A
-/// second removal finds nothing to remove, unless the store has lost the first one.
+/// I5: a session is removed from the directory once, by its own logout or by a newer login. A
+/// second removal finds nothing to remove, unless the store has lost the first removal.
 fn removed_once(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     if life.deleted.is_none() && life.revoked.is_none() {
         return;
@@ -44,7 +44,7 @@ fn removed_once(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     });
 }
 
-/// I5: no removal takes out a running session.
+/// I5: no removal removes a running session.
 fn running_session_stays(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     if life.deleted.is_some() {
         let over = life.ended_at().is_some() || life.admitted.is_none() || life.registered;
@@ -65,10 +65,10 @@ fn swept_only_when_dead(context: &mut CheckContext<'_>, life: &SessionLife<'_>) 
     let over = life
         .node_over
         .is_some_and(|over| over <= at + slack_us(context));
-    // The session's node was paused until after the end of its lease. The node reports that end
-    // when it runs again.
+    // The session's node was paused until after the end of its lease. The node reports the end of
+    // the lease only when it runs again.
     let stopped = context.history.was_paused(life.node, at, at);
-    // The lease of the session's node was freed by hand, and the node has not noticed that yet.
+    // The lease of the session's node was freed by hand, and the node has not noticed the loss yet.
     let freed = life
         .admitted
         .is_some_and(|since| context.history.was_lease_freed(life.node, since, at));
@@ -95,7 +95,7 @@ fn node_learns_in_time(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     });
 }
 
-/// I17: a session that is reported as gone has ended.
+/// I17: a session that is reported as ended has ended.
 fn removed_session_ends(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     let (Some(at), Some(_)) = (life.settled, life.admitted) else {
         return;
@@ -109,7 +109,8 @@ fn removed_session_ends(context: &mut CheckContext<'_>, life: &SessionLife<'_>) 
     });
 }
 
-/// I6: a kick names the session that was revoked with it, on every node, and ends no newer one.
+/// I6: on every node, a kick names the session that was revoked with the kick. A kick ends no newer
+/// session.
 fn kicks_name_the_revoked_session(context: &mut CheckContext<'_>) {
     let mut revoked: BTreeMap<Uuid, (SessionId, Option<Generation>)> = BTreeMap::new();
     for event in &context.history.nodes {
@@ -159,7 +160,7 @@ fn kicks_name_the_revoked_session(context: &mut CheckContext<'_>) {
     }
 }
 
-/// The tolerance for the scheduling of a busy machine.
+/// The time that is allowed for the scheduling of a busy machine.
 fn slack_us(context: &CheckContext<'_>) -> u64 {
     micros(context.rules.slack)
 }

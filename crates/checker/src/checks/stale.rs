@@ -13,9 +13,9 @@ pub(crate) fn check(context: &mut CheckContext<'_>) {
     each_step_happens_once(context);
 }
 
-/// I5: the logout of a superseded session deletes nothing. The directory does not name such a
-/// session any more, so a delete that removed an entry removed that of another session. Only a late
-/// delete counts as an occasion.
+/// I5: the logout of a superseded session deletes nothing. The directory no longer names such a
+/// session. So a delete that removed an entry must have removed the entry of another session. Only
+/// a late delete counts as an occasion.
 fn late_delete_removes_nothing(context: &mut CheckContext<'_>) {
     for event in &context.history.nodes {
         if event.event == Transition::StaleDeleteRefused {
@@ -39,8 +39,8 @@ fn late_delete_removes_nothing(context: &mut CheckContext<'_>) {
     }
 }
 
-/// I6: a kick ends no session except the one that it names. A session ends for another login only
-/// if the account has a newer session.
+/// I6: a kick ends only the session that it names. A session ends because of another login only if
+/// the account has a newer session.
 fn kick_ends_only_its_session(context: &mut CheckContext<'_>) {
     let mut named: BTreeMap<Uuid, BTreeSet<SessionId>> = BTreeMap::new();
     for event in &context.history.nodes {

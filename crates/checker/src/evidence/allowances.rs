@@ -1,4 +1,4 @@
-//! The allowances for faults. Each one holds only for the time and the node of its fault.
+//! The allowances for faults. Each allowance holds only for the time and the node of its fault.
 
 use distlock_kickout::NodeId;
 
@@ -34,7 +34,7 @@ impl History {
         self.time_without(from, to, |fact| span_without_service(fact, None))
     }
 
-    /// Whether every node ran and reached the store from `from` to `to` without a break.
+    /// Whether every node ran and reached the store during the whole time from `from` to `to`.
     pub(crate) fn is_calm(&self, from: u64, to: u64) -> bool {
         self.calm_us(from, to) == to.saturating_sub(from)
     }
@@ -42,8 +42,8 @@ impl History {
     /// Whether a session on `node` that lost its slot at `from` got its notice in time, at `to`.
     ///
     /// Without a fault the kick arrives within the settle time. After a fault the node finds the
-    /// revocation by itself, at its next reconciliation, or ends the session with its lease. A
-    /// reconciliation without the store finds nothing, so one more period is allowed.
+    /// revocation at its next reconciliation, or ends the session with its lease. A reconciliation
+    /// without the store finds nothing, so one more period is allowed.
     pub(crate) fn is_notice_in_time(
         &self,
         rules: &Rules,
@@ -79,8 +79,8 @@ impl History {
         self.time_without(from, to, lost) <= allowed
     }
 
-    /// Whether there was a fault between two moments: of a node, of its way to other nodes, or of
-    /// its way to the store.
+    /// Whether there was a fault between two moments: of a node, of its connections to other nodes,
+    /// or of its connection to the store.
     fn is_disturbed(&self, from: u64, to: u64) -> bool {
         self.facts.iter().any(|fact| match fact {
             Fact::Paused { from_us, to_us, .. }
@@ -97,7 +97,7 @@ impl History {
         spans.sort_unstable();
         let (mut left, mut counted) = (to.saturating_sub(from), from);
         for (begin, end) in spans {
-            // Overlapping spans count once.
+            // A moment that is in several spans counts once.
             let (begin, end) = (begin.max(counted), end.min(to));
             if begin < end {
                 left = left.saturating_sub(end - begin);
@@ -108,8 +108,8 @@ impl History {
     }
 }
 
-/// The span of a fact in which the node `of`, or with `None` any node, did not run or could not
-/// reach the store. A fact without a node concerns all nodes.
+/// The span of a fact in which the node `of` did not run or could not reach the store. With `None`
+/// the span may be of any node. A fact without a node concerns all nodes.
 fn span_without_service(fact: &Fact, of: Option<&NodeId>) -> Option<(u64, u64)> {
     let (node, span) = match fact {
         Fact::Paused {

@@ -13,9 +13,9 @@ pub struct History {
     pub nodes: Vec<Event>,
     /// The observations of the clients, in the order in which they were made.
     pub clients: Vec<Seen>,
-    /// The actions of the test, and the answers that it got.
+    /// The actions of the test, and the answers that the test got.
     pub facts: Vec<Fact>,
-    /// The directory at the end, after all logins settled.
+    /// The directory at the end, after all logins were answered.
     pub records: BTreeMap<Uid, UserRecord>,
 }
 
@@ -24,13 +24,13 @@ pub struct History {
 pub struct Seen {
     /// The time.
     pub at_us: u64,
-    /// The connection.
+    /// The connection of the client, by its number.
     pub client: u64,
-    /// Its account.
+    /// The account of the client.
     pub uid: Uid,
-    /// Its device.
+    /// The device of the client.
     pub device: Device,
-    /// The node it is connected to.
+    /// The node that the client is connected to.
     pub node: NodeId,
     /// The action or observation.
     pub what: What,
@@ -41,63 +41,63 @@ pub struct Seen {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum What {
-    /// It asked to log in.
+    /// The client sent its login.
     LoginSent,
-    /// It is logged in.
+    /// The client is logged in.
     LoginOk {
         /// The session.
         session: SessionId,
         /// The login's generation.
         r#gen: Generation,
     },
-    /// It was refused for now.
+    /// The login was refused for a temporary reason.
     Busy,
-    /// Its login was denied.
+    /// The login was denied.
     Denied {
         /// The reason.
         code: Code,
     },
-    /// A newer login replaced its own before the answer.
+    /// A newer login replaced the client's login before the answer.
     Overtaken,
-    /// It got the notice that its session ended.
+    /// The client got the notice that its session ended.
     Told {
         /// The reason.
         code: Code,
     },
-    /// It got a message.
+    /// The client got a message.
     Message {
         /// The message.
         id: String,
     },
-    /// It acknowledged a message.
+    /// The client acknowledged a message.
     Acked {
         /// The message.
         id: String,
     },
-    /// It sent a message.
+    /// The client sent a message.
     Sent {
         /// The message.
         id: String,
-        /// The account, if the message is known to be for all its devices.
+        /// The receiving account, if the message is known to be for all devices of that account.
         #[serde(default)]
         to: Option<Uid>,
     },
-    /// Its message was refused, because its session was over.
+    /// The client's message was refused, because its session had ended.
     Refused,
-    /// It learned the outcome of a message.
+    /// The client learned the outcome of a message.
     Outcome {
         /// The message.
         id: String,
-        /// `delivered`, `written`, `stored` or `failed`; or the code of the error with which the
-        /// message was refused, and then no session got it.
+        /// `delivered`, `written`, `stored` or `failed`, or the code of the error with which the
+        /// message was refused. A refused message reaches no session.
         outcome: String,
-        /// The outcome for each device, if the client was told.
+        /// The outcome for each device, if the client got these outcomes.
         #[serde(default)]
         devices: Option<Vec<DeviceOutcome>>,
     },
-    /// It leaves by itself, or after a notice.
+    /// The client leaves by itself, or after a notice.
     Leaves,
-    /// The server closed before the client did, or the connection broke.
+    /// The server closed the connection before the client did, or the connection broke.
     Closed,
 }
 
@@ -119,7 +119,7 @@ pub enum Fact {
     Killed {
         /// The node.
         node: NodeId,
-        /// A time at which it was certainly dead.
+        /// A time at which the node was certainly dead.
         at_us: u64,
     },
     /// A node was paused.
@@ -131,7 +131,7 @@ pub enum Fact {
         /// Just after the pause.
         to_us: u64,
     },
-    /// A node's lease was freed by hand. The node notices it at the next renewal.
+    /// A node's lease was freed by hand. The node notices the loss at its next renewal.
     LeaseFreed {
         /// The node.
         node: NodeId,
@@ -143,17 +143,17 @@ pub enum Fact {
         /// The connection.
         client: u64,
     },
-    /// A node was asked for the location of an account.
+    /// The test requested the location of an account from a node.
     Lookup {
         /// The account.
         uid: Uid,
-        /// Time at which the question was sent.
+        /// Time at which the request was sent.
         from_us: u64,
         /// Time at which the answer arrived.
         to_us: u64,
         /// The generation of the account's record.
         r#gen: Generation,
-        /// The session that it names.
+        /// The session that the record names.
         session: Option<SessionId>,
     },
     /// Connections in TIME_WAIT on a node's port for clients.
@@ -170,16 +170,17 @@ pub enum Fact {
         /// The time.
         at_us: u64,
     },
-    /// An account without competing logins. Faults elsewhere must not delay its logins.
+    /// An account without competing logins. Faults of other accounts and nodes must not delay its
+    /// logins.
     Bystander {
         /// The account.
         uid: Uid,
     },
-    /// The store may have lost confirmed writes of this time.
+    /// The store may have lost confirmed writes of a span of time.
     Forgotten {
         /// Just before the first of these writes.
         from_us: u64,
-        /// Just after the last one.
+        /// Just after the last of these writes.
         to_us: u64,
     },
     /// Calls of other nodes to a node got lost or were late.
@@ -192,17 +193,17 @@ pub enum Fact {
         to_us: u64,
     },
     /// A node, or every node, could not rely on the store: the connections were cut, or the server
-    /// was away.
+    /// was unreachable.
     NoStore {
-        /// The node; none = all of them.
+        /// The node; `None` stands for all nodes.
         node: Option<NodeId>,
         /// Just before the fault.
         from_us: u64,
         /// Time by which the node reaches the store again.
         to_us: u64,
     },
-    /// Another account or node was in trouble: a lock was held, a node failed, or a node had no
-    /// store.
+    /// Another account or another node had a fault: its lock was held, the node failed, or the node
+    /// could not reach the store.
     Trouble {
         /// Just before the trouble.
         from_us: u64,

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::evidence::history::{History, What};
 
-/// The life of one session. Times are those of the events, in microseconds.
+/// The life of one session. All times are in microseconds, as in the history.
 #[derive(Debug)]
 pub(crate) struct SessionLife<'a> {
     pub(crate) uid: &'a Uid,
@@ -21,25 +21,27 @@ pub(crate) struct SessionLife<'a> {
     pub(crate) admitted: Option<u64>,
     pub(crate) superseded: Option<Superseded>,
     pub(crate) closed: Option<(u64, &'a str)>,
-    /// The event of its revocation, on any node.
+    /// The event that reports the session's revocation, from any node.
     pub(crate) revoked: Option<&'a Event>,
-    /// Time of the first report that it is gone for good.
+    /// Time at which the session's revocation was first reported as removed, because the session
+    /// had ended.
     pub(crate) settled: Option<u64>,
-    /// Time at which its notice was written to its connection.
+    /// Time at which the notice was written to the session's connection.
     pub(crate) told: Option<u64>,
-    /// Time at which its node cut the connection, because the client had not left.
+    /// Time at which the node cut the connection, because the client had not left.
     pub(crate) cut: Option<u64>,
-    /// Time at which its logout took it out of the directory, if the store confirmed the delete.
+    /// Time at which the session's logout removed the session from the directory, if the store
+    /// confirmed the delete.
     pub(crate) deleted: Option<u64>,
-    /// Time at which the sweeper removed it.
+    /// Time at which the sweeper removed the session.
     pub(crate) swept: Option<u64>,
-    /// Whether it was written again after the store had lost it.
+    /// Whether the session was written again after the store had lost it.
     pub(crate) registered: bool,
-    /// Time at which its node ended, lost its lease or was killed.
+    /// Time at which the session's node ended, lost its lease or was killed.
     pub(crate) node_over: Option<u64>,
-    /// Time at which its client left or got the notice.
+    /// Time at which the session's client left or got the notice.
     pub(crate) client_over: Option<u64>,
-    /// Time at which its client's connection ended.
+    /// Time at which the client's connection ended.
     pub(crate) client_gone: Option<u64>,
     pub(crate) client: Option<u64>,
 }
@@ -86,7 +88,7 @@ impl<'a> Sessions<'a> {
             }
         }
         // The other events may come from any node. A session without an event of its own node is
-        // left out.
+        // ignored.
         for event in &history.nodes {
             if let Some(life) = event.session.and_then(|session| by_id.get_mut(&session)) {
                 life.add_report(event);
@@ -226,7 +228,7 @@ impl<'a> SessionLife<'a> {
         }
     }
 
-    /// The time of its first event.
+    /// The time of the session's first event.
     pub(crate) fn began_at(&self) -> u64 {
         [self.granted, self.admitted, self.superseded.map(|it| it.at)]
             .into_iter()
@@ -235,7 +237,7 @@ impl<'a> SessionLife<'a> {
             .unwrap_or_default()
     }
 
-    /// The time at which it stopped being active; `None` if it still is.
+    /// The time at which the session stopped being active; `None` if it is still active.
     pub(crate) fn ended_at(&self) -> Option<u64> {
         [
             self.superseded.map(|it| it.at),
@@ -248,7 +250,7 @@ impl<'a> SessionLife<'a> {
         .min()
     }
 
-    /// Whether it ended because of another login of the account.
+    /// Whether the session ended because of another login of the account.
     pub(crate) fn was_overtaken(&self) -> bool {
         self.superseded
             .is_some_and(|it| matches!(it.code, Some(Code::Superseded | Code::Replaced)))

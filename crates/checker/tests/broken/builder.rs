@@ -102,7 +102,7 @@ impl HistoryBuilder {
         self.event(from, "kick_sent", fields(to, "Kicked"))
     }
 
-    /// An observation of a client; odd numbers are on `n1`, even ones on `n2`.
+    /// An observation of a client. Odd numbers are on `n1`, even numbers on `n2`.
     pub(crate) fn client_saw(&mut self, number: u8, what: What) -> &mut Self {
         self.at += 1;
         let node = if number % 2 == 1 { "n1" } else { "n2" };
@@ -117,7 +117,7 @@ impl HistoryBuilder {
         self
     }
 
-    /// The client's login is confirmed; its number is also its generation.
+    /// The client's login is confirmed. The client's number is also the number of its generation.
     pub(crate) fn logged_in(&mut self, number: u8) -> &mut Self {
         let r#gen = Generation::new(u64::from(number));
         let session = session_id(number);
@@ -130,8 +130,8 @@ impl HistoryBuilder {
         self.client_saw(number, What::Told { code })
     }
 
-    /// A second device logs in on `n2`; the first gets its notice and leaves, and the directory
-    /// names the second.
+    /// A second device logs in on `n2`. The first device gets its notice and leaves, and the
+    /// directory names the session of the second device.
     pub(crate) fn second_takes_over(&mut self) -> &mut Self {
         self.client_saw(2, What::LoginSent)
             .granted("n2", 2)
@@ -145,8 +145,8 @@ impl HistoryBuilder {
             .directory_names(2, 2)
     }
 
-    /// The directory names this session at the end, in a record of generation `gen`. An odd number
-    /// is on `n1`, an even one on `n2`.
+    /// At the end the directory names this session, in a record of generation `gen`. Odd numbers
+    /// are on `n1`, even numbers on `n2`.
     pub(crate) fn directory_names(&mut self, number: u8, r#gen: u8) -> &mut Self {
         let (node, boot) = if number % 2 == 1 {
             ("n1", 101)
@@ -168,6 +168,7 @@ impl HistoryBuilder {
         check(&self.history, &Rules::default())
     }
 
+    /// The invariants that the history violates under the default rules.
     pub(crate) fn violated(&self) -> Vec<Invariant> {
         self.check().violated()
     }
@@ -194,7 +195,7 @@ pub(crate) fn one_takeover() -> HistoryBuilder {
     built
 }
 
-/// The events of a node about a session of another node.
+/// Events of any node about a session that may belong to another node.
 impl HistoryBuilder {
     pub(crate) fn revoked(&mut self, by: &str, number: u8, by_gen: u8) -> &mut Self {
         let fields = json!({
@@ -204,7 +205,7 @@ impl HistoryBuilder {
         self.event(by, "revoked", fields)
     }
 
-    pub(crate) fn report_about(&mut self, node: &str, event: &str, number: u8) -> &mut Self {
+    pub(crate) fn event_about_session(&mut self, node: &str, event: &str, number: u8) -> &mut Self {
         self.event(
             node,
             event,

@@ -23,7 +23,7 @@ fn a_superseded_session_that_still_receives_breaks_i8() {
     built.logged_in(1);
     assert!(built.violated().contains(&I8), "{}", built.check());
     // The client gets no notice. A frame that was written before the session's end may arrive a
-    // little later, and not much later.
+    // little later, but not much later.
     for (later, violated) in [(100, vec![]), (5000, vec![I8])] {
         let mut built = one_login();
         built
@@ -46,7 +46,7 @@ fn a_superseded_session_that_still_receives_breaks_i8() {
     let late = json!({"uid": UID, "session": session_id(1), "result": "message m delivered"});
     built.wait_ms(5000).event("n2", "delivered", late);
     assert_eq!(built.violated(), [I8]);
-    // Strict confirmation: this login is admitted while the older session is active.
+    // With strict confirmation, this login is admitted while the older session is still active.
     let mut built = one_login();
     built
         .granted("n2", 2)
@@ -85,7 +85,7 @@ fn connections_with_a_wrong_end_break_i9_to_i11() {
 }
 
 #[test]
-fn a_dead_session_that_stays_breaks_i12() {
+fn a_dead_session_that_stays_in_the_directory_breaks_i12() {
     let mut built = one_login();
     let at_us = built.at;
     built.history.facts.push(Fact::Killed {
@@ -128,7 +128,7 @@ fn a_logout_that_deletes_after_a_revocation_breaks_i5() {
     let mut built = one_login();
     built
         .client_saw(1, What::Leaves)
-        .report_about("n1", "deleted", 1)
+        .event_about_session("n1", "deleted", 1)
         .closed("n1", 1, "Deleted");
     assert!(built.check().is_clean(), "{}", built.check());
     built
@@ -137,16 +137,16 @@ fn a_logout_that_deletes_after_a_revocation_breaks_i5() {
         .revoked("n2", 1, 2)
         .directory_names(2, 2);
     assert_eq!(built.violated(), [I5]);
-    // The second removal is allowed if the store has lost the first one.
+    // The second removal is allowed if the store has lost the first removal.
     for (to_us, forgotten) in [(1, false), (built.at, true)] {
         let from_us = 0;
         let fact = Fact::Forgotten { from_us, to_us };
         built.history.facts.push(fact);
         assert_eq!(built.check().is_clean(), forgotten, "{}", built.check());
     }
-    // A session that is still active was taken out of the directory.
+    // A session that is still active was removed from the directory.
     let mut built = one_login();
-    built.report_about("n2", "deleted", 1);
+    built.event_about_session("n2", "deleted", 1);
     assert_eq!(built.violated(), [I5]);
 }
 
@@ -154,7 +154,9 @@ fn a_logout_that_deletes_after_a_revocation_breaks_i5() {
 fn a_sweep_of_a_living_node_breaks_i5() {
     let mut built = one_login();
     let before = built.at;
-    built.report_about("n2", "ghost_swept", 1).wait_ms(5000);
+    built
+        .event_about_session("n2", "ghost_swept", 1)
+        .wait_ms(5000);
     built.event("n1", "node_fenced", json!({}));
     assert_eq!(built.violated(), [I5]);
     // The sweep is allowed if the lease was freed by hand during the session.
@@ -171,7 +173,7 @@ fn a_settled_session_that_is_still_active_breaks_i17() {
     built
         .granted("n2", 2)
         .revoked("n2", 1, 2)
-        .report_about("n2", "settled", 1)
+        .event_about_session("n2", "settled", 1)
         .admitted("n2", 2)
         .wait_ms(1000)
         .superseded("n1", 1, 2)

@@ -1,4 +1,4 @@
-//! Allowances for faults: each one holds for the time and the node of its fault, and no further.
+//! Allowances for faults: each allowance holds only for the time and the node of its fault.
 
 use distlock_checker::{Fact, Invariant::*, Rules, What, check};
 use distlock_kickout::{NodeId, Uid};
@@ -10,7 +10,7 @@ fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// A login on `n2` is admitted, and the older session on `n1` ends this much later.
+/// A login on `n2` is admitted, and the older session on `n1` ends `ms` milliseconds later.
 fn session_ends_after(ms: u64) -> HistoryBuilder {
     let mut built = one_login();
     built
@@ -22,7 +22,7 @@ fn session_ends_after(ms: u64) -> HistoryBuilder {
     built
 }
 
-/// As [`session_ends_after`], with a fault between `from` and `to`, in milliseconds.
+/// The same as [`session_ends_after`], with a fault between `from` and `to`, in milliseconds.
 fn session_ends_after_fault(
     ms: u64,
     fact: impl Fn(u64, u64) -> Fact,
@@ -64,8 +64,8 @@ fn n2_without_store(from_us: u64, to_us: u64) -> Fact {
 #[test]
 fn an_unreachable_node_may_end_a_session_within_its_lease() {
     let lease = u64::try_from(Rules::default().node_lease.as_millis()).unwrap();
-    // Without a fault the kick has to end the session much earlier. With one, the session may last
-    // until its node's lease ends.
+    // Without a fault the kick has to end the session much earlier. With a fault, the session may
+    // last until its node's lease ends.
     assert_eq!(session_ends_after(lease - 100).violated(), [I1]);
     let cut = session_ends_after_fault(lease - 100, n1_unreachable, 0, 2_000);
     assert!(cut.check().is_clean(), "{}", cut.check());
@@ -73,7 +73,7 @@ fn an_unreachable_node_may_end_a_session_within_its_lease() {
         session_ends_after_fault(lease + 500, n1_unreachable, 0, 2_000).violated(),
         [I1]
     );
-    // This fault is long after the latest allowed end of the session.
+    // This fault comes long after the latest allowed end of the session.
     let later = session_ends_after_fault(lease - 100, n1_unreachable, lease + 1_000, lease + 2_000);
     assert_eq!(later.violated(), [I1]);
 }
@@ -84,15 +84,16 @@ fn a_node_without_its_store_is_allowed_one_more_reconciliation() {
     let look = lease / 3;
     let cut = session_ends_after_fault(lease + look, n1_without_store, 500, 2 * lease);
     assert!(cut.check().is_clean(), "{}", cut.check());
-    // By this time the lease of the session's node has ended, so the session had to end.
+    // At this time the lease of the session's node has ended, so the session must have ended as
+    // well.
     let stays = session_ends_after_fault(lease + look + 1_000, n1_without_store, 500, 2 * lease);
     assert_eq!(stays.violated(), [I1]);
-    // A fault of another node is no allowance for this one.
+    // A fault of another node allows this node nothing.
     let other = session_ends_after_fault(lease + look, n2_without_store, 500, 2 * lease);
     assert_eq!(other.violated(), [I1]);
 }
 
-/// `n1` is killed, and a login on `n2` is refused this much later.
+/// `n1` is killed, and a login on `n2` is refused `ms` milliseconds later.
 fn login_refused_after_crash(ms: u64) -> HistoryBuilder {
     let mut built = one_login();
     built.at += 1;
@@ -108,14 +109,14 @@ fn login_refused_after_crash(ms: u64) -> HistoryBuilder {
 }
 
 #[test]
-fn a_refusal_long_after_a_crash_needs_another_fault() {
+fn a_refusal_long_after_a_crash_is_excused_only_by_another_fault() {
     let rules = Rules::default();
     let waits = u64::try_from((rules.node_lease + rules.lock_ttl).as_millis()).unwrap();
     let at = 3 * waits;
     assert_eq!(login_refused_after_crash(at).violated(), [I14]);
     for (from, to, excused) in [
         (at - 100, at + 100, true),
-        // Grants may be suspended for N after the store came back.
+        // After the store is reachable again, grants may be suspended for one node lease.
         (at - waits, at - waits + 200, true),
         (100, 200, false),
         (at + 100, at + 200, false),
@@ -146,7 +147,7 @@ fn a_login_may_wait_for_the_store() {
     };
     assert_eq!(waits(None), [I14]);
     assert_eq!(waits(Some(n1_without_store(0, 9_000 * MS))), []);
-    // Two outages of the same time count once.
+    // Two outages at the same time count once.
     let short = n1_without_store(0, 4_000 * MS);
     let mut built = HistoryBuilder::default();
     built
@@ -161,7 +162,7 @@ fn a_login_may_wait_for_the_store() {
 }
 
 #[test]
-fn a_dead_session_may_stay_while_the_store_is_away() {
+fn a_dead_session_may_stay_while_the_store_is_unreachable() {
     let rules = Rules::default();
     let late = u64::try_from(rules.longest_cleanup().as_millis()).unwrap() + 500;
     let mut built = one_login();
@@ -170,7 +171,9 @@ fn a_dead_session_may_stay_while_the_store_is_away() {
         node: node("n1"),
         at_us: built.at,
     });
-    built.wait_ms(late).report_about("n2", "ghost_swept", 1);
+    built
+        .wait_ms(late)
+        .event_about_session("n2", "ghost_swept", 1);
     assert_eq!(built.violated(), [I12]);
     built.history.facts.push(Fact::NoStore {
         node: None,
@@ -236,7 +239,7 @@ fn a_message_needs_no_outcome_for_a_revoked_session() {
 }
 
 #[test]
-fn a_message_may_fail_while_the_directory_is_away() {
+fn a_message_may_fail_while_the_directory_is_unreachable() {
     let failed = |outcome: &str, store: Option<(u64, u64)>| {
         let mut built = one_login();
         built
@@ -269,7 +272,8 @@ fn a_message_may_fail_while_the_directory_is_away() {
     };
     assert_eq!(failed("failed", None), [I18]);
     assert_eq!(failed("failed", Some((50, 200))), []);
-    // An outage that was over before allows no failure. Any other outcome needs the directory.
+    // An outage that ended before the sending excuses no failure. Any outcome but `failed` needs
+    // the directory.
     assert_eq!(failed("failed", Some((0, 50))), [I18]);
     assert_eq!(failed("stored", Some((50, 200))), [I18]);
 }
@@ -288,7 +292,7 @@ fn each_process_numbers_its_events_from_one() {
         built.history.read_node([line.as_str()]).unwrap();
     }
     assert!(!built.violated().contains(&Complete));
-    // A process counts from 1; it does not continue its predecessor's numbers.
+    // A process counts from 1 and does not continue the numbers of its predecessor.
     for line in [up(2, 102), up(2, 103)] {
         built.history.read_node([line.as_str()]).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Proof that the checker can fail: a correct history passes, and each history with a planted bug
-//! breaks the right invariant.
+//! These tests prove that the checker can fail: a correct history passes, and each history with a
+//! planted bug breaks the expected invariant.
 
 mod builder;
 mod ends;

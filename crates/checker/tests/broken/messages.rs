@@ -28,7 +28,7 @@ fn a_reported_success_that_no_node_knows_breaks_i17() {
 }
 
 #[test]
-fn a_message_that_comes_twice_or_gets_lost_breaks_i18() {
+fn a_message_that_arrives_twice_or_gets_lost_breaks_i18() {
     let id = || "m1".to_owned();
     let stored = || What::Outcome {
         id: id(),
@@ -78,8 +78,8 @@ fn a_stored_message_may_reach_a_second_session() {
         .second_takes_over()
         .client_saw(2, got());
     assert!(built.check().is_clean(), "{}", built.check());
-    // A second delivery to the same client is a violation. So is a second delivery of a message
-    // that was not stored.
+    // A second delivery to the same client is a violation. A second delivery of a message that was
+    // not stored is a violation, too.
     built.client_saw(2, got());
     assert_eq!(built.violated(), [I18]);
     let seen = built.history.clients.pop();
@@ -114,8 +114,8 @@ fn a_stored_message_that_never_arrives_breaks_i18() {
     assert!(built.check().is_clean(), "{}", built.check());
 }
 
-/// A message from one of the account's two devices to the account. `told` has the outcomes that the
-/// sender gets; the devices in it receive and acknowledge the message.
+/// One of the account's two devices sends a message to the account. `told` has the outcomes that
+/// the sender gets. The devices in `told` receive and acknowledge the message.
 fn sent_to_both(told: &[(&str, &str)]) -> HistoryBuilder {
     let mut built = one_login();
     let id = || "m".to_owned();
@@ -147,19 +147,23 @@ fn sent_to_both(told: &[(&str, &str)]) -> HistoryBuilder {
     built
 }
 
-/// The violations of two sessions of one account, under a policy that allows several.
-fn violated(built: &HistoryBuilder) -> Vec<Invariant> {
+/// The invariants that the history violates under a policy that allows two sessions.
+fn violated_with_two_devices(built: &HistoryBuilder) -> Vec<Invariant> {
     let mut rules = Rules::default();
     rules.limit = 2;
     check(&built.history, &rules).violated()
 }
 
 #[test]
-fn a_message_that_misses_a_device_breaks_i18() {
+fn a_report_without_a_logged_in_device_breaks_i18() {
     let both = [("d1", "delivered"), ("d2", "delivered")];
-    assert_eq!(violated(&sent_to_both(&both)), []);
+    assert_eq!(violated_with_two_devices(&sent_to_both(&both)), []);
     let one = sent_to_both(&both[..1]);
-    assert_eq!(violated(&one), [I18], "the other device was in");
+    assert_eq!(
+        violated_with_two_devices(&one),
+        [I18],
+        "the other device was in"
+    );
 }
 
 #[test]
@@ -168,18 +172,18 @@ fn a_delivery_without_an_acknowledgement_breaks_i18() {
     let acks = |seen: &Seen| matches!(seen.what, What::Acked { .. });
     let last = built.history.clients.iter().rposition(acks).unwrap();
     built.history.clients.remove(last);
-    assert_eq!(violated(&built), [I18]);
+    assert_eq!(violated_with_two_devices(&built), [I18]);
 }
 
 #[test]
-fn a_gap_in_the_history_is_found() {
+fn a_gap_in_the_history_breaks_complete() {
     let mut built = one_takeover();
     built.history.nodes.remove(3);
     assert!(built.violated().contains(&Complete));
 }
 
 #[test]
-fn unreachable_nodes_have_a_node_lease_to_end_a_session() {
+fn unreachable_nodes_may_end_a_session_within_a_node_lease() {
     let mut built = one_login();
     built
         .granted("n2", 2)

@@ -1,5 +1,5 @@
-//! Occasions: an invariant counts as tested only if a step could have broken it. Also the time
-//! bounds of these invariants.
+//! An invariant counts as tested only if a step could have broken it: such a step is an occasion.
+//! These tests also cover the time bounds of the invariants.
 
 use distlock_checker::{Fact, Invariant::*, Rules, What, check};
 use distlock_kickout::{Code, NodeId, Uid};
@@ -27,7 +27,7 @@ fn kill_n1(built: &mut HistoryBuilder) {
 #[test]
 fn a_late_delete_and_a_write_given_up_count_as_occasions() {
     let mut built = one_takeover();
-    built.report_about("n1", "stale_delete_refused", 1);
+    built.event_about_session("n1", "stale_delete_refused", 1);
     assert_eq!(built.check().looked_at(I5), 1);
     let mut built = one_takeover();
     let fields = json!({"uid": UID, "token": 1, "result": "the account's lock was lost"});
@@ -106,7 +106,7 @@ fn a_superseded_session_is_an_occasion_only_if_it_could_send_or_receive() {
     let report = built.check();
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.looked_at(I8), 1);
-    // The message of the superseded client is taken.
+    // The message of the superseded client is accepted.
     let mut built = takeover_with_open_connection();
     built.client_saw(1, What::Sent { id: id(), to: None });
     built.event("n1", "delivered", delivered);
@@ -134,7 +134,7 @@ fn an_answer_later_than_the_lock_and_the_kicks_allow_breaks_i14() {
     assert_eq!(built.violated(), [I14]);
 }
 
-/// A login that is sent this long after a crash, and takes this long.
+/// A login that is sent `sent` ms after a crash, and is answered `takes` ms later.
 fn login_after_crash(sent: u64, takes: u64) -> HistoryBuilder {
     let mut built = one_login();
     kill_n1(&mut built);
@@ -150,15 +150,16 @@ fn login_after_crash(sent: u64, takes: u64) -> HistoryBuilder {
 }
 
 #[test]
-fn an_account_that_is_out_too_long_after_a_crash_breaks_i14() {
+fn an_account_that_cannot_log_in_long_after_a_crash_breaks_i14() {
     let rules = Rules::default();
     let (lock, tell) = (ms(rules.lock_ttl), ms(rules.kick_budget));
-    // The login may wait for the dead node's lock and for the dead node's answer, and no longer.
+    // The login may wait until the dead node's lock has expired, and then for the kick budget.
     assert_eq!(login_after_crash(lock - 2000, 2000 + tell).violated(), []);
     assert_eq!(login_after_crash(lock, tell + 10).violated(), []);
     assert_eq!(login_after_crash(lock, tell + 500).violated(), [I14]);
-    // A refusal after that time breaks the invariant, too.
-    let turned_away = |sent: u64, what: What| {
+    // A refused login breaks the invariant, too, if it was sent after the lock of the dead node has
+    // expired.
+    let login_refused = |sent: u64, what: What| {
         let mut built = one_login();
         kill_n1(&mut built);
         built
@@ -167,23 +168,23 @@ fn an_account_that_is_out_too_long_after_a_crash_breaks_i14() {
             .client_saw(2, what);
         built
     };
-    assert_eq!(turned_away(lock - 10, What::Busy).violated(), []);
-    assert_eq!(turned_away(lock + 500, What::Busy).violated(), [I14]);
-    // If the first login wins, the dead node's lease keeps the account out.
-    let denied = turned_away(lock + 500, What::Denied { code: Code::Denied });
+    assert_eq!(login_refused(lock - 10, What::Busy).violated(), []);
+    assert_eq!(login_refused(lock + 500, What::Busy).violated(), [I14]);
+    // If the first login wins, logins may be denied until the dead node's lease has ended.
+    let denied = login_refused(lock + 500, What::Denied { code: Code::Denied });
     assert_eq!(denied.violated(), [I14]);
     let mut deny = Rules::default();
     deny.deny = true;
     assert!(check(&denied.history, &deny).is_clean());
     let lease = ms(deny.node_lease);
-    let denied = turned_away(lease + 500, What::Denied { code: Code::Denied });
+    let denied = login_refused(lease + 500, What::Denied { code: Code::Denied });
     assert_eq!(check(&denied.history, &deny).violated(), [I14]);
 }
 
 #[test]
-fn a_crash_excuses_nothing_that_happened_after_it() {
+fn a_crash_excuses_no_later_violation() {
     // The connection ends without a notice. Its node was killed earlier, before the client logged
-    // in, so that crash is no excuse.
+    // in, so that crash excuses nothing.
     let mut built = HistoryBuilder::default();
     kill_n1(&mut built);
     built
@@ -195,7 +196,7 @@ fn a_crash_excuses_nothing_that_happened_after_it() {
         .closed("n1", 1, "Deleted");
     assert_eq!(built.violated(), [I9]);
     // A confirmation that is not in the node's events is excused only if the node was killed after
-    // it, not before.
+    // the confirmation, not before.
     let mut built = HistoryBuilder::default();
     kill_n1(&mut built);
     built.client_saw(1, What::LoginSent).logged_in(1);
@@ -222,8 +223,8 @@ fn a_quiet_moment_without_a_winner_breaks_i2_despite_a_later_login() {
             .logged_in(3)
             .directory_names(3, 3);
     };
-    // The only client is told that another device logged in, but none did. Without a quiet moment
-    // a later login hides this.
+    // The only client gets the notice that another device logged in, but no other device did.
+    // Without the quiet moment, a later login would hide this fault.
     let mut built = one_login();
     built
         .superseded("n1", 1, 9)
@@ -248,7 +249,9 @@ fn a_dead_session_that_is_swept_late_breaks_i12() {
     let swept = |after: u64| {
         let mut built = one_login();
         kill_n1(&mut built);
-        built.wait_ms(after).report_about("n2", "ghost_swept", 1);
+        built
+            .wait_ms(after)
+            .event_about_session("n2", "ghost_swept", 1);
         built.check()
     };
     let cleanup = ms(Rules::default().longest_cleanup());
@@ -279,7 +282,7 @@ fn a_connection_that_may_still_be_open_is_no_occasion() {
         report.looked_at(I11) > 0 && report.looked_at(I10) == 1,
         "{report}"
     );
-    // The connection stays open for too long.
+    // Here the connection stays open for too long.
     let mut built = takeover_with_open_connection();
     let rules = Rules::default();
     let allowed = ms(rules.grace + rules.slack);

@@ -16,16 +16,16 @@ fn a_correct_history_has_no_violation() {
             "{invariant} was not looked at"
         );
     }
-    // A plain takeover could break none of these, so it does not count as an occasion.
+    // A plain takeover could break none of these invariants, so it does not count as an occasion.
     for invariant in [I5, I8, I10, I12, I13, I15, I18] {
         assert_eq!(report.looked_at(invariant), 0, "{invariant}: {report}");
     }
 }
 
-/// The planted kick looks up the account instead of the session. The older login's late kick ends
-/// the newcomer.
+/// The planted kick names the account and no session. The older login's late kick therefore ends
+/// the newer session.
 #[test]
-fn a_kick_by_account_only_breaks_i2_and_i6() {
+fn a_kick_that_names_only_the_account_breaks_i2_and_i6() {
     let mut built = one_takeover();
     let fields = json!({
         "uid": UID, "session": session_id(1), "kick_id": kick_id(1),
@@ -48,14 +48,16 @@ fn a_kick_by_account_only_breaks_i2_and_i6() {
     assert!(violated.contains(&I2), "nobody is left: {violated:?}");
 }
 
-/// The planted logout of the old session deletes any entry in the directory: the newcomer's.
+/// The planted logout of the old session deletes any entry in the directory, here the entry of the
+/// newer session.
 #[test]
-fn a_delete_without_comparing_breaks_i5() {
+fn a_delete_that_compares_no_session_breaks_i5() {
     let mut built = one_takeover();
     let closed = built.history.nodes.last_mut().unwrap();
     closed.result = Some("Deleted".into());
     assert_eq!(built.violated(), [I5]);
-    // A client sees the same: the directory names no session, although the newcomer is logged in.
+    // The clients and the record show the same: the record names no session, although the newer
+    // client is logged in.
     let mut built = one_takeover();
     let at = built.at;
     built.history.facts.push(Fact::Lookup {
@@ -68,8 +70,8 @@ fn a_delete_without_comparing_breaks_i5() {
     assert_eq!(built.violated(), [I7]);
 }
 
-/// The planted login lost its lock, overwrites the newer login, finds itself in the directory and
-/// is admitted.
+/// The planted login lost its lock and overwrites the newer login. Then it finds itself in the
+/// directory and is admitted.
 #[test]
 fn a_write_after_the_lock_was_lost_breaks_i13() {
     let mut built = one_login();
@@ -94,7 +96,8 @@ fn a_write_after_the_lock_was_lost_breaks_i13() {
         violated.contains(&I1) || violated.contains(&I3),
         "{violated:?}"
     );
-    // The late login also takes a higher generation, so only the fencing tokens show the bug.
+    // In this history the late login also has a higher generation, so only the fencing tokens show
+    // the bug.
     let mut built = one_login();
     built
         .session_event("n2", "granted", 2, json!({"token": 9}))
@@ -126,7 +129,7 @@ fn two_owners_for_longer_than_the_settle_time_break_i1() {
         .superseded("n1", 1, 2)
         .closed("n1", 1, "AlreadyGone");
     assert_eq!(built.violated(), [I1]);
-    // A paused node could not know of the newer login.
+    // If the first node was paused, it could not know of the newer login.
     built.history.facts.push(Fact::Paused {
         node: NodeId::new("n1").unwrap(),
         from_us: 11 * MS,
