@@ -15,14 +15,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kickout = KickOut::builder(store.clone(), node).start().await?;
     let alice = Uid::new("alice")?;
 
-    // Before this call, your server must check that the client is alice.
+    // Before this call, your server must check that the client is allowed to use the account alice.
     let phone = expect_admitted(kickout.login(new_login(&alice, "phone")?).await?)?;
     say(format_args!(
         "phone is in, generation {}",
         phone.generation()
     ));
 
-    // Each connection has a task. In a server it also ends when the client leaves.
+    // Each connection has a task. In a real server the task also ends when the client disconnects.
     let connection = tokio::spawn(async move {
         let notice = phone.superseded().await;
         // A server writes the notice to the client here, and waits `notice.grace_ms` for the client
@@ -61,7 +61,7 @@ fn new_login(uid: &Uid, device: &str) -> distlock::Result<Login> {
 fn expect_admitted(outcome: LoginOutcome) -> Result<Session, String> {
     match outcome {
         LoginOutcome::Admitted(session) => Ok(session),
-        // Busy: tell the client when to try again. Denied, superseded: tell it the reason.
+        // Busy: the client may try again later. Denied or superseded: the client gets the reason.
         other => Err(format!("not admitted: {other:?}")),
     }
 }

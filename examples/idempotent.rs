@@ -1,4 +1,4 @@
-//! Pays an order once, though its payment is requested several times.
+//! Pays an order only once, although its payment is requested several times.
 //!
 //! Run it twice: `cargo run -p distlock --features sqlite --example idempotent`
 

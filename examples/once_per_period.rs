@@ -1,4 +1,4 @@
-//! Runs a job once a minute, though several processes start it more often.
+//! Runs a job once a minute, although several processes start it more often.
 //!
 //! Run it several times: `cargo run -p distlock --features sqlite --example once_per_period`
 

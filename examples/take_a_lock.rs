@@ -13,13 +13,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let taken = locker
         .lock("order:42")
-        .ttl(Duration::from_secs(5)) // how long it outlives this process if it dies
+        .ttl(Duration::from_secs(5)) // if this process dies, the lock ends after this time
         .wait(Duration::from_secs(3))
         .acquire()
         .await;
     let guard = match taken {
         Ok(guard) => guard,
-        // The message names the holder.
+        // The error message names the holder.
         Err(busy) if busy.kind() == ErrorKind::Timeout => {
             say(format_args!("busy: {busy}"));
             return Ok(());

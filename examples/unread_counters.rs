@@ -8,7 +8,7 @@ use distlock_recipes::unread::{Counter, LockedCounters, OptimisticCounters, Unre
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = std::env::temp_dir().join("distlock-example.db");
     let store = distlock::open(distlock::Target::sqlite(file)).await?;
-    // Both recipes may be used on the same counters.
+    // The two types can be used on the same counters.
     let (messages, reader) = (LockedCounters::new(&store), OptimisticCounters::new(&store));
     let (family, work) = (Counter::new("ann", "family")?, Counter::new("ann", "work")?);
     messages.increment(&work, 2).await?;

@@ -1,13 +1,14 @@
 //! A chat server around the kick-out flow: axum and WebSockets for clients, plain HTTP between
-//! nodes (`peers.rs`). Every account has one session on a phone and one elsewhere, over all nodes
-//! of the same store.
+//! nodes (`peers.rs`). Over all nodes of the same store, an account has at most one session on a
+//! phone and one session on another device.
 //!
 //! ```sh
 //! cargo run -p distlock --example axum_chat --features sqlite -- \
 //!     n1 127.0.0.1:8081 sqlite:/tmp/chat.db
 //! ```
-//! Run n2 on port 8082 in another terminal. Then connect to both, with a different device each:
-//! `ws://127.0.0.1:8081/ws/anna/laptop/pc`. A text frame `otto hello` sends otto a message.
+//! Run n2 on port 8082 in another terminal. Then connect to both nodes, with a different device
+//! each: `ws://127.0.0.1:8081/ws/anna/laptop/pc`. The text frame `otto hello` sends a message to
+//! otto.
 
 mod peers;
 #[cfg(test)]
@@ -77,8 +78,8 @@ async fn connect(
     })
 }
 
-/// Serves one connection until its session or the client ends it. Writes messages to the client,
-/// and sends the messages that the client writes.
+/// Serves one connection until the session ends or the client disconnects. Sends messages to the
+/// client, and forwards the messages of the client.
 async fn serve_client(kick: &KickOut, session: Session, mut socket: WebSocket) {
     let mut sending = FuturesUnordered::new();
     loop {
@@ -107,8 +108,8 @@ async fn serve_client(kick: &KickOut, session: Session, mut socket: WebSocket) {
     session.logout().await;
 }
 
-/// Sends a message of a client, `ACCOUNT TEXT`, unless the client's session is over. Returns what
-/// the client is shown about the delivery.
+/// Sends a message of a client, `ACCOUNT TEXT`, unless the client's session has ended. Returns the
+/// text about the delivery that the client gets.
 async fn send_message(
     kick: &KickOut,
     session: &Session,

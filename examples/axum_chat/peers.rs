@@ -65,8 +65,8 @@ impl Peers for HttpPeers {
 }
 
 impl HttpPeers {
-    /// Sends a request and returns the answer. An error says whether the request may have been
-    /// executed. The kick-out flow adds deadlines and retries.
+    /// Sends a request and returns the answer. An error says whether the other node may have
+    /// executed the request. The kick-out flow adds deadlines and retries.
     async fn send_request<T: DeserializeOwned>(
         &self,
         to: &NodeAddress,

@@ -1,4 +1,4 @@
-//! An account moves between two of these servers, which share one store.
+//! Tests that an account moves between two of these servers, which share one store.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,10 +9,10 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungsten
 struct Client(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Client {
-    /// Connects to a server, and waits until it serves.
+    /// Connects to a server, and waits until the server serves the session.
     async fn connect(to: SocketAddr, uid: &str, device: &str, class: &str) -> Self {
         let url = format!("ws://{to}/ws/{uid}/{device}/{class}");
-        Self(in_time(connect_async(&url)).await.unwrap().0)
+        Self(within_a_minute(connect_async(&url)).await.unwrap().0)
     }
 
     async fn send_text(&mut self, text: &str) {
@@ -22,15 +22,15 @@ impl Client {
     /// Waits for the next text from the server.
     async fn next_text(&mut self) -> String {
         loop {
-            if let Message::Text(text) = in_time(self.0.next()).await.unwrap().unwrap() {
+            if let Message::Text(text) = within_a_minute(self.0.next()).await.unwrap().unwrap() {
                 return text.to_string();
             }
         }
     }
 }
 
-/// Waits for an output that must come within a minute.
-async fn in_time<T>(future: impl Future<Output = T>) -> T {
+/// Waits for a future, and fails after a minute.
+async fn within_a_minute<T>(future: impl Future<Output = T>) -> T {
     let limit = Duration::from_secs(60);
     tokio::time::timeout(limit, future).await.expect("in time")
 }

@@ -1,4 +1,5 @@
-//! `folder:PATH`: the scheme, the options, and how a store is opened.
+//! The driver for `folder:PATH`: the scheme of the URL, its options, and the function that opens a
+//! store.
 
 use std::sync::Arc;
 
@@ -15,12 +16,12 @@ const URLS: [DriverUrl; 1] = [DriverUrl::new(
     "a folder shared by the processes of one host",
 )];
 
-/// The driver of folders.
+/// The driver of stores in folders.
 #[derive(Clone, Copy, Debug)]
 pub struct FolderDriver;
 
 impl FolderDriver {
-    /// The path of the folder. There are no options.
+    /// Parses the path of the folder, and refuses all options.
     fn path(self, parts: &mut TargetParts) -> Result<String> {
         std::mem::take(&mut parts.options).finish(self.name())?;
         match percent_decode(&parts.body) {

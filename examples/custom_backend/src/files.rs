@@ -1,7 +1,7 @@
-//! One record as a file, and the files of a folder.
+//! The files of a folder: one file for each record, and two files for all writers.
 //!
-//! Invariant: a file with the name of a record is whole. It is written under another name first,
-//! and renamed while its writer has its turn.
+//! Invariant: a file with the name of a record is complete. A writer writes it under another name
+//! first, and renames it while the writer holds the folder's lock.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -17,17 +17,17 @@ use distlock::{
 };
 use uuid::Uuid;
 
-/// The first word of every record's file. Another number would be another format.
+/// The first word of the file of every record. Another format would have another number.
 const FORMAT: &str = "distlock-folder-1";
 
-/// How long a writer waits for its turn.
-const TURN: Duration = Duration::from_secs(2);
+/// The longest wait of a writer for the folder's lock.
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// The files of one folder.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     folder: PathBuf,
-    /// The id of the host's present boot.
+    /// The id of the present boot of the host.
     boot: String,
 }
 
@@ -35,19 +35,20 @@ pub(crate) struct Files {
 pub(crate) struct Stored {
     pub(crate) key: String,
     pub(crate) version: u64,
-    /// The boot in which the record was written, and the time since that boot.
+    /// The boot in which the record was written, and the time from that boot to the write.
     boot: String,
     written_at: Duration,
     pub(crate) value: Vec<u8>,
 }
 
-/// The turn of a writer. It ends when it is dropped, and with its process.
-pub(crate) struct Turn {
+/// The folder's lock, held by one writer. The lock ends when the value is dropped, and with the
+/// process of the writer.
+pub(crate) struct WriterLock {
     _lock: File,
 }
 
 impl Files {
-    /// Makes the folder if it is missing.
+    /// Opens a folder, and creates the folder if it is missing.
     pub(crate) fn open(folder: PathBuf) -> Result<Self> {
         fs::create_dir_all(&folder).map_err(failure)?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(failure)?;
@@ -57,30 +58,30 @@ impl Files {
         })
     }
 
-    /// Waits for the turn of this writer.
-    pub(crate) fn turn(&self) -> Result<Turn> {
+    /// Waits until this writer holds the folder's lock.
+    pub(crate) fn lock_for_writing(&self) -> Result<WriterLock> {
         let lock = File::create(self.folder.join("writers")).map_err(failure)?;
         let started = Instant::now();
         loop {
             match lock.try_lock() {
-                Ok(()) => return Ok(Turn { _lock: lock }),
+                Ok(()) => return Ok(WriterLock { _lock: lock }),
                 Err(TryLockError::Error(error)) => return Err(failure(error)),
-                Err(TryLockError::WouldBlock) if started.elapsed() < TURN => {
+                Err(TryLockError::WouldBlock) if started.elapsed() < MAX_WAIT => {
                     thread::sleep(Duration::from_micros(200));
                 }
                 Err(TryLockError::WouldBlock) => {
                     return Err(Error::new(
                         ErrorKind::Unavailable,
-                        format!("another process has been writing for {TURN:?}"),
+                        format!("another process has been writing for {MAX_WAIT:?}"),
                     ));
                 }
             }
         }
     }
 
-    /// A version that no record has had: above the last one, and not below the time. Above the time
-    /// it stays also when the file of the last version was lost.
-    pub(crate) fn next_version(&self, _: &Turn, since_1970: Duration) -> Result<u64> {
+    /// A version that no record has had: higher than the last version, and not lower than the time
+    /// in microseconds. So versions rise even if the file of the last version was lost.
+    pub(crate) fn next_version(&self, _: &WriterLock, since_1970: Duration) -> Result<u64> {
         let path = self.folder.join("last-version");
         let last = match fs::read_to_string(&path) {
             Ok(text) => text.trim().parse().map_err(|_| corrupt(&path))?,
@@ -96,8 +97,8 @@ impl Files {
     pub(crate) fn read(&self, key: &str) -> Result<Option<Stored>> {
         let stored = self.read_file(&self.path(key))?;
         match stored {
-            // Another key with the same name of file. It must not count as this one, and this one
-            // must not count as absent.
+            // The file of another key has the same name. Its record must not count as the record of
+            // this key, and this key must not count as absent.
             Some(stored) if stored.key != key => Err(corrupt(&self.path(key))),
             stored => Ok(stored),
         }
@@ -105,7 +106,7 @@ impl Files {
 
     pub(crate) fn write(
         &self,
-        _: &Turn,
+        _: &WriterLock,
         key: &str,
         version: u64,
         since_boot: Duration,
@@ -118,24 +119,25 @@ impl Files {
         self.replace(&self.path(key), &bytes)
     }
 
-    pub(crate) fn remove(&self, _: &Turn, key: &str) -> Result<()> {
+    pub(crate) fn remove(&self, _: &WriterLock, key: &str) -> Result<()> {
         fs::remove_file(self.path(key)).map_err(failure)
     }
 
-    /// All records, in no order.
+    /// All records, in any order.
     pub(crate) fn all(&self) -> Result<Vec<Stored>> {
         let mut found = Vec::new();
         for file in fs::read_dir(&self.folder).map_err(failure)? {
             let path = file.map_err(failure)?.path();
             if path.extension().is_some_and(|end| end == "record") {
-                // It may have been deleted since the folder was read.
+                // The file may have been deleted since the folder was read. Such a file gives no
+                // record.
                 found.extend(self.read_file(&path)?);
             }
         }
         Ok(found)
     }
 
-    /// The entry of a stored record, `since_boot` being now.
+    /// The entry of a stored record. `since_boot` is the present time.
     pub(crate) fn entry(&self, stored: Stored, since_boot: Duration) -> Entry {
         let age = since_boot.saturating_sub(stored.written_at);
         let in_this_boot = stored.boot == self.boot;
@@ -146,7 +148,8 @@ impl Files {
         )
     }
 
-    /// Keys may be longer than names of files, and may have any character.
+    /// The path of a record's file. A key may be too long for the name of a file, and may have any
+    /// character, so the name is a hash of the key.
     fn path(&self, key: &str) -> PathBuf {
         let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, key.as_bytes());
         self.folder.join(format!("{}.record", id.simple()))
@@ -161,7 +164,7 @@ impl Files {
         parse(&bytes).ok_or_else(|| corrupt(path)).map(Some)
     }
 
-    /// Writes a file under another name, flushes it, and renames it.
+    /// Writes a file under another name, flushes the file, and renames it.
     fn replace(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let new = self.folder.join("new");
         let write = || {
@@ -195,7 +198,8 @@ fn corrupt(path: &Path) -> Error {
     Error::new(ErrorKind::Corrupt, message)
 }
 
-/// Nothing happened: every change is one rename or one removal, which come last.
+/// Turns an error of the file system into an error of the library. No error means an unknown
+/// outcome: every change is one rename or one removal, which comes last.
 fn failure(error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,

@@ -1,7 +1,7 @@
-//! The records of a folder: reading, and writing on condition.
+//! The records of a folder: reads, and conditional writes.
 //!
-//! Invariant: a writer compares and writes within one turn, so the record that it replaces is the
-//! one that it compared.
+//! Invariant: a writer compares and writes while it holds the folder's lock. So the record that it
+//! replaces is the record that it compared.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -25,13 +25,13 @@ pub struct FolderRecords {
 const NAME: &str = "folder";
 
 impl FolderRecords {
-    /// Opens a folder, and makes it if it is missing.
+    /// Opens a folder, and creates the folder if it is missing.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     ///
     /// # Cancel safety
-    /// Safe: at worst there is an empty folder.
+    /// Safe: at most an empty folder remains.
     pub async fn open(folder: PathBuf, clock: Arc<dyn Clock>) -> Result<Self> {
         let files = threads::blocking(move || Files::open(folder)).await?;
         Ok(Self {
@@ -41,7 +41,7 @@ impl FolderRecords {
         })
     }
 
-    /// Runs work on files on a thread of its own: a disk may take its time.
+    /// Runs work on files on a thread for blocking work, because a disk may be slow.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Files, &dyn Clock) -> Result<T> + Send + 'static,
@@ -82,7 +82,8 @@ impl Records for FolderRecords {
         self.run(move |files, clock| {
             let read = |key: &RecordKey| {
                 let stored = files.read(key.as_str())?;
-                // The clock is read after the record, or its age could be below zero.
+                // The clock is read after the record. An earlier reading could be before the time
+                // of the write.
                 let now = clock.now().since_boot();
                 Ok(stored.map(|stored| files.entry(stored, now)))
             };
@@ -95,7 +96,7 @@ impl Records for FolderRecords {
         check_value(key, value)?;
         let (key, value) = (key.clone(), value.to_vec());
         self.run(move |files, clock| {
-            let turn = files.turn()?;
+            let lock = files.lock_for_writing()?;
             let present = files.read(key.as_str())?.map(|stored| stored.version);
             let expected = match expect {
                 Expect::Absent => None,
@@ -104,9 +105,9 @@ impl Records for FolderRecords {
             if present != expected {
                 return Ok(Written::Conflict);
             }
-            let version = files.next_version(&turn, unix_time(clock))?;
+            let version = files.next_version(&lock, unix_time(clock))?;
             let now = clock.now().since_boot();
-            files.write(&turn, key.as_str(), version, now, &value)?;
+            files.write(&lock, key.as_str(), version, now, &value)?;
             Ok(Written::Stored(Version::new(version)))
         })
         .await
@@ -115,12 +116,12 @@ impl Records for FolderRecords {
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
         let key = key.clone();
         self.run(move |files, _| {
-            let turn = files.turn()?;
+            let lock = files.lock_for_writing()?;
             let present = files.read(key.as_str())?.map(|stored| stored.version);
             if present != Some(expect.get()) {
                 return Ok(Deleted::Conflict);
             }
-            files.remove(&turn, key.as_str())?;
+            files.remove(&lock, key.as_str())?;
             Ok(Deleted::Done)
         })
         .await

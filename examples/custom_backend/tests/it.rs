@@ -1,4 +1,4 @@
-//! The whole conformance suite, and the tool, on folders.
+//! Tests of the backend: the whole conformance suite, error messages and help texts, and the tool.
 
 use std::{process::Command, sync::Arc};
 
@@ -13,7 +13,7 @@ fn registry() -> Registry {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backend_of_ones_own_keeps_every_promise() {
+async fn every_case_of_the_conformance_suite_passes() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("folder:{}", folder.path().display());
     let registry = Arc::new(registry());
@@ -35,7 +35,7 @@ async fn a_backend_of_ones_own_keeps_every_promise() {
 }
 
 #[tokio::test]
-async fn errors_and_help_know_the_new_kind_of_store() {
+async fn errors_and_help_texts_name_the_scheme_and_refuse_options() {
     let error = registry().open("foldr:/tmp/x").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(
@@ -52,7 +52,7 @@ async fn errors_and_help_know_the_new_kind_of_store() {
 }
 
 #[test]
-fn the_tool_locks_in_a_folder() {
+fn a_lock_that_the_tool_holds_in_a_folder_is_busy_for_others() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("folder:{}", folder.path().join("locks").display());
     let tool = |words: &[&str]| {
