@@ -1,11 +1,11 @@
-//! Measures single layers: the driver, the backend, a locker over it.
+//! Measures single layers: the driver, the backend, and a locker over the backend.
 //!
 //! ```sh
 //! cargo run --release -p distlock-redis --example redis_cycles -- redis://127.0.0.1:6379 lock 1 3
 //! ```
 //!
 //! Arguments: the server, the layer (`inspect`, `lock`, `locker`), the number of callers (each with
-//! its own name), seconds.
+//! its own lock name), and the seconds.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,

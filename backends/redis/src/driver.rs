@@ -1,4 +1,4 @@
-//! Redis as a driver: its URLs, and how a store is opened.
+//! The driver for Redis: its URLs, and the opening of a store.
 
 use async_trait::async_trait;
 use distlock_backend_kit::{Driver, DriverOption, DriverUrl, Drivers, TargetParts, blame};

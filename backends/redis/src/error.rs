@@ -1,5 +1,5 @@
-//! Translates the driver's errors into the contract's: what happened, what did not, and what is
-//! unknown.
+//! Translates the driver's errors into those of the contract. The kind of an error says whether the
+//! operation happened, did not happen, or may have happened.
 //!
 //! Invariant: a missing reply to an operation is always an unknown outcome, and an error while
 //! connecting never is.
@@ -9,13 +9,13 @@ use redis::{RedisError, ServerError};
 
 pub(crate) const BACKEND: &str = "redis";
 
-/// The error for an option or an address that cannot be right.
+/// Returns the error for a wrong option or address.
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidConfig, message).on(BACKEND)
 }
 
-/// The error of an operation that was sent. A refusal is certain; a missing reply leaves the
-/// outcome unknown.
+/// Returns the error of an operation that was sent. A refused operation did not happen. Without a
+/// reply the outcome is unknown.
 pub(crate) fn of_operation(error: RedisError, at: &str) -> Error {
     match ServerError::try_from(error) {
         Ok(refusal) => of_reply(&refusal, at),
@@ -32,7 +32,7 @@ pub(crate) fn of_operation(error: RedisError, at: &str) -> Error {
     }
 }
 
-/// The error of an attempt to connect. No operation was sent, so nothing happened.
+/// Returns the error of an attempt to connect. No operation was sent, so nothing happened.
 pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
     use redis::ErrorKind as Driver;
     let message = match error.kind() {
@@ -50,7 +50,7 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         Driver::Parse | Driver::UnexpectedReturnType => {
             format!("the server at {at} does not speak the protocol of Redis")
         }
-        // The driver replaces the server's refusal by its own words, and the code is lost.
+        // The driver replaces the server's refusal by its own words and drops the code.
         _ if error.to_string().contains("refused to switch database") => {
             let detail = excerpt(error.detail().unwrap_or_default());
             return Error::new(
@@ -81,9 +81,9 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         .caused_by(Cause::of(error))
 }
 
-/// The code and the text of a refusal. All other code reads refusals through this function: before
-/// Redis 7 the refusal of a command inside a script is nested in a refusal of the script, together
-/// with positions in its text.
+/// Returns the code and the text of a refusal. All other code reads refusals through this function.
+/// Before Redis 7, the refusal of a command in a script is nested in a refusal of the script, with
+/// positions in its text.
 pub(crate) fn code_and_detail(refusal: &ServerError) -> (&str, &str) {
     let (code, detail) = (refusal.code(), refusal.details().unwrap_or_default());
     nested_refusal(code, detail).unwrap_or((code, detail))
@@ -102,7 +102,7 @@ fn nested_refusal<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)>
     is_code.then_some((code, detail))
 }
 
-/// As [`of_reply`], for a question that changes nothing, such as those on opening.
+/// Returns the error of a refused question. A question, such as one on opening, changes nothing.
 pub(crate) fn of_question(refusal: &ServerError, at: &str) -> Error {
     let error = of_reply(refusal, at);
     match error.kind() {
@@ -113,13 +113,13 @@ pub(crate) fn of_question(refusal: &ServerError, at: &str) -> Error {
     }
 }
 
-/// The error for a server's refusal.
+/// Returns the error for a server's refusal.
 pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
     let (code, detail) = code_and_detail(refusal);
     let kind = kind(code, detail);
     let detail = &*excerpt(detail);
     let message = match (kind, code) {
-        // The server's own text explains its settings for a whole page.
+        // The server's own text explains its settings over a whole page.
         (ErrorKind::AccessDenied, "DENIED") => format!(
             "{at} is in protected mode and serves its own machine only: give it a password, or set \
              protected-mode no there"
@@ -143,7 +143,8 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
     };
     let error = Error::new(kind, message.trim_end().to_owned()).on(BACKEND);
     match kind {
-        // Every limit in this table is a passing state of the server: its memory, its clients.
+        // Every limit in this table is a temporary state of the server, such as its memory or its
+        // number of clients.
         ErrorKind::LimitExceeded => error.passing(),
         _ => error,
     }
@@ -152,29 +153,29 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
 fn kind(code: &str, detail: &str) -> ErrorKind {
     match code {
         // The server is loading, failing over, read-only, without its disk or its replicas, or busy
-        // with another script. It refused and will serve again.
+        // with another script. It refused the request, and will serve again later.
         "BUSY" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "MISCONF" | "MOVED" | "ASK"
         | "NOREPLICAS" | "NOSCRIPT" | "READONLY" | "TRYAGAIN" => ErrorKind::Unavailable,
         "OOM" => ErrorKind::LimitExceeded,
         "DENIED" | "NOAUTH" | "NOPERM" | "WRONGPASS" => ErrorKind::AccessDenied,
         "WRONGTYPE" => ErrorKind::Corrupt,
         "CROSSSLOT" => ErrorKind::InvalidConfig,
-        // The server refused the preamble before it read the command.
+        // The server refused the preamble before it executed the command.
         "ERR" if detail.contains("CLIENT CACHING") => ErrorKind::Unavailable,
         "ERR" if detail.contains("max number of clients") => ErrorKind::LimitExceeded,
         "ERR" if detail.contains("DB index") || detail.contains("database") => {
             ErrorKind::InvalidConfig
         }
         "ERR" if detail.contains("unknown command") => ErrorKind::Unsupported,
-        // A script that failed halfway has changed something, and a proxy answers for servers that
-        // may have done the work. Neither is a bug of this library.
+        // A script that failed halfway has changed something. A proxy answers for servers that may
+        // have done the work. Neither is a bug of this library.
         _ => ErrorKind::OutcomeUnknown,
     }
 }
 
 fn refused_credentials(at: &str, detail: &str) -> Error {
     let detail = excerpt(detail);
-    // The server names protocol commands, which the user has never seen.
+    // The server names protocol commands, which mean nothing to a user of this library.
     let detail = match detail.trim() {
         none if none.contains("HELLO must be called")
             || none.starts_with("Authentication required") =>
@@ -199,7 +200,7 @@ fn refused_credentials(at: &str, detail: &str) -> Error {
     .on(BACKEND)
 }
 
-/// As [`of_connecting`], for a sentinel.
+/// Returns the error of an attempt to connect to a sentinel, like [`of_connecting`].
 pub(crate) fn of_connecting_to_sentinel(error: &RedisError, at: &str) -> Error {
     use redis::ErrorKind as Driver;
     match (error.kind(), error.code()) {
@@ -215,14 +216,14 @@ pub(crate) fn of_connecting_to_sentinel(error: &RedisError, at: &str) -> Error {
     }
 }
 
-/// The driver's error as a cause: its text, never its arguments. The driver puts no secrets into
-/// the text.
+/// The driver's error as a cause. It has the error's text without arguments. The driver puts no
+/// secrets into the text.
 #[derive(Debug)]
 struct Cause(String);
 
 impl Cause {
     fn of(error: &RedisError) -> Self {
-        // Parsers' errors have several lines.
+        // The text of a parser's error has several lines.
         let text = error.to_string();
         let lines: Vec<_> = text.split_terminator('\n').map(str::trim).collect();
         Self(lines.join(", "))
@@ -324,7 +325,7 @@ mod tests {
                 "ERR Unknown Redis command called from script script: 1234, on @user_script:7.",
                 ErrorKind::OutcomeUnknown,
             ),
-            // Answers of proxies.
+            // Proxies give these answers.
             ("ERR upstream failure", ErrorKind::OutcomeUnknown),
             ("EXECABORT Transaction discarded", ErrorKind::OutcomeUnknown),
             ("SOMETHING NEW", ErrorKind::OutcomeUnknown),
@@ -341,7 +342,7 @@ mod tests {
                 "CROSSSLOT Keys in request don't hash to the same slot",
                 ErrorKind::InvalidConfig,
             ),
-            // The same refusals inside a script, before Redis 7.
+            // The same refusals inside a script, in the form before Redis 7.
             (
                 "ERR Error running script (call to f_1234): @user_script:9: @user_script: 9: \
                  -READONLY You can't write against a read only replica.",
@@ -380,10 +381,10 @@ mod tests {
             assert!(error.to_string().contains("db:6379"), "{error}");
             let unknown = kind == ErrorKind::OutcomeUnknown;
             assert_eq!(error.did_not_happen(), !unknown, "{text}");
-            // Every limit in this table is a state of the server.
+            // Every limit in this table is a temporary state of the server.
             let passes = matches!(kind, ErrorKind::Unavailable | ErrorKind::LimitExceeded);
             assert_eq!(error.is_retryable(), passes || unknown, "{text}");
-            // On opening nothing happens, whatever the answer is.
+            // A question on opening changes nothing, whatever the answer is.
             let opening = of_connecting(&refusal(text), "db:6379");
             let expected = if unknown {
                 ErrorKind::Unavailable

@@ -1,29 +1,32 @@
-//! The checking half of fencing, on Redis: changes of data that only the latest holder can make.
+//! The check of fencing tokens on Redis: changes of data that only the latest holder can make.
 //!
-//! The fence of some data is a key beside the data, called the bar, which never expires. One script
-//! compares the bar with the value that the caller was judged by, raises it, and changes the data.
-//! If somebody else raised the bar in between, the caller is judged again. So no earlier holder can
-//! write afterwards.
+//! The fence of some data is a key beside the data, called the bar, which has the fence state and
+//! never expires. A script compares the bar with the value that this caller's token was checked
+//! against. If the bar is unchanged, the script raises the bar and changes the data. Otherwise
+//! another holder has raised the bar, and the token is checked again. So no earlier holder can
+//! write after a later one.
 //!
-//! In a cluster all keys must be in one slot: give them the same part in braces. A failover may
-//! lose the latest writes, of the bar too; the data and the bar that remain are then those of an
-//! earlier holder. A bar that is deleted or evicted alone has no memory: with `maxmemory-policy`
-//! `allkeys-..` it does not protect.
+//! In a cluster all keys must be in one slot, so give them the same part in braces. A failover may
+//! lose the latest writes, including those of the bar. The data and the bar are then those of an
+//! earlier holder. A bar that is deleted or evicted alone refuses nobody: with `maxmemory-policy`
+//! `allkeys-..` the bar does not protect the data.
 
 use distlock_core::{Error, ErrorKind, Fence, FenceError, FenceGuard};
 use redis::{FromRedisValue, ParsingError, Script, Value, aio::ConnectionLike};
 
 use crate::error::{BACKEND, of_operation};
 
-/// The name of the server in errors. The connection is the caller's, who knows where it leads.
+/// The name of the server in errors. The caller makes the connection and knows its address.
 const AT: &str = "the server";
 
-/// The limit of attempts, if others raise the bar between the read and the change.
+/// The limit of attempts. An attempt fails if another holder raises the bar between the read and
+/// the change.
 const ATTEMPTS: u32 = 32;
 
-/// The part before the caller's script. After it, `KEYS` and `ARGV` are those that the caller gave.
-/// If the server refuses this part, nothing was written, and the refusal is in the server's own
-/// words. A later failure undoes nothing, and is reported in a different way.
+/// The text before the caller's script. It removes its own entries from `KEYS` and `ARGV`, so that
+/// the caller's entries remain. If the server refuses a command of this text, nothing was written,
+/// and the refusal has the server's own words. A later failure undoes nothing, and `AFTER` reports
+/// it in another form.
 const BEFORE: &str = "
 local seen = redis.call('GET', KEYS[1]) or ''
 if seen ~= ARGV[1] then return {0, seen} end
@@ -50,34 +53,36 @@ if done == nil then done = false end
 return {1, done}
 ";
 
-/// A change of data, as a script, that only the latest holder can make. The [module](self) has an
-/// example.
+/// A change of data, as a script, that only the latest holder can make.
 #[derive(Clone, Debug)]
 pub struct Fenced(Script);
 
 impl Fenced {
-    /// The change, in Lua, as the server's `EVAL` takes it: it finds its keys in `KEYS` and its
-    /// arguments in `ARGV`, and [`run`](Self::run) returns its answer. Make it once and run it
-    /// often.
+    /// Creates the change from a Lua text in the form for the server's `EVAL`. The text finds its
+    /// keys in `KEYS` and its arguments in `ARGV`, and [`run`](Self::run) returns its answer.
+    /// Create the change once and run it many times.
     #[must_use]
     pub fn new(change: &str) -> Self {
         Self(Script::new(&format!("{BEFORE}{change}{AFTER}")))
     }
 
-    /// Makes the change if `fence` is the latest that was shown to the bar at `bar`, and raises the
-    /// bar. Otherwise it refuses and changes nothing. It takes two round trips, and more if others
-    /// raise the bar at the same time.
+    /// Makes the change and raises the bar at `bar`, unless a later fence than `fence` was shown to
+    /// that bar before. In that case it refuses and changes nothing. It takes two round trips, and
+    /// more if other holders raise the bar at the same time.
     ///
     /// # Errors
     /// [`FenceError::Refused`] for an earlier holder. [`FenceError::Failed`] when the server cannot
-    /// be asked or refuses, with [`ErrorKind::Corrupt`] when the bar's key has another content.
-    /// After [`ErrorKind::OutcomeUnknown`] the change may have been made. [`ErrorKind::Internal`]
-    /// means that the script failed halfway or answered with an error, so that the change may have
-    /// been made in part or as a whole; or that the change was made and its answer is not a `T`,
-    /// which the message says. After any other kind nothing was changed.
+    /// be asked or refuses, with these kinds:
+    ///
+    /// - [`ErrorKind::Corrupt`]: the bar's key has foreign content. Nothing was changed.
+    /// - [`ErrorKind::OutcomeUnknown`]: the change may have been made.
+    /// - [`ErrorKind::Internal`]: the script failed halfway or answered with an error, so the
+    ///   change may have been made in part or as a whole. Or the change was made and its answer is
+    ///   not a `T`; the message says so.
+    /// - Any other kind: nothing was changed.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the change is either made or not; it is made as a whole, unless
+    /// When the future is dropped, the change is either made or not. It is made as a whole, unless
     /// the script itself fails halfway.
     pub async fn run<T: FromRedisValue>(
         &self,
@@ -121,7 +126,7 @@ impl Fenced {
     }
 }
 
-/// The text of the bar; empty if there is none.
+/// Returns the text of the bar; it is empty if the key is missing.
 fn text(bar_holds: Value, bar: &str) -> Result<String, FenceError> {
     let text: Result<Option<String>, _> = FromRedisValue::from_redis_value(bar_holds);
     text.map(Option::unwrap_or_default).map_err(|_| {
@@ -130,7 +135,7 @@ fn text(bar_holds: Value, bar: &str) -> Result<String, FenceError> {
     })
 }
 
-/// The error for a change that failed halfway, which does not undo its first part.
+/// Returns the error for a change that failed halfway. Its first part is not undone.
 fn broke_off(why: Value) -> FenceError {
     let why = match why {
         Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),

@@ -1,10 +1,11 @@
-//! Parsers of this crate for the fuzz targets of the repository. They are no part of its interface.
+//! Parsers of this crate for the fuzz targets of the repository. They are not a part of its
+//! interface.
 
 use distlock_core::{Entry, HolderInfo, LockName, RecordKey, Result};
 
 use crate::format::value;
 
-/// Reads the value of a lock; `left` is the answer to `PTTL`.
+/// Parses the value of a lock; `left` is the answer to `PTTL`.
 ///
 /// # Errors
 /// For a value that this library never writes.
@@ -12,7 +13,7 @@ pub fn holder(name: &LockName, value: &[u8], left: i64) -> Result<HolderInfo> {
     value::holder(name, value, left)
 }
 
-/// Reads the value of a record; `now` is in microseconds since 1970.
+/// Parses the value of a record; `now` is in microseconds since 1970.
 ///
 /// # Errors
 /// For a value that this library never writes.

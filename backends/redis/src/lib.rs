@@ -1,5 +1,5 @@
-//! Redis and Valkey behind the distlock contract: fencing tokens, wake-ups by push, batched
-//! requests.
+//! Redis and Valkey behind the distlock contract: fencing tokens, wake-ups by the server's pushes,
+//! and batched requests.
 //!
 //! ```no_run
 //! # async fn example() -> distlock_core::Result<()> {
@@ -27,29 +27,30 @@
 //! | `lock`, `wait` | [`DistLock`]: operations, contenders, and the server's pushes |
 //! | `records` | [`Records`]: versioned values |
 //! | `connection` | connections to single servers, and the epoch of each server |
-//! | `sentinels`, `cluster` | which server is the primary; which server serves a slot |
+//! | `sentinels`, `cluster` | the choice of the primary; the server of each slot |
 //! | `routing` | finding the primary, sending requests, following redirects |
-//! | [`fence`] | the checking half of fencing, for the caller's own data in Redis |
+//! | [`fence`] | the check of fencing tokens, for the caller's own data in Redis |
 //! | `doctor`, `error` | health, and the meaning of each refusal |
 //!
 //! # Guarantees
 //! - One script grants a lock and writes its token, `max(counter + 1, server time in
 //!   microseconds)`. Tokens rise while the counter is kept. If the counter was lost, they rise as
 //!   long as the server's clock is not behind by more than the time since the last grant.
-//! - Only its owner renews, releases or hands over a lock; comparison and change are one step.
-//! - Replication is asynchronous: a failover may lose the latest locks. The old holder learns of
-//!   that at its next renewal ([`HistoryChanged`](distlock_core::LossReason::HistoryChanged)). A
-//!   fenced resource refuses the old holder before that, if the servers' clocks agree: if the new
-//!   primary's clock is behind the old one's, its tokens may be lower, and the new holder is
-//!   refused.
-//! - With Sentinel, a primary is used only while a majority of the sentinels names it, and no lease
-//!   lasts longer than its TTL from the first question of that round: after a failover, two leases
-//!   of one lock may be valid for one TTL at most.
+//! - Only the owner of a lock renews, releases or hands it over; the check of the owner and the
+//!   change are one step.
+//! - Replication is asynchronous, so a failover may lose the latest locks. The old holder learns of
+//!   the loss at its next renewal ([`HistoryChanged`](distlock_core::LossReason::HistoryChanged)).
+//!   A fenced resource refuses the old holder before that, if the servers' clocks agree. If the
+//!   clock of the new primary is behind that of the old one, tokens of the new primary may be
+//!   lower. Then the resource refuses the new holder.
+//! - With Sentinel, a primary is used only while a majority of the sentinels names it. No lease
+//!   lasts longer than its TTL, counted from the first question of that round. So after a failover,
+//!   two leases of one lock are valid together for at most one TTL.
 //! - Leases run on the server's clock. If that clock is stepped forward by more than a lease, the
-//!   next holder is let in while the previous one still believes in its lease, and only the token
-//!   tells them apart.
-//! - Waiting costs almost no requests: the server pushes changes of a lock. In addition, each
-//!   process asks once in ten seconds.
+//!   next holder gets the lock while the previous one still trusts its lease. Then only the token
+//!   tells the two apart.
+//! - Waiting costs almost no requests, because the server pushes changes of a lock. In addition,
+//!   each process asks once in ten seconds.
 //!
 //! # Required rights
 //! A user with only these rights can do everything except read the settings that `doctor` checks:
@@ -59,7 +60,7 @@
 //! ```
 //!
 //! Valkey 9 and Redis 8.4 can compare a value and delete it without a script: add `+delifeq` or
-//! `+delex` for that.
+//! `+delex` to permit that.
 //!
 //! # Features
 //! `tls`: TLS through rustls with the aws-lc provider.
@@ -96,7 +97,7 @@ pub use driver::RedisDriver;
 
 /// An opened Redis store.
 ///
-/// Its locks and its records share one connection to each primary. The connection closes when both
+/// The locks and the records share one connection to each primary. A connection closes when both
 /// are closed or dropped.
 #[derive(Clone, Debug)]
 pub struct Redis {
@@ -106,24 +107,24 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Connects to every primary. A cluster opens while one of its primaries serves; locks of the
-    /// others are refused as [`Unavailable`](distlock_core::ErrorKind::Unavailable) until their
-    /// primaries come back.
+    /// Connects to every primary. A cluster opens if at least one of its primaries serves. Locks of
+    /// the others are refused as [`Unavailable`](distlock_core::ErrorKind::Unavailable) until their
+    /// primaries serve again.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for options, files or a database
-    /// that cannot be right, and for a URL that names the wrong kind of server;
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a wrong option, file or
+    /// database, and for a URL that names the wrong kind of server;
     /// [`AccessDenied`](distlock_core::ErrorKind::AccessDenied) for credentials that are missing,
     /// refused or not sufficient; [`Unavailable`](distlock_core::ErrorKind::Unavailable) when the
-    /// primary, or every primary of a cluster, cannot be reached within the connect time-out, or
+    /// primary, or every primary of a cluster, cannot be reached within the connect time-out or
     /// cannot serve now.
     ///
     /// # Cancel safety
-    /// Safe: connections that were made are closed.
+    /// Safe: connections that were already made are closed.
     pub async fn open(config: RedisConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         config.check()?;
-        // Boxed, because the driver's futures for connecting are large and would enlarge the
-        // caller's future.
+        // The future is boxed, because the driver's futures for connecting are large and would
+        // enlarge the caller's future.
         let store = Box::pin(Store::open(config, clock, 2))
             .await
             .map_err(|error| error.on(BACKEND).during("open"))?;
@@ -135,19 +136,19 @@ impl Redis {
         })
     }
 
-    /// The locks of the store.
+    /// Returns the locks of the store.
     #[must_use]
     pub fn lock(&self) -> Arc<dyn DistLock> {
         Arc::clone(&self.lock) as Arc<dyn DistLock>
     }
 
-    /// The records of the store.
+    /// Returns the records of the store.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
         Arc::clone(&self.records) as Arc<dyn Records>
     }
 
-    /// The number of commands that this store has sent to its servers, with all its handles.
+    /// Returns the number of commands that all handles of this store have sent to its servers.
     #[must_use]
     pub fn commands(&self) -> u64 {
         self.store.access().router.connector.command_count().sent()

@@ -1,7 +1,7 @@
-//! Locks: one key for each held lock.
+//! Locks. Each held lock is one key.
 //!
-//! Every change of a lock is one script, in which comparison and change are atomic. Reading
-//! (`inspect`, `list`) needs no script and may be outdated when it returns.
+//! Every change of a lock is one script, in which the check and the change are atomic. A read
+//! (`inspect`, `list`) needs no script, and its answer may be outdated when it returns.
 
 use std::{collections::BTreeSet, future::Future, sync::Arc};
 
@@ -24,7 +24,7 @@ use crate::{
     wait::RedisContender,
 };
 
-/// The number of keys that one step of a scan examines.
+/// The number of keys that one step of a scan examines on the server.
 const SCAN_COUNT: u32 = 1000;
 
 /// The locks of a Redis store.
@@ -58,12 +58,12 @@ impl RedisLock {
         async move { submitted?.await }
     }
 
-    /// The first `limit` names of locks after `after`, in byte order, as their keys say.
+    /// Returns the first `limit` lock names after `after`, in byte order, as the keys show them.
     ///
-    /// This examines every key of the servers, in small steps: it is for people and repair tools.
-    /// In a cluster it examines one server after the other, so a lock whose slot moves meanwhile to
-    /// a server that is already done is left out. The slot map cannot tell that: it changes when a
-    /// slot has moved, not when the move begins.
+    /// The scan examines every key of the servers in small steps, so it is meant for people and
+    /// repair tools. In a cluster it examines one server after the other. If a slot moves during
+    /// the scan to a server that was already examined, its locks are left out. The slot map does
+    /// not show this in time: it changes when a slot has moved, not when the move begins.
     async fn scan(
         &self,
         prefix: &str,
@@ -72,7 +72,8 @@ impl RedisLock {
     ) -> Result<Vec<LockName>> {
         let access = self.store.access();
         let pattern = access.layout.locks_like(prefix);
-        // The slot map may be old, and an incomplete list would pass for a complete one.
+        // The slot map may be outdated, and the caller would take an incomplete list for a complete
+        // one.
         if let Some(unserved @ 1..) = access.router.unserved().await? {
             return Err(Error::new(
                 ErrorKind::Unavailable,
@@ -111,7 +112,7 @@ impl RedisLock {
         Ok(first.into_iter().collect())
     }
 
-    /// Reads several locks.
+    /// Reads the holders of several locks.
     async fn read(&self, names: &[LockName]) -> Result<Vec<LockInfo>> {
         let access = self.store.access();
         let calls = names.iter().map(|name| {
@@ -136,8 +137,8 @@ impl RedisLock {
     }
 }
 
-/// Reads the replies to `GETRANGE` and `PTTL`. For `GETRANGE` a missing key is the same as an empty
-/// value; `PTTL` tells them apart.
+/// Reads the replies to `GETRANGE` and `PTTL`. `GETRANGE` gives the same reply for a missing key as
+/// for an empty value; `PTTL` distinguishes the two.
 fn lock_info(name: &LockName, response: Response) -> Result<LockInfo> {
     let mut replies = response.replies.into_iter();
     let (found, remaining) = (replies.next(), replies.next());
@@ -254,8 +255,8 @@ impl DistLock for RedisLock {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut held = Vec::new();
         let mut after = after.cloned();
-        // A page must be full unless it is the last one, and locks that the scan saw may be free by
-        // now.
+        // Locks that the scan found may be free now. The loop goes on, because a page must be full
+        // unless it is the last one.
         while held.len() < limit {
             let listed = async {
                 let names = self.scan(prefix, after.as_ref(), limit).await?;
@@ -302,7 +303,8 @@ impl DistLock for RedisLock {
     }
 }
 
-/// The capabilities of this backend. The server's settings decide whether locks survive a restart.
+/// Returns the capabilities of this backend. The server's settings decide whether locks survive a
+/// restart.
 pub(crate) fn capabilities(survives_restart: bool) -> Capabilities {
     let mut capabilities = Capabilities::new(BACKEND);
     capabilities.wakeup = Wakeup::Push;

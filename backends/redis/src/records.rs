@@ -1,8 +1,7 @@
-//! Records: one key for each record, and for each bucket an ordered index of its records, so that
-//! the cost of a page does not depend on the other keys of the server.
+//! Records. Each record is one key, and each bucket has an ordered index of its records. So the
+//! cost of a page does not depend on the other keys of the server.
 //!
-//! A record and its index entry are written in one script, so neither is ever there without the
-//! other.
+//! One script writes a record and its index entry, so neither exists without the other.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -47,11 +46,11 @@ impl RedisRecords {
 
     async fn read(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let access = self.open()?.access();
-        // In a cluster each key has its own call; otherwise one call has many keys.
+        // In a cluster each key needs its own call; otherwise one call reads many keys.
         let each = if access.router.is_cluster() { 1 } else { 128 };
         let calls = keys.chunks(each).map(|keys| {
-            // A single key is read by GET, which refuses a key of another type; MGET treats that as
-            // missing.
+            // `GET` reads a single key, because it refuses a key of another type. `MGET` would
+            // report such a key as missing.
             let mut get = redis::cmd(if keys.len() > 1 { "MGET" } else { "GET" });
             for key in keys {
                 get.arg(access.layout.record(key).key);
@@ -82,7 +81,8 @@ impl RedisRecords {
         Ok(entries)
     }
 
-    /// The first `limit` keys after `after` that start with `prefix`, as the indexes list them.
+    /// Returns the first `limit` keys after `after` that start with `prefix`, as the indexes list
+    /// them.
     async fn keys(
         &self,
         prefix: &str,
@@ -117,15 +117,15 @@ impl RedisRecords {
     }
 }
 
-/// Merges the ordered indexes of all buckets. They are read in small pieces, until the first keys
-/// of all of them are known.
+/// Merges the ordered indexes of all buckets. The indexes are read in small pieces, until the first
+/// `limit` keys of all buckets together are known.
 struct IndexMerge {
-    /// The upper bound of the keys that start with the prefix.
+    /// An upper bound of the keys that start with the prefix.
     end: Vec<u8>,
     limit: usize,
     /// The number of keys in one piece.
     piece: usize,
-    /// The start of each bucket's next piece; `None` when its index is exhausted.
+    /// The start of each bucket's next piece; `None` after the last piece of its index.
     next: BTreeMap<Bucket, Option<Vec<u8>>>,
     known: BTreeMap<String, Bucket>,
 }
@@ -138,7 +138,8 @@ impl IndexMerge {
         {
             start = format!("({after}").into_bytes();
         }
-        // No UTF-8 text contains this byte, so every key that starts with the prefix is below it.
+        // The byte 0xff is in no UTF-8 text, so every key that starts with the prefix is below this
+        // bound.
         let end = if prefix.is_empty() {
             b"+".to_vec()
         } else {
@@ -155,7 +156,7 @@ impl IndexMerge {
         }
     }
 
-    /// The buckets whose next piece may still have one of the first keys.
+    /// Returns the buckets whose next piece may still contain one of the first `limit` keys.
     fn unfinished(&self) -> impl Iterator<Item = Bucket> {
         let last = (self.known.len() >= self.limit && self.limit > 0)
             .then(|| self.known.keys().nth(self.limit - 1))
@@ -252,8 +253,8 @@ impl Records for RedisRecords {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut page = Vec::new();
         let mut after = after.cloned();
-        // A page must be full unless it is the last one, and records that the indexes listed may be
-        // deleted by now.
+        // Records in the indexes may be deleted by now. The loop goes on, because a page must be
+        // full unless it is the last one.
         while page.len() < limit {
             let scanned = async {
                 let keys = self.keys(prefix, after.as_ref(), limit).await?;
@@ -290,7 +291,7 @@ mod tests {
 
     use super::*;
 
-    /// The keys that a server would answer with.
+    /// Returns the keys that a server would answer with.
     fn range(index: &BTreeSet<String>, start: &[u8], end: &[u8], piece: usize) -> Vec<String> {
         let inside = |key: &&String| {
             let key = key.as_bytes();
@@ -317,7 +318,7 @@ mod tests {
             }
             let after = after.map(|after| RecordKey::new(after).unwrap());
             let mut merge = IndexMerge::new(&prefix, after.as_ref(), limit);
-            // The smallest pieces need the most rounds.
+            // Pieces of one key need the most rounds.
             merge.piece = 1;
             for round in 0.. {
                 prop_assert!(round < 1000, "endless");

@@ -1,18 +1,18 @@
-//! The steps that must be atomic, as scripts of the server. Each step is one script, for one
-//! operation and for many.
+//! The steps that must be atomic, as scripts for the server. One script serves both a single
+//! operation and a batch.
 //!
-//! The texts are constant: values from users travel in `KEYS` and `ARGV` only, never in the text.
+//! The texts are constant. Values from users are passed only in `KEYS` and `ARGV`.
 
 use std::sync::LazyLock;
 
-/// A script, and the hash by which the server knows it.
+/// A script, and the hash that names it at the server.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) source: &'static str,
     pub(crate) sha: String,
 }
 
-/// A script of these files, one after the other.
+/// Joins these files, in this order, to one script.
 macro_rules! script {
     ($($file:literal),+) => {
         LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file))),+)))

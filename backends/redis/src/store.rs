@@ -1,7 +1,7 @@
 //! One handle on a store: its batches, its waiters, and whether it is closed.
 //!
-//! Handles of one store share knowledge (epochs, histories, cached values) and no connections,
-//! because a connection belongs to one runtime.
+//! The handles of one store share knowledge (epochs, histories, cached values). They share no
+//! connection, because a connection belongs to one runtime.
 
 use std::{
     fmt,
@@ -29,25 +29,27 @@ use crate::{
     sentinels::LastMajority,
 };
 
-/// The number of batch queues for a cluster. Each has its own range of slots, so that a shard that
-/// is down delays few other operations.
+/// The number of batch queues for a cluster. Each queue has its own range of slots, so an
+/// unreachable shard delays few operations of other shards.
 const BATCHERS: u16 = 16;
 
-/// The number of batches in flight: while the server works on one, the next is being built and the
-/// answers of another are being read. With few callers, more batches would only be smaller.
+/// The limit of batches in flight. While the server runs one batch, the client builds the next one
+/// and reads the answers of another. With few callers, a higher limit would only make batches
+/// smaller.
 const IN_FLIGHT: usize = 4;
 
-/// The number of operations from which a batch is worth dividing. Below it, the fixed cost of each
-/// script dominates.
+/// The queue length above which the queue is split into several batches. Splitting a shorter queue
+/// gains nothing, because the fixed cost of each script dominates.
 const UNDIVIDED: usize = 32;
 
-/// The part that a handle's locks and records share. The connections close with the last of them.
+/// The part that the locks and the records of a handle share. The connections close after both are
+/// closed.
 pub(crate) struct Store {
     access: Arc<ServerAccess>,
     batchers: Box<[Batcher<BatchExecutor>]>,
     survives_restart: bool,
     last_majority: Arc<LastMajority>,
-    /// The number of parts that are still open: locks and records.
+    /// The number of open parts (locks and records).
     parts: AtomicUsize,
 }
 
@@ -62,8 +64,8 @@ struct StoreKnowledge {
 
 impl Store {
     /// Opens a handle with this number of `parts`, such as the locks and the records. Each part is
-    /// closed on its own, and the last one closes the connections. The handle is connected to
-    /// every primary that can be reached.
+    /// closed on its own, and closing the last one closes the connections. Opening connects to
+    /// every reachable primary.
     pub(crate) async fn open(
         config: RedisConfig,
         clock: Arc<dyn Clock>,
@@ -80,7 +82,7 @@ impl Store {
         Self::connect(connector, waiters, knowledge, parts, OpenMode::Initial).await
     }
 
-    /// Another handle on the same store. Its own connections live on the calling runtime.
+    /// Opens another handle on the same store. Its own connections run on the calling runtime.
     pub(crate) async fn reopen(&self) -> Result<Arc<Self>> {
         let waiters = Arc::<WaiterRegistry>::default();
         let connector = self
@@ -108,7 +110,7 @@ impl Store {
         let router = Router::new(connector, &knowledge.last_majority);
         let primaries = router.open(mode).await?;
         let appends = |connection: &Arc<Connection>| connection.server.appends == Some(true);
-        // The settings of a primary that cannot be reached are unknown.
+        // If a primary cannot be reached, its settings are unknown.
         let survives_restart =
             primaries.missing.is_empty() && primaries.connections.iter().all(appends);
         let batchers = if router.is_cluster() { BATCHERS } else { 1 };
@@ -124,8 +126,8 @@ impl Store {
         limits.bytes = 1024 * 1024;
         limits.in_flight = IN_FLIGHT;
         limits.undivided = UNDIVIDED;
-        // Batches are sent ahead: a script costs the server more than the round trip costs the
-        // client.
+        // The next batch is sent before the answers of the last one reach their callers. This pays
+        // because a script takes longer at the server than the round trip.
         limits.ahead = true;
         let batchers =
             (0..batchers).map(|_| Batcher::new(BatchExecutor(Arc::clone(&access)), limits));
@@ -142,7 +144,7 @@ impl Store {
         &self.access
     }
 
-    /// Whether every primary had an append-only file when the handle was opened.
+    /// Returns whether every primary had an append-only file when the handle was opened.
     pub(crate) const fn survives_restart(&self) -> bool {
         self.survives_restart
     }
@@ -152,7 +154,7 @@ impl Store {
     }
 
     /// Submits an operation, on the lock of this name or on a record, to the next batch.
-    // Not an async function: an async one would keep its arguments in the future a second time.
+    // This is no async function, because its future would then keep the arguments a second time.
     pub(crate) fn submit<'a>(
         &'a self,
         name: Option<&'a LockName>,
@@ -178,7 +180,7 @@ impl Store {
         }
     }
 
-    /// Closes one part. The last one closes the connections.
+    /// Closes one part. Closing the last part closes the connections.
     pub(crate) async fn close_part(&self) {
         if self.parts.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;

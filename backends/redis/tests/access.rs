@@ -15,8 +15,8 @@ use distlock_harness::{
 /// The ACL line in the crate's documentation.
 const ACL: &str = include_str!("../src/acl.txt");
 
-/// A server with a user who has the documented rights and no others. An ACL file of the server
-/// would be read in the same way.
+/// Starts a server with a user who has exactly the documented rights. A server would read the same
+/// line from an ACL file.
 fn server_with_the_documented_user() -> (RedisServer, String) {
     let server = RedisServer::start().unwrap();
     let line = ACL.trim().replace(">PASSWORD", ">canary");
@@ -31,8 +31,8 @@ async fn a_user_with_only_the_documented_acl_conforms() {
     let (server, url) = server_with_the_documented_user();
     let subject = Subject::connect("redis_acl", move || open(url.clone())).await;
     conforms(subject.unwrap()).await;
-    // Only two kinds of commands outside the list were tried: settings, which health may report as
-    // unknown, and commands of newer servers.
+    // The client tried only two kinds of commands that the list does not permit: the reading of
+    // settings, which health may report as unknown, and commands of newer servers.
     let denied = server.command(&["ACL", "LOG"]).unwrap();
     assert!(!denied.contains("canary"), "{denied}");
     let objects = denied.lines().collect::<Vec<_>>();
@@ -67,7 +67,7 @@ async fn the_doctor_reports_unreadable_settings_as_unknown() {
     }
 }
 
-/// The reverse case: the user may read the settings, but not the server's own description.
+/// The reverse case: the user may read the settings, but may not run `INFO`.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_info_does_not_pass_for_no_replicas() {
     let (server, url) = server_with_the_documented_user();
@@ -109,7 +109,7 @@ async fn the_doctor_finds_missing_rights() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn databases_and_prefixes_keep_stores_apart() {
+async fn databases_and_prefixes_separate_stores() {
     let server = RedisServer::start().unwrap();
     let mut guards = Vec::new();
     for place in ["", "/3", "?db=4", "?prefix=app:"] {
@@ -190,9 +190,9 @@ mod tls {
         let server = RedisServer::with_tls(pki.folder(), &[]).unwrap();
         let other = Pki::new().unwrap();
         for (whose, options) in [
-            // No authority of the system has signed the server's certificate.
+            // This machine trusts no authority that signed the server's certificate.
             (&pki, &ALL[1..]),
-            // The authority is not the one of the server.
+            // The client trusts another authority than the server's.
             (&other, &ALL[..]),
             // The client has no certificate.
             (&pki, &ALL[..1]),
@@ -226,13 +226,14 @@ mod tls {
     }
 }
 
-/// The URL names loopback addresses only, and a server names another address.
+/// The URL names only loopback addresses, and a server names another address.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_password_follows_a_cluster_beyond_this_machine() {
+async fn no_password_is_sent_to_a_cluster_server_beyond_this_machine() {
     let servers = RedisCluster::start(3, 0).unwrap();
     for node in &servers.nodes {
         for (setting, value) in [
-            // The resolver reads this as 127.0.0.1, which its text does not show.
+            // The resolver reads this text as 127.0.0.1, but the text does not look like a loopback
+            // address.
             ("cluster-announce-hostname", "127.1"),
             ("cluster-preferred-endpoint-type", "hostname"),
         ] {

@@ -1,4 +1,4 @@
-//! Wrong URLs for servers that work: each error says what is wrong and where, comes in time, and
+//! Wrong URLs for working servers. Each error names the mistake and its place, comes in time, and
 //! shows no password.
 #![expect(
     clippy::disallowed_methods,
@@ -20,7 +20,7 @@ use distlock_harness::servers::redis::{RedisCluster, RedisSentinels, RedisServer
 /// The connect time-out in every URL here.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The error of opening this URL. It must come within a second after the limit.
+/// Returns the error of opening this URL. The error must come at most one second after the limit.
 async fn refused(url: &str) -> Error {
     let sign = if url.contains('?') { '&' } else { '?' };
     let start = Instant::now();
@@ -66,10 +66,10 @@ async fn wrong_credentials_are_refused() {
     assert_error(&option, ErrorKind::AccessDenied, &[&at]);
 }
 
-/// By default a server without a password serves only its own machine. Its refusal for other
-/// clients is long.
+/// By default a server without a password serves only clients of its own machine. Its refusal for
+/// other clients is a long text.
 #[tokio::test(flavor = "multi_thread")]
-async fn protected_mode_is_explained() {
+async fn the_error_explains_protected_mode() {
     use std::io::Write as _;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
@@ -157,7 +157,7 @@ async fn wrong_addresses_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wrong_kind_of_server_is_refused() {
+async fn a_server_of_another_kind_is_refused() {
     let primary = RedisServer::start().unwrap();
     let at = primary.address().to_string();
     let replica = primary.replica().unwrap();

@@ -1,4 +1,4 @@
-//! Many operations in one request: each has its own answer.
+//! Batches: many operations share a request, and each has its own answer.
 
 mod common;
 
@@ -16,8 +16,11 @@ use futures_util::future::join_all;
 /// The TTL of a lease that outlives every test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Acquires locks at the same time. The first few travel alone, the others together.
-async fn take_all(lock: &dyn DistLock, requests: &[AcquireRequest]) -> Vec<Result<Attempt<Grant>>> {
+/// Acquires locks at the same time. The first few use one request each; the others share requests.
+async fn acquire_all(
+    lock: &dyn DistLock,
+    requests: &[AcquireRequest],
+) -> Vec<Result<Attempt<Grant>>> {
     join_all(requests.iter().map(|request| lock.try_acquire(request))).await
 }
 
@@ -40,7 +43,7 @@ fn token(answer: &Result<Attempt<Grant>>) -> FencingToken {
     }
 }
 
-/// Requests for all names; their holders and metas are the same, or differ.
+/// Returns requests for all names. Their holders and metas are either the same or all different.
 fn requests(differ: bool) -> Vec<AcquireRequest> {
     let one = |(n, name): (usize, String)| {
         let mut request = request(&name, LONG);
@@ -54,13 +57,13 @@ fn requests(differ: bool) -> Vec<AcquireRequest> {
 }
 
 #[tokio::test]
-async fn tokens_rise_and_holders_are_stored() {
+async fn a_batch_of_acquires_stores_holders_and_rising_tokens() {
     let server = RedisServer::start().unwrap();
     let lock = redis(&server.url()).await.unwrap().lock();
     let mut last = vec![None; names().count()];
     for differ in [false, true, false] {
         let wanted = requests(differ);
-        let granted = take_all(&*lock, &wanted).await;
+        let granted = acquire_all(&*lock, &wanted).await;
         for (last, granted) in last.iter_mut().zip(&granted) {
             assert!(*last < Some(token(granted)));
             *last = Some(token(granted));
@@ -71,16 +74,16 @@ async fn tokens_rise_and_holders_are_stored() {
             assert_eq!(info.meta.as_deref(), wanted.meta.as_ref().map(Meta::as_str));
             assert_eq!(info.token, Some(token(granted)));
         }
-        // Another owner finds all of them held and releases none.
+        // Another owner finds all locks held and releases none.
         let others = requests(differ);
-        for answer in take_all(&*lock, &others).await {
+        for answer in acquire_all(&*lock, &others).await {
             assert!(matches!(answer, Ok(Attempt::Busy(Some(_)))), "{answer:?}");
         }
         for outcome in release_all(&*lock, &others).await {
             assert_eq!(outcome, ReleaseOutcome::NotHeld);
         }
         // A repeated request gets the same answer.
-        let again = take_all(&*lock, &wanted).await;
+        let again = acquire_all(&*lock, &wanted).await;
         assert!(again.iter().map(token).eq(granted.iter().map(token)));
         for outcome in release_all(&*lock, &wanted).await {
             assert!(matches!(outcome, ReleaseOutcome::Released { .. }));
@@ -89,17 +92,17 @@ async fn tokens_rise_and_holders_are_stored() {
     assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
 }
 
-/// A part of each batch is refused. Nothing else is special about it.
+/// The server refuses a part of each batch, and the other operations succeed.
 #[tokio::test]
 async fn each_operation_of_a_batch_has_its_own_answer() {
     let server = RedisServer::start().unwrap();
     let lock = redis(&server.url()).await.unwrap().lock();
     let is_held = |at: usize| at.is_multiple_of(3);
     let held: Vec<_> = requests(false).into_iter().step_by(3).collect();
-    let held_tokens: Vec<_> = take_all(&*lock, &held).await.iter().map(token).collect();
+    let held_tokens: Vec<_> = acquire_all(&*lock, &held).await.iter().map(token).collect();
     let wanted = requests(false);
     let mut tokens = Vec::new();
-    for (at, answer) in take_all(&*lock, &wanted).await.iter().enumerate() {
+    for (at, answer) in acquire_all(&*lock, &wanted).await.iter().enumerate() {
         if is_held(at) {
             assert!(matches!(answer, Ok(Attempt::Busy(Some(_)))), "{answer:?}");
             tokens.push(None);
@@ -159,10 +162,10 @@ async fn one_bad_lock_does_not_affect_its_batch() {
     let server = RedisServer::start().unwrap();
     let lock = redis(&server.url()).await.unwrap().lock();
     let mut last = vec![None; names().count()];
-    // Every bucket gets its counter.
+    // The first acquire of a name creates the counter of its bucket.
     for (last, answer) in last
         .iter_mut()
-        .zip(take_all(&*lock, &requests(false)).await)
+        .zip(acquire_all(&*lock, &requests(false)).await)
     {
         *last = Some(token(&answer));
     }
@@ -207,7 +210,7 @@ async fn one_bad_lock_does_not_affect_its_batch() {
             .find(|request| request.name.as_str() == own)
             .unwrap();
         let before = take(&*lock, mine).await.token;
-        let answers = take_all(&*lock, &wanted).await;
+        let answers = acquire_all(&*lock, &wanted).await;
         for ((wanted, answer), last) in wanted.iter().zip(&answers).zip(&mut last) {
             let kind = answer.as_ref().err().map(distlock_core::Error::kind);
             match wanted.name.as_str() {
@@ -250,9 +253,9 @@ async fn one_bad_lock_does_not_affect_its_batch() {
     assert_eq!(server.command(&["TYPE", &list_key]).unwrap(), "list");
 }
 
-/// Some callers acquire while others release. A part of both is refused.
+/// Some callers acquire while others release. The server refuses a part of both.
 #[tokio::test]
-async fn acquisitions_and_releases_share_requests() {
+async fn acquires_and_releases_of_a_batch_have_their_own_answers() {
     let server = RedisServer::with(&["appendonly no"]).unwrap();
     let store = redis(&server.url()).await.unwrap();
     let lock = store.lock();
@@ -266,7 +269,7 @@ async fn acquisitions_and_releases_share_requests() {
         let wanted: Vec<_> = requests(differ).into_iter().map(elsewhere).collect();
         let strangers = requests(differ).into_iter().map(elsewhere);
         let strangers: Vec<_> = strangers.step_by(3).collect();
-        for answer in take_all(&*lock, &[&*held, &*strangers].concat()).await {
+        for answer in acquire_all(&*lock, &[&*held, &*strangers].concat()).await {
             token(&answer);
         }
         // Every third lease has a wrong owner.
@@ -306,7 +309,7 @@ async fn a_server_without_memory_refuses_grants_and_releases_locks() {
     let server = RedisServer::with(&["appendonly no"]).unwrap();
     let lock = redis(&server.url()).await.unwrap().lock();
     let held = requests(false);
-    take_all(&*lock, &held).await.iter().for_each(|answer| {
+    acquire_all(&*lock, &held).await.iter().for_each(|answer| {
         token(answer);
     });
     assert_eq!(
@@ -332,8 +335,8 @@ async fn a_server_without_memory_refuses_grants_and_releases_locks() {
     assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
 }
 
-/// If the index or counter of a record was overwritten by somebody else, no half of the record is
-/// left behind, and the other records are stored.
+/// The index or the counter of a record was overwritten by another program. Then nothing of that
+/// record is stored, and the other records of the batch are stored.
 #[tokio::test]
 async fn one_bad_record_does_not_affect_its_batch() {
     let server = RedisServer::start().unwrap();

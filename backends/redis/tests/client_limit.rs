@@ -1,4 +1,4 @@
-//! A server at its limit of clients.
+//! A server that has reached its limit of clients.
 
 mod common;
 
@@ -12,16 +12,16 @@ use common::{SOON, locker};
 use distlock_core::ErrorKind;
 use distlock_harness::{eventually_async, servers::redis::RedisServer};
 
-/// A client that lost its connection finds no room for another one, until there is room again.
+/// A client that lost its connection cannot connect again until the server has room.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_outlives_a_server_without_room_for_its_connection() {
+async fn a_lease_survives_a_server_at_its_client_limit() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let ttl = Duration::from_secs(12);
     let guard = locker.lock("a").ttl(ttl).acquire().await.unwrap();
     let token = guard.token();
     let key = server.command(&["KEYS", "*:l:a"]).unwrap();
-    // After this, no other client gets in.
+    // From now on, no other client can connect.
     let mut administrator = Administrator::of(&server);
     assert_eq!(administrator.ask("CONFIG SET maxclients 1"), "+OK");
     let killed = administrator.ask("CLIENT KILL TYPE normal SKIPME yes");
@@ -51,7 +51,7 @@ async fn a_lease_outlives_a_server_without_room_for_its_connection() {
     assert!(guard.release().await.is_clean());
 }
 
-/// A client that stays connected while no other one can connect.
+/// A client that stays connected while no other client can connect.
 struct Administrator(BufReader<TcpStream>);
 
 impl Administrator {
@@ -64,7 +64,7 @@ impl Administrator {
         administrator
     }
 
-    /// The first line of the reply.
+    /// Sends a command and returns the first line of the reply.
     fn ask(&mut self, command: &str) -> String {
         let stream = self.0.get_mut();
         stream

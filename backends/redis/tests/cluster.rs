@@ -1,4 +1,4 @@
-//! A cluster whose servers come and go, and the different answers that its servers give about it.
+//! A cluster whose servers join, leave and fail, and servers that report different slot maps.
 
 mod common;
 
@@ -18,7 +18,7 @@ use distlock_harness::{
 };
 use futures_util::future::join_all;
 
-/// Longer than it takes to move a third of all slots on a busy machine.
+/// A time that is longer than moving a third of all slots on a busy machine.
 const TTL: Duration = Duration::from_secs(20);
 
 async fn hold(locker: &Locker, name: &str) -> Guard {
@@ -26,7 +26,7 @@ async fn hold(locker: &Locker, name: &str) -> Guard {
     acquired.await.unwrap()
 }
 
-/// Runs `redis-cli --cluster`, as an operator does.
+/// Runs `redis-cli --cluster`, like an operator.
 fn redis_cli_cluster(servers: &RedisCluster, arguments: &[&str]) {
     let output = servers.cli().arg("--cluster").args(arguments).output();
     let output = output.unwrap();
@@ -34,16 +34,17 @@ fn redis_cli_cluster(servers: &RedisCluster, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {said}");
 }
 
-/// The index of the server that has a lock.
+/// Returns the index of the server that has a lock.
 fn server_with(servers: &RedisCluster, name: &str) -> usize {
     let pattern = format!("*:l:{name}");
     let has_it = |node: &RedisServer| !node.command(&["KEYS", &pattern]).unwrap().is_empty();
     servers.nodes.iter().position(has_it).unwrap()
 }
 
-/// A server that was started for a cluster and never joined it knows nothing, and answers quickly.
+/// A server that was started for a cluster and never joined it has an empty slot map, and answers
+/// quickly.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_belongs_to_no_cluster_is_not_believed() {
+async fn the_map_of_a_server_outside_the_cluster_is_not_used() {
     let bus = format!("cluster-port {}", free_port().unwrap());
     let servers = RedisCluster::start(3, 0).unwrap();
     let password = format!("requirepass {}", servers.password());
@@ -61,14 +62,14 @@ async fn a_server_that_belongs_to_no_cluster_is_not_believed() {
     assert!(refused.to_string().contains("no cluster"), "{refused}");
 }
 
-/// An operator moves all slots of a server away and removes it from the cluster. The server goes on
-/// running and knows nothing.
+/// An operator moves all slots of a server away and removes it from the cluster. The server still
+/// runs, and knows no later lock.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_left_the_cluster_is_not_believed() {
+async fn the_answers_of_a_server_that_left_the_cluster_are_not_used() {
     let servers = RedisCluster::start(3, 0).unwrap();
     let mut names = (0..).map(|n| format!("lock-{n}"));
-    // Each client reads the slot map itself, in its own order. Each has a lock that moves and one
-    // that stays.
+    // Each client reads the slot map itself, from another server first. Each client has one lock
+    // that moves and one that stays.
     let mut clients = Vec::new();
     for _ in 0..6 {
         let locker = locker(&servers.url()).await;
@@ -98,7 +99,7 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
                 guard.extend(TTL).await.ok()
             });
             extended.await.unwrap();
-            // Renewals use other connections.
+            // A renewal uses another connection than this read.
             let found = eventually_async("the lock is found", SOON, || async {
                 locker.inspect(guard.name().as_str()).await.ok()
             });
@@ -108,8 +109,8 @@ async fn a_server_that_left_the_cluster_is_not_believed() {
     }
 }
 
-/// A shard fails over, and only grants go there. Renewals of another shard's locks must report the
-/// same epoch.
+/// A shard fails over, and only grants are sent there. The renewals of another shard's locks must
+/// report the same epoch as the grants.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_operations_of_a_process_report_the_same_epoch() {
     let servers = RedisCluster::start(3, 1).unwrap();
@@ -134,7 +135,7 @@ async fn all_operations_of_a_process_report_the_same_epoch() {
         own.unwrap().contains(&primary)
     });
     let replica = replica.unwrap();
-    // A takeover needs no votes, which might not be given.
+    // A takeover needs no votes of other servers, so it cannot fail for lack of votes.
     let takeover = replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
     assert_eq!(takeover.unwrap(), "OK");
     eventually_async("the former primary follows it", SOON, || async {
@@ -154,17 +155,17 @@ async fn all_operations_of_a_process_report_the_same_epoch() {
     }
 }
 
-/// The answer after a redirect has the epoch of the server that answers, before anything else is
-/// asked.
+/// The answer after a redirect has the epoch of the server that gave it, even if the client has
+/// sent no other request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redirected_grant_reports_the_current_epoch() {
     let servers = RedisCluster::start(3, 0).unwrap();
-    // The server joins without a slot, so that no map names it.
+    // The server joins without a slot, so no slot map names it.
     let bus = format!("cluster-port {}", free_port().unwrap());
     let settings = [
         "cluster-enabled yes",
         "cluster-node-timeout 3000",
-        // It stays a primary although it has no slots.
+        // The server stays a primary although it has no slots.
         "cluster-allow-replica-migration no",
         &bus,
         &format!("requirepass {}", servers.password()),
@@ -200,8 +201,8 @@ async fn a_redirected_grant_reports_the_current_epoch() {
         moving.move_keys(&[key]);
         moving.end();
     };
-    // The server learns the script from another client: a client that sends the script's source
-    // would read the slot map again.
+    // Another client loads the script on this server. Otherwise this client would send the script's
+    // source and then read the slot map again.
     move_key(from, &joined);
     acquire_and_release(&*redis(&servers.url()).await.unwrap().lock()).await;
     move_key(&joined, from);
@@ -211,7 +212,7 @@ async fn a_redirected_grant_reports_the_current_epoch() {
     move_key(from, &joined);
     let new = acquire_and_release(&*lock).await;
     assert_ne!(new, old, "of the server that it was redirected to");
-    // The epoch is the same for other buckets.
+    // Operations on other buckets report the same epoch.
     for name in ["b", "c", "d"] {
         let next = take(&*lock, &request(name, TTL)).await;
         assert_eq!(next.epoch, new);
@@ -227,7 +228,7 @@ async fn acquire_and_release(lock: &dyn DistLock) -> Epoch {
     grant.epoch
 }
 
-/// The new server of a migrating slot cannot be told to track keys.
+/// While a slot migrates to a new server, a client cannot make that server track keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_the_migration_of_its_slot() {
     let servers = RedisCluster::start(3, 0).unwrap();
@@ -247,7 +248,8 @@ async fn a_wait_survives_the_migration_of_its_slot() {
     let moving = SlotMigration::begin(old, new, &key);
     let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
     moving.move_keys(&keys.unwrap().lines().collect::<Vec<_>>());
-    // At the latest the request with the script's source, which is new there, finds the lock.
+    // After the source of the script was sent to the new server, the waiter finds the lock held
+    // there.
     eventually_async("found held at the new place", SOON, || async {
         (new.calls("asking").unwrap() >= 2).then_some(())
     })
@@ -263,9 +265,10 @@ async fn a_wait_survives_the_migration_of_its_slot() {
     assert!(guard.release().await.is_clean());
 }
 
-/// Servers that do not know their own names redirect by the port alone, in one of two notations.
+/// Servers that do not know their own names give only a port in a redirect, in one of two
+/// notations.
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_without_names_are_found_by_their_ports() {
+async fn a_redirect_with_only_a_port_is_followed() {
     let servers = RedisCluster::start(3, 0).unwrap();
     for (kind, redirect) in [("hostname", " ?:"), ("unknown-endpoint", " :")] {
         for node in &servers.nodes {
@@ -295,8 +298,8 @@ async fn servers_without_names_are_found_by_their_ports() {
     }
 }
 
-/// A migration may take long, or stop halfway. A lock that is free then is on no server, and its
-/// bucket's counter is on one of the two.
+/// A migration may take long or stop halfway. A free lock is then on no server, and the counter of
+/// its bucket is on one of the two.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
     let servers = RedisCluster::start(3, 0).unwrap();
@@ -331,7 +334,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
     let from = server_with(&servers, held[0].1.name.as_str());
     let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
     let moving = SlotMigration::begin(old, new, &key);
-    // The counter is still on the old server, which creates no new keys of this slot.
+    // The counter is still on the old server, which creates no new keys in this slot.
     let name = freed.name.as_str();
     let refused = lock.try_acquire(&request(name, TTL)).await.unwrap_err();
     assert!(
@@ -346,7 +349,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
         key,
         Lease::new(wanted.name, wanted.owner, Some(grant.token)),
     ));
-    // One lock was on each server before, and neither is free on the other.
+    // Each server has one of the held locks. The other server must not grant that lock again.
     for (_, lease) in &held {
         let wanted = request(lease.name.as_str(), TTL);
         let answer = lock.try_acquire(&wanted).await.unwrap();
@@ -358,7 +361,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
         let answer = contender.attempt().await.unwrap();
         assert!(matches!(answer, Attempt::Busy(_)), "{answer:?}");
     }
-    // The locks of one request are on both servers.
+    // The locks of this batch are on both servers.
     let renewal = Renewal::plain(Ttl::new(TTL * 30).unwrap());
     let renewed = held.iter().map(|(_, lease)| lock.renew(lease, &renewal));
     for renewed in join_all(renewed).await {
@@ -374,8 +377,8 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
     lock.close().await;
 }
 
-/// A cluster with unserved slots: a list of the other slots' locks must not pass for a complete
-/// one.
+/// A cluster has unserved slots. A list of the locks in the other slots must be refused, because it
+/// is incomplete.
 #[tokio::test(flavor = "multi_thread")]
 async fn unserved_slots_are_reported_and_lists_are_refused() {
     let servers = RedisCluster::start(3, 0).unwrap();
@@ -393,7 +396,7 @@ async fn unserved_slots_are_reported_and_lists_are_refused() {
     };
     assert_eq!(slots(lock.health().await.unwrap()).0, Verdict::Pass);
     assert_eq!(lock.list("", None, 10).await.unwrap().len(), 1);
-    // A slot that has no lock in this test.
+    // The slot with no lock of this test becomes the unserved one.
     let at = server_with(&servers, "kept");
     let key = servers.nodes[at].command(&["KEYS", "*:l:kept"]).unwrap();
     let slot = servers.nodes[at].command(&["CLUSTER", "KEYSLOT", &key]);
@@ -416,7 +419,7 @@ async fn unserved_slots_are_reported_and_lists_are_refused() {
     lock.close().await;
 }
 
-/// A third of the locks has no server. The others are served as before, also for new clients, and
+/// A third of the locks has no server. The others are served as before, even for new clients, and
 /// no epoch changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
@@ -442,7 +445,7 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
     let epoch = guard.epoch();
     let at = servers.nodes[0].address().to_string();
     servers.nodes[0].kill();
-    // This holds before and after the others have noticed.
+    // This is true before and after the other servers have noticed the failure.
     let noticed = |node: &RedisServer| {
         let nodes = node.command(&["CLUSTER", "NODES"]).unwrap();
         nodes.lines().any(|line| line.contains("master,fail "))
@@ -462,7 +465,7 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         assert!(refused.to_string().contains(&at), "{refused}");
-        // An incomplete list must not pass for a complete one.
+        // An incomplete list must be refused.
         let refused = after.list("").await.unwrap_err();
         assert!(refused.to_string().contains(&at), "{refused}");
         let health = after.health().await.unwrap();
@@ -486,7 +489,8 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
         }
         assert!(taken.release().await.is_clean());
     }
-    // The server comes back: held locks go on, and every client reports the same epoch again.
+    // The server starts again: held locks stay valid, and every client reports the same epoch
+    // again.
     servers.nodes[0].restart().unwrap();
     let after = locker(&servers.url()).await;
     let taken = eventually_async("it serves again", SOON, || async {
@@ -510,7 +514,8 @@ async fn a_cluster_without_one_primary_opens_and_serves_the_other_slots() {
     assert!(guard.is_valid());
 }
 
-/// All servers accept and none answers. A batch must not wait for one attempt to connect per lock.
+/// All servers accept connections and none answers. A batch must not wait for one attempt to
+/// connect for each of its locks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
     let servers = RedisCluster::start(3, 0).unwrap();
@@ -542,7 +547,7 @@ async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
     let (password, seeds) = (servers.password(), seeds.join(","));
     let url = format!("redis+cluster://:{password}@{seeds}");
     let lock = redis(&url).await.unwrap().lock();
-    // The slots differ and lie close together, so that the locks share a batch queue.
+    // The slots are different and close together, so the locks share a batch queue.
     let (mut requests, mut slots) = (Vec::new(), BTreeSet::new());
     let mut names = (0..).map(|n| format!("lock-{n}"));
     while requests.len() < 16 {
@@ -558,7 +563,7 @@ async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
         }
     }
     proxies.iter().for_each(FaultProxy::black_hole);
-    // The first request finds that no server answers.
+    // This first request detects that no server answers.
     let asked = lock.inspect(&requests[0].name).await;
     assert!(asked.unwrap_err().is_retryable());
     let asked = join_all(requests.iter().map(|request| lock.try_acquire(request)));

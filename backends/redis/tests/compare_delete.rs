@@ -1,8 +1,8 @@
 //! Newer servers delete an unchanged value without a script: Valkey 9 with `DELIFEQ`, Redis 8.4
 //! with `DELEX`.
 //!
-//! A proxy plays such a server here: it says that the command is known, and carries it out with a
-//! script. `newer.rs` asks a real Valkey.
+//! Here a proxy simulates such a server. It reports that it knows the command, and runs the command
+//! as a script. The tests in `newer.rs` use a real Valkey.
 
 mod common;
 
@@ -29,19 +29,19 @@ const COMPARE: &str =
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// The command that the proxy offers.
+/// The command that the proxy simulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
     DelIfEq,
     DelEx,
-    /// `DELIFEQ`, which this user may not run.
+    /// `DELIFEQ`, but this user may not run it.
     Denied,
 }
 
 struct NewerServer {
     address: SocketAddr,
     url: String,
-    /// The number of compare-and-delete commands that came.
+    /// The number of compare-and-delete commands that the proxy received.
     asked: Arc<AtomicUsize>,
 }
 
@@ -85,7 +85,7 @@ impl NewerServer {
     }
 }
 
-/// Passes requests on, and translates new commands into old ones.
+/// Forwards requests, and translates new commands into scripts.
 async fn translate(
     mut client: BufReader<tokio::net::tcp::OwnedReadHalf>,
     mut server: tokio::net::tcp::OwnedWriteHalf,
@@ -129,7 +129,7 @@ async fn translate(
     }
 }
 
-/// The number after the type byte of an array or a string.
+/// Reads the number after the type byte of an array or a string.
 async fn number(client: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> std::io::Result<usize> {
     let mut line = String::new();
     client.read_line(&mut line).await?;
@@ -142,20 +142,20 @@ async fn hold(locker: &Locker, name: &str) -> Guard {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lone_release_is_one_comparison() {
+async fn a_single_release_is_one_compare_and_delete() {
     for can in [Command::DelIfEq, Command::DelEx] {
         let server = RedisServer::start().unwrap();
         let newer = NewerServer::start(&server, can).await;
         let locker = common::locker(&newer.url()).await;
         let left = || server.command(&["KEYS", "*:l:*"]).unwrap();
-        // The release script is never loaded.
+        // The cycles never load the release script.
         for round in 1..=3 {
             let guard = locker.lock("a").ttl(LONG).meta("of\nmine").acquire();
             assert!(guard.await.unwrap().release().await.is_clean());
             assert_eq!((newer.asked(), left()), (round, String::new()), "{can:?}");
         }
-        // If the counter is ahead of the clock, the stored value has two different numbers, and
-        // only a script recognises it.
+        // When the counter is ahead of the clock, the token and the time in the stored value
+        // differ. Then only a script can release the lock.
         let counter = server.command(&["KEYS", "*:c"]).unwrap();
         let set = server.command(&["SET", &counter, "8000000000000000"]);
         assert_eq!(set.unwrap(), "OK");
@@ -164,7 +164,7 @@ async fn a_lone_release_is_one_comparison() {
         assert!(guard.release().await.is_clean());
         assert_eq!(left(), "");
         server.command(&["DEL", &counter]).unwrap();
-        // A lock with a ticket is released by a script as well.
+        // A script also releases a lock with a ticket.
         let ticket = hold(&locker, "a").await.into_ticket().await.unwrap();
         let guard = locker.resume(&ticket).await.unwrap();
         assert!(guard.release().await.is_clean());
@@ -173,7 +173,7 @@ async fn a_lone_release_is_one_comparison() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_of_another_owner_is_left_alone() {
+async fn a_lock_of_another_owner_is_not_deleted() {
     let server = RedisServer::start().unwrap();
     let newer = NewerServer::start(&server, Command::DelIfEq).await;
     let store = redis(&newer.url()).await.unwrap();
@@ -211,7 +211,7 @@ async fn a_user_without_the_right_tries_the_command_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_suite_passes_for_releases() {
+async fn the_release_cases_of_the_suite_pass() {
     let server = RedisServer::start().unwrap();
     let newer = NewerServer::start(&server, Command::DelEx).await;
     let url = newer.url();

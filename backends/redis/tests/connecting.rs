@@ -1,4 +1,4 @@
-//! Attempts to connect: the caller who asked first may go away, or never be polled again.
+//! Attempts to connect whose first caller leaves, or is never polled again.
 
 mod common;
 
@@ -7,8 +7,8 @@ use distlock_core::{DistLock, LockName};
 use distlock_harness::{Direction, FaultProxy, eventually_async, servers::redis::RedisServer};
 use futures_util::FutureExt as _;
 
-/// Breaks the connection, and holds back the server's answers to the next attempt, which is under
-/// way when this returns.
+/// Breaks the connection, and holds back the server's answers to the next attempt to connect. That
+/// attempt is in progress when this function returns.
 async fn hold_back_next_connection(proxy: &FaultProxy, lock: &dyn DistLock, name: &LockName) {
     proxy.stop(Direction::ToClient);
     proxy.reset();

@@ -1,5 +1,5 @@
-//! The counters of tokens and versions: they never expire, and whatever happens to one, the next
-//! number is higher.
+//! The counters of tokens and versions. They never expire. Whatever happens to a counter, the next
+//! number is higher than the last one.
 
 mod common;
 
@@ -58,7 +58,7 @@ async fn counters_never_expire() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn versions_rise_although_one_was_deleted() {
+async fn versions_rise_across_a_deleted_counter() {
     let server = RedisServer::start().unwrap();
     let records = redis(&server.url()).await.unwrap().records();
     let key = RecordKey::new("r").unwrap();
@@ -75,14 +75,14 @@ async fn versions_rise_although_one_was_deleted() {
     assert!(third > second);
 }
 
-/// Somebody has put another kind of value in the counters' place; every kind is tried.
+/// Another program has replaced the counters by values of another type. The test tries every type.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spoilt_counter_is_replaced_by_a_higher_one() {
+async fn a_counter_of_another_type_is_replaced_by_a_higher_one() {
     let server = RedisServer::start().unwrap();
     let store = redis(&server.url()).await.unwrap();
     let (lock, records) = (store.lock(), store.records());
     let names: Vec<_> = (0..64).map(|n| format!("n{n}")).collect();
-    let mut last = take_and_free(&*lock, &names).await;
+    let mut last = acquire_and_release_all(&*lock, &names).await;
     let key = RecordKey::new("n0").unwrap();
     let mut version = put(&*records, &key, Expect::Absent).await;
     for other in [
@@ -100,11 +100,11 @@ async fn a_spoilt_counter_is_replaced_by_a_higher_one() {
             }
         };
         spoil();
-        let alone = take_and_free(&*lock, &names[..1]).await;
+        let alone = acquire_and_release_all(&*lock, &names[..1]).await;
         assert!(alone[0] > last[0], "{other:?}, alone");
         last[0] = alone[0];
         spoil();
-        let together = take_and_free(&*lock, &names).await;
+        let together = acquire_and_release_all(&*lock, &names).await;
         assert!(
             together.iter().zip(&last).all(|(now, before)| now > before),
             "{other:?}, together"
@@ -123,17 +123,17 @@ async fn a_spoilt_counter_is_replaced_by_a_higher_one() {
         assert!(next > version, "{other:?}");
         version = next;
     }
-    // They are counters again.
-    take_and_free(&*lock, &names).await;
+    // The keys are counters again.
+    acquire_and_release_all(&*lock, &names).await;
     for counter in counters(&server) {
         let number = server.command(&["GET", &counter]).unwrap();
         assert!(number.len() == 16 && number.parse::<u64>().is_ok());
     }
 }
 
-/// Acquires and releases locks at the same time, and returns their tokens. The first few travel
-/// alone, the others together.
-async fn take_and_free(lock: &dyn DistLock, names: &[String]) -> Vec<FencingToken> {
+/// Acquires and releases locks at the same time, and returns their tokens. The first few use one
+/// request each; the others share requests.
+async fn acquire_and_release_all(lock: &dyn DistLock, names: &[String]) -> Vec<FencingToken> {
     let taken = names.iter().map(|name| async move {
         let wanted = request(name, LONG);
         match lock.try_acquire(&wanted).await.unwrap() {
@@ -151,8 +151,8 @@ async fn take_and_free(lock: &dyn DistLock, names: &[String]) -> Vec<FencingToke
     leases.iter().filter_map(|lease| lease.token).collect()
 }
 
-/// Hands locks over at the same time, after `before` has run, releases them, and returns their
-/// tokens.
+/// Acquires locks, runs `before`, hands all locks over at the same time, and releases them. Returns
+/// the tokens of the hand-overs.
 async fn hand_over(lock: &dyn DistLock, names: &[String], before: impl Fn()) -> Vec<FencingToken> {
     let mut leases = Vec::new();
     for name in names {

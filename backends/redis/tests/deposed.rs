@@ -1,4 +1,4 @@
-//! A primary that the sentinels have replaced, and that its clients still reach.
+//! A primary that the sentinels have replaced, and that some clients still reach.
 #![expect(
     clippy::disallowed_methods,
     reason = "a real server lives in real time"
@@ -13,10 +13,11 @@ use common::{SOON, locker, pause, redis, within};
 use distlock_core::{ErrorKind, Guard, Locker, LossReason};
 use distlock_harness::{Signal, eventually, eventually_async, servers::redis::RedisSentinels};
 
-/// Longer than a failover takes, so that a lease lasts from before it until after it.
+/// A time that is longer than a failover, so that a lease lasts from before the failover until
+/// after it.
 const TTL: Duration = Duration::from_secs(8);
 
-/// The tolerance of a measurement on a busy machine.
+/// The tolerance of measured times on a busy machine.
 const LATE: Duration = Duration::from_millis(100);
 
 async fn hold(locker: &Locker, name: &str) -> Guard {
@@ -37,8 +38,8 @@ fn stop_replication(servers: &RedisSentinels) {
     assert_eq!(servers.primary.command(&kill).unwrap(), "1");
 }
 
-/// Waits until these sentinels name the former replica. The returned moment is late rather than
-/// early.
+/// Waits until these sentinels name the former replica. The returned moment is not earlier than
+/// that.
 async fn wait_until_replica_is_named(servers: &RedisSentinels, sentinels: &[usize]) -> Instant {
     let port = servers.replica.port();
     eventually_async("another primary is named", SOON, || async {
@@ -55,9 +56,9 @@ async fn wait_until_replica_is_named(servers: &RedisSentinels, sentinels: &[usiz
     Instant::now()
 }
 
-/// A client of the old primary takes one fresh lock after the other, until it is sent to the new
-/// one. Returns the latest moment until which a lock of the old primary was believed.
-async fn takes_locks_until_moved(locker: &Locker, servers: &RedisSentinels) -> Option<Instant> {
+/// A client of the old primary acquires one new lock after the other, until the new primary grants
+/// one. Returns the latest deadline of the locks from the old primary.
+async fn acquire_until_moved(locker: &Locker, servers: &RedisSentinels) -> Option<Instant> {
     let mut believed_until = None;
     for number in 0.. {
         let name = format!("fresh-{number}");
@@ -76,7 +77,7 @@ async fn takes_locks_until_moved(locker: &Locker, servers: &RedisSentinels) -> O
     believed_until
 }
 
-/// An old client holds a lock, and another one takes fresh locks, while the sentinels replace the
+/// One client holds a lock and another one acquires new locks, while the sentinels replace the
 /// primary. Returns a new client and the lock that it then holds.
 async fn depose_primary(servers: &RedisSentinels, url: &str, cut_off: &[usize]) -> (Locker, Guard) {
     let (holder, taker) = (locker(url).await, locker(url).await);
@@ -92,7 +93,7 @@ async fn depose_primary(servers: &RedisSentinels, url: &str, cut_off: &[usize]) 
     let taking = within(
         SOON * 2,
         "the client follows",
-        takes_locks_until_moved(&taker, servers),
+        acquire_until_moved(&taker, servers),
     );
     let replaced = async {
         let named_at = wait_until_replica_is_named(servers, &others).await;
@@ -123,22 +124,22 @@ async fn two_are_valid_for_one_ttl_at_the_most() {
     assert!(next.release().await.is_clean());
 }
 
-/// The sentinel that is cut off with the old primary goes on naming it.
+/// The sentinel that is cut off with the old primary still names the old primary.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_sentinel_that_keeps_the_old_view_is_not_believed() {
+async fn the_vote_of_one_cut_off_sentinel_is_not_enough() {
     let servers = RedisSentinels::start().unwrap();
     // The first sentinel in the URL is the one that is cut off.
     let (_newcomer, next) = depose_primary(&servers, &servers.url(), &[0]).await;
     assert_eq!(servers.primary_port_at(0).unwrap(), servers.primary.port());
-    // This client was told of that sentinel only.
+    // This client knows only that sentinel from its URL.
     let other = locker(&servers.url_of(&[0])).await;
     let busy = try_hold(&other, "a").await.unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Timeout, "{busy}");
     assert!(next.release().await.is_clean());
 }
 
-/// Three of five sentinels are configured, and two of these are cut off with the old primary: a
-/// majority of the configured ones.
+/// Three of five sentinels are configured. Two of these three, a majority of the configured ones,
+/// are cut off with the old primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_majority_of_the_configured_sentinels_is_not_enough() {
     let servers = RedisSentinels::with_sentinels(5).unwrap();
@@ -148,7 +149,7 @@ async fn a_majority_of_the_configured_sentinels_is_not_enough() {
     let busy = try_hold(&other, "a").await.unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Timeout, "{busy}");
     assert!(next.release().await.is_clean());
-    // If the other sentinels do not answer, the client is refused.
+    // If the other sentinels do not answer, this client gets an error.
     for at in [2, 3, 4] {
         servers.sentinels[at].signal(Signal::STOP).unwrap();
     }
@@ -160,7 +161,8 @@ async fn a_majority_of_the_configured_sentinels_is_not_enough() {
     assert!(says.contains("2 of 5 sentinels answered"), "{says}");
 }
 
-/// One sentinel promotes the replica without the votes of the others, which do not hear of it.
+/// One sentinel promotes the replica without the votes of the others, and the others do not learn
+/// of the promotion.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_sentinel_that_promotes_alone_is_not_followed() {
     let servers = RedisSentinels::start().unwrap();
@@ -184,7 +186,7 @@ async fn one_sentinel_that_promotes_alone_is_not_followed() {
         let busy = try_hold(&newcomer, "a").await.unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Timeout, "{url}: {busy}");
     }
-    // The lock is still renewed at the old primary.
+    // The old primary still renews the lock.
     pause(TTL).await;
     assert!(guard.is_valid());
     assert_eq!(servers.replica.command(&["KEYS", "*:l:*"]).unwrap(), "");
@@ -211,9 +213,9 @@ async fn without_a_majority_nothing_is_renewed() {
     assert!(guard.release().await.is_clean());
 }
 
-/// One missing sentinel of three delays nothing.
+/// If one sentinel of three is missing, nothing is delayed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_majority_is_enough() {
+async fn a_majority_of_the_sentinels_is_enough() {
     let servers = RedisSentinels::start().unwrap();
     let locker = locker(&servers.url()).await;
     let guard = hold(&locker, "a").await;
@@ -225,8 +227,8 @@ async fn a_majority_is_enough() {
     assert!(hold(&newcomer, "b").await.release().await.is_clean());
 }
 
-/// A client that takes locks all the time asks the sentinels a few times per lease, and never waits
-/// for them.
+/// A client that acquires locks all the time asks the sentinels a few times in each lease, and
+/// never waits for their answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_are_not_asked_for_each_lock() {
     let servers = RedisSentinels::start().unwrap();
@@ -240,14 +242,16 @@ async fn sentinels_are_not_asked_for_each_lock() {
     }
     let spent = start.elapsed();
     let rounds = 2 + spent.as_millis() / (TTL / 12).as_millis();
-    // Each round has three commands, and the sentinels ask each other two or three times a second.
+    // Each round has three commands. In addition, the sentinels ask each other two or three times a
+    // second.
     let most = 3 * u64::try_from(rounds).unwrap() + 20 * (spent.as_secs() + 1);
     assert!(asked() - before <= most, "{} > {most}", asked() - before);
 }
 
-/// A client that only waits learns from the sentinels that another primary serves, and asks there.
+/// A client that only waits learns from the sentinels that another primary serves, and then asks
+/// that primary.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_follows_at_once() {
+async fn a_waiter_follows_the_new_primary_at_once() {
     let servers = RedisSentinels::start().unwrap();
     let (holder, waiter) = (locker(&servers.url()).await, locker(&servers.url()).await);
     let guard = holder.lock("a").ttl(TTL * 10).acquire().await.unwrap();
@@ -265,7 +269,7 @@ async fn a_waiter_follows_at_once() {
         clients.contains("flags=t")
     })
     .unwrap();
-    // Without a push, the waiter would ask again within ten seconds.
+    // Without the sentinels' push, the waiter would ask again only after up to ten seconds.
     assert!(named_at.elapsed() < Duration::from_secs(3));
     assert!(guard.release().await.is_clean());
     let next = within(SOON, "the lock is taken", waiting).await.unwrap();

@@ -33,7 +33,7 @@ async fn a_safe_server_passes_all_checks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cache_with_a_replica_is_warned_about() {
+async fn cache_settings_and_a_replica_get_warnings() {
     let server = RedisServer::with(&[
         "appendonly no",
         "maxmemory 100mb",
@@ -81,12 +81,12 @@ async fn a_demoted_primary_fails_the_role_check() {
     let server = RedisServer::start().unwrap();
     let store = redis(&server.url()).await.unwrap();
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
-    // The connection stays open; the server's role is read at each examination.
+    // The connection stays open, because each examination reads the role of the server again.
     let health = store.lock().health().await.unwrap();
     found(&health, "role", Verdict::Fail, "primary");
 }
 
-/// Settings that break a promise which no client can keep alone: each is named with its remedy.
+/// These settings break a guarantee that no client can keep alone. Each is named with its remedy.
 #[tokio::test(flavor = "multi_thread")]
 async fn dangerous_settings_are_named_with_their_remedy() {
     let server = RedisServer::with(&[
@@ -123,9 +123,9 @@ async fn dangerous_settings_are_named_with_their_remedy() {
     );
 }
 
-/// Renamed commands break the operations that need them; the doctor names them.
+/// Renamed commands break the operations that need them, so the doctor names these commands.
 #[tokio::test(flavor = "multi_thread")]
-async fn renamed_commands_are_named() {
+async fn the_doctor_names_renamed_commands() {
     for (renamed, says) in [
         (
             &["CLIENT", "EXISTS"][..],

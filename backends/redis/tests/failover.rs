@@ -1,4 +1,4 @@
-//! A replica takes over: the old holder learns why it lost its lock, and tokens rise nevertheless.
+//! A replica takes over. The old holder learns the reason of its loss, and tokens still rise.
 
 mod common;
 
@@ -11,7 +11,7 @@ use distlock_harness::{
     servers::redis::{RedisCluster, RedisSentinels, RedisServer},
 };
 
-/// Longer than a failover takes on a busy machine.
+/// A time that is longer than a failover on a busy machine.
 const TTL: Duration = Duration::from_secs(60);
 
 async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
@@ -19,9 +19,9 @@ async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
     acquired.await.unwrap()
 }
 
-/// A failover to an up-to-date replica: the lock is still there, under a new epoch.
+/// After a failover to an up-to-date replica the lock is still held, under a new epoch.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replicated_lock_survives() {
+async fn a_replicated_lock_survives_a_failover() {
     let mut servers = RedisSentinels::start().unwrap();
     let locker = locker(&servers.url()).await;
     let guard = hold(&locker, "a", TTL).await;
@@ -40,7 +40,7 @@ async fn a_replicated_lock_survives() {
     })
     .unwrap();
     eventually_async("the new epoch is noted", TTL, || async {
-        // A renewal learns the new epoch.
+        // A renewal reports the new epoch.
         let _ = guard.extend(TTL).await;
         (guard.epoch() != epoch).then_some(())
     })
@@ -54,8 +54,8 @@ async fn a_replicated_lock_survives() {
     assert!(next.release().await.is_clean());
 }
 
-/// Takes a lock that the replica does not have; the replica's counter is behind. The replica is
-/// frozen after this.
+/// Acquires a lock that the replica does not get, so the replica's counter is behind. Afterwards
+/// the replica is frozen.
 async fn hold_unreplicated(locker: &Locker, primary: &RedisServer, replica: &RedisServer) -> Guard {
     // Both servers have the same counter.
     let before = hold(locker, "a", TTL).await;
@@ -79,16 +79,16 @@ async fn hold_unreplicated(locker: &Locker, primary: &RedisServer, replica: &Red
     guard
 }
 
-/// The holder of a lock that a failover lost learns the reason while its lease still runs. After
-/// that it would only learn that no server could be reached.
-async fn learns_of_history_change(guard: &Guard) {
+/// Waits until the holder learns that a failover lost its lock. It must learn this while its lease
+/// still runs. Later it would learn only that no server could be reached.
+async fn wait_for_history_changed(guard: &Guard) {
     let reason = within(TTL, "the holder learns of the loss", guard.lost()).await;
     assert_eq!(reason, LossReason::HistoryChanged);
 }
 
-/// The next holder has a higher token and another epoch, and no operation of the former holder
-/// changes that.
-async fn is_replaced_by(guard: Guard, next: Guard) {
+/// Checks that the next holder has a higher token and another epoch, and that no operation of the
+/// former holder changes that.
+async fn check_replaced_by(guard: Guard, next: Guard) {
     assert!(next.token() > guard.token(), "the clock did not forget");
     assert_ne!(next.epoch(), guard.epoch());
     assert!(!guard.release().await.is_clean());
@@ -96,24 +96,24 @@ async fn is_replaced_by(guard: Guard, next: Guard) {
     assert!(next.release().await.is_clean());
 }
 
-/// A failover to a replica that was cut off before the grant: the lock is lost, and the counter is
-/// behind.
+/// After a failover to a replica that was cut off before the grant, the lock is lost and the
+/// counter is behind.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_holder_of_an_unreplicated_lock_is_told_and_tokens_rise() {
+async fn the_holder_of_an_unreplicated_lock_learns_of_its_loss_and_tokens_rise() {
     let mut servers = RedisSentinels::start().unwrap();
     let locker = locker(&servers.url()).await;
     let guard = hold_unreplicated(&locker, &servers.primary, &servers.replica).await;
     servers.primary.kill();
     servers.replica.signal(Signal::CONT).unwrap();
-    learns_of_history_change(&guard).await;
+    wait_for_history_changed(&guard).await;
     let next = hold(&locker, "a", TTL).await;
-    is_replaced_by(guard, next).await;
+    check_replaced_by(guard, next).await;
 }
 
-/// A primary is frozen while another one takes its place, and then wakes up. Until the sentinels
-/// demote it, it acts as a primary.
+/// A primary is frozen while another server takes its place, and then it runs again. It acts as a
+/// primary until the sentinels demote it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replaced_primary_that_wakes_up_does_no_harm() {
+async fn a_frozen_primary_that_runs_again_changes_nothing() {
     let servers = RedisSentinels::start().unwrap();
     let (first, second) = (locker(&servers.url()).await, locker(&servers.url()).await);
     let guard = hold_unreplicated(&first, &servers.primary, &servers.replica).await;
@@ -126,9 +126,9 @@ async fn a_replaced_primary_that_wakes_up_does_no_harm() {
     .await
     .unwrap();
     servers.primary.signal(Signal::CONT).unwrap();
-    learns_of_history_change(&guard).await;
+    wait_for_history_changed(&guard).await;
     assert!(next.is_valid());
-    is_replaced_by(guard, next).await;
+    check_replaced_by(guard, next).await;
     eventually("it has been told as well", SOON, || {
         let role = servers.primary.info("role");
         role.is_ok_and(|role| role == "slave")
@@ -136,9 +136,9 @@ async fn a_replaced_primary_that_wakes_up_does_no_harm() {
     .unwrap();
 }
 
-/// The same with one shard of a cluster.
+/// The same case in one shard of a cluster.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_holder_of_an_unreplicated_lock_of_a_shard_is_told() {
+async fn the_holder_of_an_unreplicated_lock_of_a_shard_learns_of_its_loss() {
     let mut servers = RedisCluster::start(3, 1).unwrap();
     let locker = locker(&servers.url()).await;
     assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
@@ -157,23 +157,23 @@ async fn the_holder_of_an_unreplicated_lock_of_a_shard_is_told() {
     let guard = hold_unreplicated(&locker, &nodes[primary], &nodes[replica]).await;
     servers.nodes[primary].kill();
     servers.nodes[replica].signal(Signal::CONT).unwrap();
-    learns_of_history_change(&guard).await;
+    wait_for_history_changed(&guard).await;
     let next = eventually_async("its replica serves", SOON * 2, || async {
         let acquired = locker.lock("a").ttl(TTL).wait(Duration::ZERO).acquire();
         acquired.await.ok()
     })
     .await
     .unwrap();
-    is_replaced_by(guard, next).await;
+    check_replaced_by(guard, next).await;
 }
 
-/// One shard of three fails over: its locks go on under a new epoch, and the other shards' locks
-/// are not affected.
+/// One shard of three fails over. Its locks stay held under a new epoch, and the locks of the other
+/// shards are not affected.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_shard_fails_over() {
+async fn a_failover_of_one_shard_keeps_all_locks() {
     let mut servers = RedisCluster::start(3, 1).unwrap();
     let locker = locker(&servers.url()).await;
-    // Every shard has some of them with high probability.
+    // Each shard has at least one of these locks with high probability.
     let mut guards = Vec::new();
     for at in 0..12 {
         guards.push(hold(&locker, &format!("lock-{at}"), TTL).await);
@@ -184,7 +184,7 @@ async fn one_shard_fails_over() {
         let all = all.lines().filter(|key| !key.is_empty());
         all.map(str::to_owned).collect()
     };
-    // A replica that does not have a lock yet would lose it rightfully.
+    // A lock that is not replicated yet would be lost in the failover, as expected.
     eventually(
         "every lock is on a primary and on its replica",
         SOON,
@@ -211,13 +211,13 @@ async fn one_shard_fails_over() {
     assert!(next.release().await.is_clean());
 }
 
-/// A frozen primary refuses no connection: only the slot map shows that another server took its
+/// A frozen primary refuses no connection. Only the slot map shows that another server took its
 /// place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_primary_of_a_shard_is_replaced() {
     let servers = RedisCluster::start(3, 1).unwrap();
     let locker = locker(&servers.url()).await;
-    // This is the only lock in use, so no other operation brings news of the cluster.
+    // No other lock is in use, so no other operation learns of the change of the cluster.
     let guard = hold(&locker, "a", TTL).await;
     let key = servers.nodes.iter().find_map(|node| {
         let keys = node.command(&["KEYS", "*:l:a"]).ok()?;

@@ -1,4 +1,4 @@
-//! Holders, waiters and callers when the server, or the network to it, breaks.
+//! Holders, waiters and callers when the server or its network fails.
 #![expect(
     clippy::disallowed_methods,
     reason = "a real server lives in real time"
@@ -16,7 +16,7 @@ use distlock_harness::{
     Direction, FaultProxy, Signal, eventually_async, servers::redis::RedisServer,
 };
 
-/// The TTL of a lease that is meant to expire.
+/// The TTL of a lease that must expire during a test.
 const TTL: Duration = Duration::from_millis(1500);
 
 /// The TTL of a lease that outlives every test.
@@ -26,7 +26,7 @@ async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
     locker.lock(name).ttl(ttl).acquire().await.unwrap()
 }
 
-/// A server behind a proxy, and a URL that leads through the proxy.
+/// Starts a server behind a proxy. The URL leads through the proxy.
 async fn behind_a_proxy() -> (RedisServer, FaultProxy, String) {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
@@ -40,12 +40,13 @@ fn locks(server: &RedisServer) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_that_keeps_the_data_changes_the_epoch_and_nothing_else() {
+async fn a_restart_with_data_changes_only_the_epoch() {
     let mut server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", TTL * 4).await;
     let (epoch, token) = (guard.epoch(), guard.token());
-    // Every write is on disk before it is answered. By default that may take a second longer.
+    // Every write is on disk before it is answered. By default a write may reach the disk a second
+    // later.
     server
         .command(&["CONFIG", "SET", "appendfsync", "always"])
         .unwrap();
@@ -61,14 +62,14 @@ async fn a_restart_that_keeps_the_data_changes_the_epoch_and_nothing_else() {
         locker.inspect("a").await.unwrap().epoch,
         Some(guard.epoch())
     );
-    // A lock removed by hand after the change was not lost to the change.
+    // A lock that was removed by hand after the change of the epoch was not lost to that change.
     server.command(&["DEL", &locks(&server)[0]]).unwrap();
     let reason = within(SOON, "the holder learns of the loss", guard.lost()).await;
     assert_eq!(reason, LossReason::Removed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_that_forgets_is_told_to_the_holder_and_tokens_rise() {
+async fn after_a_restart_without_data_the_holder_learns_of_its_loss_and_tokens_rise() {
     let mut server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", TTL * 4).await;
@@ -84,14 +85,14 @@ async fn a_restart_that_forgets_is_told_to_the_holder_and_tokens_rise() {
     );
     assert_ne!(next.epoch(), guard.epoch());
     drop(guard);
-    // A lock granted after the change is lost for another reason.
+    // A lock granted after the change of the epoch is lost for another reason.
     server.command(&["FLUSHALL"]).unwrap();
     let reason = within(SOON, "the holder learns of the loss", next.lost()).await;
     assert_eq!(reason, LossReason::Removed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flush_is_told_at_the_next_renewal() {
+async fn a_flush_is_reported_at_the_next_renewal() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let ttl = TTL * 4;
@@ -118,7 +119,7 @@ async fn flushed_scripts_are_sent_again() {
         assert!(guard.release().await.is_clean());
         server.command(&["SCRIPT", "FLUSH"]).unwrap();
     }
-    // Several locks in one request.
+    // The same with several locks in one request.
     let guards = locker.lock_all(["a", "b", "c"]).acquire().await.unwrap();
     for (name, released) in guards.release().await {
         assert!(released.is_clean(), "{name:?}");
@@ -126,7 +127,7 @@ async fn flushed_scripts_are_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_connections_are_made_again() {
+async fn a_killed_connection_is_replaced() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let ttl = TTL * 3;
@@ -151,7 +152,7 @@ async fn killed_connections_are_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_of_a_third_of_the_lease_is_survived() {
+async fn a_lease_survives_a_cut_of_a_third_of_its_ttl() {
     let (_server, proxy, url) = behind_a_proxy().await;
     let locker = locker(&url).await;
     let ttl = TTL * 4;
@@ -166,7 +167,7 @@ async fn a_cut_of_a_third_of_the_lease_is_survived() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
+async fn a_cut_longer_than_the_lease_ends_the_guard_in_time() {
     let ttl = TTL * 2;
     for black_hole in [false, true] {
         let (server, proxy, url) = behind_a_proxy().await;
@@ -180,8 +181,8 @@ async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
             proxy.stop(Direction::ToClient);
         }
         let start = Instant::now();
-        // Another client waits for the lock over a working connection: when it gets the lock, the
-        // holder's guard must be invalid.
+        // Another client waits for the lock over a working connection. When that client gets the
+        // lock, the holder's guard must be invalid.
         let other = tokio::spawn(async move {
             let guard = direct.lock("a").ttl(LONG).wait(SOON).acquire().await;
             assert!(!watch.is_valid(), "two holders at once");
@@ -195,8 +196,8 @@ async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
             .unwrap();
         assert!(next.token() > token);
         proxy.pass();
-        // Neither the requests that the proxy held back nor further ones of the old holder change
-        // anything.
+        // Neither the requests that the proxy held back nor later requests of the old holder change
+        // the lock.
         assert!(!guard.release().await.is_clean());
         next.extend(LONG).await.unwrap();
         assert!(next.release().await.is_clean());
@@ -205,9 +206,9 @@ async fn a_cut_longer_than_the_lease_is_told_in_time_and_mended() {
     }
 }
 
-/// Connecting takes longer than one operation waits for it.
+/// Connecting takes longer than an operation waits for a connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_over_a_slow_line_is_made_again() {
+async fn a_connection_over_a_slow_network_is_replaced() {
     let (_server, proxy, url) = behind_a_proxy().await;
     let locker = locker(&url).await;
     proxy.delay(Duration::from_millis(300));
@@ -221,7 +222,7 @@ async fn a_connection_over_a_slow_line_is_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_server_loses_the_guard_but_not_the_exclusion() {
+async fn a_paused_server_ends_the_guard_and_keeps_exclusion() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", TTL).await;
@@ -245,7 +246,7 @@ async fn a_paused_server_loses_the_guard_but_not_the_exclusion() {
 async fn a_grant_whose_reply_was_lost_is_recognised() {
     let (server, proxy, url) = behind_a_proxy().await;
     let locker = locker(&url).await;
-    // The scripts are loaded first, so that the lost reply is the one to the grant.
+    // The scripts are loaded first, so that the lost reply is the reply to the grant.
     assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
     for round in 0..5 {
         proxy.swallow_one_reply();
@@ -262,11 +263,12 @@ async fn a_grant_whose_reply_was_lost_is_recognised() {
 async fn a_release_whose_reply_was_lost_happened_once() {
     let (server, proxy, url) = behind_a_proxy().await;
     let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
-    // The scripts are loaded first, so that the lost reply is the one to the release.
+    // The scripts are loaded first, so that the lost reply is the reply to the release.
     assert!(hold(&cut, "a", LONG).await.release().await.is_clean());
     let guard = hold(&cut, "a", Duration::from_secs(30)).await;
     proxy.swallow_one_reply();
-    // The release is sent again and finds the lock gone, as it must be after the first one.
+    // The first release freed the lock. The repeated release finds no lock, and the result is still
+    // clean.
     assert!(guard.release().await.is_clean());
     assert!(locks(&server).is_empty(), "it was applied");
     let next = hold(&direct, "a", Duration::from_secs(30)).await;
@@ -277,16 +279,17 @@ async fn a_release_whose_reply_was_lost_happened_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_whose_reply_was_lost_may_have_happened_and_the_next_one_tells() {
+async fn a_renewal_whose_reply_was_lost_has_an_unknown_outcome() {
     let (server, proxy, url) = behind_a_proxy().await;
     let locker = locker(&url).await;
     let ttl = Duration::from_secs(30);
     let guard = hold(&locker, "a", ttl).await;
-    // The script is loaded first, so that the lost reply is the one to the renewal.
+    // The script is loaded first, so that the lost reply is the reply to the renewal.
     guard.extend(ttl).await.unwrap();
     let token = guard.token();
     proxy.swallow_one_reply();
-    // No other request is sent meanwhile: the next automatic renewal is far away.
+    // No other request is sent meanwhile, because the next automatic renewal is not due for a long
+    // time.
     let error = guard.extend(ttl * 2).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     let left = server.command(&["PTTL", &locks(&server)[0]]).unwrap();
@@ -331,17 +334,16 @@ async fn a_hand_over_whose_reply_was_lost_is_recognised() {
         };
         let value = server.command(&["GET", key]).unwrap();
         assert!(value.contains(&given.token.to_string()), "{value}");
-        // The former holder has no lock any more.
+        // The former holder no longer has the lock.
         let released = lock.release(&lease).await.unwrap();
         assert_eq!(released, ReleaseOutcome::NotHeld);
         (holder, grant) = (next, given);
     }
 }
 
-/// The same at the level of guards: the next task of the process gets the lock, and no other
-/// caller.
+/// The same case with guards: the next task of the process gets the lock, and no other caller does.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_gets_its_turn_although_the_reply_was_lost() {
+async fn a_task_gets_the_lock_although_the_reply_to_a_hand_over_was_lost() {
     let (server, proxy, url) = behind_a_proxy().await;
     let locker = locker(&url).await;
     for _ in 0..5 {
@@ -351,7 +353,7 @@ async fn a_task_gets_its_turn_although_the_reply_was_lost() {
             let locker = locker.clone();
             async move { locker.lock("a").ttl(LONG).wait(SOON).acquire().await }
         });
-        // The task is most likely in the local queue by then. Otherwise the lost reply is the one
+        // The task is most likely in the local queue by now. Otherwise the lost reply is the reply
         // to a release.
         pause(Duration::from_millis(20)).await;
         proxy.swallow_one_reply();
@@ -372,7 +374,7 @@ async fn a_task_gets_its_turn_although_the_reply_was_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
+async fn a_demoted_server_refuses_and_a_promoted_one_serves() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", TTL * 4).await;
@@ -391,7 +393,8 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     let other = within(SOON, "the server serves", hold(&locker, "b", TTL * 4)).await;
     let promoted = other.epoch();
     assert_ne!(promoted, epoch, "a promotion begins a history");
-    // Renewals use another connection than the grant did, and the server has closed neither.
+    // A renewal uses another connection than the grant, and the server has closed neither
+    // connection.
     for round in 0..2 {
         for guard in [&guard, &other] {
             guard.extend(TTL * 4).await.unwrap();
@@ -402,8 +405,8 @@ async fn a_demoted_server_refuses_and_a_promoted_one_goes_on() {
     assert!(other.release().await.is_clean());
 }
 
-/// A lock that is missing in the new history was lost to it; a lock that is removed later was not.
-/// Both connections must report it so.
+/// A lock that is missing in the new epoch was lost to the change. A lock that is removed later was
+/// not. Both connections must report the right reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_lost_to_a_promotion_is_distinguished_from_a_removed_one() {
     let server = RedisServer::start().unwrap();
@@ -420,7 +423,7 @@ async fn a_lock_lost_to_a_promotion_is_distinguished_from_a_removed_one() {
     let keys = locks(&server);
     let key = |name: &str| keys.iter().find(|key| key.ends_with(name)).unwrap();
     server.command(&["DEL", key("a")]).unwrap();
-    // Each bucket is served over both connections in turn, the renewal's last.
+    // Both connections are used for each bucket, the connection of the renewals last.
     for name in names {
         let tried = eventually_async("the server serves", SOON, || async {
             let free = locker.lock(name).wait(Duration::ZERO).acquire().await;
@@ -441,9 +444,9 @@ async fn a_lock_lost_to_a_promotion_is_distinguished_from_a_removed_one() {
     assert_eq!(reason, LossReason::Removed);
 }
 
-/// Held locks are renewed and released, by guard and by ticket, since releases free memory.
+/// Held locks can be renewed and released, by guard and by ticket, because releases free memory.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_memory_renews_and_frees() {
+async fn a_server_without_memory_renews_and_releases() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "guarded", LONG).await;
@@ -465,7 +468,7 @@ async fn a_server_without_memory_renews_and_frees() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_operations_did_not_happen_and_say_why() {
+async fn a_refused_operation_did_not_happen_and_names_the_reason() {
     let server = RedisServer::with(&["appendonly no", "enable-protected-configs yes"]).unwrap();
     let locker = locker(&server.url()).await;
     let held = hold(&locker, "held", LONG).await;
@@ -495,7 +498,7 @@ async fn refused_operations_did_not_happen_and_say_why() {
     assert!(error.is_retryable(), "{error}");
     set("maxmemory", "0");
 
-    // A failed snapshot makes the server refuse writes.
+    // After a failed snapshot the server refuses writes.
     set("save", "3600 1");
     set("dbfilename", "no-such-folder");
     let folder = server.folder().join("no-such-folder");
@@ -542,7 +545,7 @@ async fn refused_operations_did_not_happen_and_say_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_room_for_a_connection_says_so() {
+async fn the_error_names_the_client_limit_of_a_full_server() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", LONG).await;
@@ -558,13 +561,13 @@ async fn a_server_without_room_for_a_connection_says_so() {
     );
     assert!(error.is_retryable(), "{error}");
     assert!(start.elapsed() < SOON);
-    // Connected clients go on.
+    // Connected clients still work.
     guard.extend(LONG).await.unwrap();
     assert!(guard.release().await.is_clean());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_counter_set_back_by_hand_does_not_set_tokens_back() {
+async fn tokens_rise_after_a_counter_was_set_back() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let mut last = None;
@@ -585,7 +588,7 @@ async fn a_counter_set_back_by_hand_does_not_set_tokens_back() {
         };
         assert!(guard.release().await.is_clean());
     }
-    // A counter at the highest token is an error, and grants nothing.
+    // If the counter is at the highest token, an acquire gets an error and no grant.
     assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
     let counter = server.command(&["KEYS", "*:c"]).unwrap();
     server
@@ -599,7 +602,7 @@ async fn a_counter_set_back_by_hand_does_not_set_tokens_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_values_are_neither_free_nor_overwritten() {
+async fn a_foreign_value_is_neither_free_nor_overwritten() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
@@ -613,7 +616,7 @@ async fn foreign_values_are_neither_free_nor_overwritten() {
         server.command(&write).unwrap();
         let error = locker.lock("a").acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-        // The same in one request with a free lock.
+        // One request acquires the foreign lock together with a free one.
         let error = locker.lock_all(["a", "b"]).acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert_eq!(server.command(&["TYPE", &key]).unwrap(), kind);
@@ -638,7 +641,7 @@ async fn an_expired_lease_is_neither_renewed_nor_released_nor_revived() {
         "{renewed:?}"
     );
     assert!(locks(&server).is_empty());
-    // The same owner gets another lease; the old one is over.
+    // The same owner gets a new lease, and the old lease has ended.
     let mut again = first.clone();
     again.ttl = distlock_core::Ttl::new(LONG).unwrap();
     let second = take(&*lock, &again).await;

@@ -25,7 +25,7 @@ async fn connect(server: &RedisServer) -> MultiplexedConnection {
     client.get_multiplexed_async_connection().await.unwrap()
 }
 
-/// Takes 1 from the balance, if `fence` is let through.
+/// Takes 1 from the balance, if the bar admits `fence`.
 async fn pay(server: &mut MultiplexedConnection, fence: &Fence) -> Result<i64, FenceError> {
     let pay = Fenced::new("return redis.call('DECRBY', KEYS[1], ARGV[1])");
     pay.run(server, BAR, fence, &[BALANCE], &["1"]).await
@@ -45,7 +45,7 @@ async fn an_earlier_holder_changes_nothing() {
     let (early, late) = (fence(7), fence(8));
     assert_eq!(pay(&mut connection, &early).await.unwrap(), -1);
     assert_eq!(pay(&mut connection, &late).await.unwrap(), -2);
-    // A restarted server has no scripts.
+    // After this the server knows no scripts, as after a restart.
     server.command(&["SCRIPT", "FLUSH"]).unwrap();
     assert_eq!(pay(&mut connection, &late).await.unwrap(), -3);
     let refused = pay(&mut connection, &early).await.unwrap_err();
@@ -69,7 +69,7 @@ async fn an_earlier_holder_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_may_say_nothing_and_one_that_breaks_off_does_not_say_that_nothing_happened() {
+async fn a_change_without_answer_succeeds_and_a_half_made_change_is_internal() {
     let server = RedisServer::start().unwrap();
     let mut connection = connect(&server).await;
     for silent in ["redis.call('SET', KEYS[1], 'x')", "return nil", "return"] {
@@ -97,7 +97,7 @@ async fn a_change_may_say_nothing_and_one_that_breaks_off_does_not_say_that_noth
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_answers_an_error_does_not_say_that_nothing_happened() {
+async fn a_change_that_answers_an_error_is_internal() {
     let server = RedisServer::start().unwrap();
     let mut connection = connect(&server).await;
     server.command(&["SET", "{account}:x", "no list"]).unwrap();
@@ -129,7 +129,7 @@ async fn a_change_that_answers_an_error_does_not_say_that_nothing_happened() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_whose_answer_cannot_be_read_is_told_as_made() {
+async fn a_change_with_an_unreadable_answer_is_reported_as_made() {
     let server = RedisServer::start().unwrap();
     let mut connection = connect(&server).await;
     for (token, answer) in [(7, ""), (8, "return 'many'"), (9, "return {1, 2}")] {
@@ -147,9 +147,9 @@ async fn a_change_whose_answer_cannot_be_read_is_told_as_made() {
     assert_eq!(server.command(&["GET", BALANCE]).unwrap(), "3");
 }
 
-/// A change that the server refuses before its first write may be repeated.
+/// If the server refuses the change before its first write, the caller may repeat the change.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_refuses_to_write_says_so() {
+async fn a_change_refused_before_its_first_write_did_not_happen() {
     let server = RedisServer::start().unwrap();
     let mut connection = connect(&server).await;
     let (early, late) = (fence(7), fence(8));
@@ -188,7 +188,7 @@ async fn a_server_that_refuses_to_write_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bar_that_cannot_be_read_lets_nobody_through() {
+async fn an_unreadable_bar_refuses_every_holder() {
     let server = RedisServer::start().unwrap();
     let mut connection = connect(&server).await;
     pay(&mut connection, &fence(7)).await.unwrap();
@@ -206,15 +206,15 @@ async fn a_bar_that_cannot_be_read_lets_nobody_through() {
     assert_eq!(server.command(&["GET", BALANCE]).unwrap(), "-1");
 }
 
-/// The bar may change between the read and the change.
+/// Several holders change the bar at the same time, between each other's read and change.
 #[tokio::test(flavor = "multi_thread")]
-async fn holders_at_the_same_time_write_in_the_order_of_their_tokens() {
+async fn concurrent_holders_write_in_the_order_of_their_tokens() {
     let server = RedisServer::start().unwrap();
     let write = Fenced::new("return redis.call('RPUSH', KEYS[1], ARGV[1])");
     let mut holders = Vec::new();
     for turn in 1..=8 {
         let (mut connection, write) = (connect(&server).await, write.clone());
-        // Each task gets through repeatedly with higher tokens, and overtakes the others.
+        // Each task is admitted several times with higher tokens, and passes the other tasks.
         holders.push(tokio::spawn(async move {
             let mut written = 0;
             for round in 0..50 {

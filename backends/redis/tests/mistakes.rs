@@ -1,8 +1,8 @@
-//! The catalogue of mistakes: five common ways to build a lock on Redis. Each fails under a
-//! schedule that this library passes.
+//! Five common mistakes in locks on Redis. Each wrong design fails under a schedule that this
+//! library passes.
 //!
-//! The wrong designs are played by hand, command by command, because their flaws show between the
-//! commands.
+//! The tests send the commands of the wrong designs one by one, because each design fails between
+//! two commands.
 
 mod common;
 
@@ -21,10 +21,10 @@ use distlock_redis::{Redis, RedisConfig};
 
 /// The TTL of a lease that expires within the test.
 const SHORT: Duration = Duration::from_millis(600);
-/// The TTL of a lease that does not.
+/// The TTL of a lease that outlives the test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A wrong lock: one client that sends the commands of its design.
+/// A client of a wrong lock. The test sends the commands of its design.
 struct WrongLock<'a>(&'a RedisServer);
 
 impl WrongLock<'_> {
@@ -32,7 +32,8 @@ impl WrongLock<'_> {
         self.0.command(command).unwrap()
     }
 
-    /// The common way to take a lock, which is right. Only the ways to release it differ.
+    /// Acquires the lock in the usual way, which is correct. The designs differ only in the
+    /// release.
     fn take(&self, owner: &str, ttl: Duration) -> bool {
         let ttl = ttl.as_millis().to_string();
         self.ask(&["SET", "lock", owner, "NX", "PX", &ttl]) == "OK"
@@ -51,26 +52,26 @@ async fn is_busy(lock: &dyn DistLock, request: &AcquireRequest) -> bool {
     matches!(lock.try_acquire(request).await.unwrap(), Attempt::Busy(_))
 }
 
-/// Schedule: the client dies as soon as the server has carried out its first command.
+/// Schedule: the client dies as soon as the server has run its first command.
 #[tokio::test(flavor = "multi_thread")]
-async fn set_then_expire_separately() {
+async fn expire_after_set_leaves_a_lock_without_expiry() {
     let server = RedisServer::start().unwrap();
     let wrong = WrongLock(&server);
     assert_eq!(wrong.ask(&["SETNX", "lock", "a"]), "1");
-    // The client dies here; EXPIRE was to be next.
+    // The client dies here, before it sends `EXPIRE`.
     pause(SHORT * 2).await;
     assert_eq!(wrong.ask(&["PTTL", "lock"]), "-1", "held for ever");
     assert_eq!(wrong.ask(&["SETNX", "lock", "b"]), "0");
 
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let dying = redis(&server.url_at(proxy.address())).await.unwrap();
-    // The script is loaded first, so that the first command is the acquisition.
+    // The script is loaded first, so that the acquire is the client's first command.
     let lock = dying.lock();
     let warm = request("warm", LONG);
     let grant = take(&*lock, &warm).await;
     lock.release(&lease(&warm, &grant)).await.unwrap();
-    // The client gets no more replies, and sends nothing more once the server has carried out the
-    // first command.
+    // The client gets no more replies, and sends nothing more after the server has run the first
+    // command.
     proxy.stop(Direction::ToClient);
     let attempt = tokio::spawn(async move { lock.try_acquire(&request("a", SHORT)).await });
     eventually_async("the server has done it", SOON, || async {
@@ -88,7 +89,7 @@ async fn set_then_expire_separately() {
 
 /// Schedule: a client whose clock is a minute ahead asks for a held lock.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_timestamp_as_value_and_get_set() {
+async fn a_time_in_the_value_lets_a_fast_clock_take_the_lock() {
     #[derive(Debug)]
     struct Ahead;
 
@@ -116,14 +117,14 @@ async fn a_timestamp_as_value_and_get_set() {
     let end = |clock: &dyn Clock| (millis(clock) + lease_of.as_millis()).to_string();
     let first = end(&SystemClock);
     assert_eq!(wrong.ask(&["SETNX", "lock", &first]), "1");
-    // The other client finds an end that is past by its own clock, writes its own value and gets
-    // back the value that it had read: it believes that it won.
+    // By the clock of the second client the lease has ended. So this client writes its own value,
+    // gets the expected old value, and believes that it has the lock.
     let seen = wrong.ask(&["GET", "lock"]);
     assert!(seen.parse::<u128>().unwrap() < millis(&Ahead));
     let second = end(&Ahead);
     assert_eq!(wrong.ask(&["GETSET", "lock", &second]), seen, "two holders");
-    // Even the loser of the race has written: a third client extends the lease of the second, which
-    // no longer finds its own value.
+    // The loser of the race has written too. A third client extends the lease of the second client,
+    // which no longer finds its own value.
     assert_eq!(wrong.ask(&["GETSET", "lock", "3"]), second);
     assert_ne!(wrong.holder(), second);
 
@@ -138,10 +139,10 @@ async fn a_timestamp_as_value_and_get_set() {
     assert!(matches!(released.unwrap(), ReleaseOutcome::Released { .. }));
 }
 
-/// Schedule: the first lease expires, the second client takes the lock, the first one releases it,
-/// the third one asks.
+/// Schedule: the first lease expires, the second client gets the lock, the first client releases
+/// it, and the third client tries to acquire.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plain_delete() {
+async fn a_plain_delete_frees_the_lock_of_another_client() {
     let server = RedisServer::start().unwrap();
     let wrong = WrongLock(&server);
     assert!(wrong.take("a", SHORT));
@@ -164,9 +165,9 @@ async fn a_plain_delete() {
 }
 
 /// Schedule: the first client releases its lock in time, but the request is delayed until the
-/// second one has taken the lock.
+/// second client has the lock.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_comparison_and_a_deletion_in_two_steps() {
+async fn a_delayed_delete_after_a_comparison_frees_the_lock_of_another_client() {
     let server = RedisServer::start().unwrap();
     let wrong = WrongLock(&server);
     assert!(wrong.take("a", SHORT));
@@ -196,8 +197,8 @@ async fn a_comparison_and_a_deletion_in_two_steps() {
     let released = lock.release(&lease(&second, &second_grant)).await.unwrap();
     assert!(matches!(released, ReleaseOutcome::Released { .. }));
 
-    // This is exactly the schedule that fails above: the first reply is late, and any further step
-    // of the release would be late.
+    // This is the schedule of the failure above. The first reply is late, so any further step of
+    // the release would be late too.
     let first = request("a", SHORT);
     let granted = take(&*slow.lock(), &first).await;
     proxy.stop(Direction::ToClient);
@@ -216,13 +217,13 @@ async fn a_comparison_and_a_deletion_in_two_steps() {
     assert!(matches!(released, ReleaseOutcome::Released { .. }));
 }
 
-/// Schedule: the holder releases its lock in time, and the next client asks.
+/// Schedule: the holder releases its lock in time, and the next client tries to acquire.
 ///
-/// The wrong unlock asks for the lock once more, and deletes it only if that fails and the end that
-/// it reads is past. So the holder never frees its own lock, and anybody frees a lock under which
-/// the holder may still be working.
+/// The wrong release tries to acquire the lock once more. It deletes the lock only if that fails
+/// and the lease in the value has ended. So the holder never frees its own lock. Any other client
+/// frees a lock whose lease has ended by its own clock, even if the holder is still working.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unlock_by_set_if_absent() {
+async fn a_release_by_set_if_absent_never_frees_its_own_lock() {
     let server = RedisServer::start().unwrap();
     let wrong = WrongLock(&server);
     let millis = || {
@@ -240,11 +241,11 @@ async fn an_unlock_by_set_if_absent() {
     assert_eq!(wrong.ask(&["SETNX", "lock", &end]), "1");
     unlock();
     assert_eq!(wrong.holder(), end, "it is still held");
-    // Unlocking a free lock takes it.
+    // Releasing a free lock acquires it.
     wrong.ask(&["DEL", "lock"]);
     unlock();
     assert_ne!(wrong.holder(), "");
-    // A stranger's unlock frees a lock whose end is past by the stranger's clock.
+    // Another client's release frees a lock whose lease has ended by that client's clock.
     wrong.ask(&["SET", "lock", &(millis() - 1).to_string()]);
     unlock();
     assert_eq!(wrong.holder(), "");
@@ -259,7 +260,7 @@ async fn an_unlock_by_set_if_absent() {
     assert!(is_busy(&*lock, &next).await);
     let released = lock.release(&lease(&first, &grant)).await.unwrap();
     assert!(matches!(released, ReleaseOutcome::Released { .. }));
-    // Releasing a free lock takes nothing.
+    // Releasing a free lock does not acquire it.
     let released = lock.release(&lease(&first, &grant)).await.unwrap();
     assert_eq!(released, ReleaseOutcome::NotHeld);
     take(&*lock, &next).await;

@@ -1,5 +1,5 @@
-//! Servers newer than the distribution's: Valkey 9, which deletes an unchanged value without a
-//! script, and Redis 8.
+//! Servers newer than those of the distribution: Valkey 9, which deletes an unchanged value without
+//! a script, and Redis 8.
 
 mod common;
 
@@ -29,8 +29,8 @@ async fn redis_8_conforms() {
     conforms(subject.unwrap()).await;
 }
 
-/// Takes and releases one lock several times. Returns how many releases compared and deleted, and
-/// how many commands of scripts ran.
+/// Acquires and releases one lock several times. Returns the number of compare-and-delete commands
+/// and the number of script commands.
 async fn count_release_commands(server: &RedisServer, url: &str, rounds: u64) -> (u64, u64) {
     let locker = locker(url).await;
     let (mut compared, mut scripts) = (0, 0);
@@ -55,7 +55,7 @@ async fn a_lone_release_on_valkey_is_one_comparison_and_no_script() {
         count_release_commands(&server, &server.url(), 5).await,
         (5, 0)
     );
-    // A user without the right to this command releases by script; with the right, without one.
+    // A user without the right to this command releases by script. With the right, no script runs.
     let rights = include_str!("../src/acl.txt").trim();
     let rights = rights.replace(">PASSWORD", ">secret");
     let mut words: Vec<_> = rights.split(' ').collect();

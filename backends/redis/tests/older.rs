@@ -1,4 +1,4 @@
-//! The answers of servers before Redis 7 that differ from those of the installed one.
+//! Answers of servers before Redis 7 that differ from those of the installed server.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn connections(server: &RedisServer) -> Vec<String> {
         .collect()
 }
 
-/// Those servers nest the refusal of a script's command in another refusal.
+/// Before Redis 7, a server nests the refusal of a script's command in another refusal.
 #[tokio::test(flavor = "multi_thread")]
 async fn nested_refusals_of_scripts_are_recognised() {
     let server = RedisServer::start().unwrap();
@@ -24,7 +24,7 @@ async fn nested_refusals_of_scripts_are_recognised() {
     let store = redis(&server.url_at(proxy.address())).await.unwrap();
     let lock = store.lock();
     let wanted = request("a", Duration::from_secs(60));
-    // The script is loaded first, so that the replaced reply is the one to it.
+    // The script is loaded first, so that the replaced reply is the reply to the script.
     take(&*lock, &wanted).await;
     for (says, kind, is_left) in [
         (

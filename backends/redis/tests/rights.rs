@@ -17,7 +17,7 @@ const ACL: &str = include_str!("../src/acl.txt");
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// Gives the user these rights.
+/// Gives these rights to the user.
 fn permit(server: &RedisServer, words: &[&str]) {
     assert_eq!(server.command(words).unwrap(), "OK");
 }
@@ -27,7 +27,7 @@ fn documented_acl() -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// The URL with this user in place of the one that it had.
+/// Returns the URL with this test's user in place of the password that it had.
 fn url_of_user(url: &str) -> String {
     let (scheme, hosts) = url.split_once("://:").unwrap();
     let (_, hosts) = hosts.split_once('@').unwrap();
@@ -46,7 +46,7 @@ fn granted(
     }
 }
 
-/// Checks that an answer is the expected one.
+/// Returns early with an error unless the answer matches the pattern.
 macro_rules! got {
     ($answer:expr, $pattern:pat) => {{
         match $answer {
@@ -56,7 +56,7 @@ macro_rules! got {
     }};
 }
 
-/// Runs every operation of locks and records. The error names the first one that fails.
+/// Runs every operation of locks and records. The error names the first operation that fails.
 async fn run_every_operation(url: &str) -> std::result::Result<Health, String> {
     let store = redis(url).await.map_err(|error| error.to_string())?;
     let (lock, records) = (store.lock(), store.records());
@@ -66,7 +66,7 @@ async fn run_every_operation(url: &str) -> std::result::Result<Health, String> {
         .await
         .map_err(|error| error.to_string())?;
 
-    // One lock alone, and several in one batch.
+    // One lock in its own request, and several locks in one batch.
     let alone = request("alone", LONG);
     let alone = granted(lock.try_acquire(&alone).await, &alone)?;
     got!(lock.release(&alone).await, ReleaseOutcome::Released { .. });
@@ -125,7 +125,7 @@ fn assert_all_rights(health: &Health) {
     }
 }
 
-/// The commands and keys that servers refused since the last call.
+/// Returns the commands and keys that servers refused since the last call.
 fn refused(servers: &[RedisServer]) -> Vec<String> {
     let mut objects = Vec::new();
     for server in servers {
@@ -138,8 +138,8 @@ fn refused(servers: &[RedisServer]) -> Vec<String> {
     objects
 }
 
-/// Takes away each right in turn, and checks that it is missed.
-async fn each_right_is_missed(
+/// Removes one right after the other, and checks that an operation then fails.
+async fn check_each_right_is_needed(
     servers: &[RedisServer],
     rights: &[String],
     tried: impl AsyncFn() -> std::result::Result<Health, String>,
@@ -169,7 +169,8 @@ async fn each_right_is_missed(
                 let health = outcome.expect(right);
                 assert_ne!(whole, Some(verdicts(&health)), "{right}: {health:?}");
             }
-            // This command finds out whether the server has the commands of newer servers.
+            // The client uses this command to find out whether the server has the commands of newer
+            // servers.
             "+command|info" => {
                 outcome.expect(right);
                 assert!(refused.contains(&"command|info".to_owned()), "{refused:?}");
@@ -195,7 +196,7 @@ async fn one_server_needs_each_documented_right() {
     rights.retain(|word| word.starts_with(['+', '~']));
     rights.retain(|word| !["+cluster|slots", "+asking"].contains(&word.as_str()));
     assert!(rights.len() > 20, "{rights:?}");
-    each_right_is_missed(&servers, &rights, async || run_every_operation(&url).await).await;
+    check_each_right_is_needed(&servers, &rights, async || run_every_operation(&url).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -203,7 +204,7 @@ async fn a_cluster_needs_two_more_rights() {
     let cluster = RedisCluster::start(3, 0).unwrap();
     let url = url_of_user(&cluster.url());
     let rights = ["+cluster|slots".to_owned(), "+asking".to_owned()];
-    each_right_is_missed(&cluster.nodes, &rights, async || {
+    check_each_right_is_needed(&cluster.nodes, &rights, async || {
         let health = run_every_operation(&url).await?;
         acquire_during_migration(&cluster, &url).await?;
         Ok(health)
@@ -211,7 +212,7 @@ async fn a_cluster_needs_two_more_rights() {
     .await;
 }
 
-/// Takes a lock whose slot migrates to another server.
+/// Acquires a lock whose slot migrates to another server.
 async fn acquire_during_migration(
     cluster: &RedisCluster,
     url: &str,
@@ -248,7 +249,7 @@ async fn sentinels_need_no_more_rights() {
     assert_all_rights(&health.unwrap());
 }
 
-/// HELLO and AUTH need no right, even where the default user is off.
+/// HELLO and AUTH need no right, even if the default user is disabled.
 #[tokio::test(flavor = "multi_thread")]
 async fn newer_servers_need_no_more_rights() {
     let words = documented_acl();

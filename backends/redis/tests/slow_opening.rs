@@ -1,4 +1,4 @@
-//! Servers that answer every request a little too late: opening still ends in time.
+//! Servers that answer every request slowly. Opening a store must still end in time.
 #![expect(
     clippy::disallowed_methods,
     reason = "a real server lives in real time"
@@ -21,10 +21,10 @@ use tokio::{
 
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// A server's reply to a command; `None` if it never answers.
+/// The server's reply to a command; `None` if the server does not answer that command.
 type Answer = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// A server that answers every write after a pause.
+/// Starts a server that answers each request after a pause.
 async fn server(
     late: Duration,
     answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
@@ -74,11 +74,11 @@ async fn opening_fails_in_time(url: &str) {
     assert!(took < LIMIT + Duration::from_secs(1), "{took:?}: {error}");
 }
 
-/// The sentinels take half of the time, and the primary would take more than the other half.
+/// The sentinels take half of the time limit, and the primary would take more than the other half.
 #[tokio::test(flavor = "multi_thread")]
 async fn opening_behind_slow_sentinels_ends_in_time() {
     let late = Duration::from_millis(420);
-    // The server says that it is a primary, and answers nothing else.
+    // The server reports that it is a primary, and answers nothing else.
     let primary = server(late, |command| match command {
         "ROLE" => Some("*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".into()),
         command if command.starts_with("CLIENT") => Some("+OK\r\n".into()),
@@ -106,7 +106,7 @@ async fn opening_behind_slow_sentinels_ends_in_time() {
     opening_fails_in_time(&format!("redis+sentinel://{sentinel}/p?connect_timeout=4s")).await;
 }
 
-/// The server accepts the client, and is silent when it is asked for the map.
+/// The server accepts the client, but does not answer the question for the slot map.
 #[tokio::test(flavor = "multi_thread")]
 async fn opening_a_slow_cluster_ends_in_time() {
     let node = server(LIMIT / 2, |command| {

@@ -15,24 +15,25 @@ use distlock_harness::{
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// The URL with all options that the servers require, certificates included.
+/// Returns the URL with all options that the servers require, including certificates.
 fn secured(url: &str, pki: &Pki) -> String {
     let file = |name| pki.path(name).display().to_string();
     let (ca, cert, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
     with(url, &format!("tls=true&ca={ca}&cert={cert}&key={key}"))
 }
 
-/// The URL with more options.
+/// Returns the URL with these options added.
 fn with(url: &str, options: &str) -> String {
     let sign = if url.contains('?') { '&' } else { '?' };
     format!("{url}{sign}{options}")
 }
 
-/// Locks, pushes and records work with the required options, and nothing works without them.
+/// Checks that locks, pushes and records work with the required options, and that nothing works
+/// without them.
 async fn assert_works(url: &str, pki: &Pki) {
     let secured_url = secured(url, pki);
     let (holder, waiter) = (locker(&secured_url).await, locker(&secured_url).await);
-    // Every shard has some of them with high probability.
+    // Each shard has at least one of these locks with high probability.
     for at in 0..6 {
         let name = format!("lock-{at}");
         let guard = holder.lock(&name).ttl(TTL).acquire().await.unwrap();
@@ -54,7 +55,7 @@ async fn assert_works(url: &str, pki: &Pki) {
     for refused in [
         // The client does not use TLS, and the servers accept nothing else.
         url.to_owned(),
-        // No authority that this machine trusts has signed the servers' certificates.
+        // This machine trusts no authority that signed the servers' certificates.
         with(url, "tls=true"),
         secured(url, &other),
     ] {

@@ -1,4 +1,4 @@
-//! The number of commands that clients send, as the server counts them.
+//! The number of commands that clients send, as counted by the server.
 #![expect(
     clippy::disallowed_methods,
     reason = "a real server lives in real time"
@@ -22,18 +22,18 @@ use tokio::task::JoinSet;
 
 const NAME: &str = "waited-for";
 
-/// The pause after which every process asks without a push. A waiter that is woken by a push must
-/// wake within half of it.
+/// The pause after which every process asks without a push. A wake-up within half of this time
+/// comes from a push.
 const SAFETY_POLL: Duration = Duration::from_secs(10);
 
-/// The lock, held by a separate client for longer than the measured wait.
+/// Acquires the lock for a separate client that holds it for longer than the measured wait.
 async fn hold_lock(server: &RedisServer) -> Guard {
     let holder = locker(&server.url()).await;
     let lock = holder.lock(NAME).ttl(Duration::from_secs(30));
     lock.acquire().await.unwrap()
 }
 
-/// Starts waiting tasks that must not get the lock.
+/// Starts waiting tasks. None of them may get the lock.
 fn start_waiters(tasks: &mut JoinSet<()>, locker: &Locker, waiters: usize, time: Duration) {
     for _ in 0..waiters {
         let locker = locker.clone();
@@ -49,8 +49,8 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     let server = RedisServer::start().unwrap();
     let guard = hold_lock(&server).await;
     let monitor = server.monitor().unwrap();
-    // Every command counts: connecting, joining the queue, the holder's renewal and its
-    // consequences.
+    // Every command counts: for connecting, for joining the queue, and for the holder's renewal and
+    // the push that follows it.
     let store = redis(&server.url()).await.unwrap();
     let waiting = Locker::new(store.lock());
     waiting.ready().await.unwrap();
@@ -59,7 +59,7 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
-    // The store's own count includes these commands, which the monitor may report a moment later.
+    // The store's own count includes these commands. The monitor may report them a moment later.
     let counted = usize::try_from(store.commands()).unwrap();
     assert!(counted > 5, "{counted}");
     let commands = eventually_async("the monitor tells of all of them", SOON, || async {
@@ -71,7 +71,8 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
     assert!(commands.len() <= 60, "{}: {commands:#?}", commands.len());
 }
 
-/// All commands that clients sent before this call: a marker command of the test comes after them.
+/// Returns all commands that clients sent before this call. The test sends a marker command after
+/// them.
 async fn commands_so_far(server: &RedisServer, monitor: &RedisMonitor) -> Vec<String> {
     let last = format!("last-{}", monitor.commands().len());
     server.command(&["ECHO", &last]).unwrap();
@@ -85,7 +86,7 @@ async fn commands_so_far(server: &RedisServer, monitor: &RedisMonitor) -> Vec<St
     .unwrap()
 }
 
-/// Each process is this test binary again.
+/// Each process runs this same test binary.
 #[tokio::test(flavor = "multi_thread")]
 async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
     const URL: &str = "DISTLOCK_TEST_WAITED_FOR_AT";
@@ -126,15 +127,15 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
     let commands = commands_so_far(&server, &monitor).await;
     assert!(guard.is_valid());
     assert!(commands.len() >= counted, "{counted}: {commands:#?}");
-    // Each process makes two connections, joins the store queue, and then renews its entry: at most
-    // two requests a second.
+    // Each process makes two connections and joins the store queue. Then it renews its entry with
+    // at most two requests a second.
     let most = 10 * (16 + 2 * 10);
     assert!(commands.len() <= most, "{}: {commands:#?}", commands.len());
 }
 
-/// Each renewal changes the lock, and so causes a push to the waiters.
+/// Each renewal changes the lock, so the server pushes to the waiters.
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_waiters_ask_once_per_extension_and_are_still_woken() {
+async fn fifty_waiters_ask_once_for_each_renewal_and_are_still_woken() {
     const TIMES: u64 = 10;
     let server = RedisServer::start().unwrap();
     let ttl = Duration::from_secs(600);
@@ -155,7 +156,8 @@ async fn fifty_waiters_ask_once_per_extension_and_are_still_woken() {
     let before = sent();
     for _ in 0..TIMES {
         guard.extend(ttl).await.unwrap();
-        // The server stops tracking after a push, until the waiter has asked again.
+        // After a push the server no longer tracks the key. It tracks the key again after the
+        // waiter's next attempt.
         wait_until_tracked(&server, "1").await;
     }
     let sent = sent() - before;
@@ -176,7 +178,7 @@ async fn wait_until_tracked(server: &RedisServer, keys: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name_only() {
+async fn pushes_for_twenty_locks_on_one_connection_wake_only_their_own_waiters() {
     let server = RedisServer::start().unwrap();
     let ttl = Duration::from_secs(600);
     let holder = redis(&server.url()).await.unwrap().lock();
@@ -202,9 +204,9 @@ async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name
         guard.unwrap().into_ticket().await.unwrap();
     }
     let commands = commands_so_far(&server, &monitor).await;
-    // Every waiter also asks now and then without a push.
+    // Each waiter also asks from time to time without a push.
     let patrols = usize::try_from(start.elapsed().as_secs() / SAFETY_POLL.as_secs()).unwrap();
-    // The waiter's connection is the one with tracking.
+    // The waiter's connection is the only one with tracking.
     let looks = |lease: &Lease| {
         let key = format!(":l:{}\"", lease.name);
         let looks = commands.iter().filter(|line| line.contains(&key));
@@ -219,9 +221,9 @@ async fn one_connection_hears_of_twenty_locks_and_wakes_the_waiters_of_that_name
     assert_eq!(server.info("tracking_clients").unwrap(), "1");
 }
 
-/// In a cluster there is one such connection to each server.
+/// In a cluster, each primary pushes over its own connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_primary_tells_a_process_on_one_connection() {
+async fn each_primary_pushes_to_a_process_over_one_connection() {
     let servers = RedisCluster::start(3, 0).unwrap();
     let ttl = Duration::from_secs(600);
     let holder = redis(&servers.url()).await.unwrap().lock();
@@ -247,7 +249,7 @@ async fn each_primary_tells_a_process_on_one_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_the_server_knows_travels_as_its_hash() {
+async fn a_loaded_script_is_sent_as_its_hash() {
     const CYCLES: u64 = 100;
     let server = RedisServer::start().unwrap();
     let store = redis(&server.url()).await.unwrap();

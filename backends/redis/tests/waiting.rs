@@ -71,7 +71,7 @@ async fn a_release_a_deletion_and_a_flush_wake_a_waiter_long_before_the_lease_en
     }
 }
 
-/// The system's clock; it counts the short sleeps that were asked for.
+/// The system's clock. It counts the short sleeps that callers request.
 #[derive(Clone, Debug, Default)]
 struct Naps(Arc<AtomicU32>);
 
@@ -91,9 +91,9 @@ impl Clock for Naps {
     }
 }
 
-/// The shortest sleep of a timer is longer than many round trips to the server.
+/// Even the shortest sleep of a timer is longer than many round trips to the server.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_push_is_acted_on_without_a_pause() {
+async fn a_push_causes_an_attempt_without_a_pause() {
     let server = RedisServer::start().unwrap();
     let holder = locker(&server.url()).await;
     let naps = Naps::default();
@@ -118,20 +118,21 @@ async fn an_expiry_ends_a_wait_on_a_server_full_of_expiring_keys() {
     let server = RedisServer::with(&["appendonly no", "hz 1"]).unwrap();
     let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. ARGV[1] .. ':' .. i, '', 'PX', \
                 3600000) end return 'full'";
-    // In pieces, because each piece takes long on a slow machine.
+    // The keys are created in pieces, because one command for all would take too long on a slow
+    // machine.
     for piece in 0..10 {
         let filled = server.command(&["EVAL", fill, "0", &piece.to_string()]);
         assert_eq!(filled.unwrap(), "full");
     }
     let store = redis(&server.url()).await.unwrap();
     let ttl = Duration::from_millis(1500);
-    // The lock is granted, and never renewed or released.
+    // The lock is granted, but nobody renews or releases it.
     take(&*store.lock(), &request(NAME, ttl)).await;
     let granted = Instant::now();
     let waiter = locker(&server.url()).await;
     let guard = waiter.lock(NAME).wait(SOON).acquire().await.unwrap();
     let waited = granted.elapsed();
-    // A push would come many seconds later.
+    // A push would come many seconds later than this limit.
     assert!(waited < ttl + Duration::from_secs(3), "{waited:?}");
     assert!(guard.release().await.is_clean());
 }
@@ -150,7 +151,7 @@ async fn a_wait_survives_the_loss_of_its_connection() {
     .await;
 }
 
-/// A connection on which a request timed out is replaced, and its tracking ends without a message.
+/// A connection on which a request timed out is replaced. Its tracking ends without a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_an_abandoned_connection() {
     let server = RedisServer::start().unwrap();
@@ -170,7 +171,7 @@ async fn a_wait_survives_an_abandoned_connection() {
     .await;
 }
 
-/// The connection lives on another runtime than the waiter, and ends with that runtime, without a
+/// The connection runs on another runtime than the waiter. It ends with that runtime, without a
 /// message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_the_end_of_its_connections_runtime() {
@@ -190,7 +191,7 @@ async fn a_wait_survives_the_end_of_its_connections_runtime() {
     .await;
 }
 
-/// As before, but the other runtime is frozen: nothing is broken, and no push arrives.
+/// The same case with a blocked runtime: the connection is not broken, but no push arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_a_frozen_runtime_of_its_connection() {
     let server = RedisServer::start().unwrap();
@@ -208,7 +209,7 @@ async fn a_wait_survives_a_frozen_runtime_of_its_connection() {
             give.send(locker(&url).await).unwrap();
             stopped.await
         })?;
-        // From here on the runtime is not driven.
+        // From here on nothing drives the runtime.
         stands.send(()).unwrap();
         let _ = ended.recv();
         Ok::<_, tokio::sync::oneshot::error::RecvError>(())
@@ -232,8 +233,8 @@ async fn a_wait_survives_a_frozen_runtime_of_its_connection() {
     other.join().unwrap().unwrap();
 }
 
-/// A client waits while something happens to its connection. The release must wake it long before
-/// the lease ends, and before it would ask without a push.
+/// A client waits while `happens` runs on its connection. The release must wake the client long
+/// before the lease ends, and before the client would ask without a push.
 async fn a_wait_survives(server: &RedisServer, waiter: &Locker, happens: impl AsyncFnOnce()) {
     let holder = redis(&server.url()).await.unwrap();
     let first = request(NAME, Duration::from_secs(600));
@@ -262,7 +263,7 @@ async fn wait_until_tracked(server: &RedisServer) {
     .unwrap();
 }
 
-/// The first of them switches tracking on for the connection.
+/// Many waiters start together. The first of them switches tracking on for the connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_first_waiters_start_tracking_together() {
     let server = RedisServer::start().unwrap();
@@ -283,8 +284,8 @@ async fn many_first_waiters_start_tracking_together() {
     }
 }
 
-/// While another client's script runs, the server refuses everything, tracking included. Tracking
-/// must be switched on again after that.
+/// While another client's script runs, the server refuses all commands, including tracking.
+/// Tracking must be switched on again after the script.
 #[tokio::test(flavor = "multi_thread")]
 async fn tracking_starts_again_after_a_busy_server() {
     let server = RedisServer::with(&["lua-time-limit 50"]).unwrap();
@@ -308,7 +309,8 @@ async fn tracking_starts_again_after_a_busy_server() {
                 (busy, contender.attempt().await)
             })
         });
-        // This must come before any assertion, or the script would never end.
+        // This comes before any assertion. If an assertion failed first, the script would never
+        // end.
         server.command(&["SCRIPT", "KILL"]).unwrap();
         tried
     });
@@ -330,7 +332,7 @@ async fn tracking_starts_again_after_a_busy_server() {
     assert!(matches!(granted, Attempt::Acquired(_)), "{granted:?}");
 }
 
-/// The server grants the lock and refuses the tracking read: the answer must not say that nothing
+/// The server grants the lock and refuses the tracking read. The answer must not say that nothing
 /// happened.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_without_tracking_is_not_reported_as_refused() {
@@ -356,10 +358,10 @@ async fn a_grant_without_tracking_is_not_reported_as_refused() {
     assert!(matches!(granted, Attempt::Acquired(_)), "{granted:?}");
 }
 
-/// Four processes take one lock again and again: it passes from one to the other, and none is left
-/// out.
+/// Four processes acquire one lock again and again. The lock passes from one process to another,
+/// and each process gets it.
 #[tokio::test(flavor = "multi_thread")]
-async fn four_processes_pass_a_lock_on() {
+async fn four_processes_share_a_lock() {
     const TURNS: usize = 25;
     let server = RedisServer::start().unwrap();
     let program = distlock_binary().unwrap();
@@ -392,14 +394,14 @@ async fn four_processes_pass_a_lock_on() {
     for pair in holds.windows(2) {
         assert!(pair[0].1 <= pair[1].0, "two at once: {pair:?}");
         assert!(pair[0].2 < pair[1].2, "tokens rise: {pair:?}");
-        // The next holder was woken by a push, and did not just poll every ten seconds.
+        // A push woke the next holder. A poll alone would come only every ten seconds.
         let gap = pair[1].0.saturating_sub(pair[0].1);
         assert!(gap < Duration::from_secs(5), "{gap:?} after {pair:?}");
     }
 }
 
-/// A server with a full tracking table drops keys and pushes for each of them. Waiters must not ask
-/// at every such push, and must still notice a release soon.
+/// A server with a full tracking table removes keys and sends a push for each of them. Waiters must
+/// not ask at every such push, and must still notice a release soon.
 #[tokio::test(flavor = "multi_thread")]
 async fn spurious_pushes_do_not_saturate_the_server() {
     const NAMES: u32 = 50;
@@ -416,7 +418,7 @@ async fn spurious_pushes_do_not_saturate_the_server() {
     for name in &names {
         waiting.spawn(waiter.lock(name).wait(SOON * 2).acquire());
     }
-    // Each attempt that finds a lock held runs this command as well.
+    // Each attempt that finds a lock held runs `PTTL`.
     let questions = || server.calls("pttl").unwrap();
     eventually_async("all have asked many times", SOON, || async {
         (questions() > u64::from(NAMES) * 10).then_some(())
@@ -438,10 +440,10 @@ async fn spurious_pushes_do_not_saturate_the_server() {
     }
 }
 
-/// A waiter over a slow network gets each push long after the process that released has taken the
+/// A waiter over a slow network gets each push long after the releasing process has acquired the
 /// lock again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loop_nearby_does_not_starve_a_waiter_far_away() {
+async fn a_fast_process_does_not_starve_a_waiter_on_a_slow_network() {
     let server = RedisServer::start().unwrap();
     let near = locker(&server.url()).await;
     let road = FaultProxy::start(server.address()).await.unwrap();

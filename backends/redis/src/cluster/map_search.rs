@@ -1,7 +1,7 @@
-//! Reads the slot map: the order in which servers are asked, and the choice between their answers.
+//! Reads the slot map. It chooses the order of the servers to ask, and the best of their answers.
 //!
-//! A server that is cut off from the cluster answers quickly and wrongly. So the server whose map
-//! proved wrong is asked last.
+//! A server that is cut off from the cluster answers quickly with a wrong map. So the server whose
+//! map proved wrong is asked last.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,16 +18,16 @@ use crate::{
     format::keys::SLOTS,
 };
 
-/// How long one server may be silent before the next one is asked as well.
+/// The time after which a silent server no longer delays the question to the next one.
 const ASK_NEXT_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a map with unserved slots waits for a complete one.
+/// The time for which a map with unserved slots waits for a complete map.
 const WAIT_FOR_COMPLETE_MAP: Duration = Duration::from_millis(300);
 
 impl Cluster {
-    /// The servers to ask, in order: the known primaries first, and among them last the one whose
-    /// map is in doubt. A server that is wrong and quick would otherwise be the only one ever
-    /// heard.
+    /// Returns the servers in the order in which they are asked: first the known primaries. Among
+    /// these, the server whose map is in doubt comes last. Otherwise a server that answers quickly
+    /// and wrongly would be the only one whose map is ever used.
     fn servers_to_ask(&self) -> Vec<Arc<Server>> {
         let mut known: Vec<_> = self.seeds.iter().map(|seed| self.server_at(seed)).collect();
         let named = lock(&self.servers).values().cloned().collect::<Vec<_>>();
@@ -48,9 +48,9 @@ impl Cluster {
         known
     }
 
-    /// Asks the servers one after the other, without waiting for a silent one. A map with unserved
-    /// slots is taken only if no better one comes: the server that gave it may know no other
-    /// server.
+    /// Asks the servers one after the other, and does not wait long for a silent one. A map with
+    /// unserved slots is used only if no better map comes, because its server may be cut off from
+    /// all others.
     pub(super) async fn ask(&self, connector: &Arc<Connector>) -> Result<SlotMap> {
         let clock = connector.clock();
         let ask_server =
@@ -84,8 +84,9 @@ impl Cluster {
                     }
                 }
                 Some(Err(error)) => {
-                    // While the store is opened, a permanent error says most. Later, a retryable
-                    // one is right, since a server that is unreachable now may come back soon.
+                    // While the store is opened, a permanent error is the most helpful one. Later,
+                    // a retryable error is right, because an unreachable server may soon be
+                    // reachable again.
                     let worse = |known: &Error| known.is_retryable() == at_first;
                     if refused.as_ref().is_none_or(worse) {
                         refused = Some(error);
@@ -116,7 +117,7 @@ impl Cluster {
                 question.arg("SLOTS");
                 connection.send_one(&question).await?
             }
-            // No connection is kept for this: the server may be a replica, which knows the map as
+            // This connection is not kept: the server may be a replica, which knows the map as
             // well.
             None => connector.ask_slots(&server.endpoint).await?,
         };
@@ -151,9 +152,9 @@ mod tests {
         config::Endpoint,
     };
 
-    /// A server that is cut off from the others answers quickly, and always the same.
+    /// A server that is cut off from the others answers quickly, and always with the same map.
     #[tokio::test]
-    async fn the_source_of_a_doubtful_map_is_asked_last() {
+    async fn the_server_of_a_wrong_map_is_asked_last() {
         let endpoint = |host: &str| Endpoint::new(host, 1);
         let cluster = Cluster::new(["a", "b", "seed"].map(endpoint).to_vec(), Arc::default());
         for (source, next) in [

@@ -1,7 +1,7 @@
 //! Redis Cluster: the servers, the slot map, and the epoch of the whole cluster.
 //!
-//! The map may be stale at any time; a redirect shows that. This folder never sends an operation on
-//! a lock.
+//! The map may be stale at any time; a redirect of a server shows that. This folder never sends an
+//! operation on a lock.
 
 mod map_search;
 mod slot_map;

@@ -1,4 +1,4 @@
-//! The slot map: which primary serves which bucket, as one server told it.
+//! The slot map, as one server reported it: the primary that serves each bucket.
 
 use std::sync::Arc;
 
@@ -41,8 +41,8 @@ impl SlotMap {
                 return None;
             };
             let host = redis::from_redis_value_ref::<Option<String>>(host).ok()?;
-            // A server that does not know its own host sends null, nothing or `?`. It is the one
-            // that was asked.
+            // A server that does not know its own host sends null, nothing or `?` in its place.
+            // Then the host is that of the server that was asked.
             let host = host
                 .filter(|host| !host.is_empty() && host != "?")
                 .unwrap_or_else(|| asked.host.clone());
@@ -66,13 +66,13 @@ impl SlotMap {
         })
     }
 
-    /// The address of a bucket's primary; `None` when no server serves it.
+    /// Returns the address of a bucket's primary; `None` when no server serves the bucket.
     pub(crate) fn primary_of(&self, bucket: Bucket) -> Option<&Endpoint> {
         let server = self.of_bucket[bucket.index()].as_ref();
         server.map(|server| &server.endpoint)
     }
 
-    /// The number of slots that no server serves.
+    /// Returns the number of slots that no server serves.
     pub(crate) fn unserved(&self) -> usize {
         usize::from(SLOTS) - self.slots
     }
@@ -102,7 +102,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_map_is_read() {
+    fn a_slot_map_is_parsed() {
         let cluster = Cluster::new(vec![], Arc::default());
         let slots = Value::Array(vec![
             range(0, 8000, named("a"), 1),

@@ -1,7 +1,7 @@
 //! The state of one cluster: its servers, the current slot map, and the cluster's epoch.
 //!
-//! Connections to servers that left the cluster are closed as soon as a new map shows it, because
-//! such a server still answers and knows nothing of later locks.
+//! Connections to a server that left the cluster are closed as soon as a new map shows this. Such a
+//! server still answers, but knows no lock that was granted later.
 
 use std::{
     collections::HashMap,
@@ -25,28 +25,28 @@ use crate::{
     format::keys::Bucket,
 };
 
-/// How long a new map waits for connections to its primaries.
+/// The time for which a new map waits for connections to its primaries.
 pub(super) const WAIT_FOR_PRIMARIES: Duration = Duration::from_millis(300);
 
-/// The knowledge of one handle about a cluster.
+/// One handle's knowledge of a cluster.
 pub(crate) struct Cluster {
     pub(super) seeds: Vec<Endpoint>,
     server_epochs: Arc<ServerEpochs>,
-    /// The primaries of the last map, and the servers that redirects named since.
+    /// The primaries of the last map, and the servers named by redirects since then.
     // Std mutexes: they are held for map operations only, never across an await.
     pub(super) servers: Mutex<HashMap<Endpoint, Arc<Server>>>,
-    /// The servers that gave a map, the latest at the end.
+    /// The servers that gave a map, the latest last.
     pub(super) map_sources: Mutex<Vec<Endpoint>>,
     pub(super) map: SingleFlight<Arc<SlotMap>>,
-    /// Set when the map was found to be wrong.
+    /// Set when an answer showed that the map is wrong.
     stale: AtomicBool,
-    /// The primaries' epochs that the cached epoch was made of, and that epoch.
+    /// The epochs of the primaries from which the cached epoch was made, with that epoch.
     epoch: Mutex<Option<(Vec<Option<Epoch>>, Epoch)>>,
     closed: AtomicBool,
 }
 
-/// A read of the map that is under way. It clears the stale mark when it begins, so that a mark set
-/// meanwhile stays. If the read fails, the mark is set again. Until the read is done, other
+/// A read of the map that is in progress. Its start clears the mark `stale`, so that a mark set
+/// during the read stays. A failed read sets the mark again. Until the read is done, other
 /// operations use the old map, which is right for most buckets.
 struct MapRefresh {
     cluster: Arc<Cluster>,
@@ -94,10 +94,10 @@ impl Cluster {
         self.stale.store(true, Ordering::Release);
     }
 
-    /// The primary of a bucket.
+    /// Returns the primary of a bucket.
     ///
     /// # Errors
-    /// When no server can be asked, or none serves the bucket.
+    /// When no server answers, or no server serves the bucket.
     pub(crate) async fn server(
         self: &Arc<Self>,
         connector: &Arc<Connector>,
@@ -114,7 +114,7 @@ impl Cluster {
         })
     }
 
-    /// The server with this address, as a map or a redirect names it.
+    /// Returns the server with this address, as named by a map or a redirect.
     pub(crate) fn server_at(&self, endpoint: &Endpoint) -> Arc<Server> {
         let mut servers = lock(&self.servers);
         let server = servers
@@ -126,16 +126,16 @@ impl Cluster {
         Arc::clone(server)
     }
 
-    /// The current map, unless it is marked as stale.
+    /// Returns the current map, unless it is marked as stale.
     pub(crate) fn current_map(&self) -> Option<Arc<SlotMap>> {
         let finished = !self.stale.load(Ordering::Acquire);
         finished.then(|| self.map.latest()).flatten()
     }
 
-    /// The current map, read anew if it is stale.
+    /// Returns the current map. Reads it again if it is stale.
     ///
     /// # Errors
-    /// When no server can be asked.
+    /// When no server answers.
     pub(crate) async fn map(self: &Arc<Self>, connector: &Arc<Connector>) -> Result<Arc<SlotMap>> {
         let clock = &**connector.clock();
         let fresh = |_: &Arc<SlotMap>| !self.stale.load(Ordering::Acquire);
@@ -143,8 +143,8 @@ impl Cluster {
             let (connector, refresh) = (Arc::clone(connector), MapRefresh::begin(self));
             async move {
                 let map = refresh.cluster.ask(&connector).await?;
-                // The epoch of the cluster is made of the epochs of all primaries, so each of them
-                // is asked here.
+                // The epoch of the cluster is made from the epochs of all primaries, so each
+                // primary must have reported its epoch.
                 let connections = map
                     .primaries
                     .iter()
@@ -165,10 +165,11 @@ impl Cluster {
             .await
     }
 
-    /// The epoch of the cluster. It changes whenever the epoch of one of the primaries changes.
+    /// Returns the epoch of the cluster. It changes whenever the epoch of one of the primaries
+    /// changes.
     pub(crate) fn epoch(&self) -> Epoch {
-        // The primaries that all handles know count, not this handle's own map: this handle may
-        // have been idle since another one noticed a change.
+        // The primaries are those that all handles know, not those of this handle's own map. This
+        // handle may have been idle since another handle noticed a change.
         let mut known = self.server_epochs.of_primaries();
         known.sort_by(|a, b| {
             a.as_ref()
@@ -183,7 +184,7 @@ impl Cluster {
                     .iter()
                     .map(|epoch| epoch.as_ref().map_or("unknown", Epoch::as_str))
                     .collect();
-                // Any hash will do that every client computes alike.
+                // Any hash is right if every client computes the same one.
                 let digest = Script::new(&text.join(" "));
                 let epoch = Epoch::new(format!("redis-cluster-{}", &digest.get_hash()[..32]));
                 *cached = Some((known, epoch.clone()));
@@ -201,7 +202,7 @@ impl Cluster {
     }
 
     /// Closes all servers that a new map does not name. A server that left the cluster answers with
-    /// old data, and waiters that rely on its pushes must be woken.
+    /// old data. Closing it also wakes the waiters that rely on its pushes.
     pub(super) fn close_other_servers(&self, map: &SlotMap) {
         lock(&self.servers).retain(|_, server| {
             let stays = map.serves(server);

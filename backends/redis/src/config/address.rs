@@ -1,6 +1,6 @@
 //! Parses the part of a URL before its options.
 //!
-//! Errors never show the text that was wrong, since it may be a part of a password.
+//! Errors never show the text that is wrong, because it may be a part of a password.
 
 use distlock_core::Result;
 
@@ -45,7 +45,7 @@ impl Address {
         })
     }
 
-    /// The servers, and the number of the database if the path is one.
+    /// Returns the servers, and the database number if the path is one.
     pub(super) fn topology(&self, scheme: &str) -> Result<(Topology, Option<u16>)> {
         Ok(match scheme {
             "redis" | "rediss" => {
@@ -82,7 +82,7 @@ impl Address {
     }
 
     fn endpoints(&self, default_port: u16) -> Result<Vec<Endpoint>> {
-        // The wrong text is not shown: it may be a password without its `@`.
+        // The error does not show the text, which may be a password without its `@`.
         let refused = |number: usize| {
             invalid(format!(
                 "the URL's host number {number} is no host, host:port or [IPv6]:port"
@@ -106,7 +106,7 @@ impl Address {
         }
         match self.path.parse() {
             Ok(number) => Ok(Some(number)),
-            // The text is not shown: it may be a part of a password.
+            // The error does not show the text, which may be a part of a password.
             Err(_) => Err(invalid(format!(
                 "the path after the host is no database: {rule}"
             ))),

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf};
 
-/// How the servers belong together.
+/// The roles of the servers, and the relation between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Topology {
@@ -10,7 +10,7 @@ pub enum Topology {
     Single(Endpoint),
     /// The server that the sentinels name as the primary.
     Sentinel {
-        /// The sentinels, or some of them; the others are learned from these. A majority of all
+        /// Some or all of the sentinels; these sentinels report the others. A majority of all
         /// sentinels decides.
         sentinels: Vec<Endpoint>,
         /// The sentinels' name for the primary.
@@ -33,14 +33,14 @@ pub struct Endpoint {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tls {
-    /// A PEM file with the authorities to trust, instead of the system's.
+    /// A PEM file with the authorities to trust; the system's authorities by default.
     pub ca: Option<PathBuf>,
     /// PEM files with the client's certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
 impl Endpoint {
-    /// A server.
+    /// Creates the address of a server.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self {
             host: host.into(),
@@ -48,7 +48,7 @@ impl Endpoint {
         }
     }
 
-    /// Parses `host:port`, as a server or a URL writes it.
+    /// Parses `host:port`, in the form that servers and URLs use.
     pub(crate) fn parse(text: &str, default_port: u16) -> Option<Self> {
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let (host, rest) = rest.split_once(']')?;
@@ -68,7 +68,7 @@ impl Endpoint {
     }
 }
 
-/// The form in messages: without user, password and options.
+/// Messages show this form: without user, password and options.
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, endpoints, path) = match self {

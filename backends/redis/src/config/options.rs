@@ -15,39 +15,39 @@ use crate::{
     error::{BACKEND, invalid},
 };
 
-/// The features of the library that this backend with TLS needs.
+/// The features of the library that add this backend and TLS.
 const TLS_FEATURES: &str = "redis,tls";
 
-/// The servers and how they are used. `Debug` hides passwords.
+/// The servers, and the options for their use. `Debug` hides passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisConfig {
-    /// The servers and how they belong together.
+    /// The servers and the relation between them.
     pub topology: Topology,
     /// The ACL user; by default the server's user `default`.
     pub username: Option<String>,
-    /// Its password.
+    /// The password of `username`.
     pub password: Option<Secret>,
     /// The number of the database; 0 by default, and always 0 in a cluster.
     pub database: u16,
-    /// TLS, if it is wanted.
+    /// The TLS options; `None` = no TLS.
     pub tls: Option<Tls>,
     /// Whether a password may leave this machine without TLS (`tls=disable`).
     pub clear_password: bool,
     /// The prefix of every key: 1 to 64 of `A-Z a-z 0-9 _ - . : /`; `distlock:` by default.
     pub prefix: String,
-    /// How long one request waits for its answer; 100 ms to 60 s, 2 s by default.
+    /// The time for which one request waits for its answer; 100 ms to 60 s, 2 s by default.
     pub timeout: Duration,
-    /// How long one attempt to connect may take; 5 s by default.
+    /// The time limit of one attempt to connect; 5 s by default.
     pub connect_timeout: Duration,
-    /// The user at the sentinels.
+    /// The ACL user at the sentinels.
     pub sentinel_username: Option<String>,
-    /// Its password.
+    /// The password of `sentinel_username`.
     pub sentinel_password: Option<Secret>,
 }
 
 impl RedisConfig {
-    /// The options, as in a URL.
+    /// The options of a URL.
     pub const OPTIONS: [DriverOption; 12] = {
         const CREDENTIALS: &str = "used instead of those in the URL";
         const CERTIFICATE: &str = "PEM files of the client's certificate";
@@ -85,7 +85,7 @@ impl RedisConfig {
         ]
     };
 
-    /// The servers, with the default of every other option.
+    /// Creates the options for these servers, with the default of every other option.
     #[must_use]
     pub fn new(topology: Topology) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl RedisConfig {
     /// `redis+sentinel://h1,h2,h3/primary`, `redis+cluster://h1,h2`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that says what is wrong.
+    /// [`ErrorKind::InvalidConfig`] that names the mistake.
     pub fn from_url(url: &str) -> Result<Self> {
         let (scheme, rest) = url
             .split_once(':')
@@ -119,12 +119,12 @@ impl RedisConfig {
         Self::from_url_parts(scheme, body, &options)
     }
 
-    /// Takes the parts of a URL: its scheme, the text between the scheme's colon and the query, and
-    /// the decoded options.
+    /// Parses the parts of a URL: the scheme, the text between the scheme's colon and the query,
+    /// and the decoded options.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the option, and for an unknown one the nearest known
-    /// name.
+    /// [`ErrorKind::InvalidConfig`] that names the option. For an unknown option it also names the
+    /// most similar known one.
     pub fn from_url_parts(scheme: &str, body: &str, options: &[(String, String)]) -> Result<Self> {
         let address = Address::parse(body)?;
         let (topology, path_database) = address.topology(scheme)?;
@@ -205,8 +205,9 @@ impl RedisConfig {
         Ok(())
     }
 
-    /// TLS options are allowed only where TLS is used. `tls` sorts after `ca`, `cert` and `key`, so
-    /// it is applied after them.
+    /// Returns the TLS options. For sentinels and a cluster this switches TLS on; for a single
+    /// server it is an error unless the URL has the scheme `rediss`. `tls` sorts after `ca`, `cert`
+    /// and `key`, so `tls` is applied after them.
     fn tls_option(&mut self, name: &str) -> Result<&mut Tls> {
         if let (Topology::Single(_), None) = (&self.topology, &self.tls) {
             return Err(invalid(format!(
@@ -265,11 +266,12 @@ impl RedisConfig {
         self.check_passwords()
     }
 
-    /// Refuses passwords that would cross a network in clear to a server that the URL names.
+    /// Refuses a password that would travel in clear over a network to a server in the URL.
     fn check_passwords(&self) -> Result<()> {
         let (sent, hosts) = match &self.topology {
             Topology::Single(endpoint) => (self.password.is_some(), std::slice::from_ref(endpoint)),
-            // Before the sentinels are asked, their hosts are the best guess for the primary's.
+            // Before the sentinels answer, the primary's host is unknown. Their own hosts are the
+            // best guess.
             Topology::Sentinel { sentinels, .. } => (
                 self.password.is_some() || self.sentinel_password.is_some(),
                 &**sentinels,
@@ -284,7 +286,7 @@ impl RedisConfig {
         Ok(())
     }
 
-    /// The rule for passwords; `sent` says whether one is sent.
+    /// Returns the rule for passwords. `sent` says whether a password is sent.
     pub(crate) fn password_rule(&self, sent: bool) -> PasswordRule<'static> {
         PasswordRule {
             sent,

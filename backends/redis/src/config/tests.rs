@@ -46,7 +46,7 @@ fn urls_are_parsed() {
 }
 
 #[test]
-fn wrong_urls_say_what_is_wrong() {
+fn a_wrong_url_gets_an_error_that_names_the_mistake() {
     for (url, says) in [
         ("redis:127.0.0.1", "`//`"),
         ("redis://", "is no host"),
@@ -135,7 +135,7 @@ fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
 }
 
 #[test]
-fn passwords_are_not_shown() {
+fn debug_hides_passwords() {
     let config = RedisConfig::from_url(
         "redis+sentinel://bob:canary1@a/m?sentinel_username=x&sentinel_password=canary2\
          &tls=disable",

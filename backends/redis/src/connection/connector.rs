@@ -1,8 +1,8 @@
 //! Makes connections to primaries, cluster nodes and sentinels.
 //!
-//! It owns the options that are the same for every server: credentials, TLS, time-outs. Every
-//! attempt has a time limit, and no password leaves this machine in clear unless the configuration
-//! allows it.
+//! The connector owns the options that are the same for every server: credentials, TLS, time-outs.
+//! Every attempt has a time limit. No password leaves this machine in clear unless the
+//! configuration allows that.
 
 use std::{
     sync::{
@@ -33,7 +33,7 @@ use crate::{
     error::{self, BACKEND},
 };
 
-/// The options of every connection of one handle, and the knowledge that all handles share.
+/// The options of every connection of one handle, and the data that all handles share.
 pub(crate) struct Connector {
     config: RedisConfig,
     clock: Arc<dyn Clock>,
@@ -45,7 +45,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// Reads the certificates from their files.
+    /// Creates a connector. Reads the certificates from their files.
     pub(crate) fn new(
         config: RedisConfig,
         clock: Arc<dyn Clock>,
@@ -62,7 +62,7 @@ impl Connector {
         })
     }
 
-    /// A connector for another handle: it has the same options and other waiters.
+    /// Creates a connector for another handle, with the same options and its own waiters.
     pub(crate) fn for_handle(&self, waiters: Arc<WaiterRegistry>) -> Self {
         Self {
             config: self.config.clone(),
@@ -91,21 +91,23 @@ impl Connector {
         &self.server_epochs
     }
 
-    /// The time limit of one attempt to connect. It is a little shorter than `connect_timeout`, so
-    /// that the error of the attempt, which says more, comes before the caller's own time-out.
+    /// Returns the time limit of one attempt to connect. It is a little shorter than
+    /// `connect_timeout`. So the error of the attempt, which names the cause, comes before the
+    /// caller's own time-out.
     pub(crate) fn attempt_timeout(&self) -> Duration {
         self.config.connect_timeout * 4 / 5
     }
 
-    /// No attempt to connect takes longer than this, with the questions to the sentinels included.
+    /// Returns the time limit of an attempt to connect that includes the questions to the
+    /// sentinels.
     pub(crate) fn max_connect_time(&self) -> Duration {
         self.attempt_timeout() * 2
     }
 
-    /// Connects to a primary and reads what the server says about itself.
+    /// Connects to a primary and reads the server's description.
     ///
     /// # Errors
-    /// The reason why the server cannot serve. Nothing happened in the store.
+    /// The reason why the server cannot serve. No operation was sent.
     pub(crate) async fn connect(
         &self,
         client: &Client,
@@ -154,7 +156,7 @@ impl Connector {
             .arg("INFO")
             .arg("DELIFEQ")
             .arg("DELEX");
-        // The driver sends `HELLO`, and `SELECT` where the database is not 0.
+        // The driver sends `HELLO`, and also `SELECT` if the database is not 0.
         self.command_count
             .count(1 + usize::from(self.config.database != 0));
         let (clock_read, server, asked_generation) = loop {
@@ -186,11 +188,11 @@ impl Connector {
         })
     }
 
-    /// The driver's client for a server.
+    /// Returns the driver's client for a server.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when the password would travel in clear: sentinels, slot maps
-    /// and redirects may name servers beyond this machine although the URL names none.
+    /// [`ErrorKind::InvalidConfig`] when the password would travel in clear. Sentinels, slot maps
+    /// and redirects may name servers beyond this machine even if the URL names none.
     pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client> {
         self.check_password(endpoint, self.config.password.as_ref())?;
         let info = self.info(endpoint)?.set_redis_settings(self.settings());
@@ -203,7 +205,7 @@ impl Connector {
             .map_err(|error| error.on(BACKEND))
     }
 
-    /// The address and the TCP settings of a server, without credentials.
+    /// Returns the address and the TCP settings of a server, without credentials.
     fn info(&self, endpoint: &Endpoint) -> Result<ConnectionInfo> {
         let info = self
             .address(endpoint)
@@ -212,7 +214,7 @@ impl Connector {
         Ok(info.set_tcp_settings(tcp_settings()))
     }
 
-    /// Asks a server of a cluster which server serves which slot. Replicas answer too.
+    /// Asks a server of a cluster for the slot map. A replica answers too.
     pub(crate) async fn ask_slots(&self, endpoint: &Endpoint) -> Result<Value> {
         let address = endpoint.to_string();
         let client = self.client(endpoint)?;
@@ -240,7 +242,7 @@ impl Connector {
         })
     }
 
-    /// Connects to a sentinel, whose pushes go to `events`.
+    /// Connects to a sentinel. Its pushes go to `events`.
     ///
     /// # Errors
     /// The reason why the sentinel cannot answer.
@@ -292,7 +294,7 @@ impl Connector {
         }
     }
 
-    /// Credentials, protocol and database.
+    /// Returns credentials, protocol and database.
     fn settings(&self) -> RedisConnectionInfo {
         let config = &self.config;
         credentials(config.username.as_deref(), config.password.as_ref())
@@ -301,8 +303,8 @@ impl Connector {
 }
 
 fn credentials(username: Option<&str>, password: Option<&Secret>) -> RedisConnectionInfo {
-    // The library's name is not sent: `CLIENT SETINFO` fails on older servers and under a narrow
-    // ACL.
+    // The library's name is not sent, because `CLIENT SETINFO` fails on older servers and under a
+    // narrow ACL.
     let mut settings = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP3)
         .set_skip_set_lib_name();
@@ -315,7 +317,8 @@ fn credentials(username: Option<&str>, password: Option<&Secret>) -> RedisConnec
     settings
 }
 
-/// TCP settings that notice a dead peer within about ten seconds, also while nothing is sent.
+/// Returns TCP settings that detect a dead peer within about ten seconds, even while nothing is
+/// sent.
 fn tcp_settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(4))

@@ -1,7 +1,7 @@
-//! Connections to single servers, and what every handle of a store knows of each server.
+//! Connections to single servers, and the epoch of each server, which all handles of a store share.
 //!
-//! This folder owns the driver's connections. It keeps one connection for each server of a handle,
-//! and it never decides which server is the primary (`routing`, `sentinels` and `cluster` do).
+//! This folder owns the driver's connections. It keeps one connection to each server of a handle.
+//! It never decides which server is the primary (`routing`, `sentinels` and `cluster` decide that).
 
 mod connector;
 mod open_connection;

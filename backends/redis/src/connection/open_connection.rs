@@ -1,7 +1,6 @@
-//! One open connection to one primary, and what the server said when the connection was made.
+//! One open connection to one primary, and the server's description when the connection was made.
 //!
-//! A connection that is broken or outdated never becomes good again: the next operation makes
-//! another one.
+//! A connection that is broken or outdated stays so: the next operation makes another one.
 
 use std::{
     fmt,
@@ -24,23 +23,24 @@ use crate::{
     error,
 };
 
-/// An open connection. Clones of the `Arc` share it; the connection closes with the last of them.
+/// An open connection. Clones of the `Arc` share it. The connection closes when the last clone is
+/// dropped.
 pub(crate) struct Connection {
     pub(super) driver: MultiplexedConnection,
     /// The server's address, for messages.
     pub(crate) address: Arc<str>,
     pub(crate) server: ServerInfo,
-    /// The current knowledge of the server, and the generation of that knowledge when this
-    /// connection asked. The connection is outdated when the two differ.
+    /// The shared knowledge of the server's epoch, and its generation when this connection asked
+    /// for the epoch. The connection is outdated when the shared generation is another one.
     pub(super) server_epoch: Arc<ServerEpoch>,
     pub(super) asked_generation: u64,
-    /// A reading of the server's clock in microseconds since 1970, and a local moment at which the
-    /// server's clock showed at least that.
+    /// A reading of the server's clock in microseconds since 1970, and a later local moment. At
+    /// that moment the server's clock showed the reading or more.
     pub(super) clock_read: (u64, Moment),
     pub(super) state: Arc<ConnectionState>,
     /// Whether the server tracks the keys that this connection reads.
     pub(super) tracking: AtomicBool,
-    /// Set when the server has the compare-and-delete command and this user may not run it.
+    /// Set when the server knows a compare-and-delete command that this user may not run.
     pub(super) must_not_compare: AtomicBool,
     pub(super) command_count: Arc<CommandCount>,
     pub(super) waiters: Arc<WaiterRegistry>,
@@ -55,7 +55,7 @@ impl CommandCount {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Adds this number of commands.
+    /// Adds to the number of sent commands.
     pub(crate) fn count(&self, commands: usize) {
         self.0
             .fetch_add(u64::try_from(commands).unwrap_or(0), Ordering::Relaxed);
@@ -63,18 +63,19 @@ impl CommandCount {
 }
 
 impl Connection {
-    /// Whether the next operation must make another connection.
+    /// Returns whether the next operation must make another connection.
     pub(crate) fn is_broken(&self) -> bool {
         self.state.broken.load(Ordering::Acquire) || self.is_outdated()
     }
 
-    /// Whether the server may have another epoch than the one it told this connection.
+    /// Returns whether the server may have another epoch than the one that it reported on this
+    /// connection.
     pub(crate) fn is_outdated(&self) -> bool {
         self.server_epoch.generation() != self.asked_generation
     }
 
-    /// The server showed that its epoch may have changed. All handles' connections to it become
-    /// outdated.
+    /// Records that the server's epoch may have changed. All handles' connections to this server
+    /// become outdated.
     pub(crate) fn invalidate_epoch(&self) {
         self.server_epoch.invalidate(self.asked_generation);
     }
@@ -88,26 +89,27 @@ impl Connection {
         &self.server.epoch
     }
 
-    /// An estimate of the server's clock in microseconds since 1970, rather too low than too high.
+    /// Returns an estimate of the server's clock in microseconds since 1970. The estimate may be
+    /// too low, but hardly too high.
     pub(crate) fn server_micros(&self, clock: &dyn Clock) -> u64 {
         let (micros, at) = self.clock_read;
         let since = clock.now().since(at).as_micros();
         micros.saturating_add(u64::try_from(since).unwrap_or(0))
     }
 
-    /// Whether `CLIENT TRACKING ON` must still be sent. Only the first caller gets `true`.
+    /// Returns whether `CLIENT TRACKING ON` must still be sent. Only the first caller gets `true`.
     pub(crate) fn must_start_tracking(&self) -> bool {
         !self.tracking.swap(true, Ordering::AcqRel)
     }
 
-    /// The server refused to track keys. The next caller of [`Connection::must_start_tracking`]
-    /// asks it again.
+    /// Records that the server refused to track keys. The next caller of
+    /// [`Connection::must_start_tracking`] gets `true` again.
     pub(crate) fn forget_tracking(&self) {
         self.tracking.store(false, Ordering::Release);
     }
 
-    /// The command with which this user deletes an unchanged value without a script, if there is
-    /// one.
+    /// Returns the command that deletes an unchanged value without a script; `None` if the server
+    /// has no such command or this user may not run it.
     pub(crate) fn compare_delete(&self) -> Option<CompareDelete> {
         let may = !self.must_not_compare.load(Ordering::Acquire);
         self.server.compare_delete.filter(|_| may)
@@ -117,12 +119,12 @@ impl Connection {
         self.must_not_compare.store(true, Ordering::Release);
     }
 
-    /// Sends commands in one write and reads their replies. The refusal of one command is its
-    /// reply.
+    /// Sends commands in one write and reads their replies. If the server refuses a command, the
+    /// refusal is the reply to that command.
     ///
     /// # Errors
-    /// [`ErrorKind::OutcomeUnknown`](distlock_core::ErrorKind::OutcomeUnknown) when the replies
-    /// never came: any of the commands may have been carried out.
+    /// [`ErrorKind::OutcomeUnknown`](distlock_core::ErrorKind::OutcomeUnknown) when the replies did
+    /// not come: any of the commands may have been carried out.
     pub(crate) async fn send(&self, commands: &Pipeline) -> Result<Vec<Value>> {
         self.command_count.count(commands.len());
         let mut driver = self.driver.clone();
@@ -132,8 +134,8 @@ impl Connection {
         sent.map_err(|error| self.failed(error))
     }
 
-    /// As [`Connection::send`], for one command. The driver does less work for it than for a
-    /// pipeline.
+    /// Sends one command and reads its reply, like [`Connection::send`]. The driver does less work
+    /// for one command than for a pipeline.
     pub(crate) async fn send_one(&self, command: &Cmd) -> Result<Value> {
         self.command_count.count(1);
         let mut driver = self.driver.clone();
@@ -144,7 +146,7 @@ impl Connection {
     /// Sends one command and reads its reply.
     ///
     /// # Errors
-    /// The server's refusal, and as [`Connection::send`].
+    /// The server's refusal, and the errors of [`Connection::send`].
     pub(crate) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
         let reply = self.send_one(command).await?;
         let read = reply
@@ -154,7 +156,7 @@ impl Connection {
     }
 
     fn failed(&self, error: RedisError) -> Error {
-        // After a time-out the connection may lead nowhere, and the driver would never close it.
+        // After a time-out the connection may be dead, and the driver would never close it.
         if error.is_timeout() || error.is_unrecoverable_error() || error.is_io_error() {
             self.abandon();
         }
@@ -164,9 +166,9 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The server stops tracking for a closed connection, and the driver reports nothing about a
-        // connection that was closed from this side. So waiters are woken here, or they would wait
-        // for pushes that never come.
+        // The server stops tracking for a closed connection. The driver reports nothing about a
+        // connection that this side closed. So this drop wakes the waiters, which would otherwise
+        // wait for pushes that never come.
         self.waiters.wake_all();
     }
 }

@@ -1,6 +1,6 @@
 //! One server and the connection to it.
 //!
-//! It keeps at most one working connection, and makes another one when the old one broke.
+//! A server has at most one working connection. It makes another one when the old one is broken.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// A server of a handle, by its address.
+/// A server of a handle, with its address.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) endpoint: Endpoint,
@@ -33,14 +33,14 @@ impl Server {
         }
     }
 
-    /// The connection, if there is one that works.
+    /// Returns the connection if it works.
     pub(crate) fn live(&self) -> Option<Arc<Connection>> {
         self.connection
             .latest()
             .filter(|connection| !connection.is_broken())
     }
 
-    /// The connection. If none works, one is made; concurrent callers share the attempt.
+    /// Returns the connection, and makes one if none works. Concurrent callers share the attempt.
     pub(crate) async fn connect(&self, connector: &Arc<Connector>) -> Result<Arc<Connection>> {
         let works = |connection: &Arc<Connection>| !connection.is_broken();
         let make = || {
@@ -59,7 +59,7 @@ impl Server {
             .await
     }
 
-    /// Closes the connection. No other one is made after this.
+    /// Closes the connection. After this no other connection is made.
     pub(crate) fn close(&self) {
         self.connection.close();
     }

@@ -1,10 +1,11 @@
-//! The epoch of each server, as all handles of a store know it together.
+//! The epoch of each server. All handles of a store share this knowledge.
 //!
-//! A server that was demoted and promoted again closes no connection, so only a handle that asks it
-//! again learns its new epoch. The generation counter kept here makes all handles ask again.
+//! A server that is demoted and promoted again closes no connection. So only a handle that asks
+//! this server again learns its new epoch. The generation counter in this module makes all handles
+//! ask again.
 //!
-//! Invariant: an answer of a server is attributed to the epoch that it had when the answer was
-//! given, never to an older one.
+//! Invariant: an answer of a server counts for the epoch that the server had when it gave the
+//! answer, never for an older one.
 
 use std::{
     collections::HashMap,
@@ -18,12 +19,12 @@ use distlock_core::Epoch;
 
 use crate::config::Endpoint;
 
-/// The servers that any handle of a store connects to.
+/// All servers that any handle of a store has connected to.
 #[derive(Debug, Default)]
 pub(crate) struct ServerEpochs {
     // Std mutexes: they are held for map operations only, never across an await.
     servers: Mutex<HashMap<Endpoint, Arc<ServerEpoch>>>,
-    /// The primaries that the last slot map, or the last majority of the sentinels, named.
+    /// The primaries named by the last slot map, or by the last majority of the sentinels.
     primaries: Mutex<Vec<Arc<ServerEpoch>>>,
 }
 
@@ -47,18 +48,18 @@ impl ServerEpochs {
         *primaries = present;
     }
 
-    /// The epoch that each primary told last, in no particular order.
+    /// Returns the epoch that each primary reported last, in no particular order.
     pub(crate) fn of_primaries(&self) -> Vec<Option<Epoch>> {
         let primaries = lock(&self.primaries);
         primaries.iter().map(|primary| primary.epoch()).collect()
     }
 }
 
-/// The knowledge of one server's epoch.
+/// The shared knowledge of one server's epoch.
 #[derive(Debug, Default)]
 pub(crate) struct ServerEpoch {
-    /// Rises whenever the epoch that the server told may no longer be right. An epoch that a
-    /// connection was told counts while this is still the value from before the question.
+    /// Rises whenever the reported epoch may be wrong from then on. An epoch that a connection
+    /// learned is valid only while the generation is the one from before the question.
     generation: AtomicU64,
     // A std mutex: it is held for operations on a short list only.
     known: Mutex<KnownEpochs>,
@@ -66,11 +67,11 @@ pub(crate) struct ServerEpoch {
 
 #[derive(Debug, Default)]
 struct KnownEpochs {
-    /// All epochs that this server told, the latest at the end.
+    /// All epochs that this server has reported, the latest last.
     epochs: Vec<Epoch>,
-    /// Whether the epoch was invalidated and the server has not been asked since.
+    /// Whether the epoch was invalidated, and no answer of the server came since.
     invalidated: bool,
-    /// Whether the server left the primaries and has not been asked since.
+    /// Whether the server is no longer a primary, and no answer of the server came since.
     left: bool,
 }
 
@@ -79,19 +80,19 @@ impl ServerEpoch {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The server showed that the epoch it told in this generation may have changed.
+    /// Records that the epoch which the server reported in this generation may have changed.
     pub(crate) fn invalidate(&self, asked_generation: u64) {
         let mut known = lock(&self.known);
-        // Many operations fail at once when a server is demoted. Only the first of them counts, or
-        // each would make all connections outdated again.
+        // When a server is demoted, many operations fail at once. Only the first of them counts.
+        // Otherwise each of them would make all connections outdated again.
         if asked_generation == self.generation() {
             known.invalidated = true;
             self.raise();
         }
     }
 
-    /// The server is no primary any more. If it comes back, every handle must ask it again: a
-    /// handle that was idle meanwhile still has its old connection.
+    /// Records that the server is no longer a primary. If it becomes a primary again, every handle
+    /// must ask it again, because an idle handle still has its old connection.
     fn leave(&self) {
         let mut known = lock(&self.known);
         known.invalidated = true;
@@ -99,11 +100,11 @@ impl ServerEpoch {
         self.raise();
     }
 
-    /// Records the epoch that the server told to a question which began in the generation
+    /// Records the epoch that the server reported. The question was sent in the generation
     /// `asked_in`.
     ///
-    /// Returns the generation in which the epoch is true. Returns `None` when something else was
-    /// learned meanwhile, and the server must be asked again.
+    /// Returns the generation in which the epoch is valid. Returns `None` when the shared knowledge
+    /// changed meanwhile; then the server must be asked again.
     pub(crate) fn record(&self, asked_in: u64, epoch: &Epoch) -> Option<u64> {
         let mut known = lock(&self.known);
         let stands = !known.invalidated && known.epochs.last() == Some(epoch);
@@ -116,16 +117,16 @@ impl ServerEpoch {
         known.epochs.retain(|other| other != epoch);
         let is_new = known.epochs.len() == before;
         known.epochs.push(epoch.clone());
-        // An epoch that was seen before does not raise the generation. Several servers may answer
-        // at one address (behind a proxy): connections to one would otherwise make connections to
-        // the other outdated, and the other way round, for ever.
+        // An epoch that was reported before does not raise the generation. Several servers may
+        // answer at one address (behind a proxy). Otherwise a connection to each of them would make
+        // the connections to the others outdated, without end.
         if is_new {
             self.raise();
         }
         Some(self.generation())
     }
 
-    /// The last epoch that the server told, unless it has left the primaries since.
+    /// Returns the epoch that the server reported last, unless it has left the primaries since.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
         let known = lock(&self.known);
         known.epochs.last().filter(|_| !known.left).cloned()
@@ -145,12 +146,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_epoch_is_asked_for_again() {
+    fn an_answer_from_an_older_generation_is_asked_for_again() {
         let server_epoch = ServerEpoch::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
         assert_eq!(server_epoch.record(0, &one), Some(1));
         assert_eq!(server_epoch.record(0, &one), Some(1), "the same is no news");
-        // Two ask at once, on either side of the change.
+        // Two connections ask at the same time, one before and one after the change.
         assert_eq!(server_epoch.record(1, &two), Some(2));
         assert_eq!(server_epoch.record(1, &one), None);
         assert_eq!(server_epoch.record(1, &two), Some(2));
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_first_answer_is_asked_for_again() {
+    fn a_first_answer_from_an_older_generation_is_asked_for_again() {
         let server_epoch = ServerEpoch::default();
         let [one, two] = ["one", "two"].map(Epoch::new);
         assert_eq!(server_epoch.record(0, &two), Some(1));

@@ -1,4 +1,4 @@
-//! The description that a server gives when a connection is made.
+//! The server's description of itself, read when a connection is made.
 //!
 //! A server that cannot serve locks (a sentinel, a replica, a server that loads its data, one with
 //! a wrong clock) is refused here, before any operation reaches it.
@@ -10,23 +10,23 @@ use redis::{Cmd, Value};
 
 use crate::error::{self, BACKEND};
 
-/// The clock readings that make valid tokens: 16 decimal digits, which compare as texts like the
-/// numbers they are. The range goes from 2001 to the highest possible token, in 2255.
+/// The clock readings that make valid tokens: 16 decimal digits, so that comparing two texts is the
+/// same as comparing two numbers. The range goes from 2001 to the highest token, which is in 2255.
 const DIGITS_16: Range<u64> = 1_000_000_000_000_000..9_007_199_254_740_991;
 
-/// A primary, as it was when the connection was made.
+/// The description of a primary when the connection was made.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerInfo {
-    /// `Redis 7.0.15`, `Valkey 9.0.1`.
+    /// Product and version: `Redis 7.0.15`, `Valkey 9.0.1`.
     pub(crate) version: String,
-    /// The epoch: the run id and the replication id.
+    /// The epoch, made from the run id and the replication id.
     pub(crate) epoch: Epoch,
     /// Whether cluster mode is on; `None` when this user may not run `INFO`.
     pub(crate) clustered: Option<bool>,
     /// Whether the append-only file is on; `None` when this user may not run `INFO`.
     pub(crate) appends: Option<bool>,
-    /// The command that deletes an unchanged value without a script; `None` when the server has
-    /// none, or does not say.
+    /// The command that deletes an unchanged value without a script; `None` when the server has no
+    /// such command or refuses the question.
     pub(crate) compare_delete: Option<CompareDelete>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum CompareDelete {
 }
 
 impl CompareDelete {
-    /// The command for a key and its value.
+    /// Returns the command for a key and its value.
     pub(crate) fn command(self, key: &str, value: &str) -> Cmd {
         let mut command = Cmd::new();
         match self {
@@ -58,13 +58,13 @@ impl ServerInfo {
     /// clock in microseconds since 1970, and the server's description.
     ///
     /// # Errors
-    /// When the server cannot serve: it loads its data, it is a replica or a sentinel, or its clock
-    /// is wrong.
+    /// When the server cannot serve: it is loading its data, it is a replica or a sentinel, or its
+    /// clock is wrong.
     pub(crate) fn read(answers: Vec<Value>, address: &str) -> Result<(u64, Self)> {
         let mut answers = answers.into_iter();
         let time = answers.next().unwrap_or(Value::Nil);
         let info = InfoReply::read(answers.next());
-        // A sentinel knows neither `TIME` nor any key.
+        // A sentinel knows no `TIME` and has no keys.
         if info.mode() == Some("sentinel") {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -112,8 +112,8 @@ impl ServerInfo {
                  to that, or through redis+sentinel:// or redis+cluster://"
             )));
         }
-        // An older server answers nil for an unknown command. Under a narrow ACL the answer is a
-        // refusal.
+        // An older server answers nil for an unknown command. Under a narrow ACL the server refuses
+        // the question.
         if let Some(known) = answers.next().as_ref().and_then(Value::as_sequence) {
             let has = |at: usize| known.get(at).is_some_and(|entry| *entry != Value::Nil);
             server.compare_delete = match (has(0), has(1)) {
@@ -126,7 +126,7 @@ impl ServerInfo {
     }
 }
 
-/// The answer to `INFO`.
+/// The answer to `INFO`, as fields and values.
 #[derive(Debug, Default)]
 pub(crate) struct InfoReply(HashMap<String, String>);
 
@@ -148,7 +148,7 @@ impl InfoReply {
         self.0.get(key).map(String::as_str)
     }
 
-    /// `standalone`, `cluster` or `sentinel`. Valkey has another name for the field.
+    /// Returns `standalone`, `cluster` or `sentinel`. Valkey has another name for this field.
     fn mode(&self) -> Option<&str> {
         self.get("redis_mode").or_else(|| self.get("server_mode"))
     }
@@ -163,7 +163,8 @@ impl InfoReply {
         }
     }
 
-    /// Run id and replication id. At least one of them changes when the server may have lost data.
+    /// Returns the epoch, made from run id and replication id. At least one of these ids changes
+    /// when the server may have lost data.
     fn epoch(&self) -> Epoch {
         let short = |key| self.get(key).map(|id| id.get(..16).unwrap_or(id));
         match (short("run_id"), short("master_replid")) {
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_servers_compare_and_delete_themselves() {
+    fn a_newer_server_can_compare_and_delete() {
         for (known, expected) in [
             (
                 vec![Value::Array(vec![]), Value::Nil],
@@ -247,9 +248,9 @@ mod tests {
         }
     }
 
-    /// For example a machine without a battery-backed clock that has not been told the time yet.
+    /// An example is a machine without a battery-backed clock, before its time was set.
     #[test]
-    fn a_clock_that_cannot_make_tokens_is_refused() {
+    fn a_server_with_a_clock_out_of_range_is_refused() {
         for (seconds, wrong) in [
             ("0", true),
             ("999999999", true),

@@ -1,7 +1,7 @@
-//! Makes one value at a time, in a task of its own that outlives the caller who asked first.
+//! Makes one value at a time, in a task that outlives the caller that started it.
 //!
-//! Connecting may take longer than an operation waits, so an attempt must go on when its caller
-//! gives up. At most one attempt is under way; later callers wait for that one.
+//! Connecting may take longer than an operation waits. So an attempt goes on when its caller gives
+//! up. At most one attempt is in progress, and later callers wait for that attempt.
 
 use std::{
     future::Future,
@@ -15,14 +15,14 @@ use tokio::{sync::watch, task::AbortHandle};
 use crate::error::BACKEND;
 
 /// A value that is made on demand, such as a connection or a slot map. The task that makes the
-/// value also stores it. If the first caller stored it, a caller whose future is alive but never
-/// polled again would block all others.
+/// value also stores it. If the first caller stored the value instead, a caller whose future nobody
+/// polls would block all others.
 #[derive(Debug)]
 pub(crate) struct SingleFlight<T>(Arc<Mutex<FlightState<T>>>);
 
 #[derive(Debug)]
 struct FlightState<T> {
-    /// The last value, which may no longer be good.
+    /// The last value, which may be unusable by now.
     made: Option<T>,
     flight: Option<Flight>,
     /// The number of attempts so far.
@@ -30,7 +30,7 @@ struct FlightState<T> {
     closed: bool,
 }
 
-/// An attempt that is under way.
+/// An attempt that is in progress.
 #[derive(Debug)]
 struct Flight {
     begun: Moment,
@@ -56,9 +56,9 @@ impl<T> Default for SingleFlight<T> {
 }
 
 impl<T: Clone + Send + 'static> SingleFlight<T> {
-    /// The last value if it is `good`, otherwise a new one. A caller that comes while a value is
-    /// being made waits for that attempt. An attempt that began `longest` ago or earlier is given
-    /// up and replaced: it may lead nowhere, or its runtime may stand still.
+    /// Returns the last value if it is `good`, otherwise a new one. A caller that comes during an
+    /// attempt waits for that attempt. An attempt that is as old as `longest` is abandoned and
+    /// replaced, because its connection may be dead or its runtime blocked.
     ///
     /// # Errors
     /// The error of the attempt.
@@ -95,14 +95,14 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
         };
         match done.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(Err(error))) => Err(error.clone()),
-            // `good` is not asked again: a value that is invalidated all the time would otherwise
-            // never be returned.
+            // `good` is not called again here. If new values became unusable all the time, this
+            // function would never return one.
             Ok(_) => self.latest().ok_or_else(abandoned),
             Err(_) => Err(task_ended()),
         }
     }
 
-    /// The last value that was made.
+    /// Returns the last value that was made.
     pub(crate) fn latest(&self) -> Option<T> {
         self.state().made.clone()
     }
@@ -121,12 +121,12 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
             let outcome = flight.await;
             let mut state = lock(&shared);
             let outcome = if state.closed || state.begun != number {
-                // The attempt was given up or everything is closed. The value is dropped here;
-                // stored, it would never be closed.
+                // The attempt was abandoned, or the owner is closed. The value is dropped here. If
+                // it were stored, nobody would close it.
                 Err(abandoned())
             } else {
                 // The order matters: the value is stored before the waiting callers wake up, and
-                // the attempt is over before the next one may begin.
+                // this attempt ends before the next one may begin.
                 state.flight = None;
                 outcome.map(|made| state.made = Some(made))
             };
@@ -143,7 +143,7 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
 }
 
 impl<T> SingleFlight<T> {
-    /// Drops the value and stops the attempt. No other attempt begins after this.
+    /// Drops the value and stops the attempt. After this no other attempt begins.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -152,7 +152,7 @@ impl<T> SingleFlight<T> {
         drop((made, flight));
     }
 
-    // A std mutex: it is held to read and to swap only, never across an await.
+    // A std mutex: it is held only to read and swap values, never across an await.
     fn state(&self) -> MutexGuard<'_, FlightState<T>> {
         lock(&self.0)
     }
@@ -168,7 +168,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Somebody gave the attempt up, because it took too long or because everything is closed.
+/// Returns the error for an attempt that was abandoned, because it took too long or because the
+/// owner was closed.
 fn abandoned() -> Error {
     Error::new(ErrorKind::Unavailable, "the connection was given up").on(BACKEND)
 }
@@ -193,7 +194,7 @@ mod tests {
 
     const LONGEST: Duration = Duration::from_secs(8);
 
-    /// Begins an attempt that ends when notified, and drops the caller's future.
+    /// Begins an attempt that ends when it is notified, and drops the caller's future.
     fn begin(
         single_flight: &SingleFlight<u8>,
         clock: &ManualClock,
@@ -219,7 +220,7 @@ mod tests {
         single_flight.get(clock, LONGEST, |_| good, make).await
     }
 
-    async fn is_over(single_flight: &SingleFlight<u8>) {
+    async fn flight_has_ended(single_flight: &SingleFlight<u8>) {
         while single_flight.state().flight.is_some() {
             tokio::task::yield_now().await;
         }
@@ -244,7 +245,7 @@ mod tests {
         ] {
             let single_flight = SingleFlight::default();
             begin(&single_flight, &clock, outcome).notify_one();
-            is_over(&single_flight).await;
+            flight_has_ended(&single_flight).await;
             assert_eq!(next(&single_flight, &clock, good).await.unwrap(), expected);
         }
     }
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_that_is_not_polled_blocks_nobody() {
+    async fn a_caller_that_is_not_polled_blocks_no_other_caller() {
         let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
         let go = Arc::new(Notify::new());
         let make = || {
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_kept_or_made_after_closing() {
+    async fn no_value_is_kept_or_made_after_close() {
         for over in [false, true] {
             let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
             let value = Arc::new(7);

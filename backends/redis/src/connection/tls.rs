@@ -1,4 +1,4 @@
-//! Reads certificates when the store is opened, so that a wrong file is an invalid configuration
+//! Reads the certificates when the store is opened. So a wrong file is an invalid configuration,
 //! and not a failed connection.
 
 use distlock_backend_kit::TlsFile;
@@ -7,7 +7,7 @@ use redis::{ClientTlsConfig, RedisError, TlsCertificates};
 
 use crate::{config::RedisConfig, error::BACKEND};
 
-/// The certificates in the driver's form; `None` without TLS.
+/// Returns the certificates in the driver's form; `None` without TLS.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidConfig`] for a file that cannot be read or has the wrong content.
@@ -37,7 +37,7 @@ pub(crate) fn certificates(config: &RedisConfig) -> Result<Option<TlsCertificate
     read().map_err(|error| error.on(BACKEND))
 }
 
-/// The error for certificates that the driver refused.
+/// Returns the error for certificates that the driver refused.
 pub(crate) fn refused(error: &RedisError) -> Error {
     Error::new(
         ErrorKind::InvalidConfig,

@@ -1,7 +1,7 @@
-//! The waiters of this process by key, so that a push of the server finds them.
+//! The waiters of this process, by key, so that a push of the server reaches them.
 //!
-//! A wake-up is never lost: one that comes before its waiter listens is kept. Nothing here may
-//! block, because the driver's task calls it.
+//! A wake-up that comes before its waiter listens is kept, so no wake-up is lost. No function here
+//! may block, because the driver's task calls them.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 /// The waiters of one handle, by the key that they wait for.
 #[derive(Debug, Default)]
 pub(crate) struct WaiterRegistry {
-    // A std mutex: it is held for map operations only, since the driver's push handler must not
+    // A std mutex: it is held for map operations only, because the driver's push handler must not
     // block.
     by_key: Mutex<HashMap<Box<str>, Vec<Arc<Notify>>>>,
 }
@@ -42,7 +42,8 @@ impl WaiterRegistry {
         }
     }
 
-    /// The server says that these keys changed. A push without a list means that all keys changed.
+    /// Wakes the waiters of the keys in a push. A push without a list means that all keys may have
+    /// changed.
     pub(crate) fn keys_changed(&self, data: &[Value]) {
         let Some(Value::Array(keys)) = data.first() else {
             self.wake_all();
@@ -124,7 +125,7 @@ mod tests {
         assert!(a.notified().now_or_never().is_some());
         assert!(also_a.notified().now_or_never().is_some());
         assert!(b.notified().now_or_never().is_none());
-        // Several pushes leave one wake-up.
+        // Two pushes leave only one wake-up.
         waiters.keys_changed(&push(&["b", "b"]));
         assert!(b.notified().now_or_never().is_some());
         assert!(b.notified().now_or_never().is_none());

@@ -1,4 +1,4 @@
-//! Examines all primaries that can be reached, and puts the findings together.
+//! Examines all reachable primaries, and collects the findings.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::{
     routing::{Primaries, Router},
 };
 
-/// Examines every primary that can be reached.
+/// Examines every reachable primary.
 ///
 /// # Errors
-/// When none can be asked, or when one stops answering meanwhile.
+/// When no primary answers, or when one stops answering during the examination.
 pub(crate) async fn examine(router: &Router) -> Result<Health> {
     let unserved = router.unserved().await?;
     let Primaries {
@@ -82,7 +82,7 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
     Ok(health)
 }
 
-/// Reports whether passwords travel in clear to the primaries and the sentinels.
+/// Adds the finding on whether passwords travel in clear to the primaries and the sentinels.
 fn password(config: &RedisConfig, primaries: &[Arc<str>], health: &mut Health) {
     let mut hosts = Vec::new();
     if config.password.is_some() {

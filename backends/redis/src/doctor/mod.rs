@@ -1,6 +1,7 @@
-//! Health: every setting of the servers that a promise rests on.
+//! Health: every setting of the servers that a guarantee depends on.
 //!
-//! The doctor only reads. A setting that it may not read is reported as unknown, never as good.
+//! The doctor only reads. A setting that the user may not read is reported as unknown, never as
+//! good.
 
 mod examine;
 mod finding;

@@ -12,11 +12,11 @@ use crate::{
     scripts,
 };
 
-/// Reports whether the user may run every command that locks and records need.
+/// Returns the finding on whether the user may run every command that locks and records need.
 pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<Finding> {
     let check = "rights";
     let mut question = redis::cmd("EVAL");
-    // The script is given no KEYS, so that any server of a cluster answers for all slots.
+    // The script gets no KEYS, so any server of a cluster can answer for all slots.
     question.arg(&scripts::RIGHTS.source).arg(0);
     let layout = KeyLayout::new(&router.connector.config().prefix);
     let mut key = Vec::new();
@@ -67,7 +67,7 @@ pub(super) async fn rights(router: &Router, connection: &Connection) -> Result<F
     })
 }
 
-/// Whether the refusal says that the command is unknown.
+/// Returns whether the refusal says that the command is unknown.
 pub(super) fn is_unknown(refusal: &ServerError) -> bool {
     let (code, detail) = error::code_and_detail(refusal);
     code == "ERR" && detail.contains("unknown command")

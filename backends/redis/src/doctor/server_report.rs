@@ -1,4 +1,4 @@
-//! Reads one server's description and settings, and judges its version, role, replicas and disk.
+//! Reads one server's description and settings, and checks its version, role, replicas and disk.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,7 +25,7 @@ const SETTINGS: [&str; 10] = [
     "tracking-table-max-keys",
 ];
 
-/// The authority that says which server is the primary after a failover.
+/// The authority that chooses the primary after a failover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arbiter {
     /// A person who promotes a replica by hand.
@@ -47,11 +47,11 @@ impl Arbiter {
     }
 }
 
-/// The answers of one server to the doctor's questions.
+/// One server's answers to the doctor's questions.
 pub(super) struct ServerReport {
     pub(super) arbiter: Arbiter,
     pub(super) info: InfoReply,
-    /// The settings, or the remedy if this user may not read them.
+    /// The settings; the error is the remedy if this user may not read them.
     pub(super) settings: Result<HashMap<String, String>, &'static str>,
 }
 
@@ -180,7 +180,7 @@ impl ServerReport {
         };
         let is_set = !matches!(to_write, "" | "0");
         let verdict = match (self.arbiter, is_set) {
-            // Nothing limits how long two holders may be valid at the same time.
+            // No rule limits the time for which two holders may be valid together.
             (Arbiter::Nobody, false) => Verdict::Fail,
             (Arbiter::Nobody, true) | (_, false) => Verdict::Warn,
             (_, true) => Verdict::Pass,
@@ -211,7 +211,7 @@ impl ServerReport {
         )
     }
 
-    /// The text about how long two holders may be valid after a replica was promoted.
+    /// Returns the text that says for how long two holders may be valid together after a promotion.
     const fn bound(&self) -> &'static str {
         match self.arbiter {
             Arbiter::Nobody => {

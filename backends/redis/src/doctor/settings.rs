@@ -4,15 +4,16 @@ use distlock_core::Verdict;
 
 use crate::{connection::InfoReply, doctor::finding::Finding};
 
-/// The largest size in bytes of the unsent answers that the server buffers for one client: full
-/// batches that find every lock held, each with holder and meta of maximum length. A lower limit of
-/// the server's buffers can disconnect a client.
+/// The largest size in bytes of unsent answers that the server buffers for one client. It is
+/// reached by full batches that find every lock held, each with a holder and a meta of maximum
+/// length. If the server's limit is lower, the server may disconnect the client.
 const ANSWERS: u64 = 32 * 1024 * 1024;
 
-/// The least number of tracked keys that is no reason for a warning.
+/// The smallest number of tracked keys without a warning.
 const REMEMBERED: u64 = 10_000;
 
-/// The finding for a setting that the server does not tell. Some hosted servers leave settings out.
+/// Returns the finding for a setting that the server does not report. Some hosted servers omit
+/// settings.
 pub(super) fn not_told(check: &'static str, settings: &str) -> Finding {
     (
         check,
@@ -21,7 +22,7 @@ pub(super) fn not_told(check: &'static str, settings: &str) -> Finding {
     )
 }
 
-/// Reports whether enough sentinels answer.
+/// Returns the finding on whether enough sentinels answer.
 pub(super) fn sentinels(all: usize, naming: usize) -> Finding {
     let check = "sentinels";
     let needed = all / 2 + 1;
@@ -66,7 +67,7 @@ pub(super) fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
     }
 }
 
-/// Reports whether the server has memory left, by its own numbers.
+/// Returns the finding on whether the server has free memory, by its own numbers.
 pub(super) fn memory(info: &InfoReply) -> Finding {
     let check = "memory";
     let number = |field| info.get(field).and_then(|value| value.parse::<u64>().ok());
@@ -77,13 +78,13 @@ pub(super) fn memory(info: &InfoReply) -> Finding {
         let detail = "it has no limit of its own (maxmemory 0)";
         return (check, Verdict::Pass, detail.into());
     }
-    // Buffers of replicas and of the append-only file do not count towards the limit.
+    // The buffers of replicas and of the append-only file do not count towards the limit.
     let used = used.saturating_sub(number("mem_not_counted_for_evict").unwrap_or(0));
     let policy = info.get("maxmemory_policy").unwrap_or("noeviction");
     let evicts = policy != "noeviction" && number("evicted_keys").is_some_and(|keys| keys > 0);
     let state = format!("{used} of {most} bytes (maxmemory) are used");
-    // Before each command the server evicts keys until it is below the limit, so a server that
-    // evicts is never seen above it.
+    // Before each command, a server that evicts does so until its memory is below the limit. So its
+    // memory is never seen above the limit.
     let is_nearly_full = used > most / 10 * 9;
     if used > most {
         let more =
@@ -125,8 +126,8 @@ pub(super) fn persistence(
         ),
         (Some(_), _) => {
             let (verdict, what, forgets) = match save {
-                // This includes the restart for an upgrade, after which the next holder is let in
-                // beside the previous one.
+                // The restart for an upgrade is included: after it the next holder gets the lock
+                // while the previous one still trusts its lease.
                 Some("") => (
                     Verdict::Fail,
                     "no snapshots either",
@@ -147,7 +148,8 @@ pub(super) fn persistence(
     }
 }
 
-/// Reports whether a demoted primary stops granting. Its clients stay connected.
+/// Returns the finding on whether a demoted primary stops granting. Its clients stay connected to
+/// it.
 pub(super) fn demotion(info: &InfoReply, read_only: Option<&str>) -> Finding {
     let check = "demotion";
     match read_only {
@@ -168,7 +170,7 @@ pub(super) fn demotion(info: &InfoReply, read_only: Option<&str>) -> Finding {
     }
 }
 
-/// Reports whether the server closes a client's connection because of unsent data.
+/// Returns the finding on whether the server may disconnect a client because of unsent data.
 pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
     let check = "buffers";
     let Some(output) = output else {
@@ -180,7 +182,8 @@ pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
     let of_output = normal
         .take(2)
         .map(|limit| ("client-output-buffer-limit", limit));
-    // A limit in percent is not parsed: the memory that it refers to is rarely small.
+    // A limit in percent is not parsed: the memory that it refers to is rarely small enough to
+    // matter.
     let of_clients = clients.map(|limit| ("maxmemory-clients", limit));
     let least = of_output
         .chain(of_clients)
@@ -206,7 +209,7 @@ pub(super) fn buffers(output: Option<&str>, clients: Option<&str>) -> Finding {
     }
 }
 
-/// Reports whether the server can track the keys of all waiters.
+/// Returns the finding on whether the server can track the keys of all waiters.
 pub(super) fn pushes(info: &InfoReply, most: Option<&str>) -> Finding {
     let check = "pushes";
     let Some(most) = most.and_then(|most| most.parse::<u64>().ok()) else {

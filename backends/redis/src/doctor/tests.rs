@@ -53,7 +53,7 @@ fn a_safe_server_passes() {
 }
 
 #[test]
-fn each_weakness_is_named() {
+fn each_unsafe_setting_is_reported() {
     let info = "redis_version:6.0.1\nrole:slave\nconnected_slaves:2\naof_last_write_status:err\n\
          used_memory:95\nmaxmemory:100\nmaxmemory_policy:volatile-ttl\nevicted_keys:0\n";
     let settings = [
@@ -88,12 +88,12 @@ fn a_server_without_memory_fails_whether_it_refuses_or_evicts() {
         (1 << 40, 0, "noeviction", 0, Verdict::Pass),
         (90, 100, "noeviction", 0, Verdict::Pass),
         (95, 100, "noeviction", 0, Verdict::Warn),
-        // With nothing left to evict, the server must refuse as well.
+        // If nothing is left to evict, the server refuses writes, like a server without eviction.
         (101, 100, "noeviction", 0, Verdict::Fail),
         (101, 100, "volatile-lru", 0, Verdict::Fail),
         (95, 100, "allkeys-lru", 0, Verdict::Warn),
         (95, 100, "allkeys-lru", 1, Verdict::Fail),
-        // One earlier eviction does not fail the check for ever.
+        // One earlier eviction must not fail the check for ever.
         (50, 100, "allkeys-lru", 1, Verdict::Pass),
     ] {
         let info = |beside: u64| {
@@ -112,8 +112,8 @@ fn a_server_without_memory_fails_whether_it_refuses_or_evicts() {
 }
 
 #[test]
-fn unreadable_settings_are_unknown() {
-    // Some hosted servers let everybody read the settings, and leave some of them out.
+fn an_unreadable_setting_is_reported_as_unknown() {
+    // Some hosted servers let every user read the settings, and omit some of them.
     for settings in [None, Some(&[][..])] {
         let findings = report("", settings);
         assert_eq!(findings.len(), 10);

@@ -1,23 +1,24 @@
 //! Translates names of locks and records into keys, and keys back into names.
 //!
-//! Every key starts with the prefix and a hash tag. Names hash to [`BUCKETS`] buckets, and the tag
-//! puts all keys of one bucket into one slot of a cluster. No byte of a name reaches a key unless
-//! it is plain, so a name can neither choose its slot nor act as a glob.
+//! Every key starts with the prefix and a hash tag. The hash of a name chooses one of [`BUCKETS`]
+//! buckets, and the tag puts all keys of a bucket into one slot of a cluster. Only plain bytes of a
+//! name appear in a key; all others are encoded. So a name can neither choose its slot nor act as a
+//! glob.
 //!
 //! | key | value |
 //! |---|---|
-//! | `{b017}:c` | the bucket's counter: the last token or version it gave; never expires |
+//! | `{b017}:c` | the bucket's counter: the last token or version that it gave; never expires |
 //! | `{b017}:l:NAME` | a held lock |
 //! | `{b017}:q:NAME` | the store queue of this lock |
-//! | `{b017}:w:NAME` | the waiter hint: somebody waits; for versions that do not read the queue |
+//! | `{b017}:w:NAME` | the waiter hint, for clients of older versions that do not read the queue |
 //! | `{b017}:p:NAME:WAITER` | one entry of the queue |
 //! | `{b017}:r:KEY` | a record |
 //! | `{b017}:i` | the keys of the bucket's records, in order |
 
 use distlock_core::{LockName, RecordKey, decode, encode};
 
-/// The number of buckets. It is part of the format: clients that disagree would not exclude each
-/// other.
+/// The number of buckets. It is a part of the format: two clients with different numbers would not
+/// exclude each other.
 pub(crate) const BUCKETS: u16 = 1024;
 
 /// The number of slots of a cluster.
@@ -28,13 +29,14 @@ pub(crate) const SLOTS: u16 = 16384;
 pub(crate) struct Bucket(u16);
 
 impl Bucket {
-    /// The bucket of a name: FNV-1a over its bytes, folded. Part of the format.
+    /// Returns the bucket of a name: FNV-1a over its bytes, folded. The hash is a part of the
+    /// format.
     pub(crate) fn of(name: &str) -> Self {
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         let folded = (hash >> 32) ^ hash;
-        // The remainder is below 1024.
+        // The remainder is below 1024, so the conversion cannot fail.
         Self(u16::try_from(folded % u64::from(BUCKETS)).unwrap_or(0))
     }
 
@@ -46,7 +48,7 @@ impl Bucket {
         usize::from(self.0)
     }
 
-    /// The slot of a cluster that has the bucket's keys.
+    /// Returns the slot of a cluster that has the bucket's keys.
     pub(crate) fn slot(self) -> u16 {
         crc16(format!("b{:03x}", self.0).as_bytes()) % SLOTS
     }
@@ -63,13 +65,14 @@ pub(crate) struct Target {
 #[derive(Clone, Debug)]
 pub(crate) struct QueueKeys {
     pub(crate) queue: String,
-    /// The waiter hint, which older versions read instead of the queue.
+    /// The waiter hint. Clients of older versions read the hint instead of the queue.
     pub(crate) waiter_hint: String,
     entries: String,
 }
 
 impl QueueKeys {
-    /// The key of one waiter's entry. An encoded name has no colon, so this is no other lock's key.
+    /// Returns the key of one waiter's entry. An encoded name has no colon, so this key belongs to
+    /// no other lock.
     pub(crate) fn entry(&self, waiter: &str) -> String {
         format!("{}{waiter}", self.entries)
     }
@@ -78,7 +81,7 @@ impl QueueKeys {
 /// The keys of one store.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyLayout {
-    /// The prefix and the opening of the tag: `distlock:{b`.
+    /// The prefix and the start of the tag: `distlock:{b`.
     head: Box<str>,
 }
 
@@ -97,7 +100,7 @@ impl KeyLayout {
         self.target(b'r', key.as_str())
     }
 
-    /// The keys of a lock's store queue.
+    /// Returns the keys of a lock's store queue.
     pub(crate) fn queue(&self, lock: &Target) -> QueueKeys {
         let kind = self.head.len() + "000}:".len();
         let (start, name) = (&lock.key[..kind], &lock.key[kind + 1..]);
@@ -120,15 +123,16 @@ impl KeyLayout {
         self.push_head(key, bucket, b'i');
     }
 
-    /// A glob that matches the keys of all locks whose names start with `prefix`, and no key of
-    /// another store.
+    /// Returns a glob that matches the keys of all locks whose names start with `prefix`, and no
+    /// key of another store.
     ///
-    /// Neither the store's prefix nor an encoded name has a character that is special in a glob.
+    /// Neither the store's prefix nor an encoded name has a special character of globs.
     pub(crate) fn locks_like(&self, prefix: &str) -> String {
         format!("{}???}}:l:{}*", self.head, encode(prefix))
     }
 
-    /// The lock's name, if this is the key of a lock of this store, in the bucket where it belongs.
+    /// Returns the name of the lock with this key; `None` unless the key is that of a lock of this
+    /// store, with the bucket of its name.
     pub(crate) fn lock_of(&self, key: &str) -> Option<LockName> {
         let rest = key.strip_prefix(&*self.head)?;
         let (bucket, rest) = rest.split_at_checked(3)?;
@@ -158,8 +162,8 @@ fn text(key: Vec<u8>) -> String {
     String::from_utf8(key).unwrap_or_default()
 }
 
-/// As [`encode`], without a new string: every operation runs this, and most bytes of a name stay as
-/// they are.
+/// Appends an encoded name, like [`encode`] but without a new string. Every operation runs this,
+/// and most bytes of a name need no encoding.
 fn push_encoded(key: &mut Vec<u8>, name: &str) {
     let mut rest = name.as_bytes();
     loop {
@@ -220,7 +224,8 @@ mod tests {
     #[test]
     fn keys_are_as_documented() {
         let name = LockName::new("order:42").unwrap();
-        // The hash is part of the format: with another one, two versions could hold one lock.
+        // The hash is a part of the format: with another hash, two versions of the library could
+        // hold one lock.
         let lock = layout().lock(&name);
         assert_eq!(lock.key, "distlock:{b137}:l:order~3a42");
         let queue = layout().queue(&lock);
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_keys_are_no_locks() {
+    fn a_foreign_key_is_not_read_as_a_lock() {
         for key in [
             "",
             "distlock:{b137}:l:",
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_share_the_work() {
+    fn names_spread_over_the_buckets() {
         let buckets: BTreeSet<_> = (0..4096)
             .map(|n| Bucket::of(&format!("order:{n}")))
             .collect();

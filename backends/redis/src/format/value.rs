@@ -1,11 +1,12 @@
 //! The stored values of held locks and of records.
 //!
-//! A lock: `OWNER TOKEN MICROS TICKET HOLDER[\nMETA]`. The owner is 32 hexadecimal digits. The
+//! A lock: `OWNER TOKEN MICROS TICKET HOLDER[\nMETA]`. The owner has 32 hexadecimal digits. The
 //! token and the time of the grant (microseconds since 1970, by the server's clock) have 16 decimal
 //! digits each. The ticket is a nonce of 32 hexadecimal digits, or `-`. Scripts compare the start
-//! of the value, so the owner, or owner and token, are checked in one comparison.
+//! of the value. So one comparison checks the owner, or the owner and the token.
 //!
-//! A record: version and time of writing, 16 decimal digits each, then the bytes.
+//! A record: the version and the time of the write, 16 decimal digits each, then the bytes of the
+//! value.
 
 use std::{
     borrow::Cow,
@@ -23,8 +24,8 @@ pub(crate) const OWNER_DIGITS: usize = 32;
 pub(crate) const NUMBER_DIGITS: usize = 16;
 
 /// The length of the longest value of a lock: owner, token, time, ticket, the separators, the
-/// holder, and the meta on its own line. Readers ask the server for one byte more than this, so
-/// that a longer value is recognised.
+/// holder, and the meta on its own line. Readers request one byte more, so that they recognise a
+/// longer value.
 pub(crate) const MAX_LOCK_VALUE: usize = OWNER_DIGITS
     + NUMBER_DIGITS
     + NUMBER_DIGITS
@@ -34,22 +35,22 @@ pub(crate) const MAX_LOCK_VALUE: usize = OWNER_DIGITS
     + 1
     + Meta::MAX_BYTES;
 
-/// The owner's digits in a value.
+/// Returns the digits of an owner in a value.
 pub(crate) fn owner(owner: OwnerId, buffer: &mut [u8; OWNER_DIGITS]) -> &str {
     owner.as_uuid().as_simple().encode_lower(buffer)
 }
 
-/// A number's digits in a value.
+/// Returns the digits of a number in a value.
 pub(crate) fn number(number: u64) -> String {
     String::from_utf8_lossy(&digits(number)).into_owned()
 }
 
-/// The digits of a number below 10^16, as all numbers here are. Every release runs this, and the
-/// standard formatter is slower.
+/// Returns the digits of a number. All numbers here are below 10^16. Every release runs this, and
+/// the standard formatter is slower.
 fn digits(mut number: u64) -> [u8; NUMBER_DIGITS] {
     let mut digits = [b'0'; NUMBER_DIGITS];
     for pair in digits.rchunks_exact_mut(2) {
-        // A remainder of a hundred has two digits.
+        // A remainder of division by a hundred has two digits.
         let two = u8::try_from(number % 100).unwrap_or(0);
         number /= 100;
         pair[0] += two / 10;
@@ -69,7 +70,7 @@ pub(crate) fn read_number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// The start of the value of a lease's lock.
+/// The start of a lock's value: owner and, if known, token.
 pub(crate) struct ValueStart {
     bytes: [u8; OWNER_DIGITS + 1 + NUMBER_DIGITS],
     len: usize,
@@ -81,7 +82,7 @@ impl ValueStart {
     }
 }
 
-/// The start of the value of this lease's lock.
+/// Returns the start of the value that the lock of this lease must have.
 pub(crate) fn start(lease: &Lease) -> ValueStart {
     let mut start = ValueStart {
         bytes: [b' '; OWNER_DIGITS + 1 + NUMBER_DIGITS],
@@ -96,7 +97,7 @@ pub(crate) fn start(lease: &Lease) -> ValueStart {
     start
 }
 
-/// Holder and meta in a value.
+/// Returns holder and meta in the form of a value.
 pub(crate) fn label(request: &AcquireRequest) -> Cow<'_, str> {
     let holder = request.holder.as_str();
     match &request.meta {
@@ -105,7 +106,7 @@ pub(crate) fn label(request: &AcquireRequest) -> Cow<'_, str> {
     }
 }
 
-/// Reads the value of a lock. `left` is the answer to `PTTL`.
+/// Parses the value of a lock. `left` is the answer to `PTTL`.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] for a value that this library never writes.
@@ -143,12 +144,12 @@ fn parse_holder(value: &[u8], left: i64) -> Option<HolderInfo> {
     info.meta = meta;
     info.token = Some(FencingToken::new(token).ok()?);
     info.acquired_at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros));
-    // -1 means a key without a TTL: somebody changed it by hand, and it will not expire.
+    // -1 means a key without a TTL. Somebody changed the key by hand, and it never expires.
     info.expires_in = u64::try_from(left).ok().map(Duration::from_millis);
     Some(info)
 }
 
-/// Reads the value of a record. `now` is the server's clock, in microseconds since 1970.
+/// Parses the value of a record. `now` is the server's clock, in microseconds since 1970.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] for a value that this library never writes.
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_values_are_corrupt() {
+    fn a_foreign_value_is_corrupt() {
         for value in [
             "",
             "1",
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read() {
+    fn a_record_is_parsed() {
         let key = RecordKey::new("k").unwrap();
         let read = entry(&key, b"00000000000000070000000000001000\0bytes", 1500).unwrap();
         assert_eq!(

@@ -1,7 +1,7 @@
-//! Reads the scripts' replies: from a reply to the answer of one operation.
+//! Turns the scripts' replies into the answers of single operations.
 //!
-//! A reply that no script ever gives is an unknown outcome, since another product than Redis or
-//! Valkey may have carried the script out in its own way.
+//! A reply that no script of this library gives is an unknown outcome. Another product than Redis
+//! or Valkey may have run the script in its own way.
 
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Epoch, Error, ErrorKind, FencingToken, Forced, Grant,
@@ -22,7 +22,7 @@ pub(crate) enum Answer {
     Released(ReleaseOutcome),
     HandedOver(HandOver),
     Acquired(Attempt<Grant>),
-    /// A contender found the lock held, and no push will tell when that changes.
+    /// A contender found the lock held, and no push will report a change of the lock.
     BusyUntracked(Option<HolderInfo>),
     Forced(Forced),
     Written(Written),
@@ -30,7 +30,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// This answer, given by a server that does not track the operation's key.
+    /// Returns this answer for a server that does not track the operation's key.
     pub(crate) fn without_tracking(self, op: &Operation) -> Self {
         match (&op.action, self) {
             (Action::Contend(_), Self::Acquired(Attempt::Busy(holder))) => {
@@ -40,7 +40,7 @@ impl Answer {
         }
     }
 
-    /// The error for an answer of the wrong kind.
+    /// Returns the error for an answer of the wrong kind.
     pub(crate) fn unexpected(&self) -> Error {
         Error::new(
             ErrorKind::Internal,
@@ -51,7 +51,8 @@ impl Answer {
 }
 
 impl Operation {
-    /// The release that undoes this operation after `answer`, if the answer granted a lock.
+    /// Returns the release that undoes this operation after `answer`; `None` unless the answer
+    /// granted a lock.
     pub(crate) fn undo(&self, answer: &Answer) -> Option<Self> {
         let ((
             Action::Acquire(request) | Action::Contend(request),
@@ -70,18 +71,19 @@ impl Operation {
     }
 }
 
-/// The facts about the server that a reply came from.
+/// Facts about the server that sent a reply.
 pub(crate) struct ReplyContext<'a> {
     /// The store's epoch.
     pub(crate) epoch: &'a Epoch,
-    /// The moment at which the server was last confirmed as the primary, where another server can
-    /// take its place.
+    /// The moment at which a majority of the sentinels last confirmed the server as primary; `None`
+    /// without sentinels.
     pub(crate) confirmed_at: Option<Moment>,
-    /// Turns the observed end of a lease into the reason that its holder is told.
+    /// Turns the observed end of a lease into the reason of the loss that is reported to its
+    /// holder.
     pub(crate) reason: &'a dyn Fn(&Lease, LossReason) -> LossReason,
 }
 
-/// A reply to one operation. Tokens and versions are texts of 16 digits, everything else is a small
+/// A reply to one operation. Tokens and versions are texts of 16 digits; everything else is a small
 /// number.
 enum ScriptReply<'a> {
     Number(u64),
@@ -113,7 +115,7 @@ impl<'a> ScriptReply<'a> {
 ///
 /// # Errors
 /// For a lock or record that this library did not write, and for a counter that has reached its
-/// end.
+/// maximum.
 pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) -> Result<Answer> {
     let reply = ScriptReply::parse(op, reply)?;
     let grant = |number: u64, request: &AcquireRequest| -> Result<Grant> {
@@ -217,7 +219,8 @@ fn counter_at_end(op: &Operation) -> Error {
     .on(BACKEND)
 }
 
-/// Another product than Redis or Valkey may have carried the script out in its own way.
+/// Returns the error for a reply of no known form. Another product than Redis or Valkey may have
+/// run the script in its own way.
 fn unknown_reply() -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,

@@ -1,6 +1,4 @@
-//! Carries out batches: builds the requests, sends them, and answers each operation.
-//!
-//! Each operation gets its own answer.
+//! Runs batches: builds the requests, sends them, and returns one answer for each operation.
 
 use std::sync::Arc;
 
@@ -20,7 +18,7 @@ use crate::{
     routing::{Call, MaxAge, Router},
 };
 
-/// The means by which a handle asks its servers, and what its operations remember.
+/// The router to the servers, and the data that operations keep for later ones.
 pub(crate) struct ServerAccess {
     pub(crate) router: Router,
     pub(crate) layout: KeyLayout,
@@ -30,11 +28,11 @@ pub(crate) struct ServerAccess {
     pub(crate) release_cache: Arc<ReleaseCache>,
 }
 
-/// The history that an answer comes from: the number of the server's epoch, and the store's epoch.
+/// The origin of an answer: the number of the server's epoch, and the store's epoch.
 struct ReplyOrigin {
     history: u32,
     epoch: Epoch,
-    /// The moment at which the server was last confirmed as the primary.
+    /// The moment at which a majority of the sentinels last confirmed the server as primary.
     confirmed_at: Option<Moment>,
 }
 
@@ -42,7 +40,7 @@ struct ReplyOrigin {
 pub(crate) struct BatchExecutor(pub(crate) Arc<ServerAccess>);
 
 impl ServerAccess {
-    /// Sends operations of one kind, which are in the order of their keys, and answers each.
+    /// Sends operations of one kind, sorted by key, and returns an answer for each.
     async fn run(&self, kind: BatchKind, ops: &[Box<Operation>]) -> Vec<Reply<Answer>> {
         if let (BatchKind::Release | BatchKind::ReleaseAndCheckWaiters, [op]) = (kind, ops)
             && let Some(answer) = self.compare_and_delete(op).await
@@ -62,7 +60,7 @@ impl ServerAccess {
                     answers.extend(part.iter().map(|_| Reply::Alone));
                 }
                 Ok(mut response) => {
-                    // Every script answers with a list. No operation takes nil for success.
+                    // Every script answers with a list. So nil is never taken for success.
                     let replies = match response.replies.pop() {
                         Some(Value::Array(replies)) => replies,
                         _ => Vec::new(),
@@ -83,7 +81,7 @@ impl ServerAccess {
         answers
     }
 
-    /// The call for operations that share a request.
+    /// Returns the call for operations that share a request.
     fn call(&self, kind: BatchKind, part: &[Box<Operation>]) -> Call {
         let (command, script) = request::request(&self.layout, kind, part);
         let call = Call::script(part[0].target.bucket, command, script);
@@ -103,8 +101,9 @@ impl ServerAccess {
         }
     }
 
-    /// Releases one lock without a script, where the server can. Returns `None` when that did not
-    /// release the lock: its value may have another form, which only the script recognises.
+    /// Releases one lock without a script, if the server can. Returns `None` if this did not
+    /// release the lock, for example because the value has another form, which only the script
+    /// recognises.
     async fn compare_and_delete(&self, op: &Operation) -> Option<Result<Answer>> {
         let (Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease)) = &op.action else {
             return None;
@@ -138,8 +137,9 @@ impl ServerAccess {
         }
     }
 
-    /// Asks whether others wait, after the lock was released. Returns the code of the release
-    /// script: 2 when nobody waits, 3 when somebody waits, 1 when the server does not tell.
+    /// Asks whether another process waits, after the lock was released. Returns the code of the
+    /// release script: 2 when nobody waits, 3 when somebody waits, 1 when the server does not
+    /// answer.
     async fn check_waiters(&self, op: &Operation) -> i64 {
         let mut exists = redis::cmd("EXISTS");
         exists.arg(self.layout.queue(&op.target).queue);
@@ -150,8 +150,8 @@ impl ServerAccess {
         }
     }
 
-    /// Splits operations into those that may share a request: all of them, or in a cluster those of
-    /// one bucket. They are sorted by bucket.
+    /// Splits operations, which are sorted by bucket, into groups that may share a request. In a
+    /// cluster, a group has the operations of one bucket; otherwise one group has all operations.
     fn parts<'a>(&self, ops: &'a [Box<Operation>]) -> impl Iterator<Item = &'a [Box<Operation>]> {
         let together = !self.router.is_cluster();
         ops.chunk_by(move |a, b| together || a.target.bucket == b.target.bucket)
@@ -161,7 +161,7 @@ impl ServerAccess {
     /// anything is written there.
     ///
     /// A renewed lease counts from the sending of its renewal, so the sentinels must be asked after
-    /// that moment. A grant says itself from when it counts, so an earlier round will do.
+    /// that moment. A grant carries the moment from which it counts, so an earlier round is enough.
     async fn confirm_primary(
         &self,
         kind: BatchKind,
@@ -185,7 +185,7 @@ impl ServerAccess {
         }
     }
 
-    /// Reads a script's reply to one operation, and records which history it came from.
+    /// Reads a script's reply to one operation, and records the epoch that the answer came from.
     fn read(
         &self,
         op: &Operation,
@@ -198,8 +198,8 @@ impl ServerAccess {
         let histories = &*self.histories;
         histories.observe(bucket, origin.history, || {
             let now = connection.server_micros(clock);
-            // A token granted by this very answer belongs to the new history, although it was made
-            // before the clock was read.
+            // A token granted by this answer belongs to the new epoch, although it was made before
+            // the clock was read.
             let now = op.granted(reply).map_or(now, |token| now.min(token));
             (!connection.is_outdated()).then_some(now)
         });
@@ -212,7 +212,8 @@ impl ServerAccess {
         let answer = answer(op, reply, &context)?;
         match (&op.action, &answer) {
             (Action::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. }))
-                // An answer from before a change does not show that the lock survived it.
+                // An answer from before a change of the epoch does not show that the lock survived
+                // the change.
                 if !connection.is_outdated() =>
             {
                 histories.record_survival(bucket, lease);
@@ -236,7 +237,7 @@ impl ServerAccess {
     }
 }
 
-/// Answers operations with an error.
+/// Answers all these operations with one error.
 fn refuse<'a>(
     ops: &'a [Box<Operation>],
     error: &'a Error,
@@ -246,7 +247,7 @@ fn refuse<'a>(
 
 impl Executor for BatchExecutor {
     type Kind = BatchKind;
-    // Boxed, because operations are moved many times between queues.
+    // Operations are boxed, because queues move them many times.
     type Op = Box<Operation>;
     type Answer = Answer;
 

@@ -1,8 +1,10 @@
-//! Which history each bucket was last served from, and so why a missing lock was lost.
+//! The epoch that last served each bucket. It decides the reason that is reported for a missing
+//! lock.
 //!
-//! After a restart, a failover or a slot migration, answers come from another history. A lock that
-//! is still there survived the change. A lock that is missing was lost to the change if it was
-//! granted before it. Tokens tell that, because they are counted on the server's clock.
+//! After a restart, a failover or a slot migration, answers come from another history (epoch). A
+//! lock that still exists survived the change. A missing lock was lost to the change if it was
+//! granted before the change. Its token shows that, because tokens are counted on the server's
+//! clock.
 //!
 //! Invariant: a lease that was seen to hold its lock after a change is never reported as lost to
 //! that change.
@@ -19,23 +21,25 @@ use distlock_core::{Epoch, Lease, LossReason, OwnerId};
 
 use crate::format::keys::{BUCKETS, Bucket};
 
-/// The histories that this process has seen, shared by all handles of a store.
+/// The epochs that this process has seen. All handles of a store share them.
 #[derive(Debug)]
 pub(crate) struct Histories {
-    /// All epochs that were seen, numbered from 1.
+    /// All epochs that were seen. The position in the list, counted from 1, is the number of the
+    /// epoch.
     // A std mutex: it is held for operations on a short list only.
     epochs: Mutex<Vec<Epoch>>,
     buckets: Box<[BucketHistory]>,
-    /// Owners whose locks were granted before a change and were seen to be held after it.
+    /// Owners whose locks were granted before a change of the epoch and were seen to be held after
+    /// it.
     survivors: Mutex<HashSet<OwnerId>>,
     surviving: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct BucketHistory {
-    /// The number of the epoch of the last answer; 0 before the first one.
+    /// The number of the epoch that gave the last answer; 0 before the first answer.
     epoch: AtomicU32,
-    /// Tokens below this number were granted in an earlier history.
+    /// A token below this number was granted in an earlier epoch.
     since: AtomicU64,
 }
 
@@ -49,7 +53,7 @@ impl Histories {
         }
     }
 
-    /// The number of an epoch.
+    /// Returns the number of an epoch. A new epoch gets the next number.
     pub(crate) fn number(&self, epoch: &Epoch) -> u32 {
         let mut epochs = lock(&self.epochs);
         let at = epochs.iter().position(|known| known == epoch);
@@ -60,16 +64,16 @@ impl Histories {
         u32::try_from(at).unwrap_or(u32::MAX - 1) + 1
     }
 
-    /// Records that a bucket was served by this epoch. If the epoch is new for the bucket, `now`
-    /// reads the server's clock; it returns `None` when the answer is older than the change and
-    /// must be ignored.
+    /// Records that this epoch served a bucket. If the epoch is new for the bucket, `now` reads the
+    /// server's clock. `now` returns `None` when the answer is older than the change; then nothing
+    /// is recorded.
     pub(crate) fn observe(&self, bucket: Bucket, epoch: u32, now: impl FnOnce() -> Option<u64>) {
         let history = &self.buckets[bucket.index()];
         if history.epoch.load(Ordering::Acquire) == epoch {
             return;
         }
-        // Changes are rare. The list's mutex keeps apart two handles that notice one at the same
-        // time.
+        // Changes are rare. The mutex of the list excludes two handles that notice a change at the
+        // same time.
         let _one_at_a_time = lock(&self.epochs);
         let before = history.epoch.load(Ordering::Acquire);
         if before != epoch {
@@ -88,7 +92,7 @@ impl Histories {
         }
     }
 
-    /// The reason of a lease's end that its holder is told.
+    /// Returns the reason of the loss that is reported to the holder of a lease.
     pub(crate) fn reason(&self, bucket: Bucket, lease: &Lease, seen: LossReason) -> LossReason {
         let before = self.is_from_before(bucket, lease);
         if before && !self.forget(lease.owner) {
@@ -98,7 +102,8 @@ impl Histories {
         }
     }
 
-    /// Forgets an owner whose lease is over. Returns whether the lease had survived a change.
+    /// Removes an owner whose lease has ended. Returns whether the lease had survived a change of
+    /// the epoch.
     pub(crate) fn forget(&self, owner: OwnerId) -> bool {
         if self.surviving.load(Ordering::Acquire) == 0 {
             return false;
@@ -148,7 +153,7 @@ mod tests {
         assert_eq!(histories.reason(bucket, &lost, seen), seen);
 
         histories.observe(bucket, two, || Some(500));
-        // A late answer from before the change has no effect on either list.
+        // A late answer from before the change changes nothing.
         histories.observe(bucket, one, || None);
         histories.observe(bucket, two, || unreachable!());
         assert_eq!(
@@ -159,7 +164,7 @@ mod tests {
         histories.record_survival(bucket, &survives);
         assert_eq!(histories.reason(bucket, &survives, seen), seen);
         assert_eq!(histories.reason(bucket, &lease("a", 500), seen), seen);
-        // Another bucket is still served from its old history.
+        // Another bucket is still served by its old epoch.
         assert_eq!(histories.reason(Bucket::of("b"), &lost, seen), seen);
         assert_eq!(histories.surviving.load(Ordering::Acquire), 0);
     }

@@ -1,7 +1,7 @@
-//! Operations on locks and records, and the batches in which they travel.
+//! Operations on locks and records, and the batches that carry them.
 //!
-//! Each operation has one key and one answer. This folder builds the requests, reads the replies
-//! and remembers what a later answer must be compared with. It never chooses a server.
+//! Each operation has one key and one answer. This folder builds the requests, reads the replies,
+//! and keeps data that a later answer is compared with. It never chooses a server.
 
 mod answer;
 pub(crate) mod executor;

@@ -1,4 +1,4 @@
-//! The operations that change something, and which of them may share a script.
+//! The operations that change a lock or a record, and the kinds that may share a script.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::format::{
     value,
 };
 
-/// Operations that can share a script. Renewals are urgent: a late one loses its lock.
+/// The kinds of operations. Operations of one kind can share a script. Renewals are urgent, because
+/// a late renewal loses its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum BatchKind {
     Renew,
@@ -21,7 +22,7 @@ pub(crate) enum BatchKind {
     ReleaseAndCheckWaiters,
     HandOver,
     Acquire,
-    /// Acquisitions by contenders: the server tracks the locks that are held.
+    /// Acquires by contenders. The server tracks those locks that are held.
     Contend,
     ForceRelease,
     Put,
@@ -39,11 +40,11 @@ pub(crate) struct Operation {
 pub(crate) enum Action {
     Renew(Lease, Renewal),
     Release(Lease),
-    /// As `Release`, and reports whether another process waits.
+    /// Like `Release`, and reports whether another process waits.
     ReleaseAndCheckWaiters(Lease),
     HandOver(Lease, AcquireRequest),
     Acquire(AcquireRequest),
-    /// As `Acquire`; the server tracks the lock if it is held.
+    /// Like `Acquire`, and the server tracks the lock if it is held.
     Contend(AcquireRequest),
     ForceRelease(LockName, FencingToken),
     Put(RecordKey, Vec<u8>, Expect),
@@ -78,7 +79,7 @@ impl Operation {
         }
     }
 
-    /// The TTL of the lease that the operation grants or extends.
+    /// Returns the TTL of the lease that the operation grants or extends.
     pub(crate) const fn ttl(&self) -> Option<Duration> {
         match &self.action {
             Action::Renew(_, renewal) => Some(renewal.ttl.duration()),
@@ -93,7 +94,7 @@ impl Operation {
         }
     }
 
-    /// The operation's name in errors.
+    /// Returns the operation's name in errors.
     pub(crate) const fn operation(&self) -> &'static str {
         match self.action {
             Action::Renew(..) => "renew",
@@ -125,7 +126,7 @@ impl Operation {
         }
     }
 
-    /// The token in a reply that grants a lock.
+    /// Returns the token in a reply that grants a lock.
     pub(crate) fn granted(&self, reply: &Value) -> Option<u64> {
         match (&self.action, reply) {
             (
@@ -136,7 +137,7 @@ impl Operation {
         }
     }
 
-    /// An estimate of the bytes that the operation adds to a request.
+    /// Returns an estimate of the bytes that the operation adds to a request.
     pub(crate) fn bytes(&self) -> usize {
         let more = match &self.action {
             Action::Acquire(request) | Action::Contend(request) | Action::HandOver(_, request) => {

@@ -1,7 +1,7 @@
-//! Remembers the stored values of the locks that this process holds, so that a newer server can
-//! delete a lock by comparing its whole value, without a script.
+//! Keeps the stored values of the locks that this process holds. A newer server can then delete a
+//! lock by comparing its whole value, without a script.
 //!
-//! A missing or wrong entry is harmless: the lock is then released by a script.
+//! A missing or wrong entry does no harm, because a script then releases the lock.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use distlock_core::{AcquireRequest, Lease, OwnerId};
 use crate::format::value;
 
 /// The limit of entries. It is needed because entries of lost guards are never removed one by one.
-/// A lock without an entry is released by a script.
+/// A script releases a lock without an entry.
 const MAX_ENTRIES: usize = 16_384;
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct ReleaseCache {
 }
 
 impl ReleaseCache {
-    /// Remembers the value of a lock that was granted.
+    /// Stores the value of a granted lock.
     pub(crate) fn insert(&self, request: &AcquireRequest) {
         let mut labels = self.labels();
         if labels.len() >= MAX_ENTRIES {
@@ -32,9 +32,9 @@ impl ReleaseCache {
         labels.insert(request.owner, value::label(request).into());
     }
 
-    /// Takes the probable value of a lock that is about to be released: it was granted at the time
-    /// that its token says, and it has no ticket. A lock with another value is not deleted by a
-    /// comparison with this one.
+    /// Removes and returns the probable value of a lock that is about to be released: the lock was
+    /// granted at the time in its token and has no ticket. If the stored value is another one, the
+    /// comparison fails and deletes nothing.
     pub(crate) fn take(&self, lease: &Lease) -> Option<String> {
         let label = self.labels().remove(&lease.owner)?;
         let token = value::number(lease.token?.get());

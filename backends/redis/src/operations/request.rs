@@ -1,6 +1,6 @@
 //! Builds the request that runs a script for a batch of operations of one kind.
 //!
-//! The headers of the scripts say which keys and arguments they take.
+//! The headers of the scripts describe the keys and arguments.
 
 use distlock_core::{AcquireRequest, Expect, TicketStep};
 use redis::Cmd;
@@ -14,7 +14,7 @@ use crate::{
     scripts::{self, Script},
 };
 
-/// A further key that an operation needs, beside the key of its lock or record.
+/// Another key that an operation needs, beside the key of its lock or record.
 #[derive(Clone, Copy)]
 enum FurtherKey {
     Counter,
@@ -22,7 +22,7 @@ enum FurtherKey {
     Queue,
 }
 
-/// The script for a kind, and the further keys that it takes for each operation.
+/// Returns the script for a kind, and the further keys that it takes for each operation.
 fn script(kind: BatchKind) -> (&'static Script, &'static [FurtherKey]) {
     use FurtherKey::{Counter, Index, Queue};
     match kind {
@@ -37,7 +37,7 @@ fn script(kind: BatchKind) -> (&'static Script, &'static [FurtherKey]) {
     }
 }
 
-/// The request for `ops`, which are all of this kind.
+/// Returns the request for `ops`, which are all of this kind.
 pub(crate) fn request(
     layout: &KeyLayout,
     kind: BatchKind,
@@ -64,14 +64,14 @@ pub(crate) fn request(
     (command, script)
 }
 
-/// The request for one operation while its slot migrates, in place of [`request`]. It names only
-/// the lock's key, which is always on exactly one server. What the operation would read from other
-/// keys, such as whether somebody waits, is left out.
+/// Returns the request that replaces [`request`] for one operation while its slot migrates. It
+/// names only the lock's key, because that key is always on exactly one server. It reads no other
+/// keys, so the answer does not say, for example, whether another process waits.
 pub(crate) fn request_for_migrating_slot(layout: &KeyLayout, op: &Operation) -> Option<Cmd> {
     let script = match &op.action {
         Action::Acquire(_) | Action::Contend(_) => &scripts::ACQUIRE_MIGRATING,
         Action::ReleaseAndCheckWaiters(_) => &scripts::RELEASE,
-        // The other operations name one key anyway, or cannot be done with one key.
+        // Each other operation names only one key, or cannot be done with one key.
         _ => return None,
     };
     let mut command = redis::cmd("EVAL");
@@ -131,7 +131,7 @@ fn write_arguments(command: &mut Cmd, action: &Action) {
     }
 }
 
-/// Appends owner, TTL, and holder and meta.
+/// Appends the owner, the TTL, and the holder with the meta.
 fn write_claim(command: &mut Cmd, request: &AcquireRequest) {
     let mut owner = [0; value::OWNER_DIGITS];
     command.arg(value::owner(request.owner, &mut owner));

@@ -1,10 +1,11 @@
-//! Which releases ask the server whether another process waits, so that this process lets that one
-//! go first.
+//! Chooses the releases that ask the server whether another process waits. If one waits, this
+//! process lets it take the lock first.
 //!
-//! Two kinds of releases ask. One is the release that ends a run of hand-overs. The other is a
-//! sample of all releases: a process that takes a lock again right after its release is faster than
-//! the waiters who must first receive a push, and would never notice them. Not every release asks,
-//! because with many callers that costs an eighth of the throughput.
+//! Two kinds of releases ask. The first is the release that ends a series of hand-overs. The second
+//! is a sample of all releases. The sample is needed because a process that takes a lock again
+//! right after its release is faster than a waiter that must first receive a push. Without the
+//! sample, such a process would never notice that others wait. Not every release asks, because with
+//! many callers this costs an eighth of the throughput.
 
 use std::{
     collections::HashSet,
@@ -24,7 +25,7 @@ pub(crate) struct WaiterChecks {
     // A std mutex: it is held for one operation of the set.
     owners: Mutex<HashSet<OwnerId>>,
     len: AtomicUsize,
-    /// The moment of the last sampled release, in milliseconds.
+    /// The moment of the last sampled release, in milliseconds since boot.
     sampled: AtomicU64,
 }
 
@@ -40,16 +41,17 @@ impl WaiterChecks {
         self.len.store(owners.len(), Ordering::Release);
     }
 
-    /// Whether the release of this owner is to ask who waits.
+    /// Returns whether the release of this owner must ask if another process waits.
     pub(crate) fn should_check(&self, owner: OwnerId, now: Moment) -> bool {
         self.came_by_hand_over(owner) || self.is_sampled(owner, now)
     }
 
-    /// Whether no release was sampled for a random time of up to a quarter of a second. With a
-    /// fixed time, several locks used in turn could keep the same lock from ever being sampled.
+    /// Returns whether no release was sampled for a random time of up to a quarter of a second.
+    /// With a fixed time, several locks in a regular cycle could keep one of them from ever being
+    /// sampled.
     fn is_sampled(&self, owner: OwnerId, now: Moment) -> bool {
         let now = u64::try_from(now.since_boot().as_millis()).unwrap_or(u64::MAX);
-        // Owner ids are random.
+        // An owner id is random, so its first byte gives a random pause.
         let pause = u64::from(owner.as_uuid().as_bytes()[0]);
         let due = now.saturating_sub(self.sampled.load(Ordering::Relaxed)) > pause;
         if due {
@@ -58,7 +60,7 @@ impl WaiterChecks {
         due
     }
 
-    /// Whether this owner got its lock by hand-over.
+    /// Returns whether this owner got its lock by hand-over.
     fn came_by_hand_over(&self, owner: OwnerId) -> bool {
         if self.len.load(Ordering::Acquire) == 0 {
             return false;
@@ -80,7 +82,8 @@ mod tests {
 
     use super::*;
 
-    /// The number of releases that ask, with this time from one to the next.
+    /// Returns the number of releases that ask, when one release follows the other after the time
+    /// `each`.
     fn asks(waiter_checks: &WaiterChecks, releases: u32, each: Duration) -> u32 {
         let mut now = Moment::from_boot(Duration::from_secs(100));
         let mut asked = 0;
@@ -92,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn few_of_many_releases_ask_and_most_of_few() {
+    fn frequent_releases_rarely_ask_and_rare_ones_mostly_ask() {
         let waiter_checks = WaiterChecks::default();
         let few = asks(&waiter_checks, 100_000, Duration::from_micros(10));
         assert!((50..5000).contains(&few), "{few}");
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_with_its_last_owner() {
+    fn only_the_last_owner_of_a_series_asks() {
         let waiter_checks = WaiterChecks::default();
         let owners: Vec<_> = (0..3).map(|_| OwnerId::new()).collect();
         assert!(!waiter_checks.came_by_hand_over(owners[0]));

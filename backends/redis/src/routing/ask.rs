@@ -1,8 +1,8 @@
-//! Sends calls to the primaries that serve them, and follows the servers' instructions: load a
-//! script, go to another server, try again.
+//! Sends calls to the primaries that serve their keys, and follows the servers' instructions: load
+//! a script, go to another server, try again.
 //!
-//! A call whose outcome is unknown is never sent again here, and such an outcome is never replaced
-//! by a later refusal.
+//! A call with an unknown outcome is never sent again here. A later refusal never replaces an
+//! unknown outcome.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,17 +20,17 @@ use crate::{
     },
 };
 
-/// The limit of attempts for one call, where servers ask for another one.
+/// The limit of attempts for one call, when servers ask for another attempt.
 const MAX_ATTEMPTS: u32 = 6;
 
-/// The replies to a call's commands, and the connection they came from.
+/// The replies to a call's commands, and the connection that they came from.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) replies: Vec<Value>,
     pub(crate) connection: Arc<Connection>,
     /// Whether the server sends a push when one of the tracked keys changes.
     pub(crate) is_tracked: bool,
-    /// The server has some of the call's keys and not others. Nothing was done, and there are no
+    /// Whether the server has only some of the call's keys. Then nothing was done, and there are no
     /// replies.
     pub(crate) slot_migrating: bool,
 }
@@ -42,22 +42,22 @@ impl Router {
     /// Sends one call.
     ///
     /// # Errors
-    /// The server's refusal of any of the call's commands, and the reason why the server cannot be
+    /// The server's refusal of any of the call's commands, or the reason why the server cannot be
     /// asked or does not answer.
     pub(crate) async fn ask(&self, call: Call) -> Result<Response> {
         let mut response = self.ask_all(vec![call]).await;
         response.pop().unwrap_or_else(|| Err(no_answer()))
     }
 
-    /// Sends calls; those for one primary travel in one pipeline. Each call has its own answer, in
+    /// Sends calls. The calls for one primary share a pipeline. Each call has its own answer, in
     /// the same order.
     pub(crate) async fn ask_all(&self, calls: Vec<Call>) -> Vec<Result<Response>> {
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         let mut waiting: Group = calls.into_iter().enumerate().collect();
         for round in 0..MAX_ATTEMPTS {
             if round > 1 {
-                // The second attempt follows at once. More attempts mean that the cluster is still
-                // changing.
+                // The second attempt follows without a pause. Further attempts mean that the
+                // cluster is still changing.
                 let pause = Duration::from_millis(10 << round);
                 self.connector.clock().sleep(pause).await;
             }
@@ -72,8 +72,8 @@ impl Router {
             .collect()
     }
 
-    /// Sends calls once. Returns the calls that must be sent again; their current answers stand
-    /// until then.
+    /// Sends calls once. Returns the calls that must be sent again. Their present answers are kept
+    /// until a later attempt replaces them.
     async fn send_round(&self, calls: Group, answers: &mut [Option<Result<Response>>]) -> Group {
         let named: Vec<_> = calls
             .iter()
@@ -82,8 +82,8 @@ impl Router {
         let groups = self.groups(calls, answers).await;
         let sent = groups.into_iter().map(|group| self.send(group));
         let mut again = Group::new();
-        // The map is renewed at the same time: an answer from a server that the map does not name
-        // would be attributed to the old epoch.
+        // The slot map is read again at the same time. Without that, an answer from a server that
+        // the map does not name would be attributed to the old epoch.
         let (sent, ()) = join(join_all(sent), self.renew_map(&named)).await;
         for (group, outcome) in sent {
             match outcome {
@@ -101,8 +101,8 @@ impl Router {
                                 is_tracked: call.tracking_read().is_some(),
                                 slot_migrating: false,
                             }),
-                            // A call whose earlier attempt has an unknown outcome must not be
-                            // reported as not done.
+                            // If an earlier attempt of the call has an unknown outcome, the call
+                            // must not be reported as not done.
                             Err(refusal)
                                 if call.splits_on(&refusal) && !is_in_doubt(&answers[at]) =>
                             {
@@ -158,8 +158,8 @@ impl Router {
             .map(|(_, call)| call.write(&mut pipeline, &connection))
             .collect();
         let mut replies = Vec::new();
-        // A tracking read without commands of its own is left out while its slot migrates, so the
-        // pipeline may be empty.
+        // A call that only tracks keys sends nothing while its slot migrates, so the pipeline may
+        // be empty.
         if !pipeline.is_empty() {
             let sent = connection.send(&pipeline).await;
             replies = sent.inspect_err(|_| self.mark_stale(&connection))?;
@@ -173,9 +173,9 @@ impl Router {
         Ok((connection, read))
     }
 
-    /// Groups calls by their primary. If the slot map cannot be read, the calls that need it are
-    /// answered here, all with one error. Looking up the primary call by call would cost one
-    /// time-out for each call.
+    /// Groups calls by their primary. If the slot map cannot be read, all calls that need it are
+    /// answered here with one error. One look-up for each call would cost one time-out for each
+    /// call.
     async fn groups(&self, calls: Group, answers: &mut [Option<Result<Response>>]) -> Vec<Group> {
         if !self.is_cluster() {
             return vec![calls];
@@ -215,12 +215,12 @@ impl Router {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// Prepares a refused call for another attempt. Returns whether it is to be sent again.
+    /// Prepares a refused call for another attempt. Returns whether the call must be sent again.
     fn prepare_retry(&self, call: &mut Call, refusal: &Refusal, connection: &Connection) -> bool {
         let (code, detail) = error::code_and_detail(&refusal.says);
         let target = || {
             let (_, address) = detail.split_once(' ')?;
-            // A server may leave out the host or write `?`. Its own host is meant then.
+            // A server may leave out the host or write `?`. Both mean its own host.
             let own_host = Endpoint::parse(&connection.address, 0)?.host;
             let port = address.strip_prefix('?').unwrap_or(address);
             let endpoint = match port.strip_prefix(':') {
@@ -231,7 +231,7 @@ impl Router {
         };
         call.redirect = None;
         if refusal.of_preamble {
-            // Any part of the preamble may have been refused, also `CLIENT TRACKING ON`.
+            // Any part of the preamble may have been refused, including `CLIENT TRACKING ON`.
             connection.forget_tracking();
         }
         match code {
@@ -248,8 +248,8 @@ impl Router {
                 call.redirect = target().map(|endpoint| (endpoint, true));
                 true
             }
-            // The call goes back to the slot's old server. Only that server's `ASK`, which says
-            // that a key is gone, leads to the new one.
+            // The next attempt goes to the slot's old server. Only an `ASK` of the old server,
+            // which means that a key is no longer there, leads to the new server.
             "TRYAGAIN" => match std::mem::replace(&mut call.slot_migrating, SlotMigrating::Retry) {
                 SlotMigrating::Retry | SlotMigrating::Split => true,
                 SlotMigrating::SendInstead(command) => {
@@ -258,8 +258,8 @@ impl Router {
                 }
             },
             "READONLY" | "MASTERDOWN" | "LOADING" => {
-                // The server is not the primary any more, or not yet. When it is the primary again,
-                // its epoch is another one, and it may have closed no connection in between.
+                // The server is not the primary now. When it becomes the primary again, it has
+                // another epoch, and it may have closed no connection in between.
                 connection.invalidate_epoch();
                 self.mark_stale(connection);
                 false
@@ -269,15 +269,16 @@ impl Router {
                 false
             }
             // Another request of this connection was to switch tracking on. That request was
-            // refused or comes later, so this one is sent again with its own preamble.
+            // refused, or the server has not processed it yet. So this request is sent again with
+            // its own preamble.
             "ERR" => detail.contains("CLIENT CACHING"),
             _ => false,
         }
     }
 }
 
-/// Stores the answer of the latest attempt. An unknown outcome of an earlier attempt stands if the
-/// latest one was refused.
+/// Stores the answer of the latest attempt. An unknown outcome of an earlier attempt is kept if the
+/// latest attempt was refused.
 fn record_answer(answer: &mut Option<Result<Response>>, latest: Result<Response>) {
     if latest.is_ok() || !is_in_doubt(answer) {
         *answer = Some(latest);

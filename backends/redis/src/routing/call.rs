@@ -1,5 +1,5 @@
-//! One request about keys of one bucket: its commands, the preamble for tracking, and how its
-//! replies are read.
+//! One request about keys of one bucket: its commands, its preamble for tracking, and the reading
+//! of its replies.
 
 use distlock_core::{Error, ErrorKind, Result};
 use redis::{Arg, Cmd, Pipeline, ServerError, Value};
@@ -12,31 +12,32 @@ use crate::{
     scripts::Script,
 };
 
-/// One request about keys of one bucket. Where there is only one primary, the keys may be of any
+/// One request about keys of one bucket. If there is only one primary, the keys may be of several
 /// buckets.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(super) bucket: Bucket,
     pub(super) commands: Vec<Cmd>,
-    /// The script, if the call has one command and that runs a script.
+    /// The script, if the call is one command that runs a script.
     pub(super) script: Option<&'static Script>,
-    /// Reads the keys that the server is to track. It precedes the commands as a read of its own,
-    /// because the server would track every key that a script is given.
+    /// The read of the keys that the server must track. It is a separate command before the others,
+    /// because the server would otherwise track every key that a script is given.
     pub(super) tracked: Option<Cmd>,
     /// The reaction when the slot migrates and no server has all keys of the call.
     pub(super) slot_migrating: SlotMigrating,
-    /// The server for the next attempt only, and whether the slot still migrates there.
+    /// The server for the next attempt only, and whether the slot is still migrating to that
+    /// server.
     pub(super) redirect: Option<(Endpoint, bool)>,
 }
 
-/// The reaction to a server that has some of a call's keys and not others.
+/// The reaction to a server that has only some of a call's keys.
 #[derive(Debug)]
 pub(super) enum SlotMigrating {
-    /// The call is sent again. The slot will have moved by then.
+    /// The call is sent again. The slot has probably moved by then.
     Retry,
-    /// The caller is told at once, since its operations may succeed one by one.
+    /// The caller gets an answer at once, because its operations may succeed one by one.
     Split,
-    /// This command is sent from now on.
+    /// This command replaces the call's commands from now on.
     SendInstead(Cmd),
 }
 
@@ -59,23 +60,23 @@ impl Call {
         }
     }
 
-    /// While the slot migrates, the caller splits the call:
-    /// [`Response::slot_migrating`](super::Response::slot_migrating) asks for that without a delay.
+    /// Chooses the reaction [`SlotMigrating::Split`]: the caller splits the call when
+    /// [`Response::slot_migrating`](super::Response::slot_migrating) is `true`.
     #[must_use]
     pub(crate) fn split_while_migrating(mut self) -> Self {
         self.slot_migrating = SlotMigrating::Split;
         self
     }
 
-    /// While the slot migrates, this command is sent instead.
+    /// Chooses the reaction [`SlotMigrating::SendInstead`] with this command.
     #[must_use]
     pub(crate) fn replace_while_migrating(mut self, command: Cmd) -> Self {
         self.slot_migrating = SlotMigrating::SendInstead(command);
         self
     }
 
-    /// Has the server track these keys: it sends one push when one of them changes. A call without
-    /// commands is answered with the number of these keys that exist.
+    /// Makes the server track these keys: it sends one push when one of them changes. The answer to
+    /// a call without commands is the number of these keys that exist.
     #[must_use]
     pub(crate) fn tracking<'a>(mut self, keys: impl Iterator<Item = &'a str>) -> Self {
         let mut read = redis::cmd("EXISTS");
@@ -86,7 +87,7 @@ impl Call {
         self
     }
 
-    /// The command, if the call consists of a single command and nothing else.
+    /// Returns the command, if the call consists of a single command and nothing else.
     pub(super) fn only_command(&self) -> Option<&Cmd> {
         match &*self.commands {
             [command] if self.tracked.is_none() && self.redirect.is_none() => Some(command),
@@ -94,27 +95,27 @@ impl Call {
         }
     }
 
-    /// Whether the call goes to a server that does not have the whole slot yet.
+    /// Returns whether the call goes to a server that does not have the whole slot yet.
     pub(super) const fn is_importing(&self) -> bool {
         matches!(self.redirect, Some((_, true)))
     }
 
-    /// The server that has the whole slot now, as a `MOVED` redirect said.
+    /// Returns the server that has the whole slot now, according to a `MOVED` redirect.
     pub(super) fn moved_to(&self) -> Option<Endpoint> {
         let (endpoint, importing) = self.redirect.as_ref()?;
         (!importing).then(|| endpoint.clone())
     }
 
-    /// Whether the caller splits the call after this refusal.
+    /// Returns whether the caller splits the call after this refusal.
     pub(super) fn splits_on(&self, refusal: &Refusal) -> bool {
         matches!(self.slot_migrating, SlotMigrating::Split)
             && error::code_and_detail(&refusal.says).0 == "TRYAGAIN"
     }
 
-    /// The read that makes the server track keys, if this attempt sends it.
+    /// Returns the read that makes the server track keys, if this attempt sends it.
     pub(super) fn tracking_read(&self) -> Option<&Cmd> {
         // The server accepts either `ASKING` or `CLIENT CACHING` before a command, not both. Slots
-        // migrate rarely, so tracking is left out then.
+        // migrate rarely, so the call then goes without tracking.
         self.tracked.as_ref().filter(|_| !self.is_importing())
     }
 
@@ -142,16 +143,17 @@ impl Call {
         preamble
     }
 
-    /// Takes the call's own replies out of the replies to the pipeline. `preamble` is the number of
-    /// commands that [`Self::write`] put before the call's own ones to start tracking. Their
-    /// replies are consumed and checked, and are not returned. The exception is a call without
-    /// commands of its own: it returns the last of them.
+    /// Takes the call's own replies from the replies to the pipeline. `preamble` is the number of
+    /// commands that [`Self::write`] put before the call's own commands to start tracking. The
+    /// replies to the preamble are consumed and checked, and are not returned. A call without
+    /// commands is an exception: it returns the last reply to the preamble.
     pub(super) fn read(
         &self,
         preamble: usize,
         replies: &mut impl Iterator<Item = Value>,
     ) -> CallResult {
-        // All replies of this call are consumed, or the next call would read the rest of them.
+        // All replies of this call are consumed. Otherwise the next call would read the remaining
+        // ones.
         let before: Vec<_> = replies.take(preamble).collect();
         let unprepared = before.iter().find_map(refusal);
         let importing = self.is_importing();
@@ -164,7 +166,7 @@ impl Call {
         let refused = own.iter().find_map(refusal);
         let carried_out = refused.is_none() && !own.is_empty();
         let of_preamble = unprepared.is_some();
-        // A call without commands is answered with the reply to its tracking read.
+        // The answer to a call without commands is the reply to its tracking read.
         let own = match before.last() {
             Some(read) if self.commands.is_empty() => vec![read.clone()],
             _ => own,
@@ -179,8 +181,8 @@ impl Call {
         }
     }
 
-    /// The server does not know the script's hash. The next attempt sends its source, which also
-    /// loads it.
+    /// Prepares another attempt after the server did not know the script's hash. That attempt sends
+    /// the source, which also loads the script.
     pub(super) fn send_source(&mut self) {
         let Some((script, command)) = self.script.zip(self.commands.first_mut()) else {
             return;
@@ -204,7 +206,7 @@ pub(super) struct Refusal {
     pub(super) says: ServerError,
     /// Whether the preamble was refused, so that the server does not track the keys.
     pub(super) of_preamble: bool,
-    /// Whether the call's own commands were carried out nevertheless.
+    /// Whether the call's own commands ran although the preamble was refused.
     pub(super) carried_out: bool,
 }
 

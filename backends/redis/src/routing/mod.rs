@@ -1,4 +1,4 @@
-//! Finds the primary that serves a key, sends requests to it, and sends them again where the server
+//! Finds the primary that serves a key, sends requests to it, and sends them again when the server
 //! asks for that.
 //!
 //! A request is sent again only if the server refused it, never after an unknown outcome.

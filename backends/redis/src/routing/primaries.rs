@@ -1,4 +1,4 @@
-//! The result of connecting to every primary, and the modes of doing so.
+//! The connections to all primaries, and the modes of opening them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,24 +14,24 @@ pub(crate) struct Primaries {
     pub(crate) missing: Vec<(Endpoint, Error)>,
 }
 
-/// Which handle of a store is being opened.
+/// The handle of a store that is being opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenMode {
-    /// The first handle. It waits for a slow primary, because the epoch of a cluster is made of the
-    /// epochs of all primaries.
+    /// The first handle of the store. Opening it waits for a slow primary, because the epoch of a
+    /// cluster is made from the epochs of all primaries.
     Initial,
-    /// A further handle. It does not wait for slow primaries, because leases may depend on it for
-    /// their renewal.
+    /// A further handle. Opening it does not wait for slow primaries, because leases may depend on
+    /// this handle for their renewal.
     Additional,
 }
 
-/// The maximum age of the sentinels' answer that names the primary.
+/// The maximum age of the round of questions in which the sentinels named the primary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MaxAge {
-    /// The question was sent at this moment or later.
+    /// The first question of the round was sent at this moment or later.
     Since(Moment),
-    /// The answer is no older than a fixed fraction of this TTL. `None` = no lease is granted, and
-    /// the answer is no older than one second.
+    /// The age is at most a fixed fraction of this TTL. With `None` no lease is granted, and the
+    /// age is at most one second.
     PartOfLease(Option<Duration>),
 }
 
@@ -43,7 +43,7 @@ impl Primaries {
         }
     }
 
-    /// All connections.
+    /// Returns all connections.
     ///
     /// # Errors
     /// The error of the first primary that cannot be reached.

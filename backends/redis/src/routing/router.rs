@@ -1,14 +1,14 @@
 //! Finds the connection to the primary that serves a bucket: a single server, the server that the
 //! sentinels name, or the owner of a slot in a cluster.
 //!
-//! The driver makes the connections. Slots, redirects and reconnecting are handled here, because
-//! the driver's cluster connection silently repeats commands that may have been carried out, and
-//! does not tell which server answered. A release that was sent twice would look like a lost lock,
-//! and a lost history would go unnoticed. Sentinels are handled here as well, because the driver
-//! believes the first sentinel that answers.
+//! The driver makes the connections. This module handles slots, redirects and reconnects itself,
+//! because the driver's cluster connection repeats commands that may have been carried out, and
+//! does not report which server answered. A release that was sent twice would look like a lost
+//! lock, and a lost history would not be noticed. This backend also asks the sentinels itself,
+//! because the driver accepts the answer of the first sentinel.
 //!
-//! An operation waits for a connection for a bounded time. The attempt to connect goes on after
-//! that, for the next operation.
+//! An operation waits for a connection for a bounded time. The attempt to connect then goes on for
+//! the next operation.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -25,14 +25,15 @@ use crate::{
     sentinels::{LastMajority, Sentinels},
 };
 
-/// How long an operation waits for a connection: longer than the restart of a server takes, shorter
-/// than a caller waits for an answer. The attempt to connect itself may take longer.
+/// The time for which an operation waits for a connection. It is longer than the restart of a
+/// server, and shorter than a caller's wait for an answer. The attempt to connect itself may take
+/// longer.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The limit of reads of the slot map, while it does not name a server that a redirect named.
+/// The limit of reads of the slot map, while the map does not name a server that a redirect named.
 const MAX_MAP_READS: u32 = 4;
 
-/// The pause after the first failed attempt. It doubles with each further one.
+/// The pause after the first failed attempt. Each further failure doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Finds the primaries of one handle.
@@ -72,13 +73,13 @@ impl Router {
         }
     }
 
-    /// Whether keys of different buckets must travel in different requests.
+    /// Returns whether keys of different buckets must be in different requests.
     pub(crate) const fn is_cluster(&self) -> bool {
         matches!(self.deployment, Deployment::Cluster(_))
     }
 
-    /// The connection to the only primary, if it works and the primary is known. `None` in a
-    /// cluster.
+    /// Returns the connection to the only primary, if the connection works and the primary is
+    /// known. `None` in a cluster.
     pub(crate) fn only_connection(&self) -> Option<Arc<Connection>> {
         match &self.deployment {
             Deployment::Single(server) => server.live(),
@@ -87,8 +88,8 @@ impl Router {
         }
     }
 
-    /// The earliest moment that a lease may count from: the first question of the round in which a
-    /// majority of the sentinels named the primary. `None` without sentinels.
+    /// Returns the earliest moment from which a lease may count: the first question of the round in
+    /// which a majority of the sentinels named the primary. `None` without sentinels.
     ///
     /// # Errors
     /// As [`Router::connection`], when no majority names a primary.
@@ -110,7 +111,7 @@ impl Router {
         .map(Some)
     }
 
-    /// The sentinels, if the store has them.
+    /// Returns the sentinels, if the store has them.
     pub(crate) const fn sentinels(&self) -> Option<&Arc<Sentinels>> {
         match &self.deployment {
             Deployment::Sentinel(sentinels) => Some(sentinels),
@@ -118,11 +119,12 @@ impl Router {
         }
     }
 
-    /// A connection to the primary of a bucket. If none works, one is made, and the operation waits
-    /// up to [`RETRY_TIMEOUT`] for it.
+    /// Returns a connection to the primary of a bucket. If none works, a new one is made, and the
+    /// operation waits up to [`RETRY_TIMEOUT`] for it.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] and other reasons why the server cannot serve. Nothing happened.
+    /// [`ErrorKind::Unavailable`], and other reasons why the server cannot serve. No operation was
+    /// sent.
     pub(crate) async fn connection(&self, bucket: Bucket) -> Result<Arc<Connection>> {
         if let Some(connection) = self.only_connection() {
             return Ok(connection);
@@ -131,7 +133,8 @@ impl Router {
             .await
     }
 
-    /// The slot map of a cluster, read anew if it is stale; `None` where there is one primary.
+    /// Returns the slot map of a cluster, and reads it again if it is stale; `None` if there is one
+    /// primary.
     ///
     /// # Errors
     /// As [`Router::connection`].
@@ -165,8 +168,8 @@ impl Router {
                 };
                 named.iter().all(named_by_it)
             };
-            // The redirected calls have their answers in any case, so an error here is no error of
-            // theirs.
+            // The redirected calls have their own answers, so an error of this read is not reported
+            // to them.
             match self.map().await {
                 Ok(Some(map)) if !names(&map) => cluster.mark_map_stale(),
                 _ => return,
@@ -176,7 +179,7 @@ impl Router {
         }
     }
 
-    /// A connection to a server that a redirect named.
+    /// Returns a connection to a server that a redirect named.
     pub(crate) async fn connection_at(&self, endpoint: &Endpoint) -> Result<Arc<Connection>> {
         let Deployment::Cluster(cluster) = &self.deployment else {
             return Err(Error::new(
@@ -185,7 +188,7 @@ impl Router {
             )
             .on(BACKEND));
         };
-        // The server is looked up for each attempt, since a new map closes the servers that it does
+        // Each attempt looks up the server again, because a new map closes the servers that it does
         // not name.
         self.retry_until_timeout(|| async {
             cluster.server_at(endpoint).connect(&self.connector).await
@@ -193,7 +196,7 @@ impl Router {
         .await
     }
 
-    /// Connections to all primaries.
+    /// Returns connections to all primaries.
     ///
     /// # Errors
     /// As [`Router::connection`], when any of them cannot be reached.
@@ -202,7 +205,7 @@ impl Router {
             .await
     }
 
-    /// Connections to the primaries that can be reached, and the errors of the others.
+    /// Returns connections to the reachable primaries, and the errors of the others.
     ///
     /// # Errors
     /// As [`Router::connection`], when none of them can be reached.
@@ -214,8 +217,8 @@ impl Router {
         }
     }
 
-    /// The number of slots that no server serves, after a fresh read of the map; `None` where there
-    /// is one primary.
+    /// Reads the slot map again, and returns the number of slots that no server serves; `None` if
+    /// there is one primary.
     ///
     /// # Errors
     /// As [`Router::connection`].
@@ -226,17 +229,18 @@ impl Router {
         Ok(self.map().await?.map(|map| map.unserved()))
     }
 
-    /// Connects to all primaries for the first time. It tries once, so that the caller who opens a
-    /// store learns at once what is wrong.
+    /// Connects to all primaries for the first time. It tries only once, so that the caller who
+    /// opens a store gets an error without delay.
     ///
-    /// A cluster opens while at least one of its primaries serves: the others may come back, and
-    /// the locks of the reachable ones need not wait for that.
+    /// A cluster opens if at least one of its primaries serves. The others may serve again later,
+    /// and the locks of the reachable primaries need not wait for that.
     ///
     /// # Errors
-    /// The reason why a server can never serve, and the first error when no primary can be reached.
+    /// A permanent error if a server can never serve, and the first error if no primary can be
+    /// reached.
     pub(crate) async fn open(&self, mode: OpenMode) -> Result<Primaries> {
-        // Each step has its own limit, whose error says more. Together the steps may take longer
-        // than this limit.
+        // Each step has its own limit, whose error names the step. Together the steps may take
+        // longer than this limit.
         let limit = self.connector.config().connect_timeout;
         let patience = match mode {
             OpenMode::Initial => RETRY_TIMEOUT,
@@ -269,7 +273,7 @@ impl Router {
         Ok(primaries)
     }
 
-    /// The store's epoch for an answer from this connection.
+    /// Returns the store's epoch for an answer from this connection.
     pub(crate) fn epoch(&self, connection: &Connection) -> Epoch {
         match &self.deployment {
             Deployment::Single(_) | Deployment::Sentinel(_) => connection.epoch().clone(),
@@ -277,7 +281,7 @@ impl Router {
         }
     }
 
-    /// A server said that it no longer serves a key: the next operation looks for the primary
+    /// Records that a server no longer serves a key. The next operation looks for the primary
     /// again.
     pub(crate) fn mark_stale(&self, connection: &Connection) {
         match &self.deployment {
@@ -294,11 +298,11 @@ impl Router {
         }
     }
 
-    /// Connects to every primary. In a cluster, once one primary has answered, the silent ones are
-    /// waited for no longer than `patience`.
+    /// Connects to every primary. In a cluster, after one primary has answered, the wait for silent
+    /// ones ends after `patience`.
     async fn try_primaries(&self, patience: Duration) -> Result<Primaries> {
         let Deployment::Cluster(cluster) = &self.deployment else {
-            // Any bucket will do, since there is one primary.
+            // Any bucket is right, because there is one primary.
             let connection = self.try_connection(Bucket::of("")).await?;
             return Ok(Primaries::of(vec![connection]));
         };
@@ -328,7 +332,7 @@ impl Router {
                 Err(error) if error.is_retryable() => {
                     found.missing.push((server.endpoint.clone(), error));
                 }
-                // Wrong credentials, TLS or options: the error is permanent, and the same for every
+                // Wrong credentials, TLS or options: this error is permanent and the same for every
                 // server.
                 Err(error) => {
                     cluster.mark_map_stale();
@@ -342,7 +346,7 @@ impl Router {
             (server.endpoint.clone(), error)
         }));
         if !found.missing.is_empty() {
-            // A replica may have been promoted in the place of the missing primary.
+            // A replica may have been promoted in place of the missing primary.
             cluster.mark_map_stale();
         }
         match found.missing.first() {
@@ -365,8 +369,8 @@ impl Router {
         }
     }
 
-    /// Repeats an attempt until it succeeds, its error is permanent, or the time is over. An
-    /// attempt to connect that is under way then goes on for the next caller.
+    /// Repeats an attempt until it succeeds, its error is permanent, or the time limit has passed.
+    /// An attempt to connect that is still in progress goes on for the next caller.
     async fn retry_until_timeout<T, F: Future<Output = Result<T>>>(
         &self,
         mut attempt: impl FnMut() -> F,
@@ -385,7 +389,7 @@ impl Router {
                     Err(error) => last = Some(error),
                 },
                 () = clock.sleep(left) => {
-                    // The server may be silent because another one was promoted in its place.
+                    // The server may be silent because a replica was promoted in its place.
                     if let Deployment::Cluster(cluster) = &self.deployment {
                         cluster.mark_map_stale();
                     }

@@ -1,5 +1,5 @@
-//! The primary that a majority of the sentinels named last, as all handles of a store know it
-//! together.
+//! The primary that a majority of the sentinels named last. All handles of a store share this
+//! knowledge.
 //!
 //! Invariant: a round that began earlier never replaces one that began later.
 
@@ -9,16 +9,16 @@ use distlock_core::Moment;
 
 use crate::{config::Endpoint, connection::ServerEpochs};
 
-/// The result of a round.
+/// The result of a round in which a majority named a primary.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedPrimary {
     pub(crate) primary: Endpoint,
-    /// The moment of the round's first question. A later vote for another primary ends everything
-    /// that rests on this round, so a lease lasts no longer than its TTL from here.
+    /// The moment of the round's first question. A later majority for another primary makes this
+    /// round invalid, so a lease lasts no longer than its TTL from this moment.
     pub(crate) asked: Moment,
 }
 
-/// The last round, of any handle, in which a majority named a primary.
+/// The last round, of any handle, with a majority for a primary.
 #[derive(Debug, Default)]
 pub(crate) struct LastMajority(Mutex<MajorityState>);
 
@@ -33,18 +33,18 @@ impl LastMajority {
         self.state().named.clone()
     }
 
-    /// The last round, if it began at `earliest` or later.
+    /// Returns the last round, if it began at `earliest` or later.
     pub(super) fn since(&self, earliest: Moment) -> Option<NamedPrimary> {
         self.last().filter(|named| named.asked >= earliest)
     }
 
-    /// The number of sentinels in the last round.
+    /// Returns the number of sentinels in the last round.
     pub(super) fn sentinels(&self) -> usize {
         self.state().sentinels
     }
 
-    /// Records that a majority of this number of sentinels named a primary. A round that began
-    /// later, of another handle, is kept instead.
+    /// Records that a majority of this number of sentinels named a primary. The stored round is
+    /// kept if it began later, as a round of another handle may have.
     pub(super) fn record(
         &self,
         named: NamedPrimary,
@@ -61,7 +61,7 @@ impl LastMajority {
         }
         let last = state.named.as_ref().map(|last| &last.primary);
         if last != Some(&named.primary) {
-            // From now on, no handle's connection to the former primary counts.
+            // From now on, every handle's connection to the former primary is outdated.
             server_epochs.set_primaries(std::iter::once(named.primary.clone()));
         }
         *state = MajorityState {
@@ -70,7 +70,7 @@ impl LastMajority {
         };
     }
 
-    // A std mutex: it is held to read and to write only.
+    // A std mutex: it is held only to read and write values.
     fn state(&self) -> MutexGuard<'_, MajorityState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_round_that_began_last_counts() {
+    fn a_round_that_began_earlier_replaces_no_later_one() {
         let (last_majority, server_epochs) = (LastMajority::default(), ServerEpochs::default());
         let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
         for (host, asked, expected) in [("old", 2, "old"), ("new", 5, "new"), ("old", 4, "new")] {

@@ -1,6 +1,7 @@
-//! Redis Sentinel: which server is the primary, by a majority of the sentinels.
+//! Redis Sentinel: the choice of the primary by a majority of the sentinels.
 //!
-//! This folder never believes a minority, and never asks over a connection that locks use.
+//! This folder never accepts the answer of a minority. It never asks over a connection that locks
+//! use.
 
 mod last_majority;
 mod rounds;

@@ -1,13 +1,13 @@
-//! Asks rounds of questions: which server do the sentinels name as the primary?
+//! Asks the sentinels in rounds for the primary.
 //!
-//! One sentinel, or several that are cut off together with an old primary, go on naming it, and its
-//! clients still reach it. So a primary is used only while more than half of all sentinels of the
-//! deployment name it. Two majorities share a sentinel: once a majority names another primary, no
-//! later round finds one for the old primary. A lease counts at most from the first question of the
-//! last round, so it ends within one TTL of that moment.
+//! One sentinel, or several that are cut off together with an old primary, still name the old
+//! primary, and its clients still reach it. So a primary is used only while more than half of all
+//! sentinels of the deployment name it. Two majorities share a sentinel: once a majority names
+//! another primary, no later round finds a majority for the old one. A lease counts at most from
+//! the first question of the last round, so it ends within one TTL of that moment.
 //!
-//! This module never sends a question over a connection that locks use, and it draws no conclusion
-//! from the order in which answers come.
+//! This module never sends a question over a connection that locks use. It draws no conclusion from
+//! the order of the answers.
 
 use std::{
     fmt,
@@ -29,14 +29,15 @@ use crate::{
     },
 };
 
-/// The maximum age of a round that any operation relies on. [`Sentinels::freshness`] shortens it
-/// before a grant.
+/// The maximum age of a round that any operation uses. Before a grant, [`Sentinels::freshness`]
+/// lowers this limit.
 const MAX_ROUND_AGE: Duration = Duration::from_secs(5);
 
-/// The maximum age of the last round before a grant, as a fraction of the lease: one sixth.
+/// The divisor of the TTL that gives the maximum age of a round before a grant: one sixth of the
+/// lease.
 const LEASE_PART: u32 = 6;
 
-/// The sentinels of one handle, and its connection to the primary that they name.
+/// The sentinels of one handle, and the connection to the primary that they name.
 pub(crate) struct Sentinels {
     me: Weak<Self>,
     on_switch: OnSwitch,
@@ -52,9 +53,9 @@ pub(crate) struct Sentinels {
 
 #[derive(Debug, Default)]
 struct KnownSentinels {
-    /// The sentinels that the user named.
+    /// The sentinels in the configuration.
     configured: Vec<Arc<Sentinel>>,
-    /// The sentinels that other sentinels named.
+    /// The sentinels that other sentinels reported.
     learned: Vec<Arc<Sentinel>>,
     closed: bool,
 }
@@ -90,14 +91,15 @@ impl Sentinels {
         })
     }
 
-    /// The maximum age of a round for a lease of this TTL.
+    /// Returns the maximum age of a round for a lease of this TTL.
     pub(crate) fn freshness(ttl: Option<Duration>) -> Duration {
         ttl.map_or(MAX_ROUND_AGE / 5, |ttl| {
             (ttl / LEASE_PART).min(MAX_ROUND_AGE)
         })
     }
 
-    /// The connection to the primary, if the last round still counts and the connection works.
+    /// Returns the connection to the primary, if the last round is recent enough and the connection
+    /// works.
     pub(crate) fn live(&self) -> Option<Arc<Connection>> {
         let now = self.connector.clock().now();
         let named = self
@@ -114,15 +116,15 @@ impl Sentinels {
     /// Asks the sentinels, and connects to the primary that they name.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when no majority names a primary. Nothing happened.
+    /// [`ErrorKind::Unavailable`] when no majority names a primary. No operation was sent.
     pub(crate) async fn connect(&self) -> Result<Arc<Connection>> {
         let named = self.asked_since(self.connector.clock().now()).await?;
         let server = self.server(&named.primary);
         server.connect(&self.connector).await
     }
 
-    /// The moment of the first question of a round no older than `max_age`: of the last round if
-    /// that is recent enough, otherwise of a new one.
+    /// Returns the moment of the first question of a round that is no older than `max_age`. This is
+    /// the last round if it is recent enough, otherwise a new one.
     ///
     /// # Errors
     /// As [`Sentinels::connect`].
@@ -132,8 +134,8 @@ impl Sentinels {
             let age = now.since(named.asked);
             if age <= max_age {
                 if age > max_age / 2 {
-                    // A new round begins early, so that the next caller finds a fresh one and does
-                    // not wait.
+                    // A new round begins before the last one is too old. So the next caller finds a
+                    // recent round and does not wait.
                     let _ = self.get_round(now).now_or_never();
                 }
                 return Ok(named.asked);
@@ -142,12 +144,12 @@ impl Sentinels {
         self.asked_since(now).await.map(|named| named.asked)
     }
 
-    /// The result of a round whose first question was sent at `earliest` or later.
+    /// Returns the result of a round whose first question was sent at `earliest` or later.
     ///
     /// # Errors
     /// As [`Sentinels::connect`].
     pub(crate) async fn asked_since(&self, earliest: Moment) -> Result<NamedPrimary> {
-        // The round that is under way may have begun too early; the one after it has not.
+        // The round in progress may have begun too early. The round after it begins late enough.
         for _ in 0..2 {
             let answered = self.get_round(earliest).await;
             if let Some(named) = self.last_majority.since(earliest) {
@@ -158,7 +160,7 @@ impl Sentinels {
         Err(unavailable("the sentinels answered too late".into()))
     }
 
-    /// The number of sentinels, and the number of those that name the primary.
+    /// Returns the number of sentinels, and the number of those that name the primary.
     ///
     /// # Errors
     /// As [`Sentinels::connect`].
@@ -169,13 +171,13 @@ impl Sentinels {
         Ok((votes.sentinels(), votes.votes_for(&named)))
     }
 
-    /// Begins a round, because a sentinel says that another primary serves. The other sentinels
-    /// will know that soon.
+    /// Begins a round, because a sentinel reports that another primary serves. The other sentinels
+    /// will soon report the same.
     fn ask_now(me: &Weak<Self>) {
         let Some(me) = me.upgrade() else { return };
         let now = me.connector.clock().now();
         tokio::spawn(async move {
-            // The result is not needed here: an operation that needs it begins a round itself.
+            // The result is ignored: an operation that needs the result begins its own round.
             if let Ok(named) = me.asked_since(now).await {
                 me.close_former_primary(&named.primary);
             }
@@ -220,8 +222,8 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Asks every sentinel, until a majority names one primary or, with `all`, until all have
-    /// answered.
+    /// Asks every sentinel, until a majority names one primary. With `all`, until all sentinels
+    /// have answered.
     async fn ask_all(
         &self,
         limit: Duration,
@@ -257,7 +259,7 @@ impl Sentinels {
                     }
                 }
                 Some((_, Err(error))) => {
-                    // A wrong password says more than a sentinel that is gone.
+                    // A wrong password is a more useful error than an unreachable sentinel.
                     if refused.as_ref().is_none_or(Error::is_retryable) {
                         refused = Some(error);
                     }
@@ -276,7 +278,7 @@ impl Sentinels {
         all.cloned().collect()
     }
 
-    /// Stores the sentinels that are new, and returns them.
+    /// Stores the reported sentinels that are new, and returns these.
     fn learn(&self, others: Vec<OtherSentinel>) -> Vec<Arc<Sentinel>> {
         let mut sentinels = lock(&self.sentinels);
         let mut new = Vec::new();
@@ -294,7 +296,7 @@ impl Sentinels {
         new
     }
 
-    /// Forgets learned addresses that no sentinel reports any more, and those that lead to the same
+    /// Removes learned addresses that no sentinel reports any more, and those that lead to the same
     /// sentinel as a configured address.
     fn forget_all_but(&self, reported: &[OtherSentinel]) {
         let mut sentinels = lock(&self.sentinels);

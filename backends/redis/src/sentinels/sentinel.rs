@@ -1,4 +1,4 @@
-//! One sentinel, and the connection on which only the sentinel's vote is asked for.
+//! One sentinel, and the connection that is used only for its votes.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -46,8 +46,8 @@ struct SentinelConnection {
     broken: Arc<AtomicBool>,
 }
 
-/// The function that is called when a sentinel says that another primary serves. It must not block,
-/// since the driver's task calls it.
+/// The function that is called when a sentinel reports that another primary serves. It must not
+/// block, because the driver's task calls it.
 #[derive(Clone)]
 pub(super) struct OnSwitch(Arc<dyn Fn() + Send + Sync>);
 
@@ -70,7 +70,7 @@ struct SwitchListener {
 }
 
 impl Sentinel {
-    /// A sentinel at an address that the user named.
+    /// Creates a sentinel with an address from the configuration.
     pub(super) fn new(endpoint: Endpoint, on_switch: OnSwitch) -> Self {
         Self {
             endpoint,
@@ -88,7 +88,7 @@ impl Sentinel {
         }
     }
 
-    /// A sentinel at an address that another sentinel reported.
+    /// Creates a sentinel with an address that another sentinel reported.
     pub(super) fn learned(other: OtherSentinel, on_switch: OnSwitch) -> Self {
         Self {
             id: Mutex::new(Some(other.id)),
@@ -97,12 +97,12 @@ impl Sentinel {
         }
     }
 
-    /// Whether this is the other sentinel's address.
+    /// Returns whether `other` has the address of this sentinel.
     pub(super) fn is_at(&self, other: &OtherSentinel) -> bool {
         self.endpoint == other.endpoint
     }
 
-    /// Whether this configured address leads to the other sentinel, which other sentinels know by
+    /// Returns whether this configured address leads to `other`, which the other sentinels know by
     /// another address.
     pub(super) fn is_configured_as(&self, other: &OtherSentinel) -> bool {
         self.is_configured && *self.id() == Some(other.id.clone())
@@ -125,7 +125,7 @@ impl Sentinel {
             .send_packed_commands(&questions, 0, questions.len())
             .await
             .map_err(|error| {
-                // After a time-out the connection may lead nowhere.
+                // After a time-out the connection may be dead.
                 connection.broken.store(true, Ordering::Release);
                 error::of_connecting(&error, &self.endpoint.to_string())
             })?;
@@ -138,7 +138,7 @@ impl Sentinel {
             }
         }
         let vote = Vote::read(id, told).ok_or_else(|| self.malformed_answer())?;
-        // A sentinel that may not list the others still has its own vote.
+        // A sentinel that refuses to list the others still has its own vote.
         let others = OtherSentinel::read_all(&others);
         Ok(SentinelAnswer { vote, others })
     }
@@ -161,8 +161,8 @@ impl Sentinel {
                 let driver = connector.connect_to_sentinel(&endpoint, events).await?;
                 let mut listening = driver.clone();
                 tokio::spawn(async move {
-                    // Without the right to subscribe nothing is lost: every renewal asks the
-                    // sentinels anyway.
+                    // The subscription is only a shortcut, because every renewal asks the sentinels
+                    // anyway. So a missing right to subscribe is ignored.
                     let _ = listening.subscribe(SWITCHED).await;
                 });
                 Ok(SentinelConnection { driver, broken })
@@ -221,7 +221,7 @@ impl std::fmt::Debug for SentinelConnection {
 }
 
 impl AsyncPushSender for SwitchListener {
-    // The driver calls this in its own task, so it must not block.
+    // The driver calls this function in its own task, so the function must not block.
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
         match push.kind {
             PushKind::Message => {
@@ -236,7 +236,7 @@ impl AsyncPushSender for SwitchListener {
 
 impl Drop for SwitchListener {
     fn drop(&mut self) {
-        // The driver's task ends, perhaps because its runtime was dropped.
+        // The driver's task ends here, perhaps because its runtime was dropped.
         self.broken.store(true, Ordering::Release);
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the sentinels' answers of one round, and counts their votes.
 //!
-//! Invariant: no primary is elected by fewer than half of the deployment, as the best-informed
-//! sentinel knows it.
+//! Invariant: a primary is elected only by more than half of the deployment's sentinels. The size
+//! of the deployment is the highest number that any sentinel reports.
 
 use std::collections::HashMap;
 
@@ -12,15 +12,15 @@ use crate::config::Endpoint;
 /// The vote of one sentinel.
 #[derive(Debug)]
 pub(super) struct Vote {
-    /// The sentinel's id. Two addresses may lead to one sentinel.
+    /// The sentinel's id. Two addresses may lead to the same sentinel.
     pub(super) id: String,
-    /// The server that it names as the primary.
+    /// The server that the sentinel names as the primary.
     pub(super) primary: Endpoint,
-    /// The number of sentinels that watch this primary, as far as this one knows.
+    /// The number of sentinels that watch this primary, as this sentinel reports it.
     pub(super) sentinels: usize,
 }
 
-/// A sentinel, as another one reports it.
+/// A sentinel, as another sentinel reports it.
 #[derive(Clone, Debug)]
 pub(super) struct OtherSentinel {
     pub(super) id: String,
@@ -60,15 +60,15 @@ fn endpoint(fields: &HashMap<String, String>) -> Option<Endpoint> {
     Some(Endpoint::new(host, port))
 }
 
-/// Counts one round. Each sentinel has one vote. The size of the deployment is the highest number
-/// that any of them reports: half of the sentinels, cut off together with an old primary, still
-/// know of the other half.
+/// The votes of one round. Each sentinel has one vote. The size of the deployment is the highest
+/// number that any of them reports. So half of the sentinels that are cut off together with an old
+/// primary elect nobody, because they still report the other half.
 #[derive(Debug)]
 pub(super) struct Votes {
     by_sentinel: HashMap<String, Endpoint>,
     /// The number of sentinels in the last round with a majority.
     known_before: usize,
-    /// The number of sentinels, as this round reports it.
+    /// The highest number of sentinels that an answer of this round reported.
     reported: usize,
 }
 
@@ -87,30 +87,30 @@ impl Votes {
             .insert(vote.id.clone(), vote.primary.clone());
     }
 
-    /// The number of sentinels that answered.
+    /// Returns the number of sentinels that answered.
     pub(super) fn answered(&self) -> usize {
         self.by_sentinel.len()
     }
 
-    /// The number of sentinels.
+    /// Returns the number of sentinels in the deployment, according to this round.
     pub(super) fn sentinels(&self) -> usize {
         self.reported.max(self.by_sentinel.len())
     }
 
-    /// The votes that a primary needs. A deployment becomes smaller only after a majority of the
-    /// larger one has reported so.
+    /// Returns the number of votes that a primary needs. A deployment counts as smaller only after
+    /// a majority of the larger one has reported this.
     pub(super) fn needed(&self) -> usize {
         self.sentinels().max(self.known_before) / 2 + 1
     }
 
-    /// The primary that a majority names.
+    /// Returns the primary that a majority names.
     pub(super) fn elected(&self) -> Option<&Endpoint> {
         self.by_sentinel
             .values()
             .find(|named| self.votes_for(named) >= self.needed())
     }
 
-    /// The reason why there is no majority, as text for people.
+    /// Returns the reason why there is no majority, as text for people.
     pub(super) fn explain(&self) -> String {
         if self.answered() == 0 {
             return "the sentinels did not answer in time".into();
@@ -128,7 +128,7 @@ impl Votes {
         )
     }
 
-    /// The number of votes for this primary.
+    /// Returns the number of votes for this primary.
     pub(super) fn votes_for(&self, primary: &Endpoint) -> usize {
         self.by_sentinel
             .values()
@@ -154,14 +154,15 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_of_the_deployment_elects() {
+    fn only_a_majority_of_the_deployment_elects() {
         for (known_before, said, elected) in [
             (0, &[][..], None),
             (0, &[("a", "old", 1)], Some("old")),
             (0, &[("a", "old", 2)], None),
             (0, &[("a", "old", 3), ("b", "old", 3)], Some("old")),
             (0, &[("a", "old", 3), ("b", "new", 3)], None),
-            // Three of five are configured, and two of them are cut off with the old primary.
+            // Three of five sentinels are configured, and two of these are cut off with the old
+            // primary.
             (
                 0,
                 &[("a", "old", 5), ("b", "old", 5), ("c", "new", 5)],
@@ -172,11 +173,11 @@ mod tests {
                 &[("c", "new", 5), ("d", "new", 5), ("e", "new", 5)],
                 Some("new"),
             ),
-            // One of them knows more of the deployment than the others.
+            // The second sentinel knows more sentinels than the first.
             (0, &[("a", "old", 2), ("b", "old", 5)], None),
-            // Two addresses of one sentinel.
+            // Two addresses lead to one sentinel.
             (0, &[("a", "old", 3), ("a", "old", 3)], None),
-            // Sentinels that forgot the others do not make the deployment smaller.
+            // Sentinels that no longer know the others do not make the deployment smaller.
             (5, &[("a", "old", 2), ("b", "old", 2)], None),
             (
                 5,
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read() {
+    fn sentinel_answers_are_parsed() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let fields = |fields: &[(&str, &str)]| {
             let fields = fields.iter();

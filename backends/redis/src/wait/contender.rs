@@ -1,15 +1,15 @@
 //! Waits for a lock by the server's pushes instead of by polling.
 //!
-//! All contenders for a lock stand in a queue on the server (`queue_entry.rs`). Only the first of
-//! them has the server track the lock's key. The attempt that finds the lock held switches tracking
-//! on in the same step, so no change between the two is missed. A contender that waits before its
-//! first attempt switches tracking on first. A busy server pushes an expiry late, so the core also
-//! asks again when the holder's lease should be over.
+//! All contenders for a lock have entries in a queue on the server (`queue_entry.rs`). Only the
+//! first contender makes the server track the lock's key. The attempt that finds the lock held also
+//! switches tracking on, in the same step, so no change in between is missed. A contender that
+//! waits before its first attempt switches tracking on first. A busy server may push an expiry
+//! late. So the core also asks again when the holder's lease should have expired.
 //!
-//! The server's table of tracked keys is limited for all its clients together
-//! (`tracking-table-max-keys`). When it is full, the server drops an entry at every command and
-//! pushes as if that key had changed. A new attempt makes the server track the key again and drop
-//! another entry, so asking again after every such push would saturate the server.
+//! The server's table of tracked keys has one limit for all clients (`tracking-table-max-keys`).
+//! When the table is full, the server removes an entry at every command, and sends a push as if
+//! that key had changed. An attempt then makes the server track the key again and remove another
+//! entry. So an attempt after every such push would saturate the server.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -32,9 +32,9 @@ use crate::{
     },
 };
 
-/// The pause after which a contender asks without any push. The connection may stand still without
-/// being broken, when somebody blocks the threads of the runtime that carries it. This costs one
-/// request of each process for each name.
+/// The time after which a contender asks without any push. If the runtime that carries the
+/// connection is blocked, no push arrives although nothing is broken. This poll costs one request
+/// of each process for each name.
 const SAFETY_POLL: Duration = Duration::from_secs(10);
 
 pub(crate) struct RedisContender {
@@ -46,7 +46,7 @@ pub(crate) struct RedisContender {
     bucket: Bucket,
     /// Whether the server tracks the lock's key for this contender.
     tracked: bool,
-    /// Whether a push has come since the last attempt.
+    /// Whether a push came after the last attempt.
     was_notified: bool,
     spurious_pushes: SpuriousPushes,
 }
@@ -76,8 +76,7 @@ impl RedisContender {
         let clock = Arc::clone(self.store.clock());
         if !self.tracked {
             let is_held = self.track().await;
-            // The lock was freed after an attempt that was not tracked, so no push will tell of
-            // that.
+            // The lock became free after an attempt without tracking, so no push will report this.
             if is_held == Some(false) && self.spurious_pushes.asked.is_some() {
                 return;
             }
@@ -94,11 +93,11 @@ impl RedisContender {
         }
     }
 
-    /// Has the server track the lock's key. Returns whether the lock is held, if the server has
-    /// answered.
+    /// Makes the server track the lock's key. Returns whether the lock is held; `None` without an
+    /// answer of the server.
     async fn track(&mut self) -> Option<bool> {
         let read = Call::plain(self.bucket, vec![]).tracking([self.registration.key()].into_iter());
-        // An error is not reported here: the next attempt meets the same one.
+        // The error is not reported here, because the next attempt gets the same error.
         let response = self.store.access().router.ask(read).await.ok()?;
         self.tracked = response.is_tracked;
         match &*response.replies {
@@ -112,8 +111,8 @@ impl RedisContender {
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(BACKEND)?;
-        // After a push the lock is most often free. Nothing needs to be tracked then, which saves
-        // the server two commands.
+        // After a push the lock is usually free. An attempt without tracking then saves the server
+        // two commands.
         let asked = if std::mem::take(&mut self.was_notified) {
             Action::Acquire(self.request.clone())
         } else {
@@ -165,7 +164,7 @@ impl Contender for RedisContender {
                     biased;
                     () = self.lock_changed() => return,
                     () = clock.sleep(due) => {
-                        // A push that was consumed will not come again, so the caller must make an
+                        // The push is used up and will not come again, so the caller must make an
                         // attempt.
                         if self.was_notified {
                             return;
@@ -186,7 +185,7 @@ impl Contender for RedisContender {
     }
 
     async fn leave(mut self: Box<Self>) -> Result<()> {
-        // The server stops tracking the lock's key at its next change.
+        // The server still tracks the lock's key. It stops at the next change of the key.
         self.queue_entry.leave().await;
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Waiting for a lock: the contender, its entry in the store queue, and the care taken with pushes
-//! that mean nothing.
+//! Waiting for a lock: the contender, its entry in the store queue, and the handling of spurious
+//! pushes.
 //!
 //! Waiters rely on the server's pushes and on a rare poll. They never poll in a tight loop.
 

@@ -1,11 +1,11 @@
 //! One contender's entry in the store queue of a lock.
 //!
-//! Each entry has a key of its own, which is deleted when the contender leaves. A contender has the
-//! server track the key of the entry right ahead of it, so that one departure wakes one contender.
-//! The entries of contenders that died are found by their leases, when an entry behind them is
-//! renewed.
+//! Each entry has its own key, which is deleted when the contender leaves. A contender makes the
+//! server track the key of the entry just ahead, so one departure wakes one contender. The lease of
+//! an entry shows that its contender has died. The server removes such entries when an entry behind
+//! them is renewed.
 //!
-//! The queue only decides who asks next. It never grants a lock.
+//! The queue only decides which contender asks next. It never grants a lock.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{
     wait::spurious_pushes::{MAX_SPURIOUS, UNTRACKED_POLL},
 };
 
-/// The limit of renewals in a row, while each finds another entry right ahead.
+/// The limit of renewals in a row, if each renewal finds another entry just ahead.
 const MAX_RENEWALS: usize = 4;
 
 #[derive(Debug)]
@@ -31,27 +31,28 @@ pub(crate) struct QueueEntry {
     store: Arc<Store>,
     bucket: Bucket,
     keys: QueueKeys,
-    /// The waiter's id in the queue. It must not be the owner id, since knowing that is enough to
-    /// free the lock.
+    /// The waiter's id in the queue. It must not be the owner id, because a client that knows the
+    /// owner id can free the lock.
     waiter: String,
     position: EntrySchedule,
     ahead: Option<EntryAhead>,
     /// The moment of the last renewal.
     asked_at: Moment,
-    /// The key of an entry that a push reported as gone, until the server says whether it is.
+    /// The key of an entry that a push reported as gone. It is kept until an answer of the server
+    /// shows whether this is true.
     departed: Option<String>,
-    /// The number of spurious pushes in a row: a server with too many tracked keys reports a change
-    /// for each entry that it drops from its table.
+    /// The number of spurious pushes in a row. A server with too many tracked keys reports a change
+    /// for each entry that it removes from its table.
     spurious: u32,
     /// Whether the server may have an entry for this contender.
     may_exist: bool,
 }
 
-/// The entry right ahead.
+/// The entry just ahead in the queue.
 #[derive(Debug)]
 struct EntryAhead {
     key: RegisteredWaiter,
-    /// Whether the server sends a push when that entry's key is deleted.
+    /// Whether the server sends a push when the key of that entry is deleted.
     tracked: bool,
 }
 
@@ -82,15 +83,15 @@ impl QueueEntry {
         self.position.look_again();
     }
 
-    /// Whether a push will come when the contender right ahead leaves.
+    /// Returns whether a push will come when the contender just ahead leaves.
     pub(crate) fn is_tracked(&self) -> bool {
         self.ahead.as_ref().is_none_or(|ahead| ahead.tracked)
     }
 
-    /// Creates or renews the entry, and has the server track the entry right ahead.
+    /// Creates or renews the entry, and makes the server track the entry just ahead.
     ///
     /// # Cancel safety
-    /// Safe: the entry is due for renewal again.
+    /// Safe: after a dropped future the entry is due for renewal again.
     pub(crate) async fn renew(&mut self) {
         let access = self.store.access();
         let now = self.store.clock().now();
@@ -117,7 +118,7 @@ impl QueueEntry {
             if self.ahead.as_ref().is_some_and(|ahead| ahead.is(&key)) {
                 break;
             }
-            // No push will come for an entry that is gone already, so the queue is read again.
+            // If the entry ahead is already gone, no push will come, so the queue is read again.
             let tracked = Call::plain(self.bucket, vec![]).tracking([&*key].into_iter());
             let mut ahead = EntryAhead {
                 key: access.waiters.register(&key),
@@ -145,7 +146,7 @@ impl QueueEntry {
         self.position.kept(now, count);
     }
 
-    /// Waits until the contender right ahead leaves.
+    /// Waits until the contender just ahead leaves.
     ///
     /// # Cancel safety
     /// Safe.
@@ -153,7 +154,7 @@ impl QueueEntry {
         match &mut self.ahead {
             Some(ahead) => {
                 ahead.key.notified().await;
-                // The server tracks a key for one push only.
+                // The server tracks a key for only one push.
                 self.departed = self.ahead.take().map(|ahead| ahead.key.key().to_owned());
                 self.position.look_again();
                 if self.spurious >= MAX_SPURIOUS {
@@ -166,7 +167,7 @@ impl QueueEntry {
         }
     }
 
-    /// Leaves the queue. If the request is lost, the entry ends with its lease.
+    /// Leaves the queue. If the request is lost, the entry expires with its lease.
     pub(crate) async fn leave(&mut self) {
         if !std::mem::take(&mut self.may_exist) {
             return;
@@ -176,8 +177,8 @@ impl QueueEntry {
         }
     }
 
-    /// Has the server drop the tracking of an entry that is gone. No other command would change its
-    /// key any more, so the server would track it for good.
+    /// Makes the server stop tracking the key of an entry that is gone. No other command would ever
+    /// change this key, so the server would track it without end.
     async fn forget(&self, entry: &str) {
         let mut change = redis::cmd("SET");
         change.arg(entry).arg("").arg("PX").arg(1);
@@ -187,7 +188,7 @@ impl QueueEntry {
         }
     }
 
-    /// The call that creates, renews or deletes the entry.
+    /// Returns the call that creates, renews or deletes the entry.
     fn call(&self, leaves: bool) -> Call {
         let mut command = redis::cmd("EVALSHA");
         command
@@ -204,13 +205,13 @@ impl QueueEntry {
 }
 
 impl EntryAhead {
-    /// Whether the server tracks this key already.
+    /// Returns whether the server tracks this key already.
     fn is(&self, key: &str) -> bool {
         self.tracked && self.key.key() == key
     }
 }
 
-/// The number of entries ahead, and the waiter right ahead.
+/// Returns the number of entries ahead, and the id of the waiter just ahead.
 fn read(response: &Response) -> Result<(u32, &str)> {
     let found = match &*response.replies {
         [Value::Array(reply)] => match &**reply {

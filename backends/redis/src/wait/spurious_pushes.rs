@@ -1,28 +1,27 @@
-//! Detects pushes that mean nothing, and slows the contender down when there are many in a row.
+//! Detects spurious pushes, and slows the contender down when many of them come in a row.
 //!
-//! A server with too many tracked keys sends such pushes at every command. Without this pause, each
-//! of them would cause another attempt.
+//! A server with too many tracked keys sends such pushes at every command. Without a pause, each of
+//! them would cause another attempt.
 
 use std::time::Duration;
 
 use distlock_core::{FencingToken, HolderInfo, Moment};
 
-/// The pause between two attempts while no push will come, for example while the lock's slot
-/// migrates.
+/// The pause between two attempts if no push will come, for example while the lock's slot migrates.
 pub(super) const UNTRACKED_POLL: Duration = Duration::from_millis(100);
 
-/// The number of spurious pushes in a row after which a contender asks as rarely as without
+/// The number of spurious pushes in a row after which a contender asks as rarely as one without
 /// tracking.
 pub(super) const MAX_SPURIOUS: u32 = 3;
 
 /// The history of one contender's pushes.
 #[derive(Debug, Default)]
 pub(super) struct SpuriousPushes {
-    /// The moment of the last attempt, and the token under which the lock was held then.
+    /// The moment of the last attempt, and the token of the holder that it found.
     pub(super) asked: Option<(Moment, Option<FencingToken>)>,
-    /// Whether a push has come since, earlier than [`UNTRACKED_POLL`] after the attempt.
+    /// Whether a push came within [`UNTRACKED_POLL`] after the last attempt.
     pub(super) at_once: bool,
-    /// The number of such pushes in a row after which the holder was still the same.
+    /// The number of such pushes in a row after which the holder was unchanged.
     pub(super) spurious: u32,
 }
 
@@ -39,8 +38,8 @@ impl SpuriousPushes {
         (self.asked, self.at_once) = (Some((at, token)), false);
     }
 
-    /// Records a push. Returns the pause before the next attempt, if there is to be one. No pause
-    /// at all is better than a short one: every sleep takes at least a millisecond.
+    /// Records a push. Returns the pause before the next attempt; `None` = no pause. There is no
+    /// short pause, because every sleep takes at least a millisecond.
     pub(super) fn on_push(&mut self, now: Moment) -> Option<Duration> {
         let (asked, _) = self.asked?;
         let left = (asked + UNTRACKED_POLL).since(now);

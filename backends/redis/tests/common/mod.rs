@@ -12,7 +12,7 @@ use distlock_core::{
 use distlock_kv::KvLock;
 use distlock_redis::{Redis, RedisConfig};
 
-/// The limit for everything that does not depend on a lease.
+/// A time limit for everything that does not wait for a lease.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 pub(crate) async fn redis(url: &str) -> Result<Redis> {
@@ -32,7 +32,7 @@ pub(crate) async fn over_records(url: String) -> Result<Store> {
     ))
 }
 
-/// A locker whose keeper thread is connected.
+/// Returns a locker whose keeper thread is connected.
 pub(crate) async fn locker(url: &str) -> Locker {
     let redis = redis(url).await.expect("opens");
     let locker = Locker::new(redis.lock());

@@ -2,7 +2,7 @@
 
 use distlock_harness::servers::redis::RedisServer;
 
-/// A slot that migrates from one server to another, step by step, as an operator's tool does it.
+/// A slot that migrates from one server to another, in the same steps as with an operator's tool.
 pub(crate) struct SlotMigration<'a> {
     old: &'a RedisServer,
     new: &'a RedisServer,
@@ -11,7 +11,7 @@ pub(crate) struct SlotMigration<'a> {
 }
 
 impl<'a> SlotMigration<'a> {
-    /// Begins to move the slot of a key.
+    /// Begins the migration of a key's slot.
     pub(crate) fn begin(old: &'a RedisServer, new: &'a RedisServer, key: &str) -> Self {
         let slot = old.command(&["CLUSTER", "KEYSLOT", key]).unwrap();
         let ids = [old, new].map(|node| node.command(&["CLUSTER", "MYID"]).unwrap());
