@@ -94,7 +94,7 @@ const fn is_zero(number: &usize) -> bool {
 
 impl Inbox {
     /// Drops the oldest message of the sender with most messages.
-    fn drop_from_busiest_sender(&mut self) {
+    fn drop_oldest_of_busiest_sender(&mut self) {
         let mut each: HashMap<&Uid, usize> = HashMap::new();
         for message in &self.messages {
             *each.entry(&message.from).or_default() += 1;
@@ -182,7 +182,7 @@ impl OfflineStore for RecordsInbox {
             }
             inbox.messages.push(message.clone());
             while inbox.messages.len() > MAX_MESSAGES {
-                inbox.drop_from_busiest_sender();
+                inbox.drop_oldest_of_busiest_sender();
             }
             let (mut bytes, mut stored) = (0, 0);
             let fit = inbox
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_lost_answer_the_inbox_reads_what_happened() {
+    async fn after_a_lost_answer_the_inbox_reads_whether_the_write_happened() {
         let records = Lossy {
             records: Memory::default().records(),
             loses: Arc::default(),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sender_of_many_messages_drives_out_only_its_own() {
+    async fn a_sender_of_many_messages_displaces_only_its_own() {
         let inbox = RecordsInbox::new(Memory::default().records());
         let anna = Uid::new("anna").unwrap();
         let of = |from: &str, number: usize| Message {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_that_take_more_room_stored_do_not_fill_the_record() {
+    async fn messages_that_are_longer_when_stored_keep_the_record_within_its_limit() {
         let inbox = RecordsInbox::new(Memory::default().records());
         let anna = Uid::new("anna").unwrap();
         for length in [40_000, 20_000, 5_000, 100] {

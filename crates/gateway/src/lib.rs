@@ -17,13 +17,13 @@
 //!
 //! distlock_gateway::install_metrics(); // before the store is opened
 //! # let store = Store::new(memory.lock(), memory.records());
-//! // It checks the configuration, binds, takes the node's lease, and serves.
+//! // The node checks the configuration, binds, takes its lease, and serves.
 //! let gateway = Gateway::start(config, store).await?;
 //! // {"event":"ready","node":"n1","listen":"127.0.0.1:..",..}
 //! println!("{}", serde_json::to_string(gateway.ready()).unwrap());
 //! let mut events = gateway.events(); // one serialisable `Event` per transition
 //! # let shutdown = std::future::ready(());
-//! // It serves until the future ends. Then it tells the clients, and gives the lease back.
+//! // `run` serves until the future ends. Then the node informs its clients and releases its lease.
 //! gateway.run(shutdown).await
 //! # }
 //! # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

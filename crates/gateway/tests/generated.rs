@@ -1,5 +1,5 @@
-//! The committed code equals the code that the protocol definition generates, so users need neither
-//! `protoc` nor a generator.
+//! The committed code equals the code that is generated from the protocol definition. So users need
+//! neither `protoc` nor a generator.
 
 use std::{fs, path::Path};
 

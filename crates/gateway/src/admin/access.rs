@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_cookie_is_kept_from_scripts_other_sites_and_clear_text() {
+    async fn a_cookie_is_hidden_from_scripts_other_sites_and_clear_text() {
         let from = IpAddr::from([127, 0, 0, 1]);
         for secure in [false, true] {
             let token = Secret::new("open sesame");

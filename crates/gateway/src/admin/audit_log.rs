@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn long_entries_do_not_keep_later_ones_out() {
+    async fn long_entries_leave_room_for_later_entries() {
         let node = NodeId::new("n1").unwrap();
         let audit = AuditLog::new(node, Memory::default().records(), Arc::new(SystemClock));
         let actor = Actor {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stranger_cannot_keep_its_connection() {
+    async fn a_connection_without_a_token_ends() {
         let memory = Memory::default();
         let store = Store::new(memory.lock(), memory.records());
         let node = NodeId::new("n1").unwrap();

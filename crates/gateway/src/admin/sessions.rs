@@ -94,7 +94,7 @@ pub(super) async fn kick(
     }
     let outcome = admin.kick.kick(&target, reason).await;
     let result = match &outcome {
-        Ok(kicked) => summarise(kicked),
+        Ok(kicked) => summarise_kick(kicked),
         Err(error) => error.to_string(),
     };
     let whom = json!(target).to_string();
@@ -133,7 +133,7 @@ pub(super) async fn ban(
     let ttl = body.ttl.as_deref().map(parse_ttl).transpose()?;
     let outcome = admin.kick.ban(&body.uid, ttl, reason).await;
     let result = match &outcome {
-        Ok((_, kicked)) => format!("banned, {}", summarise(kicked)),
+        Ok((_, kicked)) => format!("banned, {}", summarise_kick(kicked)),
         Err(error) => error.to_string(),
     };
     let order = Order::new("ban", body.uid.as_str()).with_reason(reason);
@@ -214,7 +214,7 @@ pub(super) async fn list_sessions(
 }
 
 /// The results of a kick as text for the audit log. Each session is counted once.
-fn summarise(kicked: &[Kicked]) -> String {
+fn summarise_kick(kicked: &[Kicked]) -> String {
     let failed = kicked.iter().filter(|it| it.error.is_some()).count();
     let ended = kicked.iter().filter(|it| it.gone).count();
     let pending = kicked.len() - ended - failed;

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_compared_whole() {
+    fn secrets_match_only_if_all_bytes_are_equal() {
         assert!(constant_time_eq(b"abc", b"abc"));
         assert!(
             !constant_time_eq(b"abc", b"abd")

@@ -17,7 +17,7 @@ use super::{
     session_connection::{EndReason, SessionConnection, next_incoming},
 };
 
-/// Time for the last frame of a connection to reach the wire before the reset.
+/// Time for the last frame of a connection to be sent before the reset.
 pub(super) const LAST_FRAME_TIME: Duration = Duration::from_millis(100);
 
 impl<R: FrameReader> SessionConnection<R> {
@@ -91,13 +91,13 @@ impl<R: FrameReader> SessionConnection<R> {
                 Some(Incoming::Alive) => {}
             }
         }
-        self.cut_off(outbox, until, code, reason).await
+        self.disconnect(outbox, until, code, reason).await
     }
 
     /// Ends the connection of a client that does not leave, or that sends no frames of this
     /// protocol. The last frame may be written until `until`, because a reset discards bytes that
     /// are not sent yet. Afterwards the frame gets a short time to arrive.
-    async fn cut_off(
+    async fn disconnect(
         &mut self,
         outbox: &Outbox,
         until: Moment,

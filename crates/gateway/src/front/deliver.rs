@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_receiver_that_logs_in_late_gets_the_message() {
+    async fn a_receiver_that_logs_in_while_a_message_is_stored_gets_it() {
         let memory = Memory::default();
         let kick = start_kickout(&memory).await;
         let anna = Uid::new("anna").unwrap();

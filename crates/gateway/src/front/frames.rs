@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_not_shown() {
+    fn a_token_is_hidden_in_the_debug_form() {
         let frame = Inbound::parse(
             r#"{"type":"login","token":"sesame","device":"pc"}"#,
             Some(1),

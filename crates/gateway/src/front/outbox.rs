@@ -256,8 +256,8 @@ async fn write_frames<W: FrameWriter>(
             return;
         }
     }
-    // This drop comes first. It informs the senders that no acknowledgement will come, so that they
-    // store their messages.
+    // This drop comes first, because it informs the senders that no acknowledgement will come. The
+    // senders then store their messages.
     drop(unacked);
     // The last frame has been written, so replies that were queued earlier are dropped.
     drop(replies);

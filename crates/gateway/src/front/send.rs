@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_withdrawn_message_is_not_lost_with_its_sender() {
+    async fn a_withdrawn_message_is_stored_again_after_its_sender_left() {
         let memory = Memory::default();
         let kick = start_kickout(&memory).await;
         let (anna, otto) = (Uid::new("anna").unwrap(), Uid::new("otto").unwrap());

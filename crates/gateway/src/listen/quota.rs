@@ -18,7 +18,7 @@ pub(crate) struct ConnectionBounds {
     /// Connections without a login. This limit keeps room for clients that have logged in, however
     /// many strangers connect.
     pub(crate) pending: usize,
-    /// The same two limits for one address. They keep room for all other addresses.
+    /// The same two limits for one address. These limits keep room for all other addresses.
     pub(crate) all_per_address: usize,
     pub(crate) pending_per_address: usize,
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_gets_no_more_than_its_quota() {
+    fn connections_beyond_the_quota_of_an_address_are_refused() {
         let quota = ConnectionQuota::new(ConnectionBounds {
             all: 9,
             pending: 9,

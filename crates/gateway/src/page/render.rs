@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alarming_values_are_coloured() {
+    fn values_that_need_attention_are_marked() {
         let node = |name: &str, policy: &str, lease_ms: u64| {
             let node = serde_json::json!({
                 "node": name, "boot": 1, "addr": "x:1", "state": "up", "policy": policy,
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_text_is_escaped() {
+    fn text_of_clients_and_nodes_is_escaped() {
         let nasty = Escaped(r#"<script>alert("x") & 'y'"#).to_string();
         assert_eq!(
             nasty,

@@ -344,7 +344,7 @@ mod tests {
     use crate::token::TokenKey;
 
     #[tokio::test]
-    async fn channels_to_nodes_of_long_ago_are_closed() {
+    async fn unused_channels_to_old_nodes_are_closed() {
         let clock = ManualClock::new();
         let peers = GrpcPeers::new(
             NodeId::new("n1").unwrap(),

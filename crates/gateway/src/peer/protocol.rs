@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Period of HTTP/2 pings on an idle connection. They detect a peer that vanished silently.
+/// Period of HTTP/2 pings on an idle connection. The pings detect a peer that vanished silently.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(10);
 pub(super) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest message that is sent; a client's frame always fits.

@@ -241,7 +241,7 @@ async fn peer_client(to: &NodeAddress) -> v1::peer_client::PeerClient<Channel> {
 }
 
 #[tokio::test]
-async fn an_older_node_learns_which_version_is_needed() {
+async fn an_older_node_gets_the_needed_version_as_an_error() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (_kick, to, stop) = start_node(&key).await;
     let request = wire::kick_to_wire(kick_request(&to, to.boot));
@@ -256,7 +256,7 @@ async fn an_older_node_learns_which_version_is_needed() {
 /// If a node reads another version of tokens, the error names that node, and no second call is
 /// made.
 #[tokio::test]
-async fn a_node_that_reads_other_tokens_is_named_with_what_to_upgrade() {
+async fn a_refusal_for_another_token_version_names_the_node_to_upgrade() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (kicks, to, stop) = start_node(&key).await;
     for (version, says) in [
@@ -351,7 +351,7 @@ async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
 }
 
 #[tokio::test]
-async fn servers_send_with_a_token_of_their_own() {
+async fn servers_send_messages_with_the_send_token() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (kick, to, stop) = start_node(&key).await;
     let anna = Uid::new("anna").unwrap();
@@ -420,7 +420,7 @@ async fn servers_send_with_a_token_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_stranger_cannot_keep_its_connection() {
+async fn a_connection_without_a_token_ends() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let clock = ManualClock::new();
     let (_kick, to, stop) = start_node_with(&key, quota(2), Arc::new(clock.clone())).await;
@@ -454,7 +454,7 @@ async fn a_stranger_cannot_keep_its_connection() {
 }
 
 #[tokio::test]
-async fn nodes_with_close_clocks_accept_each_other() {
+async fn nodes_accept_each_other_only_if_their_clocks_are_close() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (_kick, to, stop) = start_node(&key).await;
     let (seconds, day) = (Duration::from_secs, Duration::from_secs(24 * 3600));
@@ -481,7 +481,7 @@ async fn nodes_with_close_clocks_accept_each_other() {
 }
 
 #[tokio::test]
-async fn a_call_to_an_absent_node_is_reported_as_not_sent() {
+async fn a_call_to_an_unreachable_node_is_reported_as_not_sent() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let peers: Arc<dyn Peers> = Arc::new(GrpcPeers::new(
         NodeId::new("n2").unwrap(),

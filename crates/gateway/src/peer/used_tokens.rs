@@ -1,4 +1,4 @@
-//! The used tokens: each token is good for one call, once.
+//! The used tokens: each token is valid for one call, once.
 //!
 //! This module remembers every call between nodes by the id of its token, until the token is
 //! refused for its age: at most 70 s, usually 30 s to 40 s. This module must never forget a token

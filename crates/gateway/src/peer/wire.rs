@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_answers_survive_a_round_trip() {
+    fn requests_and_answers_are_equal_after_a_round_trip() {
         let mut kick = KickRequest::new(
             Uid::new("anna").unwrap(),
             key(),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn values_from_the_wire_are_checked() {
+    fn wrong_values_from_another_node_are_refused() {
         assert!(kick_from_wire(v1::KickRequest::default()).is_err());
         assert!(delivery_from_wire(v1::DeliverRequest::default()).is_err());
         assert_eq!(kicked_from_wire(v1::KickResponse::default()), None);
@@ -354,7 +354,7 @@ mod tests {
     /// Nodes of the previous version send no version in their calls, and answer "delivered" for a
     /// message that was written.
     #[test]
-    fn nodes_of_the_previous_version_are_compatible() {
+    fn calls_of_the_previous_version_are_understood() {
         use v1::deliver_response::Result as Wire;
         for (result, answered) in [
             (DeliverResult::Delivered, Wire::Delivered),

@@ -1,4 +1,4 @@
-//! Tokens of calls between nodes: each token is good for one call, once.
+//! Tokens of calls between nodes: each token is valid for one call, once.
 //!
 //! The keys are derived from `token_key`. So a login token is never valid for a call, and the token
 //! of a call is never valid for a login. A token names caller, callee, method and body, and is
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn no_token_is_good_for_another_purpose() {
+    fn a_token_for_another_purpose_is_refused() {
         let logins = key(7);
         let peers = logins.peers().unwrap();
         let anna = distlock_kickout::Uid::new("anna").unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_key_changes_calls_of_either_are_taken() {
+    fn during_a_key_change_calls_of_either_key_are_accepted() {
         let (old, new) = (key(7), key(8));
         let before = key(7).also(&[8; 32]).unwrap().peers().unwrap();
         let after = key(8).also(&[7; 32]).unwrap().peers().unwrap();

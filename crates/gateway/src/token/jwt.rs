@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_does_not_choose_the_key() {
+    fn a_header_cannot_choose_the_key() {
         let keys = [7, 8].map(|byte| Hs256::new(&[byte; 32]).unwrap());
         let header = json!({"alg": "HS256", "kid": "/dev/null", "jwk": {"k": "AA"}});
         for (secret, good) in [(7, true), (8, true), (0, false)] {

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minted_token_is_good_for_its_account_and_nothing_else() {
+    fn a_minted_token_is_accepted_only_by_its_key() {
         let anna = Uid::new("anna").unwrap();
         let token = mint(&key(), &anna, Duration::from_secs(60)).unwrap();
         assert_eq!(key().verify(&token).unwrap(), anna);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_key_changes_either_is_accepted_and_the_first_signs() {
+    fn during_a_key_change_either_key_is_accepted_and_the_first_signs() {
         let (old, new, third) = ([7; 32], [8; 32], [9; 32]);
         let alone = |key: &[u8]| TokenKey::new(key).unwrap();
         let before = alone(&old).also(&new).unwrap();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_ttls_and_tokens_have_their_limits() {
+    fn keys_ttls_and_tokens_beyond_their_limits_are_refused() {
         let error = TokenKey::new(&[7; 31]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         let error = key().also(&[7; 31]).unwrap_err();

@@ -162,7 +162,7 @@ async fn requires_the_admin_token() {
     }
     let (status, body) = http(n1.admin, &request(&format!("Bearer {ADMIN_TOKEN}"))).await;
     assert_eq!(status, 200);
-    // All tests of the process share the recorder, and others show wrong tokens as well.
+    // All tests of the process share the recorder, and other tests show wrong tokens as well.
     assert!(body.contains("distlock_admin_refused_total "), "{body}");
     let health = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     assert_eq!(http(n1.admin, health).await.0, 200, "health needs none");
@@ -323,7 +323,7 @@ async fn the_audit_log_counts_each_session_once() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let (_phone, _) = n1.login("anna", "phone").await;
-    // Nothing listens at this node's address, so no call reaches it.
+    // No process listens at this node's address, so every call to the node fails.
     let store = Store::new(net.memory.lock(), net.memory.records());
     let far = KickOut::builder(store, NodeId::new("n2").unwrap())
         .advertise("127.0.0.1:1")
@@ -369,7 +369,7 @@ async fn an_order_is_recorded_even_if_its_sender_left() {
             config.kick_budget = Duration::from_secs(10);
         })
         .await;
-    // It accepts calls and never answers, so the kick takes long.
+    // This listener accepts calls and never answers, so the kick takes long.
     let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = deaf.local_addr().unwrap().to_string();
     let n2 = net
@@ -401,7 +401,7 @@ async fn an_order_is_recorded_even_if_its_sender_left() {
 }
 
 #[tokio::test]
-async fn a_lock_can_be_freed_by_hand() {
+async fn a_lock_is_released_by_force() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let store = Store::new(net.memory.lock(), net.memory.records());
@@ -437,7 +437,7 @@ async fn strangers_leave_room_for_clients_that_logged_in() {
 }
 
 #[tokio::test]
-async fn an_account_that_logs_in_too_often_gets_busy() {
+async fn an_account_that_logs_in_too_often_is_answered_busy() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {
@@ -446,7 +446,7 @@ async fn an_account_that_logs_in_too_often_gets_busy() {
         })
         .await;
     let mut busy = None;
-    // On a slow machine the account's allowance may refill between two logins.
+    // On a slow machine the account may get a new allowance between two logins.
     for round in 0..100 {
         let mut client = n1.connect().await;
         client.send(&login("anna", &format!("d{round}"))).await;

@@ -181,7 +181,7 @@ fn errors_name_the_key_the_value_and_the_limits() {
         let shown = format!("{config:?}");
         assert!(!shown.contains("hunter2"), "{shown}");
     }
-    // A key that is only accepted does not replace the key that signs.
+    // A key that is only accepted is no signing key.
     for also in [None, Some(KEY)] {
         let mut config = config("n1");
         config.token_key = None;
@@ -244,7 +244,7 @@ async fn a_listener_beyond_loopback_needs_tls_or_permission() {
             }
         }
     }
-    // A host name is checked only after it is bound.
+    // A host name is checked only at the bind.
     let mut config = config("n1");
     config.set("listen", "0:0").unwrap();
     config.validate().unwrap();

@@ -1,4 +1,4 @@
-//! Crowds of strangers: they keep what they got, and leave room for others.
+//! Many strangers connect. Each stranger keeps its connection, and other clients still find room.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,8 @@ async fn from(source: &str, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Whether the node ends the connection. If it does not, the test fails by its time-out.
+/// Whether the node ends the connection. If the node does not end it, the test fails at its
+/// time-out.
 async fn is_ended(stream: &mut TcpStream) -> bool {
     matches!(soon("its end", stream.read(&mut [0])).await, Ok(0) | Err(_))
 }
@@ -42,13 +43,13 @@ async fn hanging_strangers_of_one_address_leave_room_for_others() {
     for to in [n1.listen, n1.tcp_listen.unwrap()] {
         assert!(is_ended(&mut from("127.0.0.2", to).await).await);
     }
-    // Others get in, and more of them than may wait for a login, because a client that has logged
-    // in no longer counts.
+    // Clients of other addresses can log in, even more clients than may wait for a login, because a
+    // client that has logged in no longer counts.
     let mut clients = Vec::new();
     for account in 0..9 {
         clients.push(n1.login(&format!("u{account}"), "phone").await);
     }
-    // A stranger that leaves makes room for the next one of its address.
+    // A stranger that leaves makes room for the next stranger of its address.
     drop(strangers.pop());
     eventually("a place", || async {
         let mut next = from("127.0.0.2", n1.listen).await;
@@ -59,7 +60,7 @@ async fn hanging_strangers_of_one_address_leave_room_for_others() {
     .await;
 }
 
-/// The header that a proxy puts in front.
+/// The header that a proxy sends before the client's bytes.
 fn proxied(source: &str) -> String {
     format!("PROXY TCP4 {source} 127.0.0.1 40000 7430\r\n")
 }

@@ -20,11 +20,11 @@ use crate::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_ask_nothing_of_the_store() {
     let net = Net::new();
-    // Scans are not counted, because the sweeper makes them.
+    // Scans are not counted, because only the sweeper makes scans.
     let counting = CountingStore::new(&Store::new(net.memory.lock(), net.memory.records()));
     let n1 = net
         .node_over("n1", counting.store(), |config| {
-            // The node's own work must not fall into the time of the test.
+            // The node's own background work must not run during the test.
             config.node_lease = Duration::from_secs(3600);
             config.sweep = Duration::from_secs(3600);
         })
@@ -36,7 +36,7 @@ async fn strangers_ask_nothing_of_the_store() {
             crowd.push(TcpStream::connect(n1.listen).await.unwrap());
         }
         for mut stranger in crowd {
-            // The node may have refused it already.
+            // The node may have refused the connection already.
             let _ = stranger.write_all(b"GET /ws HTTP/1.1\r\n").await;
         }
         drop(n1.connect().await);
@@ -89,13 +89,13 @@ async fn unread_answers_to_pings_do_not_pile_up() {
     anna.send(text).await.unwrap();
     soon("login_ok", anna.next()).await.unwrap().unwrap();
     let mut anna = anna.into_inner();
-    // This is far more than a socket buffers.
+    // These pings are far more bytes than a socket buffers.
     let pings = frame(9, &[b'p'; 125]).repeat(1000);
     for _ in 0..160 {
         let written = anna.write_all(&pings);
         soon("the pings to be read", written).await.unwrap();
     }
-    // Its answer is longer than the answer to a ping, so there is no room for it.
+    // The answer to this frame is longer than the answer to a ping, so there is no room for it.
     let send = json!({"type": "send", "to": "otto", "body": 1, "id": "x".repeat(128)});
     let last = frame(1, send.to_string().as_bytes());
     anna.write_all(&last).await.unwrap();
@@ -108,7 +108,7 @@ async fn unread_answers_to_pings_do_not_pile_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_never_stops_sending_is_cut_off() {
+async fn a_device_that_never_stops_sending_is_disconnected() {
     let net = Net::new();
     let n1 = tcp::node(&net, "n1").await;
     let ping = br#"{"type":"ping"}"#;
@@ -139,7 +139,7 @@ async fn a_device_that_never_stops_sending_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stranger_that_does_not_read_keeps_no_permit() {
+async fn a_stranger_that_does_not_read_loses_its_permit() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {

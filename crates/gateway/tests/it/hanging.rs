@@ -25,7 +25,7 @@ impl RecordsLayer for HangingRecords {
     }
 
     async fn before(&self) -> Result<()> {
-        // `self` keeps the other end of the channel, so this wait cannot fail.
+        // `self` holds the sender of the channel, so this wait cannot fail.
         let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await;
         Ok(())
     }
@@ -50,8 +50,8 @@ async fn connections_end_while_the_store_hangs_and_no_logout_is_lost() {
     for client in [&mut broken, &mut bye] {
         client.rest().await;
     }
-    // The connections of a node that shuts down do not wait either, but the node waits for the
-    // logouts.
+    // When a node shuts down, its connections do not wait for the store either, but the node waits
+    // for the logouts.
     let ends = async {
         assert_eq!(stays.frame().await["type"], "offline");
         stays.rest().await;

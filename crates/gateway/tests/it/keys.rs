@@ -8,8 +8,8 @@ use crate::net::{Client, KEY, Net, Node, login_with, token_of};
 const NEW: &str = "the key that takes the place of the other";
 const THIRD: &str = "a key that no node of these has ever had";
 
-/// Settings under which only a kick can end a session of another node. There is enough time for the
-/// call, and no periodic check by which the node itself would find out.
+/// Settings with which only a kick can end a session of another node. There is enough time for the
+/// call, and the other node does not reconcile within the test.
 fn keys(token_key: &str, also: Option<&str>) -> impl FnOnce(&mut GatewayConfig) {
     move |config| {
         config.token_key = Some(Secret::new(token_key));
@@ -24,7 +24,7 @@ fn keys(token_key: &str, also: Option<&str>) -> impl FnOnce(&mut GatewayConfig) 
     }
 }
 
-/// Answers a login only after its kick is confirmed, however many calls that takes on a busy
+/// Answers a login only after its kick is confirmed, however many calls the kick takes on a busy
 /// machine.
 fn strict(change: impl FnOnce(&mut GatewayConfig)) -> impl FnOnce(&mut GatewayConfig) {
     |config| {
@@ -45,7 +45,7 @@ async fn log_in(node: &Node, key: &str, device: &str) -> (Client, bool) {
 }
 
 #[tokio::test]
-async fn nodes_in_the_middle_of_a_change_hear_each_other_and_accept_tokens_of_either_key() {
+async fn during_a_key_change_nodes_accept_calls_and_logins_of_either_key() {
     let net = Net::new();
     let changed = net.node_with("n1", strict(keys(NEW, Some(KEY)))).await;
     let told = net.node_with("n2", strict(keys(KEY, Some(NEW)))).await;
@@ -67,7 +67,7 @@ async fn nodes_in_the_middle_of_a_change_hear_each_other_and_accept_tokens_of_ei
 }
 
 #[tokio::test]
-async fn a_third_key_is_refused_in_the_middle_of_a_change() {
+async fn during_a_key_change_a_third_key_is_refused() {
     let net = Net::new();
     let stranger = net
         .node_with("n3", |config| {

@@ -20,7 +20,7 @@ async fn send(client: &mut Client, to: &str, body: Value, id: &str) -> Value {
     sent["outcome"].clone()
 }
 
-/// Logs the account in and out, so that messages for it are kept from now on.
+/// Logs the account in and out, so that messages for the account are stored from now on.
 async fn make_known(node: &Node, uid: &str) {
     let (client, _) = node.login(uid, "phone").await;
     client.leave().await;
@@ -56,13 +56,13 @@ async fn messages_reach_the_current_session_on_any_node() {
         pc.frame().await,
         json!({"type": "message", "from": "otto", "body": body, "id": "m2"})
     );
-    // The phone has not left yet, but it gets nothing of this.
+    // The phone has not left yet, but gets none of these messages.
     let (frames, _) = phone.rest().await;
     assert!(frames.is_empty(), "{frames:?}");
 }
 
 #[tokio::test]
-async fn messages_wait_for_an_account_that_is_not_logged_in() {
+async fn messages_for_an_account_without_a_session_are_delivered_at_its_login() {
     let net = Net::new();
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     make_known(&n2, "anna").await;
@@ -93,7 +93,7 @@ async fn messages_wait_for_an_account_that_is_not_logged_in() {
 }
 
 #[tokio::test]
-async fn only_the_last_hundred_messages_are_kept() {
+async fn only_the_last_hundred_messages_are_stored() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     make_known(&n1, "anna").await;
@@ -108,7 +108,7 @@ async fn only_the_last_hundred_messages_are_kept() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_for_an_account_that_never_logged_in() {
+async fn no_message_is_stored_for_an_account_that_never_logged_in() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let (mut otto, _) = n1.login("otto", "pc").await;
@@ -157,9 +157,9 @@ async fn a_sender_of_too_many_messages_gets_a_retry_time() {
     assert_eq!(throttled, [3, 5, 6]);
 }
 
-/// A server of the operator sends without a session.
+/// A server of the operator sends a message without a session.
 #[tokio::test]
-async fn a_server_sends_with_a_token_of_its_own() {
+async fn a_server_sends_messages_with_the_send_token() {
     let net = Net::new();
     let token = "only for sending messages";
     let (n1, n2) = (
@@ -208,7 +208,7 @@ async fn a_server_sends_with_a_token_of_its_own() {
     assert_eq!(status, 422, "{answer}");
 }
 
-/// Keeps nothing, and notes the messages that it was asked to keep.
+/// Stores nothing, and notes the messages that it should store.
 #[derive(Debug, Default)]
 struct NotedMessages(Mutex<Vec<String>>);
 

@@ -19,7 +19,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, protocol::CloseFrame},
 };
 
-/// Far beyond anything a healthy run needs.
+/// Longest wait of a test. A run without a bug takes far less.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const ADMIN_TOKEN: &str = "what administrators show";
 pub(crate) const KEY: &str = "a key of at least thirty-two bytes";
@@ -66,7 +66,7 @@ impl Net {
         name: &str,
         change: impl FnOnce(&mut GatewayConfig),
     ) -> Node {
-        // Each node has a store of its own, so each has its own locker, as separate processes have.
+        // Each node has its own store, so each node has its own locker, like separate processes.
         let store = Store::new(self.memory.lock(), self.memory.records());
         self.node_over(name, store, change).await
     }
@@ -91,7 +91,7 @@ impl Node {
         let certificates = gateway.certificates();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(gateway.run(async {
-            // A test that ends drops the sender, and that ends this wait as well.
+            // The end of a test drops the sender, and the drop ends this wait as well.
             let _ = stopped.await;
         }));
         Self {
@@ -128,7 +128,7 @@ pub(crate) fn config(name: &str) -> GatewayConfig {
 }
 
 impl Node {
-    /// Shuts down as on a signal.
+    /// Shuts the node down, as a signal would.
     pub(crate) async fn shut_down(&mut self) {
         drop(self.stop.take());
         soon("the shutdown", &mut self.running)
@@ -137,7 +137,7 @@ impl Node {
             .unwrap();
     }
 
-    /// Aborts the node's tasks wherever they are. Its lease remains in the store.
+    /// Aborts the node's tasks at any point. The node's lease remains in the store.
     pub(crate) async fn kill(&mut self) {
         self.running.abort();
         let ended = soon("the end of its tasks", &mut self.running).await;
@@ -166,7 +166,7 @@ impl Node {
         self.admin_with(ADMIN_TOKEN, request, body).await
     }
 
-    /// As [`admin`](Self::admin), with another token.
+    /// The same as [`admin`](Self::admin), with another token.
     pub(crate) async fn admin_with(&self, token: &str, request: &str, body: &str) -> (u16, String) {
         let text = format!(
             "{request} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
@@ -183,7 +183,7 @@ pub(crate) async fn http(to: SocketAddr, request: &str) -> (u16, String) {
     http_over(TcpStream::connect(to).await.unwrap(), request).await
 }
 
-/// As [`http`], over an open connection.
+/// The same as [`http`], over an open connection.
 pub(crate) async fn http_over(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     request: &str,
@@ -212,7 +212,7 @@ impl Client {
         self.0.into_inner()
     }
 
-    /// Sends a text. Returns whether the connection took it.
+    /// Sends a text. Returns whether the connection accepted it.
     pub(crate) async fn try_send(&mut self, text: &str) -> bool {
         self.0.send(Message::text(text)).await.is_ok()
     }
@@ -231,7 +231,7 @@ impl Client {
         }
     }
 
-    /// The next frame; a close instead fails the test.
+    /// The next frame. The test fails if the connection closes instead.
     pub(crate) async fn frame(&mut self) -> Value {
         match self.next().await {
             ClientEvent::Frame(frame) => frame,
@@ -239,7 +239,8 @@ impl Client {
         }
     }
 
-    /// Reads to the end. Returns the frames and the close code on the way.
+    /// Reads until the end of the connection. Returns the frames, and the close code if there was
+    /// one.
     pub(crate) async fn rest(&mut self) -> (Vec<Value>, Option<u16>) {
         let mut frames = Vec::new();
         let mut code = None;
@@ -262,7 +263,7 @@ impl Client {
         }
     }
 
-    /// Leaves as a cooperative client does after `offline`.
+    /// Closes the connection, like a cooperative client after `offline`.
     pub(crate) async fn leave(mut self) {
         // The server may have ended the connection already.
         let _ = self
@@ -291,7 +292,7 @@ pub(crate) fn login_with(token: &str, device: &str) -> Value {
     json!({"type": "login", "token": token, "device": device, "class": "", "intent": "login"})
 }
 
-/// The output of a future. If the wait takes too long, the test fails and names `what`.
+/// The output of a future. If the future takes too long, the test fails and names `what`.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future)
         .await
@@ -320,8 +321,9 @@ pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Connections of this machine that linger with `port` on their own side, because that side closed
-/// first: in TIME_WAIT, or on their way there as soon as the other side closes.
+/// Number of closed connections of this machine that keep `port` in use on their own side, because
+/// that side closed first. Such a connection is in TIME_WAIT, or will be as soon as the other side
+/// closes.
 #[cfg(target_os = "linux")]
 pub(crate) fn lingering(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();

@@ -38,7 +38,7 @@ async fn shows_nodes_and_mints_tokens_only_for_its_playground() {
     assert_eq!((status, &state["nodes"][1]["node"]), (200, &json!("n2")));
     assert_eq!(state["nodes"][0]["front"], json!(n1.listen));
 
-    // The page shows that a node drains, and the playground does not log in there.
+    // The page shows that a node drains, and the playground does not use that node.
     assert_eq!(n2.admin("POST /v1/drain", r#"{"rate":1}"#).await.0, 200);
     let (_, state) = n1.admin("GET /page/state", "").await;
     let state: Value = serde_json::from_str(&state).unwrap();
@@ -70,7 +70,7 @@ async fn shows_takeovers_of_all_nodes_and_names_unreachable_ones() {
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     let mut n3 = net.node("n3").await;
     let (_first, _) = n2.login("anna", "phone").await;
-    // A node follows takeovers from the first time that it is asked.
+    // A node collects takeovers from the first request for them.
     let state = async || {
         let (_, state) = n1.admin("GET /page/state", "").await;
         serde_json::from_str::<Value>(&state).unwrap()
@@ -93,7 +93,7 @@ async fn shows_takeovers_of_all_nodes_and_names_unreachable_ones() {
         };
         shown.iter().map(part).collect::<Vec<_>>()
     };
-    // Neither takeover was on the node that is asked.
+    // Neither takeover happened on the node that renders the page.
     eventually("the takeovers of other nodes", || async {
         takeovers().await
             == [
@@ -200,7 +200,7 @@ async fn the_page_needs_the_admin_token_or_a_pass() {
 }
 
 #[tokio::test]
-async fn bodies_of_strangers_are_bounded() {
+async fn long_bodies_of_strangers_are_refused() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let long = format!("{{\"token\": \"{}\"}}", "x".repeat(10_000));
@@ -208,7 +208,7 @@ async fn bodies_of_strangers_are_bounded() {
     assert_eq!(status, 413);
     let long = format!("{{\"uid\": \"{}\"}}", "x".repeat(100_000));
     assert_eq!(n1.admin("POST /v1/kick", &long).await.0, 413);
-    // Without the token nothing of the body is read.
+    // Without the token, no part of the body is read.
     let head = "POST /v1/kick HTTP/1.1\r\nhost: n1\r\ncontent-type: application/json\r\n\
                 connection: close\r\ncontent-length: 1000000\r\n\r\n";
     assert_eq!(http(n1.admin, head).await.0, 401);

@@ -24,7 +24,7 @@ use crate::net::{Client, Net, Node, login, soon};
 
 type Questions = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
 
-/// A service whose answer depends on the device's name, and the questions that it got.
+/// A service whose answer depends on the device's name, and the requests that the service got.
 async fn service() -> (SocketAddr, Questions) {
     async fn answer(
         State(asked): State<Questions>,
@@ -112,7 +112,7 @@ async fn a_service_checks_each_login() {
             "{device}"
         );
     }
-    // None of these logins ended the existing session; the next one is allowed, and does.
+    // None of these logins ended the existing session. The next login is allowed, and ends it.
     assert_eq!(n1.kick.sessions(), 1);
     let (_nothing, _) = n1.login("anna", "nothing").await;
     assert_eq!(phone.frame().await["type"], "offline");
@@ -124,9 +124,9 @@ async fn a_service_checks_each_login() {
     }
 }
 
-/// The service closes each connection after its first answer, without a warning.
+/// The service closes each connection after its first answer, without notice to the node.
 #[tokio::test]
-async fn a_closed_idle_connection_fails_no_login() {
+async fn a_login_succeeds_after_the_service_closed_an_idle_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let service = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -138,7 +138,7 @@ async fn a_closed_idle_connection_fails_no_login() {
             }
             let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
             stream.write_all(answer).await.unwrap();
-            // The second question on this connection is read and not answered.
+            // The second request on this connection is read and not answered.
             let _ = stream.read(&mut question).await;
         }
     });
@@ -154,7 +154,7 @@ async fn a_closed_idle_connection_fails_no_login() {
 }
 
 #[tokio::test]
-async fn without_the_service_nobody_logs_in() {
+async fn logins_are_refused_while_the_service_is_unreachable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let nowhere = listener.local_addr().unwrap();
     drop(listener);

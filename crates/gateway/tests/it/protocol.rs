@@ -82,8 +82,8 @@ async fn bytes_that_are_no_websocket_frame_end_the_session_with_an_error() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     for bad in [
-        // The first is not masked, the second has a reserved opcode, and the text of the third is
-        // not UTF-8.
+        // The first frame is not masked. The second frame has a reserved opcode. The text of the
+        // third frame is not UTF-8.
         &[0x81, 1, b'x'][..],
         &[0x83, 0x80, 0, 0, 0, 0],
         &[0x81, 0x81, 0, 0, 0, 0, 0xff],
@@ -101,7 +101,7 @@ async fn bytes_that_are_no_websocket_frame_end_the_session_with_an_error() {
 }
 
 #[tokio::test]
-async fn a_wrong_value_is_answered_and_the_session_goes_on() {
+async fn a_wrong_value_gets_an_error_and_the_session_continues() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let (mut client, _) = n1.login("anna", "phone").await;
@@ -140,7 +140,7 @@ async fn a_wrong_value_is_answered_and_the_session_goes_on() {
 }
 
 #[tokio::test]
-async fn the_first_frame_must_be_a_good_login() {
+async fn a_first_frame_that_is_no_valid_login_is_refused() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     for (bad, error) in [
@@ -177,11 +177,11 @@ async fn a_client_that_sends_no_login_is_disconnected() {
     let n1 = net
         .node_with("n1", |config| {
             config.login_timeout = Duration::from_secs(2);
-            // The time of a slow login must not be given to a client that sends no login.
+            // A client that sends no login must not get the extra time for a slow login.
             config.lock_wait = Duration::from_secs(3600);
         })
         .await;
-    // This connection does not even begin a WebSocket.
+    // This client connects, but does not begin a WebSocket.
     let mut mute = TcpStream::connect(n1.listen).await.unwrap();
     let mut silent = n1.connect().await;
     let answer = silent.frame().await;
@@ -203,7 +203,7 @@ async fn a_client_that_sends_no_login_is_disconnected() {
 }
 
 #[tokio::test]
-async fn a_session_without_heartbeat_is_ended() {
+async fn a_session_without_a_heartbeat_ends() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| {
@@ -226,7 +226,7 @@ async fn a_session_without_heartbeat_is_ended() {
 }
 
 #[tokio::test]
-async fn connections_are_bounded() {
+async fn connections_beyond_the_limit_are_refused() {
     let net = Net::new();
     let n1 = net
         .node_with("n1", |config| config.max_connections = 2)
@@ -246,7 +246,7 @@ async fn connections_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_ping_is_answered_while_the_login_is_under_way() {
+async fn a_ping_is_answered_while_the_login_is_in_progress() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let store = distlock_core::Store::new(net.memory.lock(), net.memory.records());
@@ -260,7 +260,7 @@ async fn a_ping_is_answered_while_the_login_is_under_way() {
 }
 
 #[tokio::test]
-async fn frames_behind_a_login_wait_for_its_outcome() {
+async fn frames_after_a_login_wait_for_its_outcome() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let store = distlock_core::Store::new(net.memory.lock(), net.memory.records());
@@ -301,7 +301,7 @@ async fn frames_behind_a_login_wait_for_its_outcome() {
     eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
 }
 
-/// Otherwise a client that invents classes would get any number of sessions.
+/// If any class were allowed, a client could invent classes and get any number of sessions.
 #[tokio::test]
 async fn classes_come_from_the_token_or_from_a_list() {
     let net = Net::new();
@@ -345,7 +345,7 @@ async fn classes_come_from_the_token_or_from_a_list() {
 }
 
 #[tokio::test]
-async fn an_unknown_version_is_refused_by_name() {
+async fn an_unknown_version_is_refused_with_its_number() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     for (more, says) in [

@@ -28,7 +28,7 @@ async fn the_old_device_gets_a_notice_and_closes_first() {
             "grace_ms": 300,
         })
     );
-    // The old device may still send, but it only gets a refusal.
+    // The old device may still send, but it gets only a refusal.
     phone
         .send(&json!({"type": "send", "to": "otto", "body": "hello", "id": "m1"}))
         .await;
@@ -55,13 +55,13 @@ async fn the_old_device_gets_a_notice_and_closes_first() {
 }
 
 #[tokio::test]
-async fn a_device_that_stays_is_cut_off_after_the_grace() {
+async fn a_device_that_does_not_leave_is_disconnected_after_the_grace() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let (mut phone, _) = n1.login("anna", "phone").await;
     let (_pc, _) = n1.login("anna", "pc").await;
     assert_eq!(phone.frame().await["type"], "offline");
-    // It neither says goodbye nor closes.
+    // The client neither says goodbye nor closes the connection.
     match phone.next().await {
         ClientEvent::Close(Some(frame)) => assert_eq!(u16::from(frame.code), 4501),
         other => panic!("{other:?} instead of the closing"),
@@ -72,12 +72,12 @@ async fn a_device_that_stays_is_cut_off_after_the_grace() {
 }
 
 #[tokio::test]
-async fn a_device_that_reads_nothing_blocks_nobody_and_is_cut_off_too() {
+async fn a_device_that_reads_nothing_delays_no_login_and_is_disconnected() {
     let net = Net::new();
     let n1 = net.node("n1").await;
     let (mut phone, _) = n1.login("anna", "phone").await;
     let (mut otto, _) = n1.login("otto", "pc").await;
-    // It sends until the phone's connection takes no more.
+    // Otto sends until the phone's connection accepts no more.
     let body = "x".repeat(60_000);
     let mut outcome = json!("delivered");
     while outcome == "delivered" {
@@ -97,7 +97,7 @@ async fn a_device_that_reads_nothing_blocks_nobody_and_is_cut_off_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_twenty_devices_exactly_one_survives() {
+async fn of_twenty_simultaneous_logins_exactly_one_survives() {
     let net = Net::new();
     let nodes = [net.node("n1").await, net.node("n2").await];
     let mut clients = Vec::new();
@@ -169,7 +169,7 @@ async fn a_broken_connection_logs_out_and_may_be_resumed() {
 }
 
 #[tokio::test]
-async fn a_node_that_shuts_down_sends_its_clients_elsewhere() {
+async fn a_node_that_shuts_down_advises_its_clients_to_use_another_node() {
     let net = Net::new();
     let (mut n1, n2) = (net.node("n1").await, net.node("n2").await);
     let (mut phone, _) = n1.login("anna", "phone").await;

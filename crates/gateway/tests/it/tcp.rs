@@ -74,7 +74,7 @@ async fn serves_the_same_account_as_the_websocket() {
 }
 
 #[tokio::test]
-async fn a_client_that_stays_is_reset() {
+async fn a_client_that_does_not_leave_is_reset() {
     let net = Net::new();
     let n1 = node(&net, "n1").await;
     let mut phone = Framed::connect(&n1).await;

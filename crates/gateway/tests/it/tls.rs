@@ -38,7 +38,7 @@ fn set_file(config: &mut GatewayConfig, key: &str, file: &Path) {
     config.set(key, file.to_str().unwrap()).unwrap();
 }
 
-/// Connects as a client that trusts this authority, and may show a certificate of its own.
+/// Connects as a client that trusts this authority, and may show its own certificate.
 async fn connect(
     to: SocketAddr,
     pki: &Pki,
@@ -134,7 +134,7 @@ async fn certificates_are_read_again_when_asked() {
     connect(n1.listen, &old, None).await.unwrap();
     let replace = |name: &str, by: &str| std::fs::copy(new.path(by), old.path(name)).unwrap();
 
-    // The key does not belong to the certificate, so the node keeps what it has.
+    // The key does not belong to the certificate, so the node keeps its old certificates.
     replace("server.crt", "server.crt");
     let error = n1.certificates.reload().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -165,8 +165,8 @@ async fn nodes_call_one_another_by_tls() {
         assert_eq!(ok["old_confirmed"], true, "{auth}: {ok}");
         assert_eq!(phone.frame().await["type"], "offline");
 
-        // TLS itself refuses a stranger where certificates are required. The client sees that only
-        // with the first answer.
+        // If certificates are required, TLS itself refuses a stranger. The client sees the refusal
+        // only with the first answer.
         let greet = async |own: Option<(&Pki, &str)>| {
             let pki = own.map_or(&pki, |(pki, _)| pki);
             let mut stream = connect(n1.peer, pki, own.map(|(_, name)| name)).await?;
@@ -183,7 +183,8 @@ async fn nodes_call_one_another_by_tls() {
     }
 }
 
-/// The authority changes as well, so a certificate of the wrong time is refused.
+/// The authority changes as well, so a certificate of the old authority is refused after the
+/// change.
 #[tokio::test]
 async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
     for auth in ["token", "mutual"] {
@@ -213,7 +214,7 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
         let shown_is_of = async |pki: &Pki| connect(n2.peer, pki, Some("node")).await.is_ok();
         calls(&n1, "before").await;
 
-        // First all nodes trust both authorities, then each one shows a certificate of the new
+        // First all nodes trust both authorities. Then each node shows a certificate of the new
         // authority.
         let read = |pki: &Pki| std::fs::read_to_string(pki.path("ca.crt")).unwrap();
         let both = read(&pki) + &read(&later);
@@ -225,7 +226,7 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
         }
         reload(&n1);
         calls(&n1, "open channels").await;
-        // This test trusts only the first authority of a file.
+        // The client of this test trusts only the first authority of a file.
         assert!(shown_is_of(&later).await && !shown_is_of(&pki).await);
         std::fs::copy(later.path("ca.crt"), pki.path("ca.crt")).unwrap();
         reload(&n1);
