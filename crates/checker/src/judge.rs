@@ -176,8 +176,8 @@ impl Judge {
         }
     }
 
-    /// Checks I1 for an ended session: it was not active beside newer sessions for longer than the
-    /// settle time.
+    /// Checks I1 for an ended session: the session was not active beside newer sessions for longer
+    /// than the settle time.
     fn check_end(&mut self, uid: &Uid, gone: &PresentSession, at_us: u64) {
         let allowed = micros(self.rules.settle_time());
         let beside = gone

@@ -14,7 +14,7 @@ pub struct Rules {
     /// Whether the first login wins. The session of a dead node then prevents other logins until
     /// the lease of the node ends.
     pub deny: bool,
-    /// Whether every node reaches every other node, and none is paused.
+    /// Whether every node reaches every other node, and no node is paused.
     pub reachable: bool,
     /// L: TTL of an account's lock.
     pub lock_ttl: Duration,

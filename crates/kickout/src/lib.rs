@@ -37,15 +37,15 @@
 //! - **Lock `node/<id>`**: the lease of a node. Its fencing token is the node's incarnation
 //!   (*boot*), and its meta text has the node's address. A node whose lock is free is dead, and its
 //!   records are void. A node that cannot renew the lease ends its own sessions before another node
-//!   may take it for dead.
+//!   may count it as dead.
 //! - **Record `sess/<uid>`**: one for each account, written only on top of the version that was
 //!   read. The record names the session (node, boot, session id), the account's *generation*, and
 //!   the older sessions whose end is not confirmed. The record survives logout, because the
 //!   generation must never fall.
 //! - **Record `nodes`**: the roster. The roster lists every incarnation until the records of that
 //!   incarnation are removed.
-//! - **Record `ban/<uid>`**: the duration of a ban. The account's own record carries a mark while
-//!   there is a ban.
+//! - **Record `ban/<uid>`**: the duration of a ban. A mark in the account's record says that there
+//!   may be a ban.
 //! - **Record `drain/<id>`**: marks a node that takes no login.
 //! - **Lock `user/<uid>`**: the account's lock. A login holds it around one read and one write,
 //!   never across a call to another node.
@@ -54,8 +54,8 @@
 //!
 //! - Of any number of logins, exactly as many sessions survive as the [`Policy`] allows. With
 //!   [`Policy::single`] the last granted one survives. Every other admitted client gets a notice.
-//! - Logout, sweep, refresh, kick and delivery name exactly one (node, boot, session). They change
-//!   no other session, however late they are.
+//! - Logout, sweep, refresh, kick and delivery name exactly one (node, boot, session). Such a step
+//!   changes no other session, however late the step is.
 //! - A lost kick does not matter for long: each node compares each of its sessions with the
 //!   directory once per node lease, and up to 1024 of them three times as often.
 //! - A dead node blocks no account. After its lease has ended, its sessions no longer count.

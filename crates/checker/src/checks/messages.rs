@@ -23,7 +23,7 @@ struct Message<'a> {
     outcomes: Vec<&'a str>,
     /// The outcome for each device that the sender got, and the time at which the sender got them.
     devices: Option<(&'a [DeviceOutcome], u64)>,
-    /// How often clients received the message.
+    /// Number of times that clients received the message.
     received: usize,
     /// Devices that acknowledged the message.
     acked: Vec<&'a Device>,

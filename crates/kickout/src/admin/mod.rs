@@ -1,6 +1,7 @@
 //! Operations by an administrator: look-ups and kicks.
 //!
-//! These parts read the directory and end sessions through it. They never decide about a login.
+//! These parts read the directory and end sessions through it. These parts never decide about a
+//! login.
 
 pub(crate) mod operations;
 pub(crate) mod view;

@@ -43,7 +43,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Calls `visit` with every readable record. The sweeper logs the unreadable ones.
+    /// Calls `visit` with every readable record. The sweeper logs unreadable records.
     pub(crate) async fn for_each_record(
         &self,
         mut visit: impl FnMut(&Uid, UserRecord) + Send,

@@ -104,8 +104,8 @@ impl Directory {
     /// Repeats these steps after a conflict or a lost reply. `change` returns whether it changed
     /// the record. Returns whether a change was made, and the record afterwards.
     ///
-    /// After a lost reply `change` may get a record that has its change already. It must then
-    /// return false.
+    /// After a lost reply, `change` may get a record that has its change already. In that case
+    /// `change` must return false.
     pub(crate) async fn update(
         &self,
         uid: &Uid,
@@ -190,7 +190,7 @@ impl Directory {
         Err(unknown)
     }
 
-    /// One conditional write.
+    /// Makes one conditional write.
     async fn write(
         &self,
         uid: &Uid,
@@ -203,7 +203,7 @@ impl Directory {
             .await
     }
 
-    /// Removes the revocations of sessions that are known to be gone. Returns the record
+    /// Removes the revocations of sessions that are known to have ended. Returns the record
     /// afterwards.
     pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
         let (_, record) = self
@@ -213,7 +213,7 @@ impl Directory {
     }
 }
 
-/// Reads an account's record; an empty one if the store has none.
+/// Reads an account's record; an empty record if the store has none.
 pub(super) fn parse_account(uid: &Uid, entry: Option<Entry>) -> Result<VersionedRecord> {
     Ok(match entry {
         None => VersionedRecord {

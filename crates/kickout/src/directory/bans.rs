@@ -14,7 +14,7 @@ use crate::{
     wait::wall_millis,
 };
 
-/// Decides which bans hold, and removes ended ones.
+/// Decides which bans hold, and removes bans that have ended.
 #[derive(Debug)]
 pub(crate) struct Bans {
     pub(crate) directory: Arc<Directory>,

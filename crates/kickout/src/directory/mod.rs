@@ -1,6 +1,7 @@
 //! The session directory: the records in the store.
 //!
-//! This module turns values of the model into records and back. It never decides about sessions.
+//! This module turns values of the model into records, and records into values. The module never
+//! decides about sessions.
 
 pub(crate) mod access;
 pub(crate) mod accounts;

@@ -16,7 +16,7 @@ use crate::{
 /// Key of the roster.
 const ROSTER: &str = "nodes";
 
-/// Reads a roster and its version; an empty one if the store has none.
+/// Reads a roster and its version; an empty roster if the store has none.
 fn parse_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version>, Roster)> {
     Ok(match entry {
         None => (None, Roster::default()),
@@ -28,7 +28,7 @@ fn parse_roster(key: &RecordKey, entry: Option<Entry>) -> Result<(Option<Version
 }
 
 impl Directory {
-    /// Reads the roster; an empty one if the store has none.
+    /// Reads the roster; an empty roster if the store has none.
     pub(crate) async fn roster(&self) -> Result<Roster> {
         let key = RecordKey::new(ROSTER)?;
         let (_, roster) = parse_roster(&key, self.records.get(&key).await?)?;

@@ -70,7 +70,8 @@ pub(crate) struct Parts {
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) events: Arc<Events>,
     pub(crate) tasks: Arc<Tasks>,
-    /// Sessions that are not known to be gone, as the sweeper's last complete pass counted them.
+    /// Sessions that have to end and are not known to have ended. The sweeper's last complete pass
+    /// counted them.
     pub(crate) pending: Arc<AtomicUsize>,
 }
 

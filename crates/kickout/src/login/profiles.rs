@@ -20,7 +20,7 @@ pub trait Profiles: fmt::Debug + Send + Sync + 'static {
     /// Any failure of the check: the login ends with it, and nothing was changed.
     ///
     /// # Cancel safety
-    /// Dropped when the login's caller goes away.
+    /// The future is dropped when the login's caller drops the login.
     async fn load(&self, login: &Login) -> Result<Allowed>;
 }
 

@@ -115,7 +115,7 @@ impl LoginQueues {
             let mut overtaken = Vec::new();
             for waiting in std::mem::take(&mut queue.waiting) {
                 if waiting.admit.is_closed() {
-                    // That login was cancelled, so it leaves the queue.
+                    // A cancelled login leaves the queue.
                 } else if claim.overtakes(&waiting.claim) {
                     overtaken.push(waiting);
                 } else {

@@ -1,4 +1,4 @@
-//! The notice for a client whose session ends: the reason, and the advice whether to come back.
+//! The notice for a client whose session ends: the reason, and the advice whether to reconnect.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub enum Code {
     Busy = 9,
 }
 
-/// Whether a client should come back.
+/// Whether a client should reconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Retry {
@@ -156,7 +156,7 @@ pub struct Offline {
     pub code: Code,
     /// The reason, for people.
     pub reason: String,
-    /// The advice whether to come back.
+    /// The advice whether to reconnect.
     pub retry: Retry,
     /// Delay in milliseconds before the client reconnects, if the client should reconnect.
     pub retry_after_ms: u64,

@@ -27,7 +27,8 @@ pub(crate) const MAX_REVOCATIONS: usize = 64;
 /// refuses the record.
 const MAX_PAST_SLOTS: usize = 128;
 
-/// The stored state of one account. It survives logout, because the generation must never fall.
+/// The stored state of one account. The record survives logout, because the generation must never
+/// fall.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UserRecord {
@@ -37,7 +38,7 @@ pub struct UserRecord {
     pub r#gen: Generation,
     /// The sessions, by the slot that the policy chose.
     pub slots: BTreeMap<Slot, SlotEntry>,
-    /// Sessions that lost their slot and are not known to be gone yet.
+    /// Sessions that lost their slot and are not known to have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub revocations: Vec<Revocation>,
     /// The mark of a ban. The record `ban/<uid>` says whether the ban still holds.
@@ -144,7 +145,7 @@ impl Slot {
         Self("main".into())
     }
 
-    /// Its name.
+    /// The name of the slot.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

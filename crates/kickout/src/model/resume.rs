@@ -12,8 +12,8 @@ use crate::model::{
     record::{Slot, UserRecord},
 };
 
-/// Names the client's last session. The token proves nothing by itself: it is a claim that the
-/// directory confirms or refuses.
+/// Names the client's last session. The token proves nothing by itself: the directory confirms or
+/// refuses its claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ResumeToken {
     uid: Uid,

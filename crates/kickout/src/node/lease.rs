@@ -35,8 +35,8 @@ pub(crate) struct Lease {
     roster: Arc<Mutex<Option<Uuid>>>,
 }
 
-/// Whether a loss means that the lease is missing from the store: it was deleted by hand, or the
-/// store lost data.
+/// Whether this reason of a loss means that the lease is missing from the store. A lease is missing
+/// if it was deleted by hand, or if the store lost data.
 pub(crate) const fn is_missing(loss: LossReason) -> bool {
     matches!(loss, LossReason::Removed | LossReason::HistoryChanged)
 }

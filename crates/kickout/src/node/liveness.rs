@@ -31,9 +31,9 @@ const UNUSED_ANSWER_LIFE: Duration = Duration::from_secs(60);
 /// The liveness of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
-    /// Its lease is held.
+    /// The incarnation's lease is held.
     Up(NodeAddress),
-    /// Its lease has ended.
+    /// The incarnation's lease has ended.
     Dead,
 }
 

@@ -219,7 +219,8 @@ impl Router {
             .await
     }
 
-    /// Delivers a message to the sessions of one look-up, and looks up again for the missed ones.
+    /// Delivers a message to the sessions that a look-up found. Looks up again for the sessions
+    /// that missed the message.
     async fn look_up_and_deliver(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
         let mut receipts: Vec<Receipt> = Vec::new();
         let mut missed: Vec<(Slot, Location)> = Vec::new();

@@ -58,7 +58,7 @@ enum Pace {
     AllAtOnce,
 }
 
-/// The state of the current pass.
+/// The state of the current pass over the directory.
 #[derive(Debug, Default)]
 struct SweepProgress {
     pace: Pace,
