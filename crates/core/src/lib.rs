@@ -1,8 +1,8 @@
-//! The distributed-lock contract, and everything that is written once for all backends.
+//! The distributed-lock contract, and the client engine that works with every backend.
 //!
-//! A backend implements [`DistLock`] and [`Records`]: it asks its store, and reports facts. This
-//! crate owns time, waiting, renewal, retries, queues and loss, and gives callers a [`Locker`] and
-//! its [`Guard`]s.
+//! A backend implements [`DistLock`] and [`Records`]: it sends each request to its store and
+//! returns the store's answer. This crate owns time, waiting, renewal, retries, queues and loss,
+//! and gives callers a [`Locker`] and its [`Guard`]s.
 //!
 //! ```no_run
 //! # async fn example(backend: std::sync::Arc<dyn distlock::DistLock>) -> distlock::Result<()> {
@@ -25,20 +25,21 @@
 //! | time, local queue, acquire, renewal, release, clean-up | `engine` |
 //! | the check of fencing tokens by the protected resource | `fence` |
 //!
-//! Inside `engine`, an acquire goes through `acquire` (local queue first), `claim` (one task at the
-//! store), `wanted` (from grant to lease) and `parts` (which hands the lease to the keeper). Files
-//! import each other in no circle of more than two.
+//! Inside `engine`, an acquire passes through `acquire` (the local queue), `claim` (the requests to
+//! the store), `wanted` (from the grant to the lease) and `parts` (which passes the lease to the
+//! keeper). No circle of imports is longer than two files.
 //!
 //! # Guarantees
 //!
 //! - Two guards of one name are never both valid by [`Guard::is_valid`], measured on one machine's
-//!   clock, except after a lock was deleted by hand, the store's clock was stepped, or the store
-//!   lost its history. Fencing tokens put even those guards in order, unless the store lost its
-//!   history and its clock is behind its last grant as well.
+//!   clock. There are three exceptions: a lock was deleted by hand, the store's clock was stepped,
+//!   or the store lost its history. Fencing tokens put even those guards in order, unless the store
+//!   lost its history and its clock is also behind the time of its last grant.
 //! - [`Guard::lost`] resolves at the latest 250 ms of running time after the local deadline. That
-//!   deadline is earlier than the store's, also when renewals fail or the user's runtime stalls.
-//! - Every future may be dropped at any await. A lock that was granted meanwhile is given back, at
-//!   the latest by the end of its TTL.
+//!   deadline is earlier than the end of the lease at the store, also when renewals fail or the
+//!   user's runtime stalls.
+//! - Every future may be dropped at any await. A lock that was granted to a dropped future is free
+//!   again at the latest at the end of its TTL.
 //! - Every call ends within a bound when the store hangs. An acquire of one lock or several: 5 s
 //!   beyond its wait. A release or an extension: 5 s for each of its steps at the store, four at
 //!   most. An inspection: 10 s. A close: 10 s. No option of a store makes these longer.

@@ -1,7 +1,8 @@
-//! The builders: they collect the options of one lock or of several, and then take them.
+//! The builders collect the options of one lock or of several locks, and then take the locks.
 //!
-//! This module owns the public options and verbs. Invariant: no request is sent before a verb is
-//! awaited. The engine does the work of each verb.
+//! This module owns the public options, and the verbs `acquire`, `try_acquire` and `run`.
+//! Invariant: no request is sent before the future of a verb is awaited. The engine does the work
+//! of each verb.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -61,14 +62,15 @@ pub struct LockAllBuilder {
 
 macro_rules! options {
     () => {
-        /// How long the lease lasts without a renewal: whole milliseconds, from the backend's
-        /// minimum to 24 h. The backend's default (10 s for most) unless set.
+        /// The duration of the lease without a renewal: whole milliseconds, from the backend's
+        /// minimum to 24 h. The default is the backend's, 10 s for most backends.
         pub fn ttl(mut self, ttl: Duration) -> Self {
             self.options.ttl = Some(ttl);
             self
         }
 
-        /// How long to wait for the lock, 30 s unless set. With zero, it makes one attempt.
+        /// The longest wait for the lock. The default is 30 s. With zero, `acquire` makes one
+        /// attempt.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.options.wait = Some(wait);
             self
@@ -80,21 +82,22 @@ macro_rules! options {
             self
         }
 
-        /// Fails after a few attempts when the store cannot be reached, instead of waiting until it
-        /// is back. Where the store refuses, that takes less than a second. The error is the one of
-        /// the store or the network, such as [`ErrorKind::Unavailable`].
+        /// Fails after a few attempts while the store is unreachable, instead of waiting until the
+        /// store answers again. If connections are refused at once, this takes less than a second.
+        /// The error is that of the last attempt, for example [`ErrorKind::Unavailable`].
         pub fn give_up_when_unreachable(mut self) -> Self {
             self.options.gives_up = true;
             self
         }
 
-        /// The label that others see, up to 128 bytes; `user@host:pid` unless set.
+        /// The holder's label that other processes see, up to 128 bytes. The default is
+        /// `user@host:pid`.
         pub fn holder(mut self, label: impl Into<String>) -> Self {
             self.options.holder = Some(label.into());
             self
         }
 
-        /// Text kept beside the held lock, up to 4 KiB.
+        /// A text that the store keeps beside the held lock, up to 4 KiB.
         pub fn meta(mut self, text: impl Into<String>) -> Self {
             self.options.meta = Some(text.into());
             self
@@ -107,14 +110,15 @@ macro_rules! options {
             self
         }
 
-        /// Makes the lock re-entrant within a scope: the scope counts as one holder.
+        /// Makes the lock re-entrant within a scope: all tasks that use the scope count as one
+        /// holder.
         pub fn reentrant(mut self, scope: &Scope) -> Self {
             self.options.scope = Some(scope.clone());
             self
         }
 
-        /// Keeps the lock at least this long, also when it is released sooner. A peer whose clock
-        /// is a little behind then does not run a short job a second time.
+        /// Keeps the lock held at least this long, also when it is released sooner. So another host
+        /// whose clock is a little behind does not run a short scheduled job a second time.
         pub fn min_hold(mut self, time: Duration) -> Self {
             self.options.min_hold = time;
             self
@@ -133,22 +137,22 @@ impl LockBuilder {
 
     options!();
 
-    /// Takes the lock, and waits for it. While the store is away, it waits for the store as well,
-    /// until the wait ends. The log has the first reason. With [`give_up_when_unreachable`] it
-    /// fails instead.
+    /// Takes the lock, and waits until the lock is free or the wait ends. While the store is
+    /// unreachable, `acquire` tries again until the wait ends, and logs the reason once. With
+    /// [`give_up_when_unreachable`], `acquire` fails instead.
     ///
     /// [`give_up_when_unreachable`]: LockBuilder::give_up_when_unreachable
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] when the lock was not free in time; the error names the holder.
-    /// [`ErrorKind::Unavailable`] when the store was away at the end of the wait.
+    /// [`ErrorKind::Unavailable`] when the store was unreachable at the end of the wait.
     /// [`ErrorKind::InvalidName`] and [`ErrorKind::InvalidArgument`] before any I/O. A permanent
-    /// failure, such as [`ErrorKind::AccessDenied`], at once. All of them come at most 5 s after
-    /// the end of the wait.
+    /// failure, such as [`ErrorKind::AccessDenied`], ends the wait at once. Every error comes at
+    /// most 5 s after the end of the wait.
     ///
     /// # Cancel safety
-    /// Safe: a drop of the future leaves the queue, and a lock that was granted meanwhile is given
-    /// back.
+    /// Safe: a drop of the future leaves the queue. A lock that was granted to the dropped future
+    /// is released in the background.
     pub async fn acquire(self) -> Result<Guard> {
         let wanted = self.options.wanted(&self.parts, self.name?)?;
         let (lock, backend) = (&wanted.request.name, self.parts.backend_name());
@@ -161,7 +165,7 @@ impl LockBuilder {
     /// Makes one attempt, without waiting.
     ///
     /// # Errors
-    /// As [`LockBuilder::acquire`], without `Timeout`: a busy lock is an answer here.
+    /// As [`LockBuilder::acquire`], without `Timeout`: a busy lock is the answer [`Attempt::Busy`].
     ///
     /// # Cancel safety
     /// Safe.
@@ -211,7 +215,8 @@ impl LockBuilder {
             value = work(guard.watch()) => Ok(value),
         };
         let value = done.and_then(|value| guard.check().map(|()| value));
-        // The answer is about the time after the work. The release itself logs and counts it.
+        // The result of the release is ignored: it concerns the time after the work, and the
+        // release itself logs and counts a failure.
         let _ = guard.release().await;
         value
     }
@@ -232,13 +237,13 @@ impl LockAllBuilder {
     /// wait for each other.
     ///
     /// # Errors
-    /// As [`LockBuilder::acquire`], for the first name that failed. The locks that were taken by
-    /// then are released, in the background where the store does not answer in time.
-    /// [`ErrorKind::Timeout`] also when the store is so slow that the wait was over for more than 5
-    /// s before the last lock was asked for.
+    /// As [`LockBuilder::acquire`], for the first name that failed. The locks that were taken
+    /// before are released, in the background if the store does not answer in time. Also
+    /// [`ErrorKind::Timeout`] when the store is so slow that 5 s after the end of the wait a lock
+    /// has not been requested yet.
     ///
     /// # Cancel safety
-    /// Safe: a drop of the future gives back the locks that were taken.
+    /// Safe: a drop of the future releases the locks that were taken, in the background.
     pub async fn acquire(self) -> Result<GuardSet> {
         guard_set::acquire(&self.parts, self.names?, &self.options).await
     }

@@ -1,8 +1,9 @@
 //! The guard: the value that a caller holds while it holds the lock.
 //!
-//! This module owns the guards of a lease, and the steps of the last one that ends it. Invariant:
-//! when the last guard goes, at whatever await, the lock is released, or its release goes on in the
-//! background. A guard never decides by itself that a lock is held: the lease state does.
+//! This module owns the guards of a lease, and the steps with which the last guard ends the lease.
+//! Invariant: when the last guard is released or dropped, also at an await of its release, the lock
+//! is released or its release continues in the background. Only the lease state decides whether a
+//! lock is held, never a guard.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -30,14 +31,15 @@ use crate::{
     },
 };
 
-/// How long a release waits for a renewal that is in flight.
+/// The longest wait of a release for a renewal that is in flight.
 const JOIN: Duration = Duration::from_secs(5);
 
 /// A held lock. While [`Guard::is_valid`] is `true`, no other process holds it.
 ///
-/// Release it with [`Guard::release`] and look at the answer. A drop starts a best-effort release
-/// in the background, which [`Locker::close`](crate::Locker::close) waits for. A guard that is
-/// leaked (`std::mem::forget`) keeps the lock until the program ends.
+/// Release a guard with [`Guard::release`] and check the result. A drop of a guard starts a release
+/// in the background without a result; [`Locker::close`](crate::Locker::close) waits for such
+/// releases. A guard that is leaked (`std::mem::forget`) is renewed, and keeps the lock, until the
+/// program ends.
 ///
 /// ```
 /// use distlock::Released;
@@ -79,7 +81,7 @@ impl Guard {
         }
     }
 
-    /// Sets a minimum hold: the lock is not free before this time after its acquire.
+    /// Sets a minimum hold: the lock is not free before `time` has passed since its acquire.
     pub(crate) fn hold_at_least(&self, time: Duration) {
         self.lease_state.hold_at_least(time);
     }
@@ -90,8 +92,8 @@ impl Guard {
         self.lease_state.name()
     }
 
-    /// The fencing token: higher than that of every earlier holder. Show it to the resource that
-    /// the lock protects.
+    /// The fencing token, which is higher than that of every earlier holder. Show the token to the
+    /// resource that the lock protects.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.lease_state.token()
@@ -109,8 +111,8 @@ impl Guard {
         self.lease_state.fence()
     }
 
-    /// The TTL that the store granted. It is less than the TTL that was asked for where the store
-    /// grants no more (see [`Capabilities::max_lease`](crate::Capabilities::max_lease)).
+    /// The TTL that the store granted. The granted TTL is less than the requested one if the store
+    /// limits its leases (see [`Capabilities::max_lease`](crate::Capabilities::max_lease)).
     #[must_use]
     pub fn ttl(&self) -> Ttl {
         self.lease_state.ttl()
@@ -122,7 +124,7 @@ impl Guard {
         self.lease_state.remaining()
     }
 
-    /// Whether the lock is held for sure. Without I/O. Once `false`, always `false`.
+    /// Whether the lock is certainly held. Without I/O. After `false`, the answer stays `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.lease_state.is_valid()
@@ -131,8 +133,7 @@ impl Guard {
     /// [`Guard::is_valid`] as a result, for `?`.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once the lock has ended
-    /// otherwise.
+    /// [`ErrorKind::Lost`] with the reason; [`ErrorKind::NotHeld`] after a release.
     pub fn check(&self) -> Result<()> {
         self.lease_state.check_held()
     }
@@ -145,39 +146,40 @@ impl Guard {
     pub async fn lost(&self) -> LossReason {
         match self.lease_state.ended().await {
             Some(reason) => reason,
-            // Another guard of the same scope turned it into a ticket, which is no loss.
+            // Another guard of this lease turned the lock into a ticket, which is no loss.
             None => std::future::pending().await,
         }
     }
 
-    /// A handle that outlives the guard and does not hold the lock.
+    /// A handle on the lease that may outlive the guard and does not keep the lock held.
     #[must_use]
     pub fn watch(&self) -> LockWatch {
         LockWatch::new(Arc::clone(&self.lease_state))
     }
 
-    /// Renews now, with a new TTL that later renewals keep. The deadline falls before the request
-    /// is sent if the new lease is shorter, and rises only when the store confirms.
+    /// Renews now, with a new TTL that later renewals keep. If the new TTL is shorter, the deadline
+    /// is lowered before the request is sent. The deadline rises only when the store confirms the
+    /// renewal.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`]; [`ErrorKind::InvalidArgument`] for a TTL out of range; failures of the
     /// store, after which the lock is still held until its deadline.
     ///
-    /// A request for this lock without an answer may still reach the store and cut the lease. After
-    /// such a request, no extension is believed for longer than its TTL. [`Guard::remaining`]
-    /// returns the time that is believed.
+    /// An earlier request for this lock without an answer may still reach the store and cut the
+    /// lease to its own TTL. After such a request, the deadline after an extension is no later than
+    /// with that TTL. [`Guard::remaining`] returns the time to the resulting deadline.
     ///
     /// # Cancel safety
-    /// The extension may or may not happen when the future is dropped. The deadline allows for
-    /// both.
+    /// When the future is dropped, the extension may or may not happen. The deadline is right in
+    /// both cases.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let ttl = self
             .parts
             .settings
             .checked_ttl(self.parts.backend.capabilities(), ttl)?;
         self.check()?;
-        // On the keeper thread: all changes of one lease use one connection, so they reach the
-        // store in one order.
+        // The extension runs on the keeper thread. There all renewals and extensions of one lease
+        // use one connection, so they reach the store in the order of their sending.
         let (answer, answered) = tokio::sync::oneshot::channel();
         let (shared, lease_state) = (self.parts.keeper.shared(), Arc::clone(&self.lease_state));
         let renewal = renew_for_caller(shared, lease_state, ttl, answer);
@@ -189,7 +191,7 @@ impl Guard {
         }
     }
 
-    /// Another guard on the same lock, which is free when the last of its guards is released.
+    /// Another guard on the same lease. The lock is free when its last guard is released.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the lock is not held any more.
@@ -207,10 +209,10 @@ impl Guard {
     }
 
     /// Releases the lock, or hands it over to the next task of this process that waits for it. With
-    /// nested guards, only the last release does so.
+    /// several guards on one lease, only the release of the last guard does so.
     ///
     /// # Cancel safety
-    /// Safe: when the future is dropped, the release goes on in the background.
+    /// Safe: when the future is dropped, the release continues in the background.
     pub async fn release(mut self) -> Released {
         self.live = false;
         if !self.lease_state.remove_guard() {
@@ -257,7 +259,8 @@ impl Guard {
             .about(self.name()));
         }
         let mut guard = self;
-        // From here on, only the value below ends the lease: the guard must not do so as well.
+        // From here on only `leaving` ends the lease. The drop of `guard` must not end it a second
+        // time.
         guard.live = false;
         let mut leaving = guard.last_guard_release();
         leaving.join_renewal().await;
@@ -311,14 +314,15 @@ struct LastGuardRelease<'a> {
 enum Stage {
     /// The lease still counts as held.
     Held,
-    /// The lease has ended here. The store may or may not know it.
+    /// The lease has ended in this process. The store may or may not have released the lock.
     Leaving,
     /// Nothing is left to do.
     Gone,
 }
 
 impl LastGuardRelease<'_> {
-    /// Waits for a renewal in flight: none may be in flight while the lock is released.
+    /// Waits for a renewal in flight, because no renewal may be in flight while the lock is
+    /// released. The wait ends after [`JOIN`] or when the lease is lost.
     async fn join_renewal(&self) {
         self.lease_state.begin_release();
         if let Ok(in_turn) = self.lease_state.io.try_lock() {
@@ -333,10 +337,12 @@ impl LastGuardRelease<'_> {
         }
     }
 
-    /// Ends the lease. `None` when it had been lost.
+    /// Ends the lease, and returns the local turn if the lease has it. `None` when the lease was
+    /// lost before.
     fn finish(&mut self) -> Option<Option<LocalTurn>> {
         let finished = self.lease_state.finish();
-        // After the end: a renewal that ends now does not put the lease into the schedule again.
+        // Removed after the end of the lease. So a renewal that gets its answer now does not put
+        // the lease back into the schedule.
         self.parts.keeper.forget(self.lease_state);
         match finished {
             Ok(turn) => {
@@ -358,7 +364,7 @@ impl LastGuardRelease<'_> {
         }
         let held = self.parts.timing.now().since(self.lease_state.acquired());
         let left = min_hold.checked_sub(held).filter(|left| !left.is_zero())?;
-        // Rounded up to whole milliseconds, so that it is never less than asked for.
+        // Rounded up to whole milliseconds, so that the hold is never shorter than requested.
         let left = left + Duration::from_nanos(999_999);
         let least = self.parts.backend.capabilities().min_ttl;
         Ttl::new(left.max(least).min(Ttl::MAX.duration())).ok()

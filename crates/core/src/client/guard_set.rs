@@ -1,8 +1,8 @@
 //! Several locks at once, all or nothing.
 //!
-//! This module owns the order of taking and releasing. Invariant: locks are taken in the byte order
-//! of their names, so that two sets never wait for each other. A set that is not complete is given
-//! back, and never returned.
+//! This module owns the order in which the locks of a set are taken and released. Invariant: locks
+//! are taken in the byte order of their names, so that two sets never wait for each other. An
+//! incomplete set is never returned: its locks are released.
 
 use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// Several held locks, released together.
+/// Several held locks that are released together.
 #[derive(Debug)]
 #[must_use = "the locks are released when the set is dropped"]
 pub struct GuardSet {
@@ -38,13 +38,14 @@ impl GuardSet {
         &self.guards
     }
 
-    /// Whether all of them are held for sure.
+    /// Whether all locks of the set are certainly held.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.guards.iter().all(Guard::is_valid)
     }
 
-    /// Resolves when one of them is lost.
+    /// Resolves when the first lock of the set is lost, with its name and the reason. Never
+    /// resolves if no lock is lost.
     ///
     /// # Cancel safety
     /// Safe.
@@ -55,8 +56,8 @@ impl GuardSet {
             .map(|guard| (guard.name(), Box::pin(guard.lost())))
             .collect();
         poll_fn(|context| {
-            for (name, lost) in &mut watches {
-                if let Poll::Ready(reason) = Pin::new(lost).poll(context) {
+            for (name, loss) in &mut watches {
+                if let Poll::Ready(reason) = Pin::new(loss).poll(context) {
                     return Poll::Ready(((*name).clone(), reason));
                 }
             }
@@ -65,11 +66,11 @@ impl GuardSet {
         .await
     }
 
-    /// Releases all of them at the same time, so that a store that hangs costs the time of one
-    /// release. Requests and answers are in the reverse order of taking.
+    /// Releases all locks of the set at the same time, so that a hanging store delays the caller by
+    /// the time of one release only. Requests and results are in the reverse order of the names.
     ///
     /// # Cancel safety
-    /// Safe: the rest is released in the background.
+    /// Safe: locks that are not released by then are released in the background.
     pub async fn release(self) -> Vec<(LockName, Released)> {
         let one = |guard: Guard| async move { (guard.name().clone(), guard.release().await) };
         let mut waiting: Vec<_> = self
@@ -95,8 +96,8 @@ impl GuardSet {
         answers.collect()
     }
 
-    /// Gives back an incomplete set, in the background once the time is over.
-    async fn give_back(self, clock: &dyn Clock, end: CallEnd) {
+    /// Releases an incomplete set. Locks without an answer by `end` are released in the background.
+    async fn release_incomplete(self, clock: &dyn Clock, end: CallEnd) {
         let release = async { Ok(self.release().await) };
         let _ = bounded(clock, end.left(clock.now()), release).await;
     }
@@ -125,28 +126,29 @@ pub(crate) async fn acquire(
     let mut set = GuardSet {
         guards: Vec::with_capacity(all.len()),
     };
-    // A minimum hold counts once all locks are held: an incomplete set is free at once.
+    // The minimum hold is set below, when all locks are held. So the locks of an incomplete set are
+    // free at once.
     let mut each = options.clone();
     each.min_hold = Duration::ZERO;
     for mut wanted in all {
         wanted.wait = until.map(|until| until.since(clock.now()));
         wanted.end = end;
         let taken = if end.left(clock.now()).is_zero() {
-            Err(too_slow(&wanted, &set))
+            Err(slow_store_error(&wanted, &set))
         } else {
             take(parts, &each, wanted).await
         };
         match taken {
             Ok(guard) => set.guards.push(guard),
             Err(error) => {
-                set.give_back(clock, end).await;
+                set.release_incomplete(clock, end).await;
                 return Err(error);
             }
         }
     }
     // The first lock may have been lost during the wait for the last one.
     if let Some(reason) = set.guards.iter().find_map(|guard| guard.check().err()) {
-        set.give_back(clock, end).await;
+        set.release_incomplete(clock, end).await;
         return Err(reason);
     }
     for guard in &set.guards {
@@ -155,8 +157,8 @@ pub(crate) async fn acquire(
     Ok(set)
 }
 
-/// The error of a wait that is over although no lock was busy.
-fn too_slow(wanted: &WantedLock, set: &GuardSet) -> Error {
+/// The error of a set whose wait ended because the store is slow, although no lock was busy.
+fn slow_store_error(wanted: &WantedLock, set: &GuardSet) -> Error {
     Error::new(
         ErrorKind::Timeout,
         format!(

@@ -1,8 +1,8 @@
-//! The entry point for callers: a locker of one store.
+//! The entry point for callers: a locker takes the locks of one store.
 //!
-//! This module owns the public calls of a locker and the order of its close. Invariant: every call
-//! ends within a bound, whatever the store does. The engine does the work of acquires, renewals and
-//! releases.
+//! This module owns the public calls of a locker and the order of the steps of its close.
+//! Invariant: every call ends within a bound, also when the store hangs. The engine does the work
+//! of acquires, renewals and releases.
 
 use std::{
     fmt,
@@ -32,22 +32,23 @@ use crate::{
     types::{error::Result, name::LockName, ticket::Ticket, token::FencingToken},
 };
 
-/// Number of names in one page of [`Locker::list`].
+/// The number of names in one page of [`Locker::list`].
 const PAGE: u32 = 500;
 
-/// How long `inspect`, `list`, `force_release` and `health` wait for the store.
+/// The longest wait of `inspect`, of one page of `list`, of `force_release` and of `health` for the
+/// store.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Takes locks from one store.
 ///
-/// Cloning is cheap and shares everything: the local queues, the renewal thread, the connections.
+/// A clone is cheap and shares everything: the local queues, the keeper thread, the connections.
 /// The drop of the last clone and the last guard ends the thread. [`Locker::close`] also waits for
 /// releases that are still in flight.
 ///
-/// Its futures need a tokio runtime with time enabled, and the time must run: where a test pauses
-/// it (`start_paused`), every bound on a store passes at once. To test your own handling of expiry,
-/// inject a [`ManualClock`](crate::ManualClock). Renewals, background releases and clean-up run on
-/// the locker's own keeper thread, not on that runtime.
+/// The futures of a locker need a tokio runtime with time enabled. Do not pause tokio's time in a
+/// test (`start_paused`): every limit on a wait for the store would then pass at once. To test your
+/// own handling of expiry, inject a [`ManualClock`](crate::ManualClock). Renewals, background
+/// releases and clean-up run on the locker's own keeper thread, not on that runtime.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> distlock::Result<()> {
@@ -81,12 +82,13 @@ impl Locker {
         }
     }
 
-    /// Waits until the keeper thread has its own connection. So a caller learns now that the store
-    /// cannot be reached, and not at the first renewal.
+    /// Waits until the keeper thread has opened its own connection. So a caller learns now that the
+    /// store is unreachable, and not at the first renewal.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`], and as connecting does. It is tried again
-    /// in the background all the same.
+    /// [`ErrorKind::Closed`], or the error of the first try to open the connection, for example
+    /// [`ErrorKind::Unavailable`]. After such an error, the keeper thread still tries to connect in
+    /// the background.
     ///
     /// # Cancel safety
     /// Safe.
@@ -95,7 +97,8 @@ impl Locker {
         self.parts.keeper.ready().await
     }
 
-    /// A builder for one lock. A name that breaks a rule is reported by the builder's verbs.
+    /// A builder for one lock. If the name breaks a rule, `acquire`, `try_acquire` and `run` of the
+    /// builder return the error.
     pub fn lock(&self, name: impl AsRef<str>) -> LockBuilder {
         LockBuilder::new(Arc::clone(&self.parts), LockName::new(name))
     }
@@ -105,7 +108,8 @@ impl Locker {
         LockBuilder::new(Arc::clone(&self.parts), Ok(name.clone()))
     }
 
-    /// A builder for several locks at once: sorted, de-duplicated, all or nothing.
+    /// A builder for several locks at once. The names are sorted and duplicates removed, and either
+    /// all locks are taken or none.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> distlock::Result<()> {
@@ -125,7 +129,7 @@ impl Locker {
         )
     }
 
-    /// The state of a lock: its holder, and who waits.
+    /// The state of a lock: its holder, and its waiters if the store knows them.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`],
@@ -140,8 +144,8 @@ impl Locker {
     }
 
     /// All held locks whose names start with `prefix`, in byte order of their names. The list is
-    /// not one snapshot: it may miss a lock that changes its holder meanwhile, or show the old
-    /// holder.
+    /// not one snapshot: if a lock changes its holder during the call, the list may miss that lock
+    /// or show the old holder.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`], and failures of the store.
@@ -178,16 +182,17 @@ impl Locker {
         self.ask(asked, "list", None).await
     }
 
-    /// Frees a lock, whoever holds it, if its token is still `token`. The old guard learns of it at
-    /// its next renewal, or at its deadline:
-    /// [`LossReason::ForceReleased`](crate::LossReason::ForceReleased) where the store can tell.
+    /// Frees a lock of any holder, if its token is still `token`. The guard of that holder is lost
+    /// at its next renewal, or at its deadline. The reason is
+    /// [`LossReason::ForceReleased`](crate::LossReason::ForceReleased) if the store records forced
+    /// releases.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidName`],
     /// [`ErrorKind::Closed`], and failures of the store.
     ///
     /// # Cancel safety
-    /// The lock may or may not be freed when the future is dropped. A second call is harmless.
+    /// When the future is dropped, the lock may or may not be freed. A second call is harmless.
     pub async fn force_release(
         &self,
         name: impl AsRef<str>,
@@ -210,10 +215,10 @@ impl Locker {
         Arc::clone(self.parts.timing.clock())
     }
 
-    /// Connects, and checks every setting of the server that a promise rests on.
+    /// Connects, and checks every setting of the server that a promise of this library depends on.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`], and when the store cannot be asked.
+    /// [`ErrorKind::Closed`], and the error of a store that does not answer.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -226,23 +231,23 @@ impl Locker {
     /// the connections. From then on every request to the store is refused with
     /// [`ErrorKind::Closed`].
     ///
-    /// Release guards first. Those that are still held are not renewed any more and are lost at
-    /// their deadline. Their release does not reach the store: it is
+    /// Release all guards before the close. A guard that is still held is not renewed any more and
+    /// is lost at its deadline. A release after the close does not reach the store: it returns
     /// [`Released::Unconfirmed`](crate::Released::Unconfirmed), and the lock is free when its lease
     /// ends.
     ///
-    /// A close takes at most 10 seconds, whatever the store does and whatever its options are. A
-    /// lock whose release has no answer by then ends by itself, with its lease.
+    /// A close takes at most 10 seconds, also when the store hangs, and with every option of the
+    /// store. A lock whose release has no answer by then is free when its lease ends.
     ///
     /// # Cancel safety
-    /// Safe: a second call goes on where the first one stopped.
+    /// Safe: a second call continues the steps of the first one.
     pub async fn close(&self) {
         self.parts.lifecycle.close();
         let clock = &**self.parts.timing.clock();
         let until = clock.now() + LANDING;
-        // A grant that still arrives is given back while there is a connection. The wait is
-        // bounded, because a caller may keep a future that it no longer polls. Releases get at
-        // least a second.
+        // An acquire that is still granted is released while the connections are open. The wait for
+        // such acquires is bounded, because a caller may keep a future that it no longer polls.
+        // Background releases then get at least one second.
         at_most(clock, LANDING, self.parts.lifecycle.no_acquire_left()).await;
         let left = until.since(clock.now()).max(Duration::from_secs(1));
         at_most(clock, left, self.parts.keeper.no_job_left()).await;
@@ -250,7 +255,7 @@ impl Locker {
         close_bounded(clock, self.parts.backend.close()).await;
     }
 
-    /// Makes a guard of a ticket again. A ticket can be resumed once.
+    /// Resumes the lock of a ticket: returns a guard for its lease. A ticket can be resumed once.
     ///
     /// # Errors
     /// [`ErrorKind::NotHeld`] when the lease behind the ticket has ended
@@ -258,7 +263,7 @@ impl Locker {
     /// [`ErrorKind::Closed`]; failures of the store.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the ticket may be used up. Its lease then ends by itself.
+    /// When the future is dropped, the ticket may be used up. The lease then ends by itself.
     pub async fn resume(&self, ticket: &Ticket) -> Result<Guard> {
         let lease_state = ticket_steps::resume(&self.parts, ticket).await?;
         let guard = Guard::new(&self.parts, lease_state, Duration::ZERO);
@@ -269,8 +274,7 @@ impl Locker {
     /// Renews the lease behind a ticket, which stays usable.
     ///
     /// # Errors
-    /// As [`Locker::resume`]. After [`ErrorKind::OutcomeUnknown`]
-    /// the ticket may be used up.
+    /// As [`Locker::resume`]. After [`ErrorKind::OutcomeUnknown`] the ticket may be used up.
     ///
     /// # Cancel safety
     /// As [`Locker::resume`].
@@ -281,17 +285,18 @@ impl Locker {
     /// Releases the lock behind a ticket.
     ///
     /// # Errors
-    /// As [`Locker::resume`]. After an error, the ticket may be used up. The step that uses it up
-    /// also cuts the lease to a few seconds, so the lock then ends by itself.
+    /// As [`Locker::resume`]. After an error, the ticket may be used up. The step that uses up the
+    /// ticket also cuts the lease to a few seconds, so the lock is free soon after.
     ///
     /// # Cancel safety
-    /// The lock may or may not be released when the future is dropped. If the ticket is used up,
-    /// the lock ends by itself within seconds.
+    /// When the future is dropped, the lock may or may not be released. If the ticket is used up,
+    /// the lease ends by itself within seconds.
     pub async fn release_ticket(&self, ticket: &Ticket) -> Result<()> {
         ticket_steps::release(&self.parts, ticket).await
     }
 
-    /// Runs one bounded operation, unless the locker was closed.
+    /// Runs one operation within the limit [`LOOK`], unless the locker was closed. Adds backend,
+    /// operation and name to an error.
     async fn ask<T>(
         &self,
         operation: impl Future<Output = Result<T>>,
@@ -324,30 +329,30 @@ pub struct LockerBuilder {
 }
 
 impl LockerBuilder {
-    /// Another clock than the machine's.
+    /// Replaces the machine's clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// How many hand-overs in a row there may be inside this process before the lock is released
-    /// and other processes get their chance. 16 unless set; 0 releases every time. A hand-over does
-    /// not count when the store says that no other process waits
+    /// Sets the number of hand-overs in a row inside this process after which the lock is released,
+    /// so that other processes can get it. The default is 16; with 0, every release goes to the
+    /// store. A hand-over does not count if the store reports that no other process waits
     /// ([`Grant::others_waiting`](crate::Grant::others_waiting)).
     pub fn hand_over_limit(mut self, limit: u32) -> Self {
         self.hand_over_limit = limit;
         self
     }
 
-    /// Seeds the jitter of pauses, for repeatable tests.
+    /// Seeds the random jitter of pauses, for repeatable tests.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// For simulations only: the keeper gets no thread. The keeper and each of its jobs are given
-    /// to `spawn`, which must have them polled for as long as a guard lives. With its own clock and
-    /// seed, the simulation then decides everything that happens.
+    /// For simulations only: no keeper thread is started. Instead, `spawn` gets the keeper's loop
+    /// and each of its jobs, and must have them polled as long as a guard lives. With its own clock
+    /// and seed, the simulation then controls every step.
     #[doc(hidden)]
     pub fn keeper_on(
         mut self,
@@ -370,7 +375,8 @@ impl LockerBuilder {
         } = self;
         let on_abandoned = |parts: Weak<LockerParts>| -> OnAbandoned {
             Arc::new(move |turn, request| {
-                // It fails only after the last clone was dropped. The lease then ends by itself.
+                // The upgrade fails only after the last clone was dropped. The lease then ends by
+                // itself.
                 if let Some(parts) = parts.upgrade() {
                     release::release_in_background(
                         &parts,

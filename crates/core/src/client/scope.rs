@@ -1,8 +1,8 @@
 //! A scope: a set of guards that end together with one task, and that count as one holder.
 //!
 //! This module owns the leases that a scope holds, by name. Invariant: two tasks of one scope never
-//! compete for one lock at the store. The caller decides what belongs to a scope; it is never
-//! guessed from a thread or a host.
+//! compete for one lock at the store. The caller passes the scope explicitly: the module must never
+//! derive a scope from a thread or a host.
 
 use std::{
     collections::HashMap,
@@ -23,10 +23,10 @@ use crate::{
     },
 };
 
-/// Counts as one holder: within one scope, a lock that is held can be taken again, and the last
-/// release frees it.
+/// A set of guards that counts as one holder. Within one scope, a held lock can be taken again, and
+/// the release of its last guard frees the lock.
 ///
-/// Clones are the same scope. Use one per request, job or actor.
+/// Clones are the same scope. Use one scope for each request, job or actor.
 ///
 /// ```
 /// use distlock::Scope;
@@ -53,7 +53,7 @@ pub struct Scope {
 type ScopeEntry = Arc<tokio::sync::Mutex<Weak<LeaseState>>>;
 
 impl Scope {
-    /// A scope of its own.
+    /// A new scope.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -72,10 +72,11 @@ impl Scope {
             Ok(held) => held,
             Err(_) => tokio::select! {
                 held = slot.lock() => held,
-                // Another task of this scope still waits for the lock, so only the store knows a
-                // holder.
+                // Another task of this scope still waits for the lock, so no guard of this scope
+                // exists to join.
                 () = parts.timing.sleep_until(until) => {
-                    // The wait is used up. One attempt gives the error that names the holder.
+                    // The wait has ended. One more attempt at the store returns the error that
+                    // names the holder.
                     wanted.wait = Some(Duration::ZERO);
                     let lease_state = acquire::acquire(parts, wanted).await?;
                     return Ok(Guard::new(parts, lease_state, min_hold));
@@ -83,7 +84,8 @@ impl Scope {
             },
         };
         if let Some(lease_state) = join_lease(&held) {
-            // Unlocked: other tasks of this scope need not wait for the extension.
+            // The entry is unlocked before the extension, so that other tasks of this scope do not
+            // wait for the extension.
             drop(held);
             return nested_guard(parts, lease_state, &wanted, min_hold).await;
         }
@@ -126,7 +128,7 @@ impl Scope {
                     || slot.try_lock().is_ok_and(|held| held.strong_count() > 0)
             });
         }
-        // The address stands for the locker: the same name at another store is another lock.
+        // The address identifies the locker: the same name at another store is another lock.
         let key = (Arc::as_ptr(parts).addr(), name.clone());
         Arc::clone(entries.entry(key).or_default())
     }
@@ -136,7 +138,8 @@ fn join_lease(held: &Weak<LeaseState>) -> Option<Arc<LeaseState>> {
     held.upgrade().filter(|lease_state| lease_state.add_guard())
 }
 
-/// A nested guard never shortens the lease; a longer one extends it.
+/// Makes another guard of a held lease. If its TTL is longer than that of the lease, the lease is
+/// extended; a shorter TTL changes nothing.
 async fn nested_guard(
     parts: &Arc<LockerParts>,
     lease_state: Arc<LeaseState>,
@@ -151,7 +154,7 @@ async fn nested_guard(
         match bounded(&**clock, limit, extension).await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Lost => return Err(error),
-            // The lock is still held, with the shorter lease, and is renewed.
+            // The lock is still held with its shorter TTL, and renewals continue.
             Err(error) => tracing::debug!(%error, "a nested guard could not extend the lease"),
         }
     }

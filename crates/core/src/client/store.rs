@@ -1,7 +1,7 @@
-//! An open store: its locks and its records.
+//! An open store, with its locks and its records.
 //!
-//! This module owns the one locker that all clones of a store share. Invariant: the locker is made
-//! at its first use, so a program that only uses records starts no keeper thread.
+//! This module owns the one locker that all clones of a store share. Invariant: the locker is
+//! created at its first use, so a program that uses only records starts no keeper thread.
 
 use std::{
     fmt,
@@ -18,7 +18,7 @@ use crate::{
     types::error::Result,
 };
 
-/// Both contracts of one store. Cheap to clone; clones share one [`Locker`].
+/// The locks and the records of one store. A clone is cheap, and all clones share one [`Locker`].
 #[derive(Clone)]
 pub struct Store {
     parts: Arc<StoreParts>,
@@ -32,12 +32,12 @@ struct StoreParts {
 }
 
 impl Store {
-    /// A store of any backend, also one outside of this project.
+    /// A store with any backend, also a backend from outside this project.
     pub fn new(backend: Arc<dyn DistLock>, records: Arc<dyn Records>) -> Self {
         Self::with_clock(backend, records, Arc::new(SystemClock))
     }
 
-    /// With another clock than the machine's.
+    /// As [`Store::new`], with another clock than the machine's.
     pub fn with_clock(
         backend: Arc<dyn DistLock>,
         records: Arc<dyn Records>,
@@ -86,16 +86,16 @@ impl Store {
         self.backend()
     }
 
-    /// The clock it was opened with.
+    /// The clock with which the store was opened.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.parts.clock)
     }
 
-    /// Waits until the locker is connected.
+    /// Waits until the keeper thread of the locker is connected (see [`Locker::ready`]).
     ///
     /// # Errors
-    /// The errors of connecting.
+    /// As [`Locker::ready`].
     ///
     /// # Cancel safety
     /// Safe.
@@ -107,7 +107,7 @@ impl Store {
     /// seconds.
     ///
     /// # Cancel safety
-    /// Safe: a second call goes on where the first one stopped.
+    /// Safe: a second call continues the steps of the first one.
     pub async fn close(&self) {
         match self.parts.locker.get() {
             Some(locker) => locker.close().await,

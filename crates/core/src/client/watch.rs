@@ -1,7 +1,7 @@
 //! Watching a lock without holding it.
 //!
 //! This module owns the public view of a lease for tasks that have no guard. Invariant: a watch
-//! never keeps a lease alive: the last guard ends the lease, whatever watches there are.
+//! never keeps a lease held. The last guard ends the lease, also while watches exist.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,17 +14,18 @@ use crate::{
     types::{error::Result, name::LockName, token::FencingToken},
 };
 
-/// How a lease ended.
+/// The way in which a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended {
-    /// The owner released it, or turned it into a ticket.
+    /// The owner released the lock, or turned it into a ticket.
     Released,
-    /// It was lost before a release.
+    /// The lock was lost before a release.
     Lost(LossReason),
 }
 
-/// Watches a lock without holding it, for a task that must stop when the lock ends. Cheap to clone.
+/// A view of a lease for a task that must stop when the lease ends. A watch does not hold the lock,
+/// and a clone is cheap.
 #[derive(Clone)]
 pub struct LockWatch {
     lease_state: Arc<LeaseState>,
@@ -65,14 +66,14 @@ impl LockWatch {
         self.lease_state.remaining()
     }
 
-    /// The loss reason; `None` while the lock is held, and once it is released. Without I/O.
+    /// The reason of the loss; `None` while the lock is held, and after a release. Without I/O.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         self.lease_state.loss_now()
     }
 
-    /// The local deadline: the lease ends then by this process's clock unless it is renewed. For a
-    /// lock that the store reported as lost, the deadline that it had.
+    /// The local deadline: the moment at which the lease ends by this machine's clock unless it is
+    /// renewed. For a lock that was lost earlier, the deadline before the loss.
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.lease_state.deadline()
@@ -81,7 +82,7 @@ impl LockWatch {
     /// As [`Guard::check`](crate::Guard::check).
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] with the reason, [`ErrorKind::NotHeld`] once the lock is released.
+    /// [`ErrorKind::Lost`] with the reason; [`ErrorKind::NotHeld`] after a release.
     pub fn check(&self) -> Result<()> {
         self.lease_state.check_held()
     }

@@ -1,8 +1,8 @@
-//! The facts about a store, as data.
+//! The facts about a store that the engine, the tools and the tests read.
 //!
 //! This module owns [`Capabilities`] and its enums. A backend declares one value; the engine, the
 //! conformance suite, the command line and the report read it. Invariant: the conformance suite
-//! checks every field. A promise that no test can check must not become a field.
+//! checks every field. A fact that no test can check must not become a field.
 
 use std::time::Duration;
 
@@ -20,29 +20,30 @@ pub struct Capabilities {
     pub fairness: Fairness,
     /// The way in which a waiter in another process learns of a release.
     pub wakeup: Wakeup,
-    /// The thing whose end also ends a lease.
+    /// Whether a lease ends with its TTL or with the session of its holder.
     pub lease: LeaseKind,
     /// The smallest TTL that the store accepts.
     #[serde(rename = "min_ttl_ms", serialize_with = "millis")]
     pub min_ttl: Duration,
-    /// The TTL of a caller that names none.
+    /// The TTL of a caller that sets none.
     #[serde(rename = "default_ttl_ms", serialize_with = "millis")]
     pub default_ttl: Duration,
     /// The step to which the store rounds leases.
     #[serde(rename = "ttl_granularity_ms", serialize_with = "millis")]
     pub ttl_granularity: Duration,
-    /// The longest lease that the store grants, whatever TTL is asked for. `None`: the store grants
-    /// every TTL. A store whose leases end with a session grants as much as it can trust of the
-    /// session: this value at most, and four fifths of it at least.
-    /// [`Guard::ttl`](crate::Guard::ttl) is the granted TTL, and renewals follow it.
+    /// The longest lease that the store grants, also for a longer requested TTL. `None`: the store
+    /// grants every TTL. If leases end with a session, a lease cannot be longer than the remaining
+    /// proven time of the session. Such a store grants this value at most, and four fifths of this
+    /// value at least. [`Guard::ttl`](crate::Guard::ttl) is the granted TTL, and renewals follow
+    /// it.
     #[serde(rename = "max_lease_ms", serialize_with = "millis_if_any")]
     pub max_lease: Option<Duration>,
     /// The option of the store that raises [`Capabilities::max_lease`], if there is one.
     #[serde(skip)]
     pub max_lease_option: Option<&'static str>,
-    /// The longest time for which the lock of a dead holder stays taken, where a lease ends with a
-    /// session. It is the session's timeout, however short the lease was. `None`: until the lease
-    /// ends.
+    /// The longest time for which the lock of a dead holder stays held, if a lease ends with a
+    /// session. The value is the timeout of the session, also for a shorter lease. `None`: the lock
+    /// is free when the lease ends.
     #[serde(
         rename = "session_timeout_ms",
         serialize_with = "millis_if_any",
@@ -57,19 +58,19 @@ pub struct Capabilities {
     pub reach: Reach,
     /// Whether a held lock can become a ticket and be resumed elsewhere.
     pub tickets: bool,
-    /// Whether a lock passes to the next owner in one step of the store (the hand-over). A
-    /// first-come-first-served store without this step gets the next contender of a process while
-    /// the present one still holds the lock.
+    /// Whether a lock can pass to the next owner in one step of the store (the hand-over). At a
+    /// store with [`Fairness::Fifo`] and without a hand-over, the next task of a process joins the
+    /// store queue while the present holder still has the lock.
     pub hand_over: bool,
-    /// Whether the guard of a force-released lock learns the reason
-    /// ([`LossReason::ForceReleased`](crate::LossReason::ForceReleased)). Otherwise it learns only
-    /// that the lock is gone.
+    /// Whether the guard of a force-released lock is lost with the reason
+    /// [`LossReason::ForceReleased`](crate::LossReason::ForceReleased). Otherwise the reason only
+    /// says that the lock is gone.
     pub tells_force_release: bool,
 }
 
 impl Capabilities {
-    /// The common case: a TTL store with hybrid tokens and polling, without a queue. A backend then
-    /// sets the fields that differ.
+    /// The common case: leases with a TTL, tokens per name, and waiters that poll without a queue.
+    /// A backend then changes the fields that differ.
     #[must_use]
     pub const fn new(backend: &'static str) -> Self {
         Self {
@@ -119,14 +120,14 @@ pub enum FencingScope {
 
 /// The order in which the store serves waiting processes.
 ///
-/// Tasks of one process are served in order of arrival, with one exception. Where the store keeps
-/// the queue and has no hand-over step (ZooKeeper), tasks that ask while a connection is being
-/// opened may change places.
+/// Tasks of one process are served in order of arrival, with one exception. At a store that keeps a
+/// queue and has no hand-over (ZooKeeper), tasks that ask while a connection is being opened may be
+/// served in another order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fairness {
-    /// First come, first served.
+    /// In order of arrival at the store queue.
     Fifo,
     /// No order: the first attempt after a release wins.
     None,
@@ -143,7 +144,7 @@ pub enum Wakeup {
     Push,
 }
 
-/// The thing whose end also ends a lease.
+/// Whether a lease ends with its TTL or with the session of its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

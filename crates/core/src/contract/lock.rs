@@ -1,12 +1,13 @@
 //! The contract between the client engine and a backend.
 //!
 //! This module owns the trait [`DistLock`], the trait [`Contender`], and the requests and answers
-//! that cross them. A backend supplies the mechanism and the facts about its store. The engine in
-//! this crate owns time, pauses between polls, renewal, retries, the local queue and loss. The
-//! engine is written once, so the semantics of a lock cannot differ by backend.
+//! that cross them. A backend supplies the requests to its store, their answers and the
+//! capabilities of the store. The engine in this crate owns time, pauses between polls, renewal,
+//! retries, the local queue and loss. The engine is written once, so the semantics of a lock cannot
+//! differ by backend.
 //!
 //! Invariant: every answer is a fact that the store established in one atomic step. No type of this
-//! module waits, retries or reads a clock, and none may start to.
+//! module may wait, retry or read a clock.
 
 use std::{
     fmt,
@@ -29,23 +30,25 @@ use crate::{
     },
 };
 
-/// A store that arbitrates locks.
+/// A store that decides who holds a lock.
 ///
 /// Each operation on a lock has one of three results. It happened: `Ok` with a positive answer. It
 /// did not happen: `Ok` with a negative answer, or an error for which [`Error::did_not_happen`] is
 /// true. It may have happened: [`ErrorKind::OutcomeUnknown`], because the request was sent and its
 /// answer was lost. A backend must never turn an unknown outcome into one of the other two: the
-/// engine would leave a granted lock behind, or believe in a lock that it does not hold.
+/// engine would leave a granted lock behind, or would treat a lock as held that another owner may
+/// hold.
 ///
 /// # Rules for every backend
 ///
-/// - The store compares the owner in the same atomic step that changes the lock. A backend that
-///   reads, compares here and then writes lets another owner in between the read and the write.
-/// - A lease ends by the store's clock. An expired lock counts as free in every operation, whether
-///   or not its stored form was reaped.
+/// - The store compares the owner in the same atomic step that changes the lock. If a backend
+///   reads, compares the owner in its own process and then writes, another owner can take the lock
+///   between the read and the write.
+/// - The store's clock decides when a lease has ended. An expired lock counts as free in every
+///   operation, also while its stored row or key still exists.
 /// - The token of a grant is higher than every earlier token of its lock name, also after a
-///   release, an expiry and a restart of the store. [`FencingToken::hybrid`] is the rule for a
-///   store whose counter may be lost.
+///   release, after an expiry and after a restart of the store. [`FencingToken::hybrid`] is the
+///   rule for a store whose counter may be lost.
 /// - A duration in an answer (`valid_for`) is counted from the moment the request was sent. The
 ///   store must keep the lease at least that long.
 /// - A stored value that cannot be read is [`ErrorKind::Corrupt`] and never "free".
@@ -60,9 +63,9 @@ use crate::{
 /// declares.
 ///
 /// # Cancel safety
-/// Dropping a future of this trait may leave its operation running at the store. So the engine
-/// never just drops one. When a caller goes away, the engine lets the future finish in the
-/// background and then undoes the operation.
+/// A drop of a future of this trait may leave its operation running at the store. So the engine
+/// drops no such future while its operation is in flight and may have been granted: when a caller
+/// goes away, the engine lets the future finish in the background and then undoes the operation.
 ///
 /// [`Error::did_not_happen`]: crate::Error::did_not_happen
 /// [`ErrorKind::Corrupt`]: crate::ErrorKind::Corrupt
@@ -76,8 +79,8 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     /// Opens a second handle on the same store. Its connections belong to the calling runtime.
     ///
     /// The engine calls this method on its keeper thread and uses the handle for renewals,
-    /// background releases and clean-up. If those used a connection of the user's runtime, a
-    /// blocked runtime would stop the renewals and the lease would end.
+    /// background releases and clean-up. If those requests used a connection of the user's runtime,
+    /// a blocked runtime would stop the renewals, and the lease would end.
     ///
     /// # Errors
     /// Those of connecting to the store.
@@ -87,8 +90,7 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     ///
     /// - The lock is free, or its lease has expired: the request's owner gets it, with a new token.
     /// - The request's owner holds it already: the answer is the same token, and the TTL starts
-    ///   again in the same step. This is how a repeated request recognises a grant whose answer was
-    ///   lost.
+    ///   again in the same step. So a repeated request recognises a grant whose answer was lost.
     /// - Another owner holds it: the answer is [`Attempt::Busy`], and nothing changes.
     ///
     /// # Errors
@@ -98,9 +100,9 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
 
     /// Prepares a wait: joins the store queue, or subscribes to the store's notifications.
     ///
-    /// The engine calls it before the first attempt of a wait. In the other order, a release
-    /// between the attempt and the subscription would be missed, and the waiter would sleep until
-    /// its next poll.
+    /// The engine makes an attempt after this call and before it waits. Otherwise a release between
+    /// the last attempt and the subscription would be missed, and the waiter would sleep until its
+    /// next poll.
     ///
     /// # Errors
     /// Only failures of the store.
@@ -108,9 +110,10 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
 
     /// Extends a lease that its owner still holds and that has not expired by the store's clock.
     ///
-    /// It never creates a lock and never revives an expired one. A renewal may reach the store
-    /// late, after another owner has held and released the lock. If it recreated the lock then, its
-    /// owner would hold a lock that it has given up as lost.
+    /// A renewal must never create a lock or revive an expired lock. The request may reach the
+    /// store late, after another owner has held and released the lock. If the renewal recreated the
+    /// lock then, the store would hold the lock for an owner that has already reported the lock as
+    /// lost.
     ///
     /// # Errors
     /// Only failures of the store. A lease that its owner no longer holds is [`Renewed::NotHeld`].
@@ -138,8 +141,8 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     /// Only failures of the store, and [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt).
     async fn inspect(&self, name: &LockName) -> Result<LockInfo>;
 
-    /// Lists the held locks whose names start with `prefix`, in byte order of their names. It
-    /// starts behind the name `after` and gives `limit` locks at most.
+    /// Lists the held locks whose names start with `prefix`, in byte order of their names. The list
+    /// starts with the first name after `after` and has `limit` locks at most.
     ///
     /// # Errors
     /// Only failures of the store.
@@ -150,25 +153,26 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<LockInfo>>;
 
-    /// Frees a lock of any owner, if its token is still `expected`. The token keeps an operator
-    /// from freeing a lock that was granted again after the operator looked at it.
+    /// Frees a lock of any owner, if its token is still `expected`. The token protects a lock that
+    /// was granted again after the operator had looked at it.
     ///
     /// # Errors
     /// Only failures of the store.
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced>;
 
     /// Connects, asks for the server's version, and checks every setting of the server that a
-    /// promise rests on.
+    /// promise of this library depends on.
     ///
     /// # Errors
-    /// Only when the store cannot be asked at all. A setting that may not be read is a finding with
-    /// [`Verdict::Unknown`].
+    /// Only when the store does not answer at all. A setting that these credentials may not read is
+    /// a finding with [`Verdict::Unknown`].
     async fn health(&self) -> Result<Health>;
 
     /// The number of statements, commands or requests that this opened store has sent so far,
-    /// waiting included. It counts this handle, the handle that it was reopened from, and all
-    /// handles that were reopened from either. Another opened store of this process has its own
-    /// count. Benchmarks and tests read it. `None`: this backend does not count.
+    /// including those of waiting contenders. The number covers this handle, the handle that it was
+    /// reopened from, and all handles that were reopened from either. Another opened store of this
+    /// process has its own number. Benchmarks and tests read the number. `None`: this backend does
+    /// not count.
     fn requests_sent(&self) -> Option<u64> {
         None
     }
@@ -185,36 +189,37 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
 /// One waiter at the store, with its entry in the store queue or its subscription.
 ///
 /// A contender may be dropped at any time, also without a call of [`Contender::leave`]. The engine
-/// calls that method when a wait ends without a grant. When the caller goes away, the engine moves
-/// the contender to the keeper thread and calls the method there.
+/// calls [`Contender::leave`] when a wait ends without a grant. When the caller goes away, the
+/// engine moves the contender to the keeper thread and calls [`Contender::leave`] there.
 #[async_trait]
 pub trait Contender: Send {
-    /// Tries once to take the lock, as the same owner each time. It recognises a grant that an
-    /// earlier attempt won without receiving the answer.
+    /// Tries once to take the lock, with the same owner each time. The attempt also succeeds if an
+    /// earlier attempt of this owner was granted and its answer was lost.
     ///
     /// # Errors
     /// Only failures of the store.
     async fn attempt(&mut self) -> Result<Attempt<Grant>>;
 
-    /// Whether an attempt can succeed now: no other contender is ahead in the store queue. The
-    /// engine makes no attempt for a contender that is not first.
+    /// Whether an attempt can succeed now, because no other contender is ahead in the store queue.
+    /// The engine makes no attempt for a contender that is not first.
     ///
-    /// A contender is always first where the store keeps no queue, or where the store itself orders
-    /// the attempts. A wrapper around a contender must return the inner contender's answer.
+    /// Returns `true` for every contender of a store that keeps no queue, or that itself orders the
+    /// attempts. A wrapper around a contender must return the inner contender's answer.
     fn is_first(&self) -> bool;
 
-    /// Waits for a reason to make another attempt, at most for `at_most`. Becoming the first in the
-    /// store queue is a reason.
+    /// Waits for a reason to make another attempt, for `at_most` at most. Reasons are a
+    /// notification, the time of the next poll, and the first position in the store queue.
     ///
     /// # Cancel safety
     /// Safe. A wake-up that arrives while no call is waiting is kept for the next call.
     async fn wait(&mut self, at_most: Duration);
 
-    /// Removes the queue entry or the subscription. It does not release a lock that was granted.
-    /// The call is idempotent.
+    /// Removes the queue entry or the subscription. A lock that was granted stays held. The call is
+    /// idempotent.
     ///
     /// # Errors
-    /// Failures of the store. The engine then tries again.
+    /// Failures of the store. The call consumes the contender, so the engine cannot repeat it. A
+    /// backend repeats the request itself if an entry that stays would block the queue.
     async fn leave(self: Box<Self>) -> Result<()>;
 }
 
@@ -224,9 +229,9 @@ pub trait Contender: Send {
 pub struct AcquireRequest {
     /// The lock.
     pub name: LockName,
-    /// The owner that asks. It is the same on every retry of one acquisition.
+    /// The owner that asks. Every retry of one acquisition has the same owner.
     pub owner: OwnerId,
-    /// The TTL that is asked for.
+    /// The requested TTL.
     pub ttl: Ttl,
     /// The holder's label, for people.
     pub holder: HolderLabel,
@@ -254,7 +259,7 @@ pub enum Attempt<T> {
     /// The owner of the request holds the lock.
     Acquired(T),
     /// Another owner holds the lock, or another contender is ahead in the store queue. The value
-    /// describes the holder, where the store can tell.
+    /// describes the holder, if the store knows the holder.
     Busy(Option<HolderInfo>),
 }
 
@@ -284,17 +289,18 @@ pub struct Grant {
     pub token: FencingToken,
     /// The store's history that the token belongs to.
     pub epoch: Epoch,
-    /// How long the lease lasts, counted from the moment the granting request was sent.
+    /// The duration of the lease, counted from the moment at which the granting request was sent.
     pub valid_for: Duration,
-    /// The last moment at which the server was known to be the one that arbitrates, where another
-    /// server can take its place. The engine counts `valid_for` from here if that is earlier than
-    /// the sending. `None`: no other server can take its place.
+    /// The last moment at which the answering server was known to be the one that decides about
+    /// locks, in a store where another server can take over that role. The engine counts
+    /// `valid_for` from this moment if it is earlier than the sending. `None`: no other server can
+    /// take over.
     pub counts_from: Option<Moment>,
     /// The feed of the store's notifications about this lease.
     pub loss: LossFeed,
-    /// After a hand-over: whether other contenders wait at the store. `None`: the store cannot
-    /// tell. While none waits, a run of hand-overs inside one process delays nobody, so the engine
-    /// continues it.
+    /// After a hand-over: whether other contenders wait at the store. `None`: the store does not
+    /// know. While no other contender waits, hand-overs inside one process delay nobody, so the
+    /// engine does not limit their number.
     pub others_waiting: Option<bool>,
 }
 
@@ -326,12 +332,12 @@ pub struct Lease {
     pub name: LockName,
     /// The owner that the store compares.
     pub owner: OwnerId,
-    /// Its token. `None`: the grant's answer was never received.
+    /// The token of the grant. `None`: the answer to the acquire was never received.
     pub token: Option<FencingToken>,
 }
 
 impl Lease {
-    /// A lease of this owner, with its token where that is known.
+    /// A lease of this owner, with its token if the token is known.
     #[must_use]
     pub const fn new(name: LockName, owner: OwnerId, token: Option<FencingToken>) -> Self {
         Self { name, owner, token }
@@ -342,14 +348,14 @@ impl Lease {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Renewal {
-    /// The new TTL, counted from the moment the store executes the renewal.
+    /// The new TTL, counted from the moment at which the store executes the renewal.
     pub ttl: Ttl,
     /// The change to the lock's ticket, made in the same step.
     pub ticket: TicketStep,
 }
 
 impl Renewal {
-    /// A renewal that leaves the ticket alone.
+    /// A renewal that does not change the ticket.
     #[must_use]
     pub const fn plain(ttl: Ttl) -> Self {
         Self {
@@ -364,10 +370,10 @@ impl Renewal {
 pub enum TicketStep {
     /// The ticket stays as it is.
     Keep,
-    /// Writes this nonce beside the lock and replaces an earlier nonce.
+    /// Writes this random value (nonce) beside the lock, and replaces an earlier nonce.
     Issue(Uuid),
     /// Renews only if this nonce is stored beside the lock, and removes the nonce. So one ticket
-    /// can be redeemed once.
+    /// can be redeemed only once.
     Redeem(Uuid),
 }
 
@@ -386,13 +392,13 @@ impl fmt::Debug for TicketStep {
 pub enum Renewed {
     /// The owner still holds the lock, and the lease is extended.
     Extended {
-        /// How long the lease lasts, counted from the moment the renewal was sent.
+        /// The duration of the lease, counted from the moment at which the renewal was sent.
         valid_for: Duration,
-        /// The store's present history. An epoch that changed while the lock is still held is
-        /// logged; it is not a loss.
+        /// The store's present history. If the epoch has changed while the lock is still held, the
+        /// engine logs the change; that is not a loss.
         epoch: Epoch,
-        /// The token that is stored beside the lock. For a redeemed ticket it is the token of the
-        /// issuer.
+        /// The token that is stored beside the lock. After a redeemed ticket, this is the token of
+        /// the guard that issued the ticket.
         token: FencingToken,
         /// The feed of the store's notifications about this lease.
         loss: LossFeed,
@@ -406,9 +412,9 @@ pub enum Renewed {
 pub enum ReleaseOutcome {
     /// The owner held the lock, and it is free now.
     Released {
-        /// Whether other contenders wait at the store. `None`: the store cannot tell. After a run
-        /// of hand-overs inside one process the engine leaves the lock to the others once if they
-        /// wait.
+        /// Whether other contenders wait at the store. `None`: the store does not know. After a run
+        /// of hand-overs inside one process, the engine lets other processes go first once, unless
+        /// the value is `Some(false)`.
         others_waiting: Option<bool>,
     },
     /// The owner did not hold the lock. Nothing changed.
@@ -422,7 +428,7 @@ pub enum HandOver {
     Done(Grant),
     /// The owner did not hold the lock. Nothing changed.
     NotHeld(LossReason),
-    /// This store has no such step. The engine releases the lock, and the next owner makes an
+    /// This store has no hand-over. The engine releases the lock, and the next owner makes an
     /// attempt.
     Unsupported,
 }
@@ -438,7 +444,7 @@ pub enum Forced {
     OtherToken(FencingToken),
 }
 
-/// The holder of a lock, as far as the store tells.
+/// The holder of a lock, as far as the store knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HolderInfo {
@@ -448,14 +454,14 @@ pub struct HolderInfo {
     pub meta: Option<String>,
     /// The token of its grant.
     pub token: Option<FencingToken>,
-    /// The time of the grant, by the store's wall clock. For display only.
+    /// The time of the grant by the store's wall clock, for display only.
     pub acquired_at: Option<SystemTime>,
-    /// The rest of the lease, unless it is renewed.
+    /// The remaining time of the lease, if it is not renewed.
     pub expires_in: Option<Duration>,
 }
 
 impl HolderInfo {
-    /// A holder with only its label known.
+    /// A holder of which only the label is known.
     pub fn new(holder: impl Into<String>) -> Self {
         Self {
             holder: holder.into(),
@@ -475,20 +481,20 @@ pub struct LockInfo {
     pub name: LockName,
     /// The holder. `None`: the lock is free.
     pub held: Option<HolderInfo>,
-    /// The last token that the store granted for this name, where it is known.
+    /// The last token that the store granted for this name, if it is known.
     pub last_token: Option<FencingToken>,
     /// The store's present history.
     pub epoch: Option<Epoch>,
-    /// The number of waiting contenders, where the store can tell.
+    /// The number of waiting contenders, if the store knows it.
     pub waiters: Option<u32>,
-    /// The first contenders of the store queue, the next one first. It is filled where the store
-    /// keeps a queue and one lock was asked for. A contender has the fields of a holder that has no
-    /// grant yet.
+    /// The first contenders of the store queue, in the order of the queue. The list is filled if
+    /// the store keeps a queue and the request was for one lock. A contender has the fields of a
+    /// holder without a grant.
     pub queue: Vec<HolderInfo>,
 }
 
 impl LockInfo {
-    /// A free lock with nothing else known.
+    /// A free lock, with nothing else known about it.
     #[must_use]
     pub const fn free(name: LockName) -> Self {
         Self {
@@ -513,21 +519,23 @@ impl LockInfo {
     }
 }
 
-/// The reason of a loss. A guard keeps the first reason that it learns.
+/// The reason of a loss. A guard keeps the first reason that is reported to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The deadline passed without a renewal: the process was paused, or the caller renews by hand.
+    /// The deadline passed without a renewal: the process was paused, or the caller renews manually
+    /// and did not renew in time.
     Expired,
-    /// Somebody force-released the lock. Only a store that keeps a trace of a forced release can
-    /// tell ([`Capabilities::tells_force_release`]). Elsewhere the reason is
+    /// An operator force-released the lock. Only a store that records forced releases can report
+    /// this reason ([`Capabilities::tells_force_release`]). With another store the reason is
     /// [`LossReason::Removed`]. Once another owner holds the lock, the reason is
     /// [`LossReason::TakenOver`].
     ForceReleased,
     /// The store's history changed, and the new history does not have the lock.
     HistoryChanged,
-    /// The lock was deleted by hand, or force-released where the store cannot tell that.
+    /// The lock was deleted by hand, or was force-released in a store that does not record forced
+    /// releases.
     Removed,
     /// The session with the store ended.
     SessionLost,
@@ -555,7 +563,7 @@ impl fmt::Display for LossReason {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Health {
-    /// Product and version: `SQLite 3.50.4`, `Redis 7.0.15`.
+    /// Product and version, for example `SQLite 3.50.4` or `Redis 7.0.15`.
     pub server: String,
     /// The store's present history.
     pub epoch: Option<Epoch>,
@@ -586,7 +594,7 @@ impl Health {
 /// The result of one check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// Name of the checked setting: `journal mode`.
+    /// The name of the checked setting, for example `journal mode`.
     pub check: &'static str,
     /// The verdict on the setting.
     pub verdict: Verdict,

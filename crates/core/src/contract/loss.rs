@@ -1,7 +1,8 @@
-//! The notification of a loss, from a backend to the holder, without a task in between.
+//! The direct notification of a loss from a backend to the holder. No task forwards it.
 //!
-//! This module owns the first reason of a loss and its listeners. Invariant: each listener runs
-//! once, outside of the mutex, on the thread that reports the loss.
+//! This module owns the first reason of a loss and the listeners. Invariant: each listener runs
+//! once, without the mutex held, on the thread that reports the loss, or on the registering thread
+//! if the loss was reported before.
 
 use std::{
     fmt,
@@ -52,8 +53,8 @@ impl LossFeed {
         self.0.is_none()
     }
 
-    /// Has `listener` called at the loss, or at once if the lock is lost already. It runs on the
-    /// thread that reports the loss, so it must be quick.
+    /// Registers a function that is called at the loss, or at once if the lock is lost already. The
+    /// function runs on the thread that reports the loss, so it must be quick.
     pub fn on_loss(&self, listener: impl FnOnce(LossReason) + Send + 'static) {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.state();
@@ -66,11 +67,11 @@ impl LossFeed {
         }
     }
 
-    /// Waits for the loss. It never resolves when the store sends no notifications, or when the
-    /// sender was dropped without one.
+    /// Waits for the loss. The future never resolves if the store sends no notifications, or if the
+    /// sender was dropped without a report.
     ///
     /// # Cancel safety
-    /// Safe: the loss stays readable.
+    /// Safe: a later call returns the same loss.
     pub async fn lost(&mut self) -> LossReason {
         let Some(shared) = &self.0 else {
             return std::future::pending().await;
@@ -86,7 +87,7 @@ impl LossFeed {
 }
 
 impl LossSender {
-    /// Reports the loss to the holder. The first reason stays.
+    /// Reports the loss to the holder. Only the first call has an effect.
     pub fn lose(&self, reason: LossReason) {
         let listeners = {
             let mut state = self.0.state();
@@ -111,7 +112,8 @@ impl LossSender {
 
 impl FeedShared {
     fn state(&self) -> MutexGuard<'_, FeedState> {
-        // Listeners run outside of the mutex, so no code panics while it is held.
+        // The poison is ignored: listeners run without the mutex, so no code panics while the mutex
+        // is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_reason_reaches_earlier_and_later_listeners() {
+    async fn earlier_and_later_listeners_get_the_first_reason() {
         let (sender, mut feed) = LossFeed::new();
         let (heard, mut late) = (mpsc::channel(), sender.feed());
         let waiting = tokio::spawn(async move { feed.lost().await });

@@ -1,9 +1,8 @@
 //! The contract of a versioned key-value store.
 //!
-//! This module owns the trait [`Records`] and its requests and answers. It is the second trait that
-//! every backend implements. Invariant: each write is a compare-and-swap, so a decision about an
-//! old value changes nothing. A record must never expire; a value that has to vanish with its owner
-//! depends on a lock.
+//! This module owns the trait [`Records`], the second trait that every backend implements, and its
+//! requests and answers. Invariant: each write is a compare-and-swap, so a write that was computed
+//! from an old value changes nothing. A record must never expire; only a lock ends with its owner.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,15 +16,16 @@ use crate::types::{
 /// The largest value of a record in bytes: 256 KiB.
 pub const MAX_VALUE_BYTES: usize = 256 * 1024;
 
-/// Small values under keys. Each change is conditional on the version that was read.
+/// Small values under keys. Each write states the version that the caller has read, and fails if
+/// the stored version is another one.
 ///
-/// The versions of a key strictly rise and none is used twice, also after a delete (as long as the
-/// store's clock is right, as for fencing tokens). Reads are linearizable: a `get` that starts
-/// after a `put` was answered sees that put or a later one.
+/// The versions of a key strictly rise, and no version is used twice, also after a delete. Like
+/// fencing tokens, this needs a store's clock that does not go back. Reads are linearizable: a
+/// `get` that starts after a `put` was answered sees that put or a later one.
 ///
 /// # Cancel safety
-/// Dropping the future of a write leaves its outcome unknown. Every write is conditional, so the
-/// caller can safely read and try again.
+/// A drop of the future of a write leaves the outcome of that write unknown. Every write is
+/// conditional, so the caller can safely read and try again.
 #[async_trait]
 pub trait Records: fmt::Debug + Send + Sync + 'static {
     /// The backend's short name.
@@ -47,8 +47,8 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
     /// Only failures of the store.
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>>;
 
-    /// Reads several records, in the order of `keys`. The result is not one snapshot: each record
-    /// is read at some moment during the call.
+    /// Reads several records, in the order of `keys`. The result is not one snapshot: two records
+    /// may be read at different moments during the call.
     ///
     /// # Errors
     /// Only failures of the store.
@@ -61,14 +61,14 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
     /// [`MAX_VALUE_BYTES`].
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written>;
 
-    /// Deletes a record if it still has this version.
+    /// Deletes a record if it still has the version `expect`.
     ///
     /// # Errors
     /// Only failures of the store.
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted>;
 
-    /// Lists the records whose keys start with `prefix`, in byte order of their keys. It starts
-    /// behind the key `after` and gives `limit` records at most.
+    /// Lists the records whose keys start with `prefix`, in byte order of their keys. The list
+    /// starts with the first key after `after` and has `limit` records at most.
     ///
     /// # Errors
     /// Only failures of the store.
@@ -89,7 +89,7 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
 pub struct Version(u64);
 
 impl Version {
-    /// The version of this number.
+    /// The version with this number.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
@@ -110,14 +110,14 @@ pub struct Entry {
     pub version: Version,
     /// The value.
     pub value: Vec<u8>,
-    /// The time since this version was written, by the store's clock, where the store can tell.
-    /// Where [`Records::tells_ages`] is true, `None` means that the version was written before that
-    /// clock began: in an earlier boot of the machine, whose processes are gone.
+    /// The time since this version was written, by the store's clock, if the store knows it. If
+    /// [`Records::tells_ages`] is true, `None` means that the version was written before that clock
+    /// began: in an earlier boot of the machine. The processes of that boot are gone.
     pub age: Option<Duration>,
 }
 
 impl Entry {
-    /// An entry.
+    /// An entry of these values.
     #[must_use]
     pub const fn new(version: Version, value: Vec<u8>, age: Option<Duration>) -> Self {
         Self {
@@ -155,7 +155,7 @@ pub enum Deleted {
     Conflict,
 }
 
-/// The check of a value's size. Every backend makes it before it sends the value.
+/// Checks the size of a value. Every backend calls this function before it sends the value.
 ///
 /// # Errors
 /// [`ErrorKind::LimitExceeded`] over [`MAX_VALUE_BYTES`].
