@@ -1,15 +1,15 @@
 //! Counts the requests of one opened store.
 //!
-//! The module owns the counters behind `statements()` and `retries()` and the two metrics of the
-//! same numbers. Every statement is counted once, when it is sent.
+//! The module owns the counters behind `statements()` and `retries()`, and the two metrics with the
+//! same values. A statement is counted each time that it is sent.
 
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// The requests of an opened store, with all handles that were reopened from it. Another opened
-/// store of this process has counters of its own, even for the same tables.
+/// Counts the requests of an opened store and of all handles that were reopened from this store.
+/// Another store that this process opens has its own counters, even for the same tables.
 pub(crate) struct RequestCounters {
     backend: &'static str,
     statements: AtomicU64,
@@ -25,7 +25,7 @@ impl RequestCounters {
         }
     }
 
-    /// Counts a statement.
+    /// Counts a statement of the operation `operation`.
     pub(crate) fn count(&self, operation: &'static str) {
         self.statements.fetch_add(1, Ordering::Relaxed);
         metrics::counter!(
@@ -41,8 +41,8 @@ impl RequestCounters {
         self.statements.load(Ordering::Relaxed)
     }
 
-    /// Counts a statement that is sent again, after the server broke it off in favour of other
-    /// transactions or the connection was lost.
+    /// Counts a statement that is sent again because the server rolled the first send back for
+    /// another transaction, or because the connection was lost.
     pub(crate) fn count_retry(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
         metrics::counter!("distlock_store_retries_total", "backend" => self.backend).increment(1);

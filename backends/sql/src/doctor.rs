@@ -1,8 +1,8 @@
 //! The checks that all dialects share.
 //!
 //! The module owns the findings on rights, tables, password, store queue and row counts. Each
-//! dialect asks its own server and reports here. A check only reads, except the check of the store
-//! queue, which takes an entry and gives it up again.
+//! dialect queries its own server and passes the results to this module. The checks only read, with
+//! one exception: the check of the store queue takes a queue entry and gives the entry up again.
 
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use crate::{
     schema_check::{SchemaDifference, describe},
 };
 
-/// The lock name of the check of the store queue. Nobody takes this lock.
+/// The lock name that the check of the store queue uses. No caller acquires this lock.
 const TEST_LOCK: &str = "distlock:doctor";
 
-/// Reports missing rights, each written as `INSERT ON distributed_lock`.
+/// Reports the rights that the user lacks. An element of `denied` has a form such as `INSERT ON
+/// distributed_lock`.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn report_rights(health: &mut Health, denied: &[String]) {
     let (verdict, detail) = if denied.is_empty() {
@@ -39,7 +40,7 @@ pub(crate) fn report_password(health: &mut Health, config: &ServerConfig) {
     config.password_rule().examine([config.peer()], health);
 }
 
-/// Reports whether the tables are as the promises need them.
+/// Reports the differences between the existing tables and the required tables.
 pub(crate) fn report_tables(health: &mut Health, differences: &[SchemaDifference]) {
     if differences.is_empty() {
         health.found("tables", Verdict::Pass, "as they were created");
@@ -52,7 +53,7 @@ pub(crate) fn report_tables(health: &mut Health, differences: &[SchemaDifference
     }
 }
 
-/// Checks whether contenders can stand in the store queue: takes a queue entry and gives it up.
+/// Checks whether contenders can join the store queue: takes a test entry and gives the entry up.
 pub(crate) async fn check_store_queue<D: Dialect>(health: &mut Health, dialect: &D) {
     let tried: Result<()> = async {
         let place = QueueEntry {
@@ -90,8 +91,9 @@ pub(crate) async fn check_store_queue<D: Dialect>(health: &mut Health, dialect: 
 pub(crate) struct RowCounts {
     pub(crate) held: i64,
     pub(crate) free: i64,
+    /// Rows whose lease has expired without a release.
     pub(crate) stale: i64,
-    /// How long the oldest stale row has been stale, in microseconds.
+    /// The time since the oldest stale row became stale, in microseconds.
     pub(crate) oldest_stale: Option<i64>,
     pub(crate) records: i64,
     pub(crate) tombstones: i64,
@@ -111,8 +113,8 @@ impl RowCounts {
             self.records,
             self.tombstones
         );
-        // The limit is twice `reap_after`: the reaper runs four times in that period, and the
-        // machine may have been asleep.
+        // The limit is twice `reap_after`: the reaper runs four times in each `reap_after`, and a
+        // suspended machine delays the reaper.
         let overdue = oldest.is_some_and(|age| age > reap_after * 2);
         let verdict = if overdue {
             Verdict::Warn

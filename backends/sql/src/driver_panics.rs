@@ -1,9 +1,10 @@
 //! Turns panics of the driver into errors.
 //!
-//! The driver panics on packets that no server of its kind sends, for example from another kind of
-//! server or from one that broke off in the middle.
+//! The driver panics on a packet that no server of the expected product sends. Such a packet comes
+//! from another kind of server, or from a server that stopped in the middle of a packet.
 //!
-//! After such an error the connection is in an unknown state: the caller must not use it again.
+//! After such an error the state of the connection is unknown: the caller must not use the
+//! connection again.
 
 use std::{any::Any, future::Future};
 
@@ -19,7 +20,7 @@ pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> sqlx::Error {
     }
 }
 
-/// Awaits a call of the driver; a panic becomes an error.
+/// Awaits a call of the driver. A panic of the driver becomes an error.
 pub(crate) async fn catch_panics<T>(
     does: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
@@ -27,8 +28,8 @@ pub(crate) async fn catch_panics<T>(
     done.unwrap_or_else(|panic| Err(panic_error(&*panic)))
 }
 
-/// Reads a value of a row. The driver panics if the value was cut short; the panic becomes an
-/// error.
+/// Reads a value of a row. The driver panics if the value is shorter than its type needs; the panic
+/// becomes an error.
 pub(crate) fn decode<T>(read: impl FnOnce() -> Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
     panics::caught(read).unwrap_or_else(|panic| Err(panic_error(&*panic)))
 }

@@ -1,8 +1,9 @@
-//! The checking half of fencing, in the caller's own transaction.
+//! Checks fencing tokens in the caller's own transaction.
 //!
 //! The fence state of a resource is a row of a small table in the caller's database. `admit` raises
-//! the state or refuses the caller. The caller changes its data in the same transaction, so that no
-//! earlier holder can write in between or afterwards. There is one module for each dialect.
+//! the state or refuses the caller. The caller changes its data in the same transaction: an earlier
+//! holder cannot write between the check and the change, or after the change. There is one module
+//! for each dialect.
 //!
 //! A row that carries its own fence state in two columns needs no second table: see
 //! [`FenceGuard::SQL_CONDITION`], and `postgres::sql_condition` for Postgres, which numbers its

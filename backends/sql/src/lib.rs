@@ -1,5 +1,5 @@
-//! SQL tables behind the distlock contract: a `distributed_lock` row for each name, one conditional
-//! statement for each batch.
+//! Locks and records in SQL tables: each lock name has one row of `distributed_lock`, and a
+//! conditional statement changes the rows of a batch.
 //!
 //! ```no_run
 //! # #[cfg(feature = "sqlite")]
@@ -21,15 +21,15 @@
 //! | module | purpose |
 //! |---|---|
 //! | `config` | options that several dialects share, checked once |
-//! | `opened_store`, `store_handle`, `store` | a store and its handles: batches, tasks, closing |
+//! | `opened_store`, `store_handle`, `store` | a store and its handles: batches, tasks, close |
 //! | `operation` | the operations of a batch, their answers, and their undo |
 //! | `lock` | [`DistLock`](distlock_core::DistLock): locks |
 //! | `wait` | contenders, and one poller per process for all of them |
 //! | `records` | [`Records`](distlock_core::Records): versioned values |
-//! | `reaper` | removes rows that nobody has used for long |
+//! | `reaper` | removes rows that nobody has used for `reap_after` |
 //! | `doctor`, `migrate` | health, and the versions of the tables |
 //! | `schema_check` | compares the required tables with the database's catalogue |
-//! | `fence` | the checking half of fencing, for a row in the caller's own transaction |
+//! | `fence` | checks fencing tokens in the caller's own transaction |
 //! | `statement_error`, `driver_panics` | the meaning of a driver's error |
 //! | `dialect` | one folder for each database: statements, tables, errors, doctor |
 //!
@@ -38,27 +38,28 @@
 //! A lock is granted by one conditional statement, so that at most one owner holds a name. Its
 //! token rises with every grant, also after release, expiry and reaping.
 //!
-//! SQLite: leases live on the boot-time clock of the host together with the boot's id, so that
-//! neither a stepped wall clock nor a reboot can grant a lock twice. Commits are synced to disk.
+//! SQLite: the end of a lease is a time of the host's boot-time clock, together with the boot's id.
+//! So a stepped wall clock or a reboot cannot grant a lock twice. Commits are synced to disk.
 //!
-//! Postgres: leases live on the server's clock. Sessions are set to READ COMMITTED, and to commits
-//! that are on the disk before they are answered. Releases are not waited for: the next grant is
-//! waited for, and it carries them to the disk too. A row that somebody else keeps locked delays
-//! only the callers that want this row. No setting of Postgres stops the clock of the leases
-//! (`clock_timestamp()`) or moves it into another time zone. An administrator who steps it forward
-//! by more than a lease lets the next holder in while the previous one still believes in its lease;
-//! then only the token tells the two apart. A pooler between client and server must be in session
+//! Postgres: the end of a lease is a time of the server's clock. Sessions are set to READ
+//! COMMITTED. The server answers a grant only after the commit is on the disk. The server answers a
+//! release earlier; the commit of the next grant writes the release to the disk as well. A row that
+//! another transaction keeps locked delays only the callers that need this row. No setting of
+//! Postgres stops the clock of the leases (`clock_timestamp()`) or changes its time zone. If an
+//! administrator steps that clock forward by more than the length of a lease, the store grants the
+//! lock to the next holder while the previous holder still counts on its lease. Then only the
+//! fencing token tells the two holders apart. A pooler between client and server must be in session
 //! mode; a pooler in transaction mode is refused.
 //!
-//! MySQL (8.0.19 or later) and MariaDB (10.6 or later): the same, except that only an administrator
-//! can set how commits reach the disk: `distlock doctor` shows the setting. MySQL takes a password
-//! that it has not seen lately over TLS or a Unix socket only, since the exchange for plain
-//! connections needs RSA, which is not built in.
+//! MySQL (8.0.19 or later) and MariaDB (10.6 or later): the same as Postgres, with one exception.
+//! Only an administrator can set when a commit is written to the disk; `distlock doctor` shows the
+//! setting. MySQL accepts a password that is not in its cache only over TLS or a Unix socket: a
+//! plain connection would need RSA, and this crate contains no RSA.
 //!
 //! # Features
 //!
-//! `sqlite`: the SQLite dialect, with SQLite itself built in. `postgres`, `mysql`: the servers'
-//! dialects. `tls`: TLS to the servers, through rustls. None by default.
+//! `sqlite`: the SQLite dialect, with SQLite itself built in. `postgres`, `mysql`: the dialects of
+//! these servers. `tls`: TLS to the servers, through rustls. No feature is on by default.
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres")),
     allow(

@@ -1,7 +1,7 @@
 //! The locks of a store: one row for each lock name.
 //!
-//! The module turns each call of [`DistLock`] into an operation and hands it to the store's
-//! batches. It never sends SQL itself.
+//! The module turns each call of [`DistLock`] into an operation for the store's batches, or into a
+//! read of the dialect. The module contains no SQL.
 
 use std::{fmt, sync::Arc};
 

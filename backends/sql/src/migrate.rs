@@ -1,11 +1,12 @@
-//! The versions of the tables: the migrations that exist, and those that a store still needs.
+//! The versions of the tables: the migrations that exist, and the migrations that a store still
+//! needs.
 //!
-//! Every dialect has the same steps with the same numbers. The module never changes tables itself;
-//! the dialects do.
+//! Every dialect has the same steps with the same numbers. Only the dialects change tables; this
+//! module never does.
 
 use distlock_backend_kit::Migrated;
 
-/// The changes to tables whose versions were those of `from`.
+/// Reports all migrations of `from` as applied.
 pub(crate) fn migrated(from: &TablesStatus) -> Migrated {
     let last = from.migrations.last();
     Migrated::to_version(
@@ -18,11 +19,11 @@ pub(crate) fn migrated(from: &TablesStatus) -> Migrated {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Migration {
-    /// The version of the tables afterwards.
+    /// The version of the tables after this migration.
     pub version: i64,
-    /// A name of one to three words.
+    /// A short name for messages.
     pub name: &'static str,
-    /// Its statements.
+    /// The statements of this migration.
     pub sql: &'static str,
 }
 
@@ -32,13 +33,13 @@ pub struct Migration {
 pub struct TablesStatus {
     /// The version of the tables; 0 = there are none.
     pub version: i64,
-    /// The migrations that are to be applied, or that were applied just now.
+    /// The migrations that are still to be applied, or the migrations that this call applied.
     pub migrations: Vec<Migration>,
 }
 
 impl TablesStatus {
-    /// `repairs` change tables that have the latest version already but were made by an older
-    /// release.
+    /// The status with the repairs `mends` added. A repair changes tables that have the latest
+    /// version already but were made by an older release.
     pub(crate) fn with(version: i64, all: &[Migration], mends: Vec<Migration>) -> Self {
         let mut status = Self::at(version, all);
         status.migrations.extend(mends);
@@ -58,8 +59,8 @@ impl TablesStatus {
     }
 }
 
-/// Advice for tables that claim our version although no release of ours made them so. `separator`
-/// stands between the names of the tables in the statement.
+/// The advice for tables that have a known version but a form that no release of distlock made.
+/// `separator` is put between the table names of the `DROP TABLE` statement.
 pub(crate) fn start_over_advice(table_prefix: &str, separator: &str, migrate: &str) -> String {
     let tables = ["lock", "record", "meta"].map(|it| format!("{table_prefix}distributed_{it}"));
     format!(
@@ -72,18 +73,18 @@ pub(crate) fn start_over_advice(table_prefix: &str, separator: &str, migrate: &s
     )
 }
 
-/// The problem of an opened store that finds no tables any more. Creating new ones would let a
-/// second holder in.
+/// The problem of an opened store whose tables no longer exist. Creating empty tables would grant a
+/// held lock to a second holder.
 pub(crate) const TABLES_GONE: &str = "has no tables of distlock any more: they were dropped or \
     moved while they were in use, or it is \
      another one now; open it anew once that is mended";
 
-/// The problem of a store whose meta row is absent. That row holds the version of the tables and
-/// the name of their history.
+/// The problem of a store without its row in `distributed_meta`. That row holds the version of the
+/// tables and the epoch.
 pub(crate) const META_EMPTY: &str = "has an empty table distributed_meta, so that nothing names \
     the history of the locks; to begin another history";
 
-/// The problem of tables of a later version than this program's; `None` when the version is known.
+/// The problem of tables whose version is higher than [`LATEST`]; `None` for a known version.
 pub(crate) fn newer_version_problem(version: i64) -> Option<String> {
     (version > LATEST).then(|| {
         format!(
@@ -93,7 +94,7 @@ pub(crate) fn newer_version_problem(version: i64) -> Option<String> {
     })
 }
 
-/// The steps, which have the same numbers and names in every dialect; only their SQL differs.
+/// The steps. Their numbers and names are the same in every dialect; only the SQL differs.
 pub(crate) const fn steps(locks: &'static str, line: &'static str) -> [Migration; 2] {
     [
         Migration {
@@ -112,6 +113,7 @@ pub(crate) const fn steps(locks: &'static str, line: &'static str) -> [Migration
 /// The version that `distlock migrate` brings tables to.
 pub(crate) const LATEST: i64 = 2;
 
-/// The oldest version that this program works with. Version 2 only adds a table. Without that table
-/// waiting costs more; programs that know only version 1 work beside it.
+/// The oldest version that this program works with. Version 2 only adds the table of the store
+/// queue. Without that table, each release wakes all waiters. Programs that know only version 1 can
+/// use tables of version 2 too.
 pub(crate) const REQUIRED: i64 = 1;

@@ -1,7 +1,7 @@
 //! The operations that change something: the contents of a batch.
 //!
-//! The module owns the rules that hold for every dialect: which operations share a statement, how
-//! an operation is undone, and which answers stay true when an operation was sent twice.
+//! The module owns three rules that hold for every dialect: the kinds of operations that can share
+//! a statement, the undo of an operation, and the answer to an operation that was sent twice.
 
 use distlock_backend_kit::batch::Reply;
 use distlock_core::{
@@ -9,8 +9,8 @@ use distlock_core::{
     Lease, LockName, RecordKey, ReleaseOutcome, Renewal, Renewed, TicketStep, Version, Written,
 };
 
-/// Operations of one kind can share a statement. Renewals are urgent: a late renewal is a lost
-/// lock.
+/// Operations of one kind can share a statement. Renewals are urgent: a renewal that arrives after
+/// the end of the lease loses the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OperationKind {
     Renew,
@@ -24,7 +24,7 @@ pub(crate) enum OperationKind {
 }
 
 impl OperationKind {
-    /// The name in metrics and errors.
+    /// The operation's name in metrics and errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Renew => "renew",
@@ -89,7 +89,7 @@ impl Operation {
         }
     }
 
-    /// The lease that the operation is about.
+    /// The lease that is renewed, released or handed over.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         match self {
             Self::Renew(lease, _) | Self::Release(lease) | Self::HandOver(lease, _) => Some(lease),
@@ -97,7 +97,7 @@ impl Operation {
         }
     }
 
-    /// The request of the owner that the lock is granted to.
+    /// The request that the operation can grant.
     pub(crate) fn request(&self) -> Option<&AcquireRequest> {
         match self {
             Self::Acquire(request) | Self::HandOver(_, request) => Some(request),
@@ -116,10 +116,10 @@ impl Operation {
             }
     }
 
-    /// Whether it may be sent again while it is unknown whether the first send was carried out. An
-    /// acquire that finds its own lease is told so, and a lock that the first send freed stays
-    /// free. See [`answer_after_resend`]. A ticket is redeemed once: redeeming it a second time
-    /// would look like a loss.
+    /// Whether the operation may be sent again while the outcome of the first send is unknown. An
+    /// acquire that finds its own lease reports the grant again. A second release of a free lock
+    /// changes nothing. See [`answer_after_resend`]. A renewal that redeems a ticket is not sent
+    /// again: a ticket can be redeemed only once, and the second answer would report a loss.
     pub(crate) fn may_be_resent(&self) -> bool {
         match self {
             Self::Acquire(_) | Self::Release(_) => true,
@@ -128,7 +128,7 @@ impl Operation {
         }
     }
 
-    /// The operation that takes `answer` back.
+    /// The release that undoes the grant in `answer`; `None` when `answer` is no grant.
     pub(crate) fn undo(&self, answer: &Answer) -> Option<Self> {
         let release = |request: &AcquireRequest, grant: &Grant| {
             let token = Some(grant.token);
@@ -150,8 +150,8 @@ pub(crate) enum Answer {
     Released(ReleaseOutcome),
     HandedOver(HandOver),
     Acquired(Attempt<Grant>),
-    /// The lock is held, and the store will notify this process of its release: its waiters need
-    /// not set a hint.
+    /// The lock is held, and the store will notify this process of the release: the waiters of this
+    /// process need not set a hint.
     BusyNotified(HolderInfo),
     Forced(Forced),
     Written(Written),
@@ -159,9 +159,10 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Whether the answer to an operation that was sent twice leaves open the outcome of the first
-    /// send. The first send may have freed the lock already. Or it may still wait for its row on
-    /// the server, and take the lock later for a caller who was told that the lock is busy.
+    /// Whether this answer to the second send leaves the outcome of the first send unknown. After
+    /// `NotHeld`, the first send may have freed the lock. After `Busy`, the first send may still
+    /// wait for its row on the server; the first send could then take the lock later, for a caller
+    /// that already received the answer "busy".
     fn leaves_outcome_open(&self) -> bool {
         matches!(
             self,
@@ -171,7 +172,7 @@ impl Answer {
         )
     }
 
-    /// Whether the lock is free now because of this answer.
+    /// Whether the operation with this answer freed the lock.
     pub(crate) fn freed(&self) -> bool {
         matches!(
             self,
@@ -182,11 +183,11 @@ impl Answer {
 
 /// The answer to an operation that was sent twice; `reply` is the answer to the second send.
 ///
-/// Unless the reply settles the outcome of both sends, the answer is the error `why`: an unknown
-/// outcome. A skipped operation ([`Reply::Alone`]) was skipped because the first send may still be
-/// at its row. It must not be sent as if for the first time: a lock that the first send freed would
-/// seem to be lost, and a lock that it takes later would be held for a caller who was told that
-/// nothing happened.
+/// If the reply does not determine the outcome of both sends, the answer is the error `why`: an
+/// unknown outcome. The second send skips an operation ([`Reply::Alone`]) when its row is locked;
+/// the first send may be the one that locks the row. A skipped operation must not be sent as if for
+/// the first time. A lock that the first send has freed would be reported as lost, and a lock that
+/// the first send takes later would be held for a caller whose error says that nothing happened.
 pub(crate) fn answer_after_resend(reply: Reply<Answer>, why: &Error) -> Reply<Answer> {
     match reply {
         Reply::Done(Ok(answer)) if !answer.leaves_outcome_open() => Reply::Done(Ok(answer)),
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_after_a_second_send_claims_nothing_that_the_first_may_contradict() {
+    fn an_answer_to_a_second_send_that_leaves_the_first_open_is_an_unknown_outcome() {
         let lost = || Error::new(ErrorKind::OutcomeUnknown, "the connection broke");
         let outcome = |answer| match answer_after_resend(Reply::Done(answer), &lost()) {
             Reply::Done(Ok(answer)) => Ok(answer),
@@ -238,7 +239,7 @@ mod tests {
         for unsure in [
             Ok(Answer::Acquired(Attempt::Busy(None))),
             Ok(Answer::Released(ReleaseOutcome::NotHeld)),
-            // It was refused, and the read of its row failed.
+            // The operation was refused, and the read of its row failed.
             Err(Error::new(ErrorKind::Unavailable, "the row is locked")),
         ] {
             assert_eq!(outcome(unsure).unwrap_err(), ErrorKind::OutcomeUnknown);

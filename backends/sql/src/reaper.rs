@@ -1,8 +1,8 @@
-//! Removes rows that nobody has used for long, in pages, so that the number of left-over rows is
-//! bounded.
+//! Removes rows that nobody has used for `reap_after`, page by page. Without the reaper, the number
+//! of unused rows would grow without limit.
 //!
-//! One process at a time reaps a store, in turns that the store hands out. The reaper never keeps a
-//! store open: it holds only a weak reference between two turns.
+//! One process at a time reaps a store: each run first claims its turn in the store's meta row. The
+//! reaper never keeps a store open: between two runs, the reaper holds only a weak reference.
 
 use std::{sync::Weak, time::Duration};
 
@@ -13,15 +13,15 @@ use crate::{
     store::Store,
 };
 
-/// The first turn of a handle, in milliseconds after opening. It is random, so that processes that
-/// start together reap at different times.
+/// The time from the opening of a handle to its first run, in milliseconds. The time is random, so
+/// that processes that start together reap at different times.
 const FIRST: std::ops::Range<u64> = 200..1500;
 
-/// The pause between two pages, so that waiting writers get their turn.
+/// The pause between two pages, so that other writers can use the store in between.
 const BETWEEN_PAGES: Duration = Duration::from_millis(10);
 
-/// Reaps after this pause, and then four times in `reap_after`, unless another process or handle
-/// did.
+/// Reaps after `pause`, and then about four times in each `reap_after`. A run does nothing if
+/// another process or handle has reaped shortly before.
 pub(crate) async fn reap_periodically<D: Dialect>(store: Weak<Store<D>>, mut pause: Duration) {
     loop {
         let sleep = match store.upgrade() {
@@ -43,8 +43,8 @@ pub(crate) fn first_pause() -> Duration {
     Duration::from_millis(fastrand::u64(FIRST))
 }
 
-/// The time until the next turn. It varies by a quarter each way, so that processes that were
-/// started together drift apart.
+/// The time until the next run, with a random change of up to 25 % in both directions. So processes
+/// that were started together soon reap at different times.
 pub(crate) fn pause<D: Dialect>(dialect: &D) -> Duration {
     every(dialect).mul_f64(0.75 + fastrand::f64() / 2.0)
 }
@@ -53,9 +53,11 @@ fn every<D: Dialect>(dialect: &D) -> Duration {
     dialect.reap_after() / 4
 }
 
-/// One turn, unless another process had one within `every`. Returns the number of removed rows.
+/// Removes the idle rows of all tables, unless another process did so within half of `every`.
+/// Returns the number of removed rows.
 pub(crate) async fn reap<D: Dialect>(dialect: &D, every: Duration) -> Result<u64> {
-    // Half of `every`, so that a turn that comes a little early is not refused for a whole round.
+    // Half of `every`: with the whole of it, a run that starts a little early would be refused, and
+    // the next run would come a whole period later.
     if !dialect.claim_reaping(every / 2).await? {
         return Ok(0);
     }
@@ -72,7 +74,7 @@ pub(crate) async fn reap<D: Dialect>(dialect: &D, every: Duration) -> Result<u64
             dialect.clock().sleep(BETWEEN_PAGES).await;
         }
     }
-    // A store whose tables are of version 1 has no queue entries.
+    // Tables of version 1 have no table of queue entries. The error must not fail the whole run.
     match dialect.remove_expired_entries().await {
         Ok(lapsed) => removed += lapsed,
         Err(error) => tracing::debug!(%error, "expired queue entries were not removed"),

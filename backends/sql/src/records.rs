@@ -1,7 +1,7 @@
 //! Records: small values under keys, with versions that strictly rise.
 //!
-//! The module turns each call of [`Records`] into an operation or a read of the dialect. It never
-//! sends SQL itself.
+//! The module turns each call of [`Records`] into an operation for the store's batches, or into a
+//! read of the dialect. The module contains no SQL.
 
 use std::{fmt, sync::Arc};
 

@@ -1,19 +1,19 @@
 //! Compares the tables that the promises need with the tables that the database's catalogue shows.
 //!
 //! This module owns the comparison and its message. Each dialect lists its tables beside the query
-//! that reads its catalogue. Opening a connection refuses tables that differ and never changes
-//! them. Only `distlock migrate` changes them, and only where an older version of ours made the
-//! difference.
+//! that reads its catalogue. Opening a store refuses tables that differ, and never changes these
+//! tables. Only `distlock migrate` changes existing tables, and only where an older version of
+//! distlock made the difference.
 
 use crate::migrate::Migration;
 
-/// The part that says how a table is kept: by which engine, and whether it survives a crash.
+/// The part with the storage of a table: the engine, and whether the rows survive a crash.
 pub(crate) const STORAGE: &str = "storage";
 
-/// The part that says which columns are unique together.
+/// The part with the columns that are unique together.
 pub(crate) const KEY: &str = "unique key";
 
-/// The part that names the triggers and rules of the database that change or drop written rows.
+/// The part with the triggers and rules of the database. They could change or drop written rows.
 pub(crate) const WRITES: &str = "triggers and rules";
 
 /// The required value of [`WRITES`].
@@ -22,20 +22,20 @@ pub(crate) const UNTOUCHED: &str = "none";
 /// The number of differences that a message names.
 const NAMED_DIFFERENCES: usize = 4;
 
-/// One of our tables without the prefix, and the required value of each part. A part is
-/// [`STORAGE`], [`KEY`], [`WRITES`] or a column.
+/// One table of distlock: its name without the prefix, and each part with its required value. A
+/// part is [`STORAGE`], [`KEY`], [`WRITES`] or a column.
 pub(crate) type Table<S = &'static str> = (S, Vec<(S, S)>);
 
 /// A part of a table in the catalogue: the table, the part, and its value.
 pub(crate) type FoundPart = (String, String, String);
 
-/// A part that an older version of ours made differently.
+/// A part that an older version of distlock made differently.
 pub(crate) struct FormerPart {
     pub(crate) table: &'static str,
     pub(crate) part: &'static str,
-    /// Its value there; `None` when that version had no such part.
+    /// The value in the older version; `None` when that version had no such part.
     pub(crate) was: Option<&'static str>,
-    /// The migration that mends it.
+    /// The migration that gives the part its required value.
     pub(crate) repair: Migration,
 }
 
@@ -44,12 +44,12 @@ pub(crate) struct FormerPart {
 pub(crate) struct SchemaDifference {
     text: String,
     repair: Option<Migration>,
-    /// Whether only a trigger or a rule differs, while the table itself is right.
+    /// Whether the part is [`WRITES`]: the table itself is right, but a trigger or a rule exists.
     of_writes: bool,
 }
 
-/// Compares every part of `tables` with the parts in `found`. With `some`, an absent table is no
-/// difference: a table without any found part is not compared.
+/// Compares every part of `tables` with the parts in `found`. If `some` is true, a table without
+/// any found part counts as absent, and an absent table is no difference.
 pub(crate) fn differences<S: AsRef<str>>(
     prefix: &str,
     tables: &[Table<S>],
@@ -96,7 +96,7 @@ pub(crate) fn differences<S: AsRef<str>>(
     differences
 }
 
-/// The differences in words.
+/// The first differences as text, and the number of the others.
 pub(crate) fn describe(differences: &[SchemaDifference]) -> String {
     let named = differences
         .iter()
@@ -109,7 +109,8 @@ pub(crate) fn describe(differences: &[SchemaDifference]) -> String {
     text
 }
 
-/// The migrations that mend the differences; `None` when no version of ours made the tables so.
+/// The migrations that remove the differences; `None` when a difference does not come from an older
+/// version of distlock.
 pub(crate) fn repairs(differences: &[SchemaDifference]) -> Option<Vec<Migration>> {
     differences
         .iter()
@@ -117,8 +118,8 @@ pub(crate) fn repairs(differences: &[SchemaDifference]) -> Option<Vec<Migration>
         .collect()
 }
 
-/// The error text for tables that differ, with the remedy. `separator` stands between the names of
-/// the tables in the statement.
+/// The error text for tables that differ, with the remedy. `separator` is put between the table
+/// names of the `DROP TABLE` statement.
 pub(crate) fn refusal(
     differences: &[SchemaDifference],
     prefix: &str,

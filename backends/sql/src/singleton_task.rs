@@ -1,9 +1,9 @@
 //! Keeps one background task running for all callers of a handle.
 //!
-//! The task runs on the runtime of the caller that needed it first. That runtime may stop polling
-//! it at any time, without notice. So the task announces the time of its next sign of life, and a
-//! caller starts another task when that time has passed. At most one task owns the current turn; a
-//! task that lost its turn must end.
+//! The task runs on the runtime of the caller that needed the task first. That runtime may stop
+//! polling the task at any time, without notice. So the task announces the time of its next sign of
+//! life, and a caller starts another task when that time has passed. Each task has a number, called
+//! its turn. Only the task with the latest number is the current task; an older task must end.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -12,27 +12,27 @@ use std::{
 
 use distlock_core::Moment;
 
-/// How late the announced sign of life may be: a busy machine is no reason to replace a task.
+/// The allowed delay of an announced sign of life. A task on a busy machine must not be replaced.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The slot of one background task.
 #[derive(Debug, Default)]
 pub(crate) struct SingletonTask {
-    // A std mutex: it is held only to read or change two fields, never across an await.
+    // A std mutex: no caller holds this mutex across an await.
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of the present task, counted from 1.
+    /// The number of the current task, counted from 1; 0 before the first task.
     turn: u64,
-    /// The time of the task's next sign of life; `None` when no task runs.
+    /// The time of the current task's next sign of life; `None` when no task runs.
     due: Option<Moment>,
 }
 
 impl SingletonTask {
-    /// Starts a turn, unless the present task still gives signs of life. Returns the number of the
-    /// turn.
+    /// Makes the caller's new task the current task, unless the current task still gives signs of
+    /// life. Returns the turn of the new task; `None` when the caller must start no task.
     pub(crate) fn start(&self, now: Moment) -> Option<u64> {
         let mut state = self.state();
         if state.due.is_some_and(|due| now.since(due) <= GRACE) {
@@ -43,8 +43,8 @@ impl SingletonTask {
         Some(state.turn)
     }
 
-    /// Gives a sign of life of this turn, and announces the next one at `due`. Returns whether the
-    /// turn is still the present one.
+    /// Gives a sign of life for the task `turn`, and announces the next sign of life at `due`.
+    /// Returns whether this task is still the current task.
     pub(crate) fn extend(&self, turn: u64, due: Moment) -> bool {
         let mut state = self.state();
         let mine = state.turn == turn;
@@ -54,7 +54,7 @@ impl SingletonTask {
         mine
     }
 
-    /// Ends the turn, if it is still the present one.
+    /// Notes the end of the task `turn`, if this task is still the current task.
     pub(crate) fn finish(&self, turn: u64) {
         let mut state = self.state();
         if state.turn == turn {

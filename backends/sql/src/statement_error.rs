@@ -1,8 +1,8 @@
 //! The meaning of a driver's error.
 //!
-//! The module owns the three questions that each dialect answers for its error codes: did the
-//! statement happen, not happen, or is that unknown; is the store or one row at fault; can the
-//! connection be used again. A code that nobody knows counts as an unknown outcome for a write.
+//! The module owns the three questions that each dialect answers for its error codes. Was the
+//! statement carried out, or is that unknown? Is the store at fault, or one row? Can the connection
+//! be used again? For a write, an error code without an entry counts as an unknown outcome.
 
 use std::io;
 
@@ -23,13 +23,14 @@ pub(crate) enum Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorMeaning {
     pub(crate) kind: ErrorKind,
-    /// One row of a batch may be the cause: sent one by one, the other operations may succeed.
+    /// One row of a batch may be the cause. If each operation is sent alone, the operations on the
+    /// other rows may succeed.
     pub(crate) one_row: bool,
     /// The connection cannot be used again.
     pub(crate) reconnect: bool,
-    /// The same statement may succeed at once.
+    /// The same statement may succeed if it is sent again without a pause.
     pub(crate) retry: bool,
-    /// The server is at a limit that passes; the statement is not at fault.
+    /// The server is at a temporary limit; the statement is not at fault.
     passing: bool,
     what: &'static str,
 }
@@ -61,7 +62,7 @@ impl ErrorMeaning {
         self
     }
 
-    /// The server is short of memory, disk or the like for now.
+    /// The server is temporarily short of memory, disk space or a similar resource.
     pub(crate) const fn server_limit(what: &'static str) -> Self {
         let mut meaning = Self::of(ErrorKind::LimitExceeded, what);
         meaning.passing = true;
@@ -74,8 +75,9 @@ impl ErrorMeaning {
     }
 }
 
-/// Whether the system had no thread for the driver, which needs one to connect. No answer of a
-/// server is of this kind. A write that may have been sent stays an unknown outcome.
+/// Whether the system could not start the thread that the driver needs to connect. The kind of such
+/// an error is `WouldBlock`, and no answer of a server leads to this kind. A write with this error
+/// may have been sent, so that its outcome stays unknown.
 pub(crate) fn no_thread(error: &io::Error, access: Access) -> bool {
     matches!(access, Access::Read) && error.kind() == io::ErrorKind::WouldBlock
 }
@@ -85,12 +87,12 @@ pub(crate) fn no_thread(error: &io::Error, access: Access) -> bool {
 pub(crate) struct StatementError {
     pub(crate) meaning: ErrorMeaning,
     pub(crate) source: sqlx::Error,
-    /// The server's own words, where they are better than the driver's.
+    /// The server's own error text, where the driver's text says less.
     pub(crate) said: Option<String>,
 }
 
 impl StatementError {
-    /// The answer cannot be read, although the statement was carried out.
+    /// The error for an answer that cannot be read, although the statement was carried out.
     pub(crate) fn corrupt(error: Error) -> Self {
         Self {
             meaning: ErrorMeaning::of(error.kind(), "the answer cannot be read"),
@@ -99,7 +101,8 @@ impl StatementError {
         }
     }
 
-    /// The answer belongs to another statement: the connection may be one answer behind.
+    /// The error for an answer that belongs to another statement. The connection cannot be used
+    /// again, because each later answer may belong to an earlier statement.
     #[cfg(feature = "mysql")]
     pub(crate) fn out_of_step(error: Error) -> Self {
         let mut failed = Self::corrupt(error);
@@ -107,7 +110,8 @@ impl StatementError {
         failed
     }
 
-    /// The same error when an earlier statement of the batch was carried out already.
+    /// Turns the error into an unknown outcome if an earlier statement of the batch was carried out
+    /// (`partly_done`).
     pub(crate) fn after_partial_work(mut self, partly_done: bool) -> Self {
         if partly_done {
             self.meaning.kind = ErrorKind::OutcomeUnknown;
@@ -115,16 +119,16 @@ impl StatementError {
         self
     }
 
-    /// The same error when the statement is not worth another try, or must not have one.
+    /// The same error, with the mark that the statement is not to be sent again.
     #[cfg(feature = "sqlite")]
     pub(crate) fn without_retry(mut self) -> Self {
         self.meaning.retry = false;
         self
     }
 
-    /// Whether the connection was lost, perhaps long before the statement was sent, so that it is
-    /// unknown whether the statement arrived. A timeout does not count: a server that is only slow
-    /// may still be working on the statement.
+    /// Whether the connection was lost, so that nobody knows whether the statement arrived. The
+    /// connection may have been lost long before the statement was sent. A timeout does not count:
+    /// a slow server may still be working on the statement.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn lost_connection(&self) -> bool {
         self.meaning.kind == ErrorKind::OutcomeUnknown
@@ -132,14 +136,14 @@ impl StatementError {
             && !self.is_timeout()
     }
 
-    /// Whether no answer came in time.
+    /// Whether no answer came within the timeout.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn is_timeout(&self) -> bool {
         matches!(&self.source, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut)
     }
 
-    /// The same error, with a better text where the options do not mention TLS although a password
-    /// leaves this machine.
+    /// The same error, with another text in one case: the server offers no TLS, a password would
+    /// leave this machine, and no option sets the mode of TLS.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn on_connecting(mut self, config: &ServerConfig) -> Self {
         if config.ssl_mode == SslMode::Auto
@@ -175,25 +179,25 @@ impl StatementError {
     }
 }
 
-/// Why no TLS could be agreed on.
+/// The reason for a failed TLS handshake.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TlsTrouble {
-    /// The server has none.
+    /// The server offers no TLS.
     Absent,
     /// The driver could not use the files or the host that the options name.
     Options,
-    /// We do not accept the server's certificate.
+    /// The client does not accept the server's certificate.
     Certificate,
-    /// The server broke the handshake off, as a server does that demands a client certificate.
+    /// The server ended the handshake, for example because a client certificate is missing.
     Refused,
     /// The other end does not speak TLS correctly.
     Protocol,
 }
 
-/// Whether no TLS could be agreed on, and why. The driver reports the reason only in words. An
-/// error of the TLS library arrives as invalid data while connecting; later, invalid data means
-/// damage on the way.
+/// The reason for a failed TLS handshake; `None` for any other error. The driver reports the reason
+/// only in the error's text. While connecting, an error of the TLS library has the kind
+/// `InvalidData`. On an open connection, that kind means that data was damaged on the network.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn tls_trouble(error: &sqlx::Error, access: Access) -> Option<TlsTrouble> {
     match error {
@@ -226,8 +230,8 @@ pub(crate) mod tests {
     use distlock_core::ErrorKind;
     use sqlx::error::DatabaseError;
 
-    /// Whether asking again may help. A limit that one row reaches is reached again; a limit of the
-    /// server passes.
+    /// Whether the same request may succeed later. A limit that one row reaches is reached again; a
+    /// limit of the server is temporary.
     pub(crate) fn may_pass(kind: ErrorKind, one_row: bool) -> bool {
         match kind {
             ErrorKind::OutcomeUnknown | ErrorKind::Unavailable => true,

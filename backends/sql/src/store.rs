@@ -1,8 +1,8 @@
 //! One handle on a database: its batches, its background tasks, and whether it is closed.
 //!
-//! Locks and records of a handle share one [`Store`]; its connections close with the last of them.
-//! Background tasks hold no strong reference while they sleep for long, except the poller, which
-//! ends when nobody waits.
+//! The locks and the records of a handle share one [`Store`]. The connections close when both are
+//! closed. The reaper and the listener hold only a weak reference while they sleep, so that they do
+//! not keep the store open. The poller holds a strong reference, and ends when no waiter sleeps.
 
 use std::{
     fmt,
@@ -22,21 +22,21 @@ use crate::{
     singleton_task::SingletonTask,
 };
 
-/// The state that a handle's locks and records share. The connections close with the last of them.
+/// The state that the locks and the records of a handle share.
 pub(crate) struct Store<D: Dialect> {
     batcher: Batcher<Writer<D>>,
-    /// The number of waiters of this handle that sleep. It changes only under the mutex of the wait
-    /// group.
+    /// The number of sleeping waiters of this handle. The number changes only under the mutex of
+    /// the wait group.
     pub(crate) asleep: AtomicUsize,
     pub(crate) poller: SingletonTask,
     pub(crate) listener: SingletonTask,
-    /// Queue entries that are to be given up with the next request.
+    /// Queue entries that the next leave request gives up.
     entries_to_leave: Mutex<Vec<QueueEntry>>,
-    /// Held by the caller that sends that request.
+    /// The caller that sends the leave request holds this mutex.
     leave_turn: tokio::sync::Mutex<()>,
-    /// The number of open parts: locks and records.
+    /// The number of open parts. A handle has up to two parts: locks and records.
     parts: AtomicUsize,
-    // A std mutex: it is held only to look and to swap, never across an await.
+    // A std mutex: no caller holds this mutex across an await.
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Store<D: Dialect> {
 pub(crate) struct Writer<D>(D);
 
 impl<D: Dialect> Store<D> {
-    /// A handle with `parts` that are closed one by one.
+    /// A handle with `parts` open parts; [`Self::close_part`] closes one part.
     pub(crate) fn new(dialect: D, parts: usize) -> Arc<Self> {
         let limits = dialect.limits();
         Arc::new(Self {
@@ -77,8 +77,8 @@ impl<D: Dialect> Store<D> {
         })
     }
 
-    /// Gives up a queue entry, together with those that other callers give up meanwhile. If the
-    /// request fails, the entry ends with its lease.
+    /// Gives up a queue entry. Entries that several callers give up at the same time share one
+    /// request. If the request fails, the entry stays in the store until its lease ends.
     pub(crate) async fn leave_queue(&self, entry: QueueEntry) {
         let entries_to_leave = || {
             self.entries_to_leave
@@ -96,8 +96,8 @@ impl<D: Dialect> Store<D> {
         }
     }
 
-    /// Closes one part. `open` says whether the part was open until now; it is false when an
-    /// earlier close was cancelled. The last part closes the connections.
+    /// Closes one part. `open` says whether the part was open until now; `open` is false when an
+    /// earlier close was cancelled. The close of the last part closes the connections.
     pub(crate) async fn close_part(&self, open: bool) {
         if open {
             self.parts.fetch_sub(1, Ordering::AcqRel);
@@ -171,8 +171,8 @@ impl<D: Dialect> Executor for Writer<D> {
             if answer.freed() {
                 group.wake_waiters(name);
             }
-            // Hints in the store tell only of other processes, so that this process's own waiters
-            // are added here.
+            // The statement reports only waiters of other processes, from their hints. The waiters
+            // of this process are added here.
             if let Answer::HandedOver(HandOver::Done(grant)) = answer
                 && grant.others_waiting == Some(false)
             {
@@ -192,7 +192,7 @@ impl<D: Dialect> Executor for Writer<D> {
 }
 
 impl Answer {
-    /// The error for an answer to another kind of operation than was sent.
+    /// The error for an answer whose kind does not fit the operation that was sent.
     pub(crate) fn unexpected(&self) -> Error {
         Error::new(
             ErrorKind::Internal,

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{dialect::Dialect, reaper, store::Store};
 
-/// The first handle, for locks and for records.
+/// The first handle on a store, with the parts locks and records.
 pub(crate) fn open_store<D: Dialect>(dialect: D) -> Arc<Store<D>> {
     start(Store::new(dialect, 2), reaper::first_pause())
 }
 
-/// One more handle, for locks or for records. It reaps as well: the runtime that the first handle
-/// was opened on may end before this one.
+/// One more handle on a store, for locks or for records. This handle reaps too, because the runtime
+/// of the first handle may end before the runtime of this handle.
 pub(crate) fn reopen_store<D: Dialect>(dialect: D) -> Arc<Store<D>> {
     let pause = reaper::pause(&dialect);
     start(Store::new(dialect, 1), pause)

@@ -1,13 +1,13 @@
-//! Reads the files of TLS when the store is opened, so that a wrong file is a wrong configuration
-//! and not a failed connection.
+//! Reads the certificate and key files of TLS when the store is opened. A wrong file is then
+//! reported as a wrong configuration and not as a failed connection.
 
 use std::path::Path;
 
 use distlock_backend_kit::TlsFile;
 use distlock_core::Result;
 
-/// Checks that each file can be read and fits its option. `options` names the options of the
-/// authorities, of the certificate and of its key.
+/// Checks that each file can be read and fits its option. `options` are the names of the options
+/// for the authorities, for the client's certificate and for the key of that certificate.
 pub(super) fn check(
     options: [&str; 3],
     authorities: Option<&Path>,

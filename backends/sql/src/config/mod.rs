@@ -1,6 +1,6 @@
 //! The options of a store, each checked once, before anything is opened.
 //!
-//! The room holds the parts that several dialects share. The option names of each product are in
+//! This module holds the parts that several dialects share. The option names of each product are in
 //! the product's own folder.
 
 #[cfg(all(feature = "tls", any(feature = "mysql", feature = "postgres")))]

@@ -1,4 +1,4 @@
-//! The server products, and where each keeps the names of its options.
+//! The server products, and access to the table of options of each product.
 
 use distlock_backend_kit::DriverOption;
 
@@ -16,7 +16,7 @@ pub enum Product {
 }
 
 impl Product {
-    /// The product of a URL's scheme.
+    /// The product of a URL with this scheme.
     #[must_use]
     pub fn of(scheme: &str) -> Option<Self> {
         match scheme {

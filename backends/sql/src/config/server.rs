@@ -16,7 +16,7 @@ use super::{
     values::{REAP_AFTER, check_prefix, check_range, invalid},
 };
 
-/// The address of the server and how the store uses it. `Debug` hides the password.
+/// The address of a server, and the options of a store on this server. `Debug` hides the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerConfig {
@@ -30,11 +30,11 @@ pub struct ServerConfig {
     pub socket: Option<PathBuf>,
     /// The user; by default the driver's own choice.
     pub user: Option<String>,
-    /// Its password.
+    /// The user's password.
     pub password: Option<Secret>,
     /// The database that holds the tables.
     pub database: String,
-    /// How the connection is protected.
+    /// The protection of the connection.
     pub ssl_mode: SslMode,
     /// A PEM file with the authorities to trust.
     pub ssl_ca: Option<PathBuf>,
@@ -42,23 +42,24 @@ pub struct ServerConfig {
     pub ssl_client: Option<(PathBuf, PathBuf)>,
     /// A text before the tables' names; empty by default.
     pub table_prefix: String,
-    /// How many connections one handle opens at most; 1 to 32, 4 by default. Two of them carry
-    /// batches of changes, or one if there are fewer than three; all of them carry reads. (A handle
-    /// renews on a second, equal set of connections; on Postgres, waiting takes two more.)
+    /// The largest number of connections of one handle; 1 to 32, 4 by default. Two connections can
+    /// carry batches of changes at the same time, or one connection if the number is below three.
+    /// All connections can carry reads. Renewals use another set of as many connections. On
+    /// Postgres, waiting needs two more connections.
     pub pool_size: u32,
-    /// How long connecting may take; 100 ms to 60 s, 5 s by default.
+    /// The time limit of connecting; 100 ms to 60 s, 5 s by default.
     pub connect_timeout: Duration,
-    /// How long one statement may take, including its way there and back; 100 ms to 60 s, 5 s by
-    /// default.
+    /// The time limit of one statement, including the transfer of the request and of the answer;
+    /// 100 ms to 60 s, 5 s by default.
     pub statement_timeout: Duration,
-    /// Whether connecting creates tables that are absent. It never changes tables that exist.
+    /// Whether connecting creates absent tables. Connecting never changes tables that exist.
     pub migrate: bool,
-    /// How long a free or expired row stays before it is removed; 1 s to 365 days, 1 h by default.
+    /// The time after which a free or expired row is removed; 1 s to 365 days, 1 h by default.
     pub reap_after: Duration,
 }
 
 impl ServerConfig {
-    /// A server with the default of every other option.
+    /// The configuration of a server with the default of every other option.
     pub fn new(product: Product, host: impl Into<String>, database: impl Into<String>) -> Self {
         Self {
             product,
@@ -85,10 +86,10 @@ impl ServerConfig {
     /// # Errors
     ///
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option;
-    /// [`ErrorKind::Unsupported`] when TLS is asked of a build without it.
+    /// [`ErrorKind::Unsupported`] when the options demand TLS and this build contains no TLS.
     pub fn check(&self) -> Result<()> {
         let checked = self.checked();
-        // A build without TLS refuses the options that name files.
+        // In a build without TLS, `checked` refuses the options that name files.
         #[cfg(feature = "tls")]
         let checked = checked.and_then(|()| {
             super::certificates::check(
@@ -150,22 +151,23 @@ impl ServerConfig {
         self.password_rule().check(self.peer())
     }
 
-    /// Whether the password would leave this machine. Then only TLS may carry it, unless the
-    /// options say otherwise.
+    /// Whether the password would leave this machine. Such a password is sent only over TLS, unless
+    /// the options allow plain text.
     fn password_leaves(&self) -> bool {
         self.sends_password() && !is_loopback(self.peer())
     }
 
-    /// For Postgres, the driver takes a password from the environment as well.
+    /// Whether the driver has a password to send. The driver of Postgres also takes a password from
+    /// the environment variable `PGPASSWORD`.
     fn sends_password(&self) -> bool {
         let inherited =
             self.product == Product::Postgres && std::env::var_os("PGPASSWORD").is_some();
         self.password.is_some() || inherited
     }
 
-    /// The host that the connection leads to. A Unix socket is on this machine.
+    /// The host of the server; `localhost` for a Unix socket.
     pub(crate) fn peer(&self) -> &str {
-        // The driver of Postgres takes a host that is a path for the folder of the socket.
+        // The driver of Postgres takes a host that is a path as the folder of a Unix socket.
         let is_path = self.product == Product::Postgres && self.host.starts_with('/');
         if self.socket.is_some() || is_path {
             "localhost"
@@ -174,7 +176,7 @@ impl ServerConfig {
         }
     }
 
-    /// The mode that is given to the driver.
+    /// The mode of TLS that is given to the driver.
     pub(crate) fn ssl_mode_in_use(&self) -> SslMode {
         match self.ssl_mode {
             SslMode::Auto if self.password_leaves() && cfg!(feature = "tls") => SslMode::Require,
@@ -183,7 +185,7 @@ impl ServerConfig {
         }
     }
 
-    /// How the password is sent, if there is one.
+    /// The rule for sending the password, from the options of this server.
     pub(crate) fn password_rule(&self) -> PasswordRule<'static> {
         let mode = self.ssl_mode_in_use();
         PasswordRule {
@@ -196,7 +198,7 @@ impl ServerConfig {
         }
     }
 }
-/// The options of a server's driver.
+/// Reads the configuration of a server from the URL and the options in `parts`.
 pub(crate) fn server_config(
     driver: &dyn Driver,
     product: Product,

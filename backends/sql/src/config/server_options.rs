@@ -1,8 +1,8 @@
-//! The form of one product's options.
+//! The modes of TLS, and the table that describes the options of one server product.
 
 use distlock_backend_kit::DriverOption;
 
-/// How the connection to a server is protected. A URL uses each driver's own names:
+/// The protection of the connection to a server. In a URL, each product has its own names:
 /// `sslmode=verify-full` for Postgres, `ssl-mode=VERIFY_IDENTITY` for MySQL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -13,14 +13,14 @@ pub enum SslMode {
     Auto,
     /// Never TLS. (`disable`, `DISABLED`, and `tls=disable`)
     Disable,
-    /// TLS where the server offers it and this build has it, plain text otherwise. (`prefer`,
-    /// `PREFERRED`) It is refused where a password would leave this machine.
+    /// TLS if the server offers TLS and this build contains TLS; plain text otherwise. (`prefer`,
+    /// `PREFERRED`) This mode is refused where a password would leave this machine.
     Prefer,
-    /// TLS or nothing; the server's certificate is not verified. (`require`, `REQUIRED`)
+    /// Only TLS, but the server's certificate is not verified. (`require`, `REQUIRED`)
     Require,
-    /// TLS with a certificate of a trusted authority. (`verify-ca`, `VERIFY_CA`)
+    /// Only TLS with a certificate of a trusted authority. (`verify-ca`, `VERIFY_CA`)
     VerifyCa,
-    /// TLS with a certificate of a trusted authority for this host. (`verify-full`,
+    /// Only TLS with a certificate of a trusted authority for this host. (`verify-full`,
     /// `VERIFY_IDENTITY`)
     VerifyFull,
 }
@@ -31,7 +31,7 @@ pub(crate) struct ServerOptions {
     pub(crate) name: &'static str,
     /// The default TCP port.
     pub(crate) default_port: u16,
-    /// A URL, for messages.
+    /// An example of a URL, for messages.
     pub(crate) example: &'static str,
     /// The options, as in a URL.
     pub(crate) options: &'static [DriverOption],

@@ -43,8 +43,9 @@ impl ServerConfig {
     /// # Errors
     ///
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option, and for an
-    /// unknown one the nearest known name; [`Unsupported`](distlock_core::ErrorKind::Unsupported)
-    /// when TLS is asked of a build without it.
+    /// unknown option the most similar known name;
+    /// [`Unsupported`](distlock_core::ErrorKind::Unsupported) when the options demand TLS and this
+    /// build contains no TLS.
     pub fn from_url_parts(scheme: &str, body: &str, options: &[(String, String)]) -> Result<Self> {
         let product = Product::of(scheme)
             .ok_or_else(|| invalid(format!("{scheme:?} is no scheme of a database server")))?;
@@ -64,7 +65,7 @@ impl ServerConfig {
         let rest = body
             .strip_prefix("//")
             .ok_or_else(|| invalid(format!("not a URL of a server, as in {example}")))?;
-        // The last `@`, because a password may hold an unescaped one.
+        // The last `@`, because a password may contain an unescaped `@`.
         let (userinfo, rest) = match rest.rsplit_once('@') {
             Some((userinfo, rest)) => (Some(userinfo), rest),
             None => (None, rest),
@@ -80,7 +81,8 @@ impl ServerConfig {
         let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = if let Some(rest) = address.strip_prefix('[') {
             let (host, rest) = rest.split_once(']').ok_or_else(|| {
-                // The text is not shown, like the port below: it may be a password without its `@`.
+                // Neither this text nor the port below is shown: if the URL lacks its `@`, the text
+                // may be a password.
                 invalid("the host has no closing bracket")
             })?;
             (host, rest.strip_prefix(':'))
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_as_documented() {
+    fn options_that_a_url_omits_have_the_documented_defaults() {
         let config = ServerConfig::from_url("mariadb://[::1]/locks?migrate=false").unwrap();
         let mut standard = ServerConfig::new(Product::MySql, "::1", "locks");
         standard.migrate = false;
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+    fn a_password_leaves_this_machine_only_over_tls_or_with_tls_disabled() {
         for (url, remedy, features) in [
             (
                 "mysql://bob:hunter2@db.example/d?ssl-mode=PREFERRED",

@@ -75,8 +75,8 @@ pub(crate) fn check_range(
     )))
 }
 
-/// A prefix becomes part of statements: only characters that need no quoting in any dialect may
-/// pass.
+/// Checks a table prefix. The prefix becomes part of every statement, so that only characters that
+/// need no quoting in any dialect are allowed.
 pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
     let mut bytes = prefix.bytes();
     let plain = bytes

@@ -1,6 +1,7 @@
-//! The answer to an operation: from the effect of its statement, or from the row that refused it.
+//! The answer to an operation: from the effect of its statement, or from the row for which the
+//! operation was refused.
 //!
-//! These rules hold for every dialect. A dialect only reports what its statement did.
+//! These rules hold for every dialect. A dialect only reports the effect of its statement.
 
 use distlock_core::{
     Attempt, Deleted, Epoch, Error, ErrorKind, FencingToken, Forced, Grant, HandOver, LockName,
@@ -15,7 +16,7 @@ use crate::operation::{Answer, Operation};
 pub(crate) struct Effect {
     /// The token or version in the row; `None` where the row was freed or deleted.
     pub(crate) number: Option<Result<FencingToken>>,
-    /// Whether another process waits for the lock, where the statement tells.
+    /// Whether another process waits for the lock; `None` if the statement does not report this.
     pub(crate) others_waiting: Option<bool>,
 }
 
@@ -50,8 +51,8 @@ pub(crate) fn carried_out(op: &Operation, effect: Effect, epoch: &Epoch) -> Resu
     })
 }
 
-/// The lock whose row gives the reason when the operation is refused; `None` where the refusal has
-/// only one reason.
+/// The lock whose row gives the reason of a refusal; `None` for an operation that has only one
+/// reason to be refused.
 pub(crate) fn lock_of_refusal(op: &Operation) -> Option<&LockName> {
     match op {
         Operation::Release(_) => None,
@@ -59,12 +60,13 @@ pub(crate) fn lock_of_refusal(op: &Operation) -> Option<&LockName> {
     }
 }
 
-/// The answer to an operation that changed nothing. `row` is the lock's row as it is now, `None`
-/// when it is gone.
+/// The answer to an operation that changed nothing. `row` is the lock's row after the refusal;
+/// `None` when there is no row.
 pub(crate) fn refused(op: &Operation, row: Option<&LockRow>, history_changed: bool) -> Answer {
     let why_lost = |lease| why_lost(lease, row, history_changed);
     match op {
-        // A lock without a row was held when the statement asked: its row was reaped since.
+        // The row was held by another owner when the statement ran. If there is no row now, the
+        // reaper has removed the row since then.
         Operation::Acquire(_) => {
             Answer::Acquired(Attempt::Busy(row.and_then(|row| row.held.clone())))
         }

@@ -1,6 +1,6 @@
 //! The private trait that each database implements.
 //!
-//! Everything outside the dialect folders uses a database through this trait only.
+//! All code outside the dialect folders uses a database only through this trait.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -19,7 +19,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// The backend's short name.
     const NAME: &'static str;
 
-    /// Whether the store notifies of releases, so that polling only finds missed notifications.
+    /// Whether the store notifies of releases. If so, a poll only finds a release whose
+    /// notification was lost.
     const NOTIFIES: bool = false;
 
     fn capabilities() -> Capabilities;
@@ -29,17 +30,19 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// The waiters of this process at this store.
     fn wait_group(&self) -> &Arc<WaitGroup>;
 
-    /// The request counters, shared by every dialect that was reopened from the same one.
+    /// The request counters. A dialect and all dialects that were reopened from this dialect share
+    /// them.
     fn counters(&self) -> &RequestCounters;
 
     fn reap_after(&self) -> Duration;
 
-    /// The size of a batch, and the number of batches in flight.
+    /// The largest size of a batch, and the largest number of batches in flight.
     fn limits(&self) -> Limits {
         Limits::default()
     }
 
-    /// The kind whose batches an operation of `kind` travels in.
+    /// The kind of batch that carries operations of `kind`. A dialect can send several kinds in one
+    /// batch.
     fn batched_as(kind: OperationKind) -> OperationKind {
         kind
     }
@@ -55,23 +58,24 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         ops: &[Operation],
     ) -> impl Future<Output = Result<Vec<Reply<Answer>>, Failure>> + Send;
 
-    /// The rows of these names, in any order; a name without a row is left out.
+    /// The rows of these names, in any order. A name without a row is absent from the result.
     fn read_rows(
         &self,
         names: &[LockName],
     ) -> impl Future<Output = Result<Vec<(LockName, Result<LockRow>)>>> + Send;
 
-    /// Sets this process's waiter hint on held rows for a while, or the hint of several processes
-    /// where another process's hint stands. That other process may hold the lock by now, and it is
-    /// not told of its own hint; its hint alone would hide this process's waiters.
+    /// Sets this process's waiter hint on held rows, with the lifetime `time`. A row that has the
+    /// hint of another process gets the hint of several processes instead. The reason: that other
+    /// process may hold the lock by now, and a holder ignores its own hint. With that hint alone,
+    /// the holder would not learn of this process's waiters.
     fn set_hints(
         &self,
         names: &[LockName],
         time: Duration,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// For a store that notifies: sets the hint on one row at once, as [`Self::set_hints`] does.
-    /// Returns whether the row is held and carries the hint, so that the store will notify of its
+    /// For a store that notifies: sets the hint on one row, by the rules of [`Self::set_hints`].
+    /// Returns whether the row is held and has the hint, so that the store will notify of the
     /// release.
     fn set_hint(
         &self,
@@ -81,14 +85,14 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         std::future::ready(Ok(true))
     }
 
-    /// For a store that notifies: wakes waiters on each notification, and ends only when the
+    /// For a store that notifies: wakes waiters on each notification. The future ends only when the
     /// connection is lost.
     fn listen(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
     }
 
-    /// Takes these queue entries, or renews them for `lease`. Returns for each the number of
-    /// entries ahead.
+    /// Takes or renews these queue entries, each for `lease`. Returns for each entry the number of
+    /// entries ahead in the same queue.
     fn renew_queue_entries(
         &self,
         entries: &[QueueEntry],
@@ -96,13 +100,13 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Vec<(LockName, u32)>>> + Send;
 
     /// Gives up queue entries, and removes the expired entries of the same queues. A store that
-    /// notifies tells the contenders behind.
+    /// notifies sends a notification to the contenders behind these entries.
     fn leave_queues(&self, entries: &[QueueEntry]) -> impl Future<Output = Result<()>> + Send;
 
     /// Removes the expired entries of every queue, and returns their number.
     fn remove_expired_entries(&self) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Held locks in byte order of their names.
+    /// The held locks whose names start with `prefix`, in byte order of their names.
     fn list(
         &self,
         prefix: &str,
@@ -110,7 +114,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<(LockName, LockRow)>>> + Send;
 
-    /// The name of the store's present history.
+    /// The epoch: the name of the store's present history.
     fn epoch(&self) -> impl Future<Output = Result<Epoch>> + Send;
 
     fn get(&self, keys: &[RecordKey]) -> impl Future<Output = Result<Vec<Option<Entry>>>> + Send;
@@ -122,7 +126,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<(RecordKey, Entry)>>> + Send;
 
-    /// Whether it is this process's turn to reap; then no other process gets a turn for `every`.
+    /// Claims the next run of the reaper. Returns whether the claim succeeded; if so, no other
+    /// process can claim a run for `every`.
     fn claim_reaping(&self, every: Duration) -> impl Future<Output = Result<bool>> + Send;
 
     /// Reads one page of a table and removes its idle rows.
@@ -148,7 +153,7 @@ pub(crate) enum Reaped {
 #[derive(Debug, Default)]
 pub(crate) struct ReapedPage {
     pub(crate) removed: u64,
-    /// Where the next page starts; `None` at the end of the table.
+    /// The key after which the next page starts; `None` at the end of the table.
     pub(crate) next: Option<String>,
 }
 
@@ -158,7 +163,8 @@ pub(crate) const REAPED_ROWS: u32 = 1000;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl ReapedPage {
-    /// The page of these rows, each a key and whether the row is idle; and the keys of idle rows.
+    /// The page that consists of `rows`, and the keys of its idle rows. Each element of `rows` is
+    /// the key of a row and whether the row is idle.
     pub(crate) fn of(
         rows: impl Iterator<Item = Result<(String, bool)>>,
     ) -> Result<(Self, Vec<String>)> {

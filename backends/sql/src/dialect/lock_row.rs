@@ -1,33 +1,35 @@
-//! A row of the lock table, and the reason for which it ends a lease.
+//! A row of the lock table, and the reason of a loss that follows from the row.
 
 use std::time::Duration;
 
 use distlock_core::{HolderInfo, Lease, LossReason, OwnerId};
 
-/// The trace of a force-release in the `meta` of the row that it frees. In a free row that column
-/// is otherwise null (or, after a change by hand, the last holder's value), and the next grant
-/// overwrites it. Versions that do not know the trace never read it.
+/// The value that a force-release stores in the column `meta` of the row that becomes free. In any
+/// other free row, `meta` is null (or, after a change by hand, the value of the last holder). The
+/// next grant overwrites `meta`. An older version of distlock never reads the `meta` of a free row.
 pub(crate) const FORCED: &str = "force-released";
 
 /// A row of the lock table at the time of reading.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRow {
-    /// The owner in the row. It stays when the lease expires; `None` after any release.
+    /// The owner in the row. An expired row still has its owner; `None` after any release.
     pub(crate) owner: Option<OwnerId>,
     /// The present holder; `None` when the lock is free.
     pub(crate) held: Option<HolderInfo>,
     pub(crate) last_token: distlock_core::FencingToken,
-    /// Whether the lease of that token was ended by force, and nobody was granted the lock since.
+    /// Whether a force-release ended the lease with the token `last_token`, and the lock was not
+    /// granted again since then.
     pub(crate) forced: bool,
-    /// When the lock was freed, in the store's own time, where the dialect needs it.
+    /// The time when the lock became free, in the store's own time; `None` in dialects that do not
+    /// use this time.
     pub(crate) freed_at: Option<i64>,
-    /// How long the row's hint still tells of this process's waiters: its own hint, or that of
-    /// several processes.
+    /// The remaining time in which the row's hint stands for the waiters of this process: the hint
+    /// is from this process or from several processes.
     pub(crate) hint_remaining: Duration,
 }
 
 impl LockRow {
-    /// The time until the lock becomes free unless it is renewed; zero when it is free.
+    /// The time until the lock becomes free without a renewal; zero when the lock is free.
     pub(crate) fn free_in(&self) -> Duration {
         match &self.held {
             Some(holder) => holder.expires_in.unwrap_or(Duration::MAX),
@@ -36,7 +38,7 @@ impl LockRow {
     }
 }
 
-/// The reason of a loss, for a lease that its row does not confirm.
+/// The reason of a loss, for a lease that is not held according to its row.
 pub(crate) fn why_lost(lease: &Lease, row: Option<&LockRow>, history_changed: bool) -> LossReason {
     match row {
         None if history_changed => LossReason::HistoryChanged,
@@ -45,8 +47,8 @@ pub(crate) fn why_lost(lease: &Lease, row: Option<&LockRow>, history_changed: bo
             None if row.forced && lease.token == Some(row.last_token) => LossReason::ForceReleased,
             None => LossReason::Removed,
             Some(owner) if owner == lease.owner && row.held.is_none() => LossReason::Expired,
-            // Our own owner id under another token, or with a ticket that was redeemed already, is
-            // a takeover as well.
+            // The row may also hold the lease's own owner id, with another token or after its
+            // ticket was redeemed. That is a takeover too.
             Some(_) => LossReason::TakenOver,
         },
     }

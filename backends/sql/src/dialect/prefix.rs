@@ -1,6 +1,7 @@
 //! The range of texts that start with a prefix.
 
-/// The smallest text that is above every text that starts with `prefix`; `None` when there is none.
+/// The smallest text that sorts after every text that starts with `prefix`; `None` when no text
+/// does.
 pub(crate) fn above_prefix(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {
@@ -25,7 +26,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_prefix_bounds_exactly_its_texts(
+        fn a_text_is_in_the_range_exactly_if_it_starts_with_the_prefix(
             prefix in any::<String>(),
             text in any::<String>(),
             tail in any::<String>(),
@@ -41,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_code_points_carry_over() {
+    fn a_last_code_point_is_dropped_and_the_one_before_it_is_raised() {
         assert_eq!(above_prefix("a\u{10ffff}").as_deref(), Some("b"));
         assert_eq!(above_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
         assert_eq!(above_prefix("\u{10ffff}"), None);

@@ -6,6 +6,7 @@ use distlock_core::LockName;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueueEntry {
     pub(crate) name: LockName,
-    /// A random id, so that a late request about an earlier entry does not touch a later one.
+    /// A random id, so that a late request about an earlier entry of this process does not change a
+    /// later entry.
     pub(crate) id: i64,
 }

@@ -1,8 +1,10 @@
 //! One contender at the store.
 //!
-//! A contender sleeps until the poller, the listener or another handle of this process wakes it. It
-//! never polls the store itself, except for its own attempts. Waking without a reason is allowed;
-//! missing a wake-up is not, so that a periodic check restarts the tasks that wake it.
+//! A contender sleeps until the poller, the listener or another handle of this process wakes the
+//! contender. The contender asks the store only in its own attempts to acquire. A wake-up without a
+//! reason is harmless, but a missing wake-up would let the contender sleep while the lock is free.
+//! So each contender checks periodically that the poller and the listener still run, and restarts a
+//! task that has ended.
 
 use std::{
     pin::pin,
@@ -24,11 +26,11 @@ use crate::{
     store::Store,
 };
 
-/// How often a sleeping contender checks that a poller and a listener still run for it.
+/// The interval in which a sleeping contender checks that the poller and the listener still run.
 const CHECK_TASKS_EVERY: Duration = Duration::from_secs(1);
 
-/// The longest sleep of one wait. Waking without a reason is allowed; a duration near the largest
-/// one overflows clocks.
+/// The longest sleep of one wait. A wake-up without a reason is harmless, whereas adding a duration
+/// near `Duration::MAX` to a time would overflow.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// One waiter for a lock, at the store and in this process.
@@ -37,12 +39,12 @@ pub(crate) struct SqlContender<D: Dialect> {
     open: OpenFlag,
     request: AcquireRequest,
     waiter: Arc<Waiter>,
-    /// When to ask again although the store notifies. A store that notifies of releases does not
-    /// notify of expiry: the present lease ends then unless it is renewed. It is also the end of
-    /// the back-off after lost races.
+    /// The time of the next attempt, even without a notification. A store that notifies of a
+    /// release does not notify of an expiry. So this is the end of the present holder's lease, or
+    /// the end of the back-off after lost races.
     ask_again_at: Option<Moment>,
-    /// How often in a row other processes passed the lock on too fast for the store to name a
-    /// holder.
+    /// The number of consecutive attempts that lost against another process but found no holder in
+    /// the row: the lock had changed hands too fast.
     lost_races: u32,
     granted: bool,
 }
@@ -58,14 +60,16 @@ impl<D: Dialect> SqlContender<D> {
         let group = Arc::clone(dialect.wait_group());
         let waiter = group.join(name, dialect.clock().now());
         let joined = Self::new(Arc::clone(&store), open, request, waiter);
-        // Another waiter of this process may have the queue entry already.
+        // If this process is first already, another waiter of the process has taken the queue
+        // entry.
         if !joined.is_first()
             && let Some(entry) =
                 group.entry_to_renew(&joined.request.name, store.dialect().clock().now())
         {
             renew_queue_entries(&group, store.dialect(), &[entry]).await;
-            // A contender that has just joined makes its attempt next, with or without the wake-up
-            // that it is first. Consuming that wake-up here saves a second attempt.
+            // A contender that has just joined makes an attempt next in any case. If the entry is
+            // the first in the queue, the renewal has stored a wake-up for this contender.
+            // Consuming that wake-up here saves a second attempt.
             pin!(joined.waiter.signal.notified()).as_mut().enable();
         }
         joined
@@ -88,7 +92,8 @@ impl<D: Dialect> SqlContender<D> {
         }
     }
 
-    /// Notes the end of the lease that was in the way.
+    /// Notes the end of the lease of `holder`, who holds the lock that this contender waits for.
+    /// The attempt was sent at `asked`.
     fn note_holder(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
         self.ask_again_at = holder
             .and_then(|holder| holder.expires_in)
@@ -99,17 +104,17 @@ impl<D: Dialect> SqlContender<D> {
         };
     }
 
-    /// Makes sure that the store notifies this process when the lock becomes free.
+    /// Sets this process's hint on the lock, so that the store notifies this process of a release.
     async fn set_hint(&mut self) {
         let dialect = self.store.dialect();
         match dialect.set_hint(&self.request.name, HINT_LIFETIME).await {
             Ok(true) => {}
-            // One lost race may be chance. After more, asking again at once is in vain while others
-            // are faster, and it delays them.
+            // One lost race may be chance. After more lost races, another immediate attempt would
+            // most likely lose too, and would delay the faster processes.
             Ok(false) if self.lost_races > 1 => {
                 self.ask_again_at = Some(dialect.clock().now() + pace::back_off(self.lost_races));
             }
-            // The lock was freed meanwhile, and the store notified nobody.
+            // The lock was freed before the hint was set, so that the store notified nobody.
             Ok(false) => self.waiter.signal.notify_one(),
             Err(error) => tracing::debug!(%error, "a waiter hint was not set"),
         }
@@ -193,7 +198,8 @@ impl<D: Dialect> Contender for SqlContender<D> {
 }
 
 impl<D: Dialect> SqlContender<D> {
-    /// Leaves the waiters of this process, once.
+    /// Removes this contender from the waiters of this process. A second call changes nothing.
+    /// Returns the queue entry to give up at the store, if there is one.
     fn leave_group(&mut self) -> Option<QueueEntry> {
         let group = self.store.dialect().wait_group();
         group.leave(&self.request.name, &self.waiter, self.granted)
@@ -202,12 +208,12 @@ impl<D: Dialect> SqlContender<D> {
 
 impl<D: Dialect> Drop for SqlContender<D> {
     fn drop(&mut self) {
-        // The queue entry at the store ends with its lease.
+        // A drop cannot send a request: the queue entry stays in the store until its lease ends.
         let _ = self.leave_group();
     }
 }
 
-/// Marks a waiter as asleep until this is dropped.
+/// Marks a waiter as asleep until this value is dropped.
 struct SleepingWaiter<'a, D: Dialect> {
     store: &'a Store<D>,
     waiter: &'a Waiter,

@@ -1,6 +1,7 @@
-//! One listener for each process and handle, where the store notifies of releases.
+//! One listener for each handle, if the store notifies of releases.
 //!
-//! The listener runs as a singleton task and keeps the handle open for no longer than one step.
+//! The listener runs as a singleton task. The listener never keeps its handle open: it holds a
+//! strong reference only between two awaits.
 
 use std::{
     sync::{Arc, Weak},
@@ -12,7 +13,7 @@ use distlock_core::Sleep;
 use super::wait_state::AFTER_FAILURE;
 use crate::{dialect::Dialect, store::Store};
 
-/// How often a listener gives a sign of life.
+/// The interval between two signs of life of a listener.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(5);
 
 /// Makes sure that a task receives the store's notifications.
@@ -26,7 +27,7 @@ pub(super) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
 /// Receives the store's notifications for as long as the handle exists.
 async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
     let _running = ListenerTurn(Weak::clone(&store), turn);
-    // The strong reference is dropped here: a listener must not keep the handle open.
+    // The strong reference ends within this line: a listener must not keep the handle open.
     while let Some(mut notifications) = store.upgrade().map(|store| store.dialect().listen()) {
         let mut lost = false;
         while !lost {
@@ -46,8 +47,8 @@ async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
     }
 }
 
-/// A pause after which the listener gives its next sign of life. `None` when this listener is not
-/// needed any more.
+/// Gives a sign of life, and returns the pause until the next sign of life. Returns `None` when the
+/// listener must end: the handle is closed, or another listener has replaced this listener.
 fn sign_of_life<D: Dialect>(store: &Weak<Store<D>>, turn: u64, pause: Duration) -> Option<Sleep> {
     let store = store.upgrade()?;
     let clock = store.dialect().clock();
@@ -55,7 +56,7 @@ fn sign_of_life<D: Dialect>(store: &Weak<Store<D>>, turn: u64, pause: Duration) 
     mine.then(|| clock.sleep(pause))
 }
 
-/// Notes that this listener has ended, also when the runtime is shut down.
+/// Notes on drop that this listener has ended, even when the end is a shutdown of the runtime.
 struct ListenerTurn<D: Dialect>(Weak<Store<D>>, u64);
 
 impl<D: Dialect> Drop for ListenerTurn<D> {

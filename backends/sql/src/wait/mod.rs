@@ -1,8 +1,8 @@
-//! Waiting for locks: one poller for each process and handle, a listener where the store notifies
-//! of releases, and an immediate wake-up inside the process.
+//! Waiting for locks. Each handle has one poller, and a listener if the store notifies of releases.
+//! A release inside this process wakes the waiters of this process at once.
 //!
-//! Polls of one process are shared by all its waiters, so that the load on the store does not grow
-//! with their number.
+//! All waiters of one process share the polls, so that the load on the store does not grow with the
+//! number of waiters.
 
 mod contender;
 mod listener;

@@ -1,9 +1,9 @@
-//! How often waiters poll a store.
+//! The intervals in which waiters poll a store.
 
 use std::{ops::Range, time::Duration};
 
-/// 16 polls a second on average, and 19 at most. A poll of a SQLite file delays writers in the same
-/// file.
+/// The pace for SQLite: 16 polls a second on average, and 19 at most. A poll of a SQLite file
+/// delays the writers of the same file.
 #[cfg(feature = "sqlite")]
 pub(super) const STEADY: Pace = Pace {
     first: 57_000..68_000,
@@ -11,7 +11,8 @@ pub(super) const STEADY: Pace = Pace {
     at_least: Duration::from_micros(52_500),
 };
 
-/// For a store where a poll delays nobody: more often right after a change.
+/// The pace for a store where a poll delays no writer: polls are more frequent right after a
+/// change.
 #[cfg(feature = "mysql")]
 pub(super) const ADAPTIVE: Pace = Pace {
     first: 10_000..15_000,
@@ -19,7 +20,8 @@ pub(super) const ADAPTIVE: Pace = Pace {
     at_least: Duration::from_millis(10),
 };
 
-/// For a store that notifies of releases: polling only finds notifications that were missed.
+/// The pace for a store that notifies of releases. A poll only finds a release whose notification
+/// was lost.
 #[cfg(feature = "postgres")]
 pub(super) const PUSHED: Pace = Pace {
     first: 900_000..1_100_000,
@@ -27,20 +29,20 @@ pub(super) const PUSHED: Pace = Pace {
     at_least: Duration::from_micros(52_500),
 };
 
-/// The interval between two polls. The ranges are in microseconds, and wide enough that processes
-/// do not poll in step.
+/// The interval between two polls. Each interval is a random value from a range in microseconds, so
+/// that several processes do not poll at the same moment.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     /// The interval right after a change.
     pub(super) first: Range<u64>,
-    /// The interval when nothing has changed for a while.
+    /// The longest interval, after several polls without a change.
     pub(super) last: Range<u64>,
-    /// The shortest interval, also when a lease ends sooner.
+    /// The shortest interval, even when a lease ends sooner.
     pub(super) at_least: Duration,
 }
 
 impl Pace {
-    /// The interval to the next poll, after so many polls without a change.
+    /// The range of the interval to the next poll, after `unchanged_polls` polls without a change.
     pub(super) fn interval(&self, unchanged_polls: u32) -> Range<u64> {
         let grown =
             |first: u64, last: u64| first.saturating_mul(1 << unchanged_polls.min(16)).min(last);
@@ -52,8 +54,7 @@ impl Pace {
     }
 }
 
-/// Back-off after losing this many races in a row: never longer than the interval in which other
-/// processes poll.
+/// The back-off after `times` lost races in a row; at most 64 ms.
 pub(super) fn back_off(times: u32) -> Duration {
     let longest = 2_000_u64 << times.saturating_sub(2).min(5);
     Duration::from_micros(fastrand::u64(longest / 2..longest))
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "mysql")]
-    fn polls_grow_rarer_until_something_changes() {
+    fn the_interval_grows_with_each_poll_without_a_change() {
         let spans: Vec<_> = (0..5)
             .map(|unchanged_polls| ADAPTIVE.interval(unchanged_polls))
             .collect();
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     #[cfg(all(feature = "sqlite", feature = "postgres"))]
-    fn a_steady_pace_stays_as_it_is() {
+    fn a_steady_pace_has_the_same_interval_after_every_poll() {
         for pace in [STEADY, PUSHED] {
             assert!((0..100).all(|unchanged_polls| pace.interval(unchanged_polls) == pace.last));
         }

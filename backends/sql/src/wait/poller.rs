@@ -1,7 +1,7 @@
-//! One poller for each process and handle, for all waiters of the handle.
+//! One poller for each handle, for all waiters of the handle.
 //!
-//! The poller runs as a singleton task on the runtime of the waiter that needed it first. It ends
-//! when no waiter of the handle sleeps.
+//! The poller runs as a singleton task on the runtime of the waiter that needed the poller first.
+//! The poller ends when no waiter of the handle sleeps.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{dialect::Dialect, singleton_task::SingletonTask, store::Store};
 
-/// How long one poll may take before the poller counts as gone with its runtime.
+/// The time limit of one poll. A poller that exceeds this limit counts as ended with its runtime.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 /// Makes sure that a poller runs for the waiters of this handle.
@@ -24,8 +24,8 @@ pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
     }
 }
 
-/// Polls the store for all names that this process waits for, until no waiter of this handle sleeps
-/// any more.
+/// Polls the store for all names that this process waits for, until no waiter of this handle
+/// sleeps.
 async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     let dialect = store.dialect();
     let (clock, group) = (dialect.clock(), dialect.wait_group());
@@ -42,9 +42,9 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
         let (entries, names) = {
             let mut waiting = group.waiting();
             if store.asleep.load(Ordering::Relaxed) == 0 {
-                // The turn ends under the mutex. Otherwise a waiter that falls asleep between the
-                // check and the end would see a poller that still runs, and nobody would poll for
-                // it.
+                // The poller notes its end while it holds the mutex. Otherwise a waiter could fall
+                // asleep between this check and the note. That waiter would see a running poller
+                // and start no other poller, and nobody would poll for this waiter.
                 drop(running);
                 return;
             }
@@ -77,7 +77,7 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     }
 }
 
-/// Notes the end of a poller, also when its runtime is shut down.
+/// Notes on drop that a poller has ended, even when the end is a shutdown of its runtime.
 struct PollerTurn<'a>(&'a SingletonTask, u64);
 
 impl Drop for PollerTurn<'_> {

@@ -1,7 +1,7 @@
 //! The waiters of this process at one store.
 //!
-//! All handles of the process on the same tables share one group, so that a name is polled once for
-//! all of them. The mutex guards map operations only and is never held across an await.
+//! All handles of the process on the same tables share one group, so that one poll of a name serves
+//! all handles. No caller holds the mutex of the group across an await.
 
 use std::{
     fmt,
@@ -25,24 +25,24 @@ pub(crate) struct WaitGroup {
     hint_id: i64,
     /// Wakes the poller when the next poll is due sooner than before.
     pub(super) poll_sooner: Notify,
-    // A std mutex: it is held for map operations only.
+    // A std mutex: no caller holds this mutex across an await.
     waiting: Mutex<WaitState>,
 }
 
 impl WaitGroup {
-    /// For a store that is polled at a steady pace.
+    /// The group for a store that is polled at a steady pace.
     #[cfg(feature = "sqlite")]
     pub(crate) fn steady() -> Arc<Self> {
         Self::with_pace(pace::STEADY, LearnsOfChange::ByPolling)
     }
 
-    /// For a store that is polled more often right after a change.
+    /// The group for a store that is polled more often right after a change.
     #[cfg(feature = "mysql")]
     pub(crate) fn adaptive() -> Arc<Self> {
         Self::with_pace(pace::ADAPTIVE, LearnsOfChange::ByPolling)
     }
 
-    /// For a store that notifies of releases.
+    /// The group for a store that notifies of releases.
     #[cfg(feature = "postgres")]
     pub(crate) fn pushed() -> Arc<Self> {
         Self::with_pace(pace::PUSHED, LearnsOfChange::ByNotification)
@@ -60,13 +60,13 @@ impl WaitGroup {
         self.hint_id
     }
 
-    /// Wakes the waiters of a lock that this process believes free, if they are first in the store
-    /// queue.
+    /// Wakes the waiters of a lock that seems to be free, if this process is first in the store
+    /// queue of the lock.
     pub(crate) fn wake_waiters(&self, name: &LockName) {
         self.waiting().wake(name);
     }
 
-    /// The store says that a contender has left the queue of a lock.
+    /// Notes that the store reported the leave of a contender from the queue of a lock.
     #[cfg(feature = "postgres")]
     pub(crate) fn contender_left(&self, name: &LockName) {
         if let Some(awaited) = self.waiting().by_name.get_mut(name) {
@@ -82,14 +82,14 @@ impl WaitGroup {
         awaited.is_none_or(|awaited| awaited.position.is_first())
     }
 
-    /// Whether a waiter of this process waits for the lock at the store, with another handle than
-    /// the one that holds it.
+    /// Whether a contender of this process waits for the lock. Waiters in the local queue of the
+    /// holder's own handle are no contenders.
     pub(crate) fn has_waiters(&self, name: &LockName) -> bool {
         self.waiting().by_name.contains_key(name)
     }
 
-    /// Any lock may have become free: wakes all waiters that are first, and lets all others read
-    /// their position again.
+    /// Handles a gap in the notifications, in which any lock may have become free. Wakes all
+    /// waiters that are first, and makes the poller read all other positions again.
     pub(crate) fn any_may_be_free(&self) {
         for awaited in self.waiting().by_name.values_mut() {
             awaited.wake();
@@ -115,9 +115,10 @@ impl WaitGroup {
         waiter
     }
 
-    /// A waiter goes away, with the lock or without. Returns the queue entry that is to be given up
-    /// at the store, in two cases: the last waiter of the name has left; or a waiter has got the
-    /// lock, and with it this process has had its turn.
+    /// Removes a waiter, with the lock (`granted`) or without. Returns the queue entry to give up
+    /// at the store, in two cases. Either the last waiter of the name has left. Or the waiter has
+    /// the lock: then the other waiters of this process join the end of the queue with a new
+    /// entry, so that other processes are served in between.
     pub(super) fn leave(
         &self,
         name: &LockName,
@@ -152,7 +153,7 @@ impl WaitGroup {
         Some(entry)
     }
 
-    /// The queue entry of this process for a lock; it is about to be sent to the store.
+    /// The queue entry of this process for a lock, noted as sent at `now`.
     pub(super) fn entry_to_renew(&self, name: &LockName, now: Moment) -> Option<QueueEntry> {
         let mut waiting = self.waiting();
         let awaited = waiting.by_name.get_mut(name)?;
@@ -183,9 +184,9 @@ mod tests {
 
     const START: Moment = Moment::from_boot(Duration::from_secs(100));
 
-    /// How long the poller sleeps after a poll that saw leases with these remaining times, when
-    /// nothing has changed for long.
-    fn sleeps(leases: &[Duration]) -> Duration {
+    /// The pause after a poll that found leases with these remaining times, when the last ten polls
+    /// found no change.
+    fn pause_after_poll(leases: &[Duration]) -> Duration {
         let group = WaitGroup::adaptive();
         let rows = leases.iter().zip(0..).map(|(free_in, number)| {
             let name = LockName::new(format!("lock-{number}")).unwrap();
@@ -216,10 +217,10 @@ mod tests {
         waiting.pause(START)
     }
 
-    /// A future that is kept but not polled must not hold its queue entry for ever: nobody behind
-    /// it would have a turn.
+    /// A caller can keep the future of a waiter without polling the future. The queue entry of such
+    /// a waiter must end: all contenders behind the entry would wait for ever.
     #[test]
-    fn a_waiter_that_is_not_polled_is_passed_over() {
+    fn the_queue_entry_of_a_waiter_that_is_not_polled_is_not_renewed() {
         let group = WaitGroup::adaptive();
         let waiter = group.join(&LockName::new("a").unwrap(), START);
         waiter.asleep.store(true, Ordering::Relaxed);
@@ -238,10 +239,13 @@ mod tests {
     #[test]
     fn the_poller_wakes_at_the_end_of_the_earliest_lease() {
         let ms = Duration::from_millis;
-        assert_eq!(sleeps(&[ms(9000), ms(30), ms(50)]), ms(30));
-        // A lease that is about to end is not polled for all the time.
-        assert_eq!(sleeps(&[ms(9000), ms(1)]), pace::ADAPTIVE.at_least);
-        let usual = sleeps(&[ms(9000)]).as_micros();
+        assert_eq!(pause_after_poll(&[ms(9000), ms(30), ms(50)]), ms(30));
+        // The pause is never shorter than `at_least`, even when a lease ends sooner.
+        assert_eq!(
+            pause_after_poll(&[ms(9000), ms(1)]),
+            pace::ADAPTIVE.at_least
+        );
+        let usual = pause_after_poll(&[ms(9000)]).as_micros();
         assert!((57_000..68_000).contains(&usual), "{usual}");
     }
 }

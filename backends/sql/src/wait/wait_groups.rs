@@ -1,6 +1,6 @@
 //! The wait groups of this process, one for each set of tables.
 //!
-//! A group lives as long as a handle uses it.
+//! A group exists as long as at least one handle uses the group.
 
 use std::{
     collections::HashMap,
@@ -18,8 +18,8 @@ impl<K: Eq + Hash> WaitGroups<K> {
         Self(LazyLock::new(Mutex::default))
     }
 
-    /// The group of these tables, the same for every handle of this process on them. `new` becomes
-    /// the group if there is none.
+    /// The group of the tables `key`: every handle of this process on these tables gets the same
+    /// group. If there is no group yet, `new` becomes the group.
     pub(crate) fn shared(&self, key: K, new: &Arc<WaitGroup>) -> Arc<WaitGroup> {
         let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         groups.retain(|_, group| group.strong_count() > 0);

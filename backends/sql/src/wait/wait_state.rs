@@ -1,7 +1,7 @@
 //! The names that this process waits for, and the time of the next poll.
 //!
-//! The functions only decide; the callers send the requests. No poll follows another one sooner
-//! than the pace allows.
+//! The functions only decide what to send; the callers send the requests. The time between two
+//! polls is never shorter than the pace allows.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::dialect::{LockRow, QueueEntry};
 /// The pause after a poll that failed.
 pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// Queue entries that are due within this time share a request.
+/// Queue entries that become due within this time are renewed together, in one request.
 const SHARED_REQUEST_WINDOW: Duration = Duration::from_millis(650);
 
 /// The longest sleep of a poller.
@@ -25,14 +25,14 @@ pub(super) struct WaitState {
     pub(super) next_poll: Option<Moment>,
     pub(super) pace: Pace,
     pub(super) notified_by: LearnsOfChange,
-    /// The number of polls since something changed.
+    /// The number of polls in a row that found no change.
     pub(super) unchanged_polls: u32,
 }
 
-/// A lock that somebody waits for.
+/// A lock that at least one waiter of this process waits for.
 pub(super) struct AwaitedLock {
     pub(super) waiters: Vec<Arc<Waiter>>,
-    /// The token that the last poll saw.
+    /// The fencing token that the last poll found.
     pub(super) token: Option<FencingToken>,
     /// The position of this process in the store queue.
     pub(super) position: EntrySchedule,
@@ -51,7 +51,7 @@ impl WaitState {
         }
     }
 
-    /// The time until the store is to be asked again, for a lock or for a queue entry.
+    /// The time until the poller must send its next request, for a lock or for a queue entry.
     pub(super) fn pause(&mut self, now: Moment) -> Duration {
         let asleep = self.by_name.values().filter(|it| it.is_asleep(now));
         let (first, others): (Vec<_>, Vec<_>) = asleep.partition(|it| it.position.is_first());
@@ -67,8 +67,8 @@ impl WaitState {
     }
 
     pub(super) fn until_poll(&mut self, now: Moment) -> Duration {
-        // Handles with different clocks may share a group, in tests. A time that is far off comes
-        // from another clock.
+        // In tests, handles with different clocks may share a group. A `next_poll` that is further
+        // in the future than any pause comes from another clock, and is replaced.
         match self.next_poll.map(|next| next.since(now)) {
             Some(pause)
                 if pause <= AFTER_FAILURE.max(Duration::from_micros(self.pace.last.end)) =>
@@ -83,8 +83,8 @@ impl WaitState {
         }
     }
 
-    /// Takes the poll that is due, and returns the names to ask for. `None` when another handle
-    /// took it.
+    /// Claims the poll that is due, and returns the names to read. `None` when no poll is due: the
+    /// poller of another handle has claimed this poll.
     pub(super) fn claim_poll(&mut self, now: Moment) -> Option<Vec<LockName>> {
         if self.next_poll.is_some_and(|next| next > now) {
             return None;
@@ -100,7 +100,8 @@ impl WaitState {
         Some(names)
     }
 
-    /// The queue entries that are due now, and those that are due soon: they share a request.
+    /// The queue entries to renew now. As soon as one entry is due, all entries that are due within
+    /// [`SHARED_REQUEST_WINDOW`] are included.
     pub(super) fn entries_due(&mut self, now: Moment) -> Vec<QueueEntry> {
         let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep(now));
         let due: Vec<_> = asleep
@@ -121,12 +122,14 @@ impl WaitState {
             }
         });
         let mut entries: Vec<_> = entries.collect();
-        // All processes use the same order, so that no two of them wait for each other's rows.
+        // All processes use the same order. Otherwise two processes could wait for each other's
+        // rows, a deadlock.
         entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         entries
     }
 
-    /// Notes the outcome of renewing these entries. Returns those that no waiter has any more.
+    /// Notes the result `kept` of renewing `entries`. Returns the entries that no waiter uses any
+    /// more.
     pub(super) fn note_renewed(
         &mut self,
         entries: &[QueueEntry],
@@ -137,7 +140,8 @@ impl WaitState {
             Ok(kept) => {
                 let mut kept: HashMap<_, _> = kept.into_iter().collect();
                 for entry in entries {
-                    // Without an answer somebody has removed the entry: it is taken anew later.
+                    // An entry that is absent from the result was removed by another client. A
+                    // later request takes the entry again.
                     if let Some(ahead) = kept.remove(&entry.name) {
                         self.update(entry, now, |at| at.kept(now, ahead));
                     }
@@ -157,7 +161,7 @@ impl WaitState {
         entries.iter().filter(is_gone).cloned().collect()
     }
 
-    /// Notes a new position, and wakes the waiters if they are first because of it.
+    /// Notes a new position of an entry. Wakes the waiters if this process became the first.
     pub(super) fn update(
         &mut self,
         entry: &QueueEntry,
@@ -173,8 +177,8 @@ impl WaitState {
         let was_first = awaited.position.is_first();
         note(&mut awaited.position);
         if awaited.position.is_first() && !was_first {
-            // Waiters that are not asleep are woken too: one of them may have read its position
-            // just before this change.
+            // Waiters that are not asleep get a wake-up too: such a waiter may have read its
+            // position just before this change, and may fall asleep after this change.
             for waiter in &awaited.waiters {
                 waiter.signal.notify_one();
             }
@@ -182,7 +186,8 @@ impl WaitState {
         }
     }
 
-    /// Wakes the waiters of free locks, and returns the held names whose hint must be set.
+    /// Applies the rows that a poll read: wakes the waiters of free locks, and sets the time of the
+    /// next poll. Returns the held names whose hint must be set.
     pub(super) fn apply_poll(
         &mut self,
         polled: Moment,
@@ -204,7 +209,8 @@ impl WaitState {
                         unmarked.push(name);
                     }
                 }
-                // The row is free, gone or unreadable: the waiter's next attempt will show which.
+                // The row is free, absent or unreadable. The waiter's next attempt finds out which
+                // of these is the case.
                 _ => {
                     changed = true;
                     self.wake(&name);
@@ -223,7 +229,8 @@ impl WaitState {
         unmarked
     }
 
-    /// Something may change again soon. Returns whether the next poll is due sooner than before.
+    /// Notes a change: after a change, another change is likely, so that an adaptive pace starts
+    /// with its shortest interval again. Returns whether the next poll is due sooner than before.
     pub(super) fn changed(&mut self, now: Moment) -> bool {
         if !self.pace.is_adaptive() {
             return false;

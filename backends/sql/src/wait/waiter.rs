@@ -11,17 +11,19 @@ use std::{
 use distlock_core::Moment;
 use tokio::sync::Notify;
 
-/// The poller treats a waiter as absent when its future was not polled for this long. It renews no
-/// queue entry and sends no poll for that waiter. A live future is polled each second.
+/// The poller treats a waiter as absent when the waiter's future was not polled for this long. The
+/// poller then renews no queue entry and sends no poll for this waiter. A future that its runtime
+/// still polls is polled each second.
 const UNPOLLED_LIMIT: Duration = Duration::from_millis(2500);
 
 /// One contender.
 pub(super) struct Waiter {
     pub(super) signal: Notify,
-    /// Whether it sleeps now. It changes only under the mutex of the wait group.
+    /// Whether the waiter sleeps now. The value changes only under the mutex of the wait group.
     pub(super) asleep: AtomicBool,
-    /// The time of the last poll of its future. Without this limit, a future that is kept but not
-    /// polled any more would hold its queue entry, and the turn of everybody behind it, for ever.
+    /// The time of the last poll of the waiter's future. A caller can keep a future without polling
+    /// it. Without [`UNPOLLED_LIMIT`], the queue entry of such a future would be renewed for ever,
+    /// and all contenders behind the entry would wait for ever.
     last_polled: Mutex<Moment>,
 }
 
@@ -34,7 +36,8 @@ impl Waiter {
         }
     }
 
-    /// Notes that its future was polled. Returns whether the waiter had been passed over before.
+    /// Notes that the waiter's future was polled. Returns whether the waiter counted as absent
+    /// until now.
     pub(super) fn note_polled(&self, now: Moment) -> bool {
         let mut last_polled = self
             .last_polled

@@ -1,7 +1,8 @@
 //! The state that all handles of one opened MySQL store share: options, clock, waiters, counters
 //! and statements.
 //!
-//! The context knows nothing of connections, so that every other file of the dialect may use it.
+//! The context never uses a connection, so that every other file of the dialect can use the context
+//! without a circle of imports.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,7 +25,7 @@ pub(crate) struct StoreContext {
     pub(crate) wait_group: Arc<WaitGroup>,
     pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
-    // A std mutex: it is held only to look and to swap, never across an await.
+    // A std mutex: no caller holds this mutex across an await.
     history: Mutex<History>,
 }
 
@@ -48,20 +49,20 @@ impl StoreContext {
         })
     }
 
-    /// Notes the history that a new connection has found.
+    /// Notes the epoch that a new connection has read.
     pub(super) fn note(&self, epoch: &Epoch) {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let before = history.epoch.replace(epoch.clone());
         history.changed |= before.is_some_and(|before| before != *epoch);
     }
 
-    /// Whether there was a connection before.
+    /// Whether an earlier connection has read the tables.
     pub(super) fn was_opened(&self) -> bool {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         history.epoch.is_some()
     }
 
-    /// Whether earlier connections found another history.
+    /// Whether two connections have read different epochs.
     pub(super) fn history_changed(&self) -> bool {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         history.changed

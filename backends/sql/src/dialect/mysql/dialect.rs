@@ -1,6 +1,6 @@
-//! MySQL and MariaDB behind the trait [`Dialect`].
+//! MySQL and MariaDB as an implementation of the trait [`Dialect`].
 //!
-//! No statement exceeds the size that the server takes at once: long lists are split into parts.
+//! No request exceeds the server's `max_allowed_packet`: long lists are split into parts.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -29,14 +29,15 @@ use crate::{
     wait::{WaitGroup, WaitGroups},
 };
 
-/// The number of operations in a batch: enough to share a flush of the disk, and few enough that
-/// their rows are not locked for long.
+/// The largest number of operations in a batch: enough to share one flush of the disk, and few
+/// enough that their rows are not locked for long.
 const BATCH: usize = 256;
 
-/// Room for one queue entry: its name twice, two characters for each byte, and expressions of time.
+/// The space for one queue entry in a statement, in bytes: the name twice, with two characters for
+/// each byte, and the expressions for times.
 const PER_ENTRY: usize = 4 * 255 + 300;
 
-/// One group for each set of tables.
+/// The wait groups of this process, one for each set of tables.
 static WAIT_GROUPS: WaitGroups<String> = WaitGroups::new();
 
 /// A MySQL or MariaDB database.
@@ -44,27 +45,27 @@ pub(crate) struct MySqlDialect {
     context: Arc<StoreContext>,
     pool: ConnectionPool,
     locked_rows: LockedRows,
-    /// The number of bytes that the server takes at once.
+    /// The largest size of a request in bytes: the server's `max_allowed_packet`.
     packet: usize,
 }
 
 impl MySqlDialect {
-    /// Connects, and creates the tables where that is allowed.
+    /// Connects, and creates absent tables if `config.migrate` is true.
     pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut context = StoreContext::new(config, clock)?;
         let mut slot = ConnectionSlot::default();
         let open = slot.ready(&context).await?;
         let (tables, packet) = (open.tables.clone(), open.packet);
-        // A copied database has the name of the tables too, so that database and prefix are part of
-        // the key.
+        // A copy of a database has the same name of its history. So the key of the group contains
+        // the database and the prefix too.
         let (database, prefix) = (&context.config.database, &context.config.table_prefix);
         let tables = format!("{tables} {prefix} {database}");
         context.wait_group = WAIT_GROUPS.shared(tables, &context.wait_group);
         Ok(Self::with(Arc::new(context), slot, packet))
     }
 
-    /// Brings the tables up to date, and creates them when they are absent. Returns the version
-    /// before.
+    /// Upgrades the tables, and creates absent tables. Returns the former version and the applied
+    /// migrations.
     pub(crate) async fn migrate(
         mut config: ServerConfig,
         clock: Arc<dyn Clock>,
@@ -75,7 +76,7 @@ impl MySqlDialect {
         Ok(TablesStatus::with(version, &MIGRATIONS, repairs))
     }
 
-    /// Reads the state of the tables. Changes nothing.
+    /// Reads the state of the tables without changing anything.
     pub(crate) async fn status(
         config: ServerConfig,
         clock: Arc<dyn Clock>,
@@ -108,7 +109,7 @@ impl MySqlDialect {
             .map_err(|broken| slot.failed(broken.failed).into_error())
     }
 
-    /// The queue entries in parts, each of which fits into one statement.
+    /// Splits the queue entries into parts that each fit into one statement.
     fn fitting_entries<'a>(&self, entries: &'a [QueueEntry]) -> std::slice::Chunks<'a, QueueEntry> {
         let room = self.packet.saturating_sub(PER_OPERATION);
         entries.chunks((room / PER_ENTRY).max(1))
@@ -147,10 +148,10 @@ impl Dialect for MySqlDialect {
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         limits.operations = BATCH.min(self.packet / PER_OPERATION).max(1);
-        // A byte takes two characters in a statement, and some values come twice.
+        // A byte needs two characters in a statement, and a statement contains some values twice.
         limits.bytes = (self.packet / 8).min(1024 * 1024);
-        // While one batch waits for the disk, the next one is in flight; reads need a connection
-        // too.
+        // Two batches: the server works on the second batch while the first batch waits for the
+        // disk. One connection is left for reads.
         let pool = usize::try_from(self.context.config.pool_size).unwrap_or(1);
         limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
         limits
@@ -190,8 +191,8 @@ impl Dialect for MySqlDialect {
     async fn set_hints(&self, names: &[LockName], time: Duration) -> Result<()> {
         let statements = &self.context.statements;
         for names in fitting_parts(names, |it| it.as_str().as_bytes(), self.packet) {
-            // Rows that another transaction has locked are left out: a waiter of one lock must not
-            // wait for the row of another lock.
+            // Rows that another transaction has locked get no hint now: a waiter for one lock must
+            // not be delayed by the row of another lock.
             let keys = names.iter().map(|name| name.as_str().as_bytes());
             let unlocked = statements.unlocked(Reaped::Locks, keys);
             let names = first_columns(&self.read("want", unlocked).await?)?;
@@ -311,7 +312,7 @@ impl Dialect for MySqlDialect {
             return Ok(page);
         }
         for some in fitting_parts(&idle, Vec::as_slice, self.packet) {
-            // Rows that another transaction has locked are left for another turn.
+            // Rows that another transaction has locked are left to a later run.
             let unlocked = statements.unlocked(table, some.iter().map(Vec::as_slice));
             let unlocked = first_columns(&self.read("reap_look", unlocked).await?)?;
             if !unlocked.is_empty() {
@@ -319,7 +320,8 @@ impl Dialect for MySqlDialect {
                 page.removed += self.ask("reap", reap, Access::Write).await?.changed();
             }
         }
-        // An index leads to the idle rows, so that the next page begins at the same place.
+        // An index finds the idle rows. The rows of this page are removed by now, so that the next
+        // page needs no start key.
         page.next = (idle.len() == PAGE && page.removed > 0).then(String::new);
         Ok(page)
     }

@@ -1,6 +1,6 @@
 //! The doctor of MySQL and MariaDB: durability, read-only state, clock, rights and tables.
 //!
-//! Every check only reads. A statement that tries a right matches no row.
+//! Every check only reads. A statement that tests a right matches no row.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,9 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// A difference of the two clocks that is worth a warning, in microseconds. Leases do not depend on
-/// it; tokens after a failover do.
+/// The difference between the server's clock and this machine's clock above which the doctor warns,
+/// in microseconds. A wrong clock does not change the length of a lease. After a failover, tokens
+/// depend on the new server's clock.
 const CLOCK_OFF: u64 = 5_000_000;
 
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
@@ -24,13 +25,14 @@ const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
     'super_read_only', \
     'wsrep_on', 'innodb_doublewrite', 'innodb_rollback_on_timeout', 'max_allowed_packet')";
 
-/// Whether `SYSDATE` stands still within a statement, as `NOW` does.
+/// Reports 1 if `SYSDATE` has the same value during a whole statement, like `NOW`.
 const SYSDATE_STANDS_STILL: &str = "SELECT SLEEP(0.002), NOW(6) = SYSDATE(6)";
 
-/// Room for the largest value, in hexadecimal, with its overhead.
+/// The least `max_allowed_packet` in bytes that has room for the largest record value: two
+/// hexadecimal digits for each byte, and the rest of the statement.
 const PACKET: u64 = 1024 * 1024;
 
-/// Examines a server over a connection.
+/// Runs all checks on one connection.
 pub(crate) async fn examine(
     health: &mut Health,
     open: &mut OpenConnection,
@@ -193,7 +195,8 @@ async fn rights(
     for (right, statement) in context.statements.rights() {
         match ask(open, context, statement).await {
             Err(failed) if failed.meaning.kind == ErrorKind::AccessDenied => denied.push(right),
-            // A server that takes no writes refuses them for every user.
+            // For example, a read-only server refuses the statement for every user. Such a refusal
+            // does not show whether the user has the right.
             Err(failed) => untried = Some(failed),
             Ok(_) => {}
         }

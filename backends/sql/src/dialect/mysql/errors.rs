@@ -9,21 +9,22 @@ use crate::statement_error::{
     Access, ErrorMeaning, StatementError, TlsTrouble, no_thread, tls_trouble,
 };
 
-/// Troubles that sending again, or leaving a row out, can cure.
+/// Errors after which a batch can succeed in another form: sent again, without some rows, with a
+/// statement for each row, or as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MySqlTrouble {
-    /// The server rolled the transaction back, so that another could go on.
+    /// The server rolled the transaction back, so that another transaction could continue.
     Deadlock,
     /// Another transaction has the row locked.
     Locked,
-    /// One row of a batch is not in the state that changing all of them needs; none was changed.
+    /// At least one row of a batch is not in the state that the change needs. No row was changed.
     NotAll,
-    /// The server does not remember the statement; nothing was done.
+    /// The server does not have the prepared statement. Nothing was done.
     NotPrepared,
 }
 
 impl StatementError {
-    /// Reads the server's answer, or the driver's error.
+    /// The meaning of a server's or driver's error.
     pub(crate) fn mysql(source: sqlx::Error, access: Access) -> Self {
         Self {
             meaning: mysql(&source, access),
@@ -32,7 +33,7 @@ impl StatementError {
         }
     }
 
-    /// No answer came in time.
+    /// The error for an answer that did not come within the statement timeout.
     pub(crate) fn mysql_timed_out(access: Access) -> Self {
         let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
         Self {
@@ -46,13 +47,15 @@ impl StatementError {
         }
     }
 
-    /// The statement was not sent, because the connection was left in the middle of an answer.
+    /// The error for a statement that was not sent, because an earlier answer on the connection was
+    /// not read to its end.
     pub(crate) fn mysql_not_sent() -> Self {
         let source = std::io::Error::from(std::io::ErrorKind::NotConnected);
         Self::mysql(sqlx::Error::Io(source), Access::Read)
     }
 
-    /// The statement was not sent, because the server takes no more than `packet` bytes at once.
+    /// The error for a statement that was not sent, because its size exceeds `packet`, the server's
+    /// `max_allowed_packet`.
     pub(crate) fn mysql_too_large(bytes: usize, packet: usize) -> Self {
         let problem = format!("{bytes} bytes are more than {packet}");
         Self {
@@ -74,10 +77,11 @@ impl StatementError {
             1213 | 1020 | 3100 | 3101 => Some(MySqlTrouble::Deadlock),
             // Lock wait timeout; `NOWAIT` met a lock.
             1205 | 3572 => Some(MySqlTrouble::Locked),
-            // Our own statement raises this overflow when its update has found too few rows.
+            // `Statements::all_or_none` causes this overflow on purpose when its update has matched
+            // too few rows.
             1690 => Some(MySqlTrouble::NotAll),
-            // The server remembers too many statements already; the server, or a proxy in between,
-            // has forgotten this one; the server cannot remember this kind.
+            // The server holds too many prepared statements; the server or a proxy does not know
+            // this prepared statement; the server cannot prepare statements of this kind.
             1461 | 1243 | 1295 => Some(MySqlTrouble::NotPrepared),
             _ => None,
         }
@@ -173,15 +177,15 @@ const fn too_large() -> ErrorMeaning {
     .one_row()
 }
 
-/// The meaning of an error number. One of the server's own errors means that the statement was not
-/// carried out, unless it says otherwise.
+/// The meaning of an error number. An error of the server means that the statement was not carried
+/// out, except for the numbers with the kind `unknown_if_write` or `OutcomeUnknown` below.
 fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> ErrorMeaning {
     if let Some(meaning) = server_unavailable(number).or_else(|| access_or_tables(number)) {
         return meaning;
     }
     match number {
-        // An administrator or the idle timeout closed the connection; the server does not say which
-        // of the two, nor when.
+        // An administrator or the idle timeout closed the connection. The number does not show
+        // whether the server carried the statement out before.
         1152 | 1158..=1161 | 1184 | 1927 | 4031 => {
             ErrorMeaning::of(unknown_if_write, "the server closed the connection").reconnect()
         }
@@ -189,7 +193,7 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> ErrorMeaning {
         1021 | 1114 => ErrorMeaning::server_limit("the disk or the table is full"),
         1037 | 1038 | 1041 | 1206 => ErrorMeaning::server_limit("the server is out of memory"),
         1153 => too_large().reconnect(),
-        // Proxies use some numbers for statements that may have been carried out.
+        // A proxy may answer with such a number although the server carried the statement out.
         _ => ErrorMeaning::of(
             unknown_if_write,
             "the server answered with an error that is not known here; its log may say more",
@@ -198,7 +202,7 @@ fn mysql_meaning(number: u16, unknown_if_write: ErrorKind) -> ErrorMeaning {
     }
 }
 
-/// The meaning of a number by which the server, or the row, is not available for now.
+/// The meaning of a number that reports the server or the row as temporarily unavailable.
 fn server_unavailable(number: u16) -> Option<ErrorMeaning> {
     use ErrorKind::Unavailable;
     Some(match number {
@@ -221,7 +225,7 @@ fn server_unavailable(number: u16) -> Option<ErrorMeaning> {
         1053 | 1077 | 1079 | 1080 => {
             ErrorMeaning::of(Unavailable, "the server is shutting down").reconnect()
         }
-        // For example while another server takes its place.
+        // For example during a failover to another server.
         3032 | 3168 => {
             ErrorMeaning::of(Unavailable, "the server was taken out of service").reconnect()
         }
@@ -232,7 +236,7 @@ fn server_unavailable(number: u16) -> Option<ErrorMeaning> {
     })
 }
 
-/// The meaning of a number that blames the user's rights, the tables or a row.
+/// The meaning of a number that names the user's rights, the tables or a row as the cause.
 fn access_or_tables(number: u16) -> Option<ErrorMeaning> {
     use ErrorKind::{AccessDenied, Corrupt, InvalidConfig};
     Some(match number {
@@ -275,7 +279,8 @@ mod tests {
     use super::*;
     use crate::statement_error::tests::may_pass;
 
-    /// Number, kind for a read, kind for a write, may be one row's fault, needs a new connection.
+    /// Each entry: the number, the kind for a read, the kind for a write, whether one row may be
+    /// the cause, and whether a new connection is needed.
     const TABLE: &[(u16, ErrorKind, ErrorKind, bool, bool)] = {
         use ErrorKind::{
             AccessDenied as Denied, Corrupt, InvalidConfig as Config, LimitExceeded as Limit,
@@ -314,7 +319,7 @@ mod tests {
     };
 
     #[test]
-    fn every_number_has_its_meaning() {
+    fn each_error_number_has_its_kind_for_reads_and_for_writes() {
         for &(number, read, write, one_row, reconnect) in TABLE {
             for (access, kind) in [(Access::Read, read), (Access::Write, write)] {
                 let meaning = mysql_meaning(number, unknown_if_write(access));
@@ -328,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_leaves_a_write_unknown() {
+    fn after_a_lost_connection_the_outcome_of_a_write_is_unknown() {
         for (access, kind) in [
             (Access::Write, ErrorKind::OutcomeUnknown),
             (Access::Read, ErrorKind::Unavailable),

@@ -8,16 +8,16 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own
-/// migrations.
+/// Creates the table that [`admit`] uses, if the table is absent. Run this statement once, with
+/// your own migrations.
 pub const CREATE_TABLE: &str = "
 CREATE TABLE IF NOT EXISTS distributed_fence (
     resource VARBINARY(255) NOT NULL PRIMARY KEY,
     state    TEXT           NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
 
-/// Touches the row, so that the transaction holds its lock before the fence state is read, whatever
-/// its isolation level is.
+/// Inserts the row, or updates it without a change. The transaction then holds the row's lock
+/// before the fence state is read, at every isolation level.
 const TOUCH: &str = "
 INSERT INTO distributed_fence (resource, state) VALUES (?, ?) ON DUPLICATE KEY UPDATE state = \
     state";
@@ -27,10 +27,10 @@ const READ: &str = "SELECT state FROM distributed_fence WHERE resource = ? FOR U
 const WRITE: &str = "UPDATE distributed_fence SET state = ? WHERE resource = ?";
 
 /// Admits the latest holder to `resource` and raises the fence state, or refuses and changes
-/// nothing. The [module](self) has an example.
+/// nothing. See [`fence`](crate::fence).
 ///
-/// Everything happens on `connection`, in the transaction that is open there; the raised state
-/// counts when that transaction is committed. After a refusal, roll back.
+/// All statements run on `connection`, in the transaction that is open there. The raised state is
+/// valid once that transaction is committed. After a refusal, roll back.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ const WRITE: &str = "UPDATE distributed_fence SET state = ? WHERE resource = ?";
 ///
 /// # Cancel safety
 ///
-/// Dropping it may leave the state raised inside the open transaction: roll back.
+/// Dropping the future may leave the state raised inside the open transaction: roll back.
 pub async fn admit(
     connection: &mut MySqlConnection,
     resource: &str,
@@ -57,7 +57,8 @@ pub async fn admit(
         .fetch_one(&mut *connection)
         .await
         .map_err(failed)?;
-    // Read as bytes, because the driver takes a binary collation for binary data.
+    // The state is read as bytes, because the driver reports text with a binary collation as binary
+    // data.
     let state: Vec<u8> = row.try_get_unchecked(0).map_err(failed)?;
     let raised = raised_state(resource, &String::from_utf8_lossy(&state), fence)?;
     sqlx::query(WRITE)

@@ -1,4 +1,4 @@
-//! The two products of this dialect, and where their SQL differs.
+//! The two products of this dialect, and the differences between their SQL.
 
 /// The product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,7 +8,8 @@ pub(crate) enum Flavour {
 }
 
 impl Flavour {
-    /// The text after the values of an insert that refers to the row it would have inserted.
+    /// The text after the values of an insert whose `ON DUPLICATE KEY UPDATE` refers to the new
+    /// row.
     pub(crate) const fn new_row(self) -> &'static str {
         match self {
             Self::MariaDb => "",
@@ -16,8 +17,8 @@ impl Flavour {
         }
     }
 
-    /// A column of that row. MySQL is about to remove the form `VALUES(..)`; MariaDB never had the
-    /// other form.
+    /// A column of the new row, inside `ON DUPLICATE KEY UPDATE`. MySQL has deprecated the form
+    /// `VALUES(..)`; MariaDB has no other form.
     pub(crate) fn new_column(self, column: &str) -> String {
         match self {
             Self::MariaDb => format!("VALUES({column})"),

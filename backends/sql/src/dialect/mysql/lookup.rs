@@ -8,11 +8,11 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Room for one operation's statement, without its values.
+/// The space for one operation's statement without its values, in bytes.
 pub(super) const PER_OPERATION: usize = 4096;
 
-/// Reads the rows of these names on a connection. `access` is `Write` where the rows tell the
-/// outcome of a write that was sent before.
+/// Reads the rows of these names on a connection. With the access `Write`, a lost connection counts
+/// as an unknown outcome.
 pub(super) async fn read_rows(
     open: &mut OpenConnection,
     context: &StoreContext,
@@ -30,14 +30,14 @@ pub(super) async fn read_rows(
     Ok(looks)
 }
 
-/// Splits `all` into parts, each of which can be listed in one statement: one part, unless there
-/// are very many.
+/// Splits `all` into parts that each fit into one statement of `packet` bytes. Usually there is
+/// only one part.
 pub(super) fn fitting_parts<'a, T>(
     all: &'a [T],
     bytes: impl Fn(&'a T) -> &'a [u8],
     packet: usize,
 ) -> impl Iterator<Item = &'a [T]> {
-    // A byte takes two characters.
+    // Each byte needs two hexadecimal digits.
     let room = packet.saturating_sub(PER_OPERATION) / 2;
     let mut rest = all;
     std::iter::from_fn(move || {

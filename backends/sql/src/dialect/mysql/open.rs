@@ -13,26 +13,27 @@ use crate::{
 
 /// An opened MySQL or MariaDB database.
 ///
-/// Its locks and its records share a few connections ([`ServerConfig::pool_size`]), which close
-/// when both are closed or dropped. The connections serve nothing else: a transaction of the
-/// caller's is never touched.
+/// The locks and the records share a few connections ([`ServerConfig::pool_size`]). The connections
+/// close when both the locks and the records are closed or dropped. The caller's own transactions
+/// never use these connections.
 #[derive(Clone, Debug)]
 pub struct MySql(OpenedStore<MySqlDialect>);
 
 impl MySql {
-    /// Connects. Creates the tables where they are absent, unless [`ServerConfig::migrate`] is
-    /// false. Never changes tables that exist.
+    /// Connects. Creates absent tables, unless [`ServerConfig::migrate`] is false. Never changes
+    /// tables that exist.
     ///
-    /// The server is taken for MySQL or MariaDB, even if [`ServerConfig::product`] says otherwise.
+    /// [`ServerConfig::product`] is ignored: the server must be MySQL or MariaDB.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] for a wrong option, for a database that does not exist, and for
-    /// tables that are absent or of another version, with the command that creates or upgrades
-    /// them; [`ErrorKind::AccessDenied`] when the server refuses the user or our TLS certificate;
-    /// [`ErrorKind::Unsupported`] for a server that is too old; [`ErrorKind::Unavailable`] when the
-    /// server cannot be reached within [`ServerConfig::connect_timeout`], or offers no TLS where
-    /// TLS was asked for, or no TLS that can be trusted.
+    /// tables that are absent or of another version; the error names the command that creates or
+    /// upgrades the tables. [`ErrorKind::AccessDenied`] when the server refuses the user or the
+    /// client's TLS certificate. [`ErrorKind::Unsupported`] for a server that is too old.
+    /// [`ErrorKind::Unavailable`] when the server cannot be reached within
+    /// [`ServerConfig::connect_timeout`], and when the options demand TLS but the server offers no
+    /// TLS or has a certificate that is not trusted.
     ///
     /// # Cancel safety
     ///
@@ -59,27 +60,27 @@ impl MySql {
         self.0.records()
     }
 
-    /// The number of round trips that this process has made to these tables so far, with all its
-    /// handles.
+    /// The number of requests that this store and all handles reopened from it have sent so far.
     #[must_use]
     pub fn statements(&self) -> u64 {
         self.0.statements()
     }
 
-    /// How many times statements were sent again. The server broke them off in favour of other
-    /// transactions (deadlock, a row that another transaction had locked for too long), or the
-    /// connection was lost.
+    /// The number of statements that were sent again. Either the server stopped the first send for
+    /// another transaction (a deadlock, or a row that another transaction had locked for too long),
+    /// or the connection was lost.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.0.retries()
     }
 
-    /// Removes rows that are idle for longer than [`ServerConfig::reap_after`] now, and returns
-    /// their number. This also happens by itself, a few times in that period.
+    /// Removes the rows that have been idle for longer than [`ServerConfig::reap_after`], and
+    /// returns the number of removed rows. A background task does the same four times in each
+    /// `reap_after`.
     ///
     /// # Errors
     ///
-    /// Failures of the store; rows that were removed until then stay removed.
+    /// Failures of the store. Rows that were removed before a failure stay removed.
     ///
     /// # Cancel safety
     ///
@@ -88,30 +89,30 @@ impl MySql {
         self.0.reap().await
     }
 
-    /// Brings the tables up to date, and creates them where they are absent. The answer holds the
-    /// version before and the applied migrations.
+    /// Upgrades the tables, and creates absent tables. The answer contains the former version and
+    /// the applied migrations.
     ///
     /// # Errors
     ///
-    /// As [`MySql::open`].
+    /// The same errors as [`MySql::open`].
     ///
     /// # Cancel safety
     ///
-    /// Safe: it can be repeated.
+    /// Safe: a repeated call completes the migration.
     pub async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
         during::<MySqlDialect, _>("migrate", MySqlDialect::migrate(config, clock).await)
     }
 
-    /// Reads the state of the tables, and the migrations that [`MySql::migrate`] would apply.
+    /// Reads the version of the tables, and the migrations that [`MySql::migrate`] would apply.
     /// Changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`MySql::open`].
+    /// The same errors as [`MySql::open`].
     ///
     /// # Cancel safety
     ///
-    /// Safe: it only reads.
+    /// Safe: the call only reads.
     pub async fn status(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
         during::<MySqlDialect, _>("migrate", MySqlDialect::status(config, clock).await)
     }

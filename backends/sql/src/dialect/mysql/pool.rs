@@ -1,6 +1,7 @@
-//! The connections of one handle: opened when they are first needed, and again when they broke.
+//! The connections of one handle. A connection is opened when it is first needed, and replaced when
+//! it has failed.
 //!
-//! A connection that was left in the middle of an answer is never lent again.
+//! A connection with an answer that was not read to its end is never lent again.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -22,19 +23,19 @@ use super::{
 };
 use crate::statement_error::{Access, StatementError};
 
-/// A connection that was idle for longer is tested before it is used: firewalls and servers forget
-/// such connections.
+/// A connection that was idle for longer than this is tested before its next use: firewalls and
+/// servers close idle connections, often without notice.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A few connections that are lent one by one.
+/// A few connections. Each connection is lent to one caller at a time.
 #[derive(Debug)]
 pub(super) struct ConnectionPool {
-    // A std mutex: it is held to push and to pop only.
+    // A std mutex: no caller holds this mutex across an await.
     idle: Mutex<Vec<ConnectionSlot>>,
     permits: Semaphore,
 }
 
-/// A connection on loan. Dropping it gives the connection back.
+/// A lent connection. Dropping this value returns the connection to the pool.
 #[derive(Debug)]
 pub(super) struct LentConnection<'a> {
     pool: &'a ConnectionPool,
@@ -42,11 +43,11 @@ pub(super) struct LentConnection<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// The slot of one connection, which may be empty.
+/// The slot for one connection. The slot may be empty.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionSlot {
     open: Option<OpenConnection>,
-    /// Whether a connection of this loan became unusable.
+    /// Whether a connection in this slot became unusable since the slot was lent.
     broke: bool,
 }
 
@@ -56,12 +57,12 @@ pub(crate) struct OpenConnection {
     pub(super) flavour: Flavour,
     /// Product and version, for people.
     pub(super) server: String,
-    /// The name of the tables' history, the same on every server that has a copy of them.
+    /// The name of the tables' history. Every server with a copy of the tables has the same name.
     pub(super) tables: String,
     pub(super) epoch: Epoch,
     /// Whether statements are prepared on the server.
     prepares: bool,
-    /// The number of bytes that the server takes at once.
+    /// The largest size of a request in bytes: the server's `max_allowed_packet`.
     pub(super) packet: usize,
     used: Moment,
 }
@@ -74,7 +75,7 @@ impl ConnectionPool {
         }
     }
 
-    /// A connection, once one is free; the most recently used one, if there is a choice.
+    /// Waits until a connection is free, and lends the most recently used free connection.
     pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
         let permit = tokio::select! {
             biased;
@@ -123,11 +124,11 @@ impl Drop for LentConnection<'_> {
     fn drop(&mut self) {
         let mut slot = std::mem::take(&mut self.slot);
         if std::mem::take(&mut slot.broke) {
-            // The other idle connections were opened to the same server, which may be gone.
+            // The other idle connections lead to the same server, which may be unreachable now.
             self.pool.idle().clear();
         }
-        // A connection that was left in the middle of an answer would take the rest of it for the
-        // answer to the next statement.
+        // After an answer that was not read to its end, the driver would return the rest of that
+        // answer as the answer to the next statement.
         let good = slot
             .open
             .as_ref()
@@ -139,7 +140,8 @@ impl Drop for LentConnection<'_> {
 }
 
 impl ConnectionSlot {
-    /// The open connection; it is opened first if necessary.
+    /// The open connection of this slot. Opens a new connection if the slot is empty or its
+    /// connection is unusable.
     pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut OpenConnection> {
         if let Some(open) = &mut self.open {
             let idle = context.clock.now().since(open.used) > IDLE;
@@ -158,7 +160,8 @@ impl ConnectionSlot {
         }
     }
 
-    /// Notes a failure: an unusable connection is replaced before the next operation.
+    /// Notes a failure, and returns it. A connection that is unusable after this failure is
+    /// dropped.
     pub(super) fn failed(&mut self, failed: StatementError) -> StatementError {
         if failed.meaning.reconnect {
             self.disconnect();
@@ -166,7 +169,7 @@ impl ConnectionSlot {
         failed
     }
 
-    /// Drops the connection: the next operation opens another.
+    /// Drops the connection. The next operation opens a new connection.
     pub(super) fn disconnect(&mut self) {
         self.broke |= self.open.take().is_some();
     }
@@ -205,8 +208,8 @@ impl OpenConnection {
     }
 
     /// Sends statements in one round trip and reads the results. A text that exceeds the server's
-    /// limit is not sent: the server would break the connection off, often before its reason can be
-    /// read.
+    /// limit is not sent: the server would close the connection, often before the client can read
+    /// the error.
     pub(crate) async fn send(
         &mut self,
         context: &StoreContext,
@@ -226,7 +229,8 @@ impl OpenConnection {
         answered
     }
 
-    /// Sends one statement that changes rows, prepared if it is frequent, and reads its result.
+    /// Sends one statement that changes rows, and reads its result. A frequent statement is sent as
+    /// a prepared statement, unless the server has refused to prepare statements.
     pub(super) async fn send_statement(
         &mut self,
         context: &StoreContext,
@@ -251,7 +255,8 @@ impl OpenConnection {
             .await
     }
 
-    /// Ends a transaction that a failed statement has left open. Returns whether that worked.
+    /// Rolls back a transaction that a failed statement has left open. Returns whether the rollback
+    /// succeeded.
     pub(super) async fn roll_back(&mut self, context: &StoreContext) -> bool {
         self.send(context, "rollback", "ROLLBACK".to_owned(), Access::Read)
             .await

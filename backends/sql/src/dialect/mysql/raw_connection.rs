@@ -1,4 +1,4 @@
-//! One connection of the driver, and whether every answer on it was read to its end.
+//! One connection of the driver, with a note whether its last answer was read to the end.
 //!
 //! A connection with an unread answer carries no further statement.
 
@@ -15,17 +15,17 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// A connection. A caller that stops waiting leaves the driver's connection in the middle of an
-/// answer; the next statement would receive the rest of that answer as its own. So a statement in
-/// flight is noted, and a connection whose answer was not read to the end is not used any more.
+/// A connection. A caller that is cancelled or times out may leave an answer unread on the driver's
+/// connection; the next statement would then receive the rest of that answer. So `unread` is set
+/// before each statement, and a connection with an unread answer is not used any more.
 #[derive(Debug)]
 pub(super) struct RawConnection {
     connection: MySqlConnection,
-    /// Something was sent, and its answer was not read to its end.
+    /// Whether a request was sent whose answer was not read to its end.
     unread: bool,
 }
 
-/// The results of the statements in order, and all rows.
+/// The results of the statements of one request, in order, and the rows of all statements.
 #[derive(Debug, Default)]
 pub(crate) struct StatementResults {
     pub(crate) done: Vec<MySqlQueryResult>,
@@ -36,7 +36,7 @@ pub(crate) struct StatementResults {
 #[derive(Debug)]
 pub(crate) struct PartialFailure {
     pub(crate) failed: StatementError,
-    /// The number of statements that were carried out before.
+    /// The number of statements of the request that were carried out before the error.
     pub(crate) done: usize,
 }
 
@@ -55,12 +55,12 @@ impl RawConnection {
         }
     }
 
-    /// Whether it cannot be used any more.
+    /// Whether the connection cannot be used any more.
     pub(super) const fn is_spent(&self) -> bool {
         self.unread
     }
 
-    /// Whether the server is still there.
+    /// Whether the server answers on this connection.
     pub(super) async fn is_alive(&mut self, context: &StoreContext) -> bool {
         if self.unread {
             return false;
@@ -81,13 +81,13 @@ impl RawConnection {
         statements: String,
         access: Access,
     ) -> Result<StatementResults, PartialFailure> {
-        // Safe: values are in it as numbers and hexadecimal literals only, and the table prefix
-        // holds nothing but `[a-z0-9_]`.
+        // Safe: the text contains values only as numbers and hexadecimal literals, and the table
+        // prefix contains only `[a-z0-9_]`.
         let statements = sqlx::raw_sql(AssertSqlSafe(statements));
         self.read(context, statements, access).await
     }
 
-    /// Sends a text or a prepared statement and reads the results.
+    /// Sends statements as text, or one prepared statement, and reads the results.
     pub(super) async fn read<'q>(
         &mut self,
         context: &StoreContext,
@@ -120,7 +120,7 @@ impl RawConnection {
                 Err(StatementError::mysql_timed_out(access))
             }
         };
-        // The server's own error is the end of its answer.
+        // An error from the server ends the answer, so that nothing is left unread.
         self.unread = matches!(&outcome, Err(failed) if !failed.is_of_mysql());
         match outcome {
             Ok(()) => Ok(answers),

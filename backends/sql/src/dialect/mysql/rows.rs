@@ -18,8 +18,8 @@ use crate::{
     wait::remaining_of_hint,
 };
 
-/// Reads a column, whatever the name of its type: a table that was changed by hand may have another
-/// type.
+/// Reads a column without a check of the column's declared type, because a table that was changed
+/// by hand may have another type.
 pub(crate) fn column<'r, T>(row: &'r MySqlRow, index: usize) -> Result<T>
 where
     T: sqlx::Decode<'r, sqlx::MySql>,
@@ -33,7 +33,8 @@ pub(crate) fn string(row: &MySqlRow, index: usize) -> Result<String> {
 }
 
 fn optional_string(row: &MySqlRow, index: usize) -> Result<Option<String>> {
-    // Read as bytes, because the driver takes a binary collation for binary data.
+    // The text is read as bytes, because the driver reports text with a binary collation as binary
+    // data.
     let bytes: Option<Vec<u8>> = column(row, index)?;
     bytes
         .map(|bytes| String::from_utf8(bytes).map_err(|_| corrupt("a text is not UTF-8")))
@@ -89,7 +90,7 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
         owner,
         held,
         last_token: token,
-        // The trace is only a hint: any other text there counts as no trace.
+        // An unreadable `meta`, or any other text, means that no force-release is known.
         forced: owner.is_none()
             && column::<Option<&[u8]>>(row, 6).ok().flatten() == Some(FORCED.as_bytes()),
         freed_at: None,
@@ -105,7 +106,8 @@ pub(super) fn record(row: &MySqlRow) -> Result<(RecordKey, Entry)> {
     Ok((key, Entry::new(version, column(row, 2)?, Some(age))))
 }
 
-/// The time from one moment to a later one, both in microseconds; zero when it is not later.
+/// The time from `earlier` to `later`, both in microseconds; zero when `later` is not the later
+/// one.
 fn after(earlier: i64, later: i64) -> Duration {
     let micros = later.saturating_sub(earlier);
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))

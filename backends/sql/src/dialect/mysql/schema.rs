@@ -63,7 +63,8 @@ fn tables() -> Vec<Table> {
     ]
 }
 
-/// The first form of the table had an index on `expires_at`, and no other index for the reaper.
+/// The parts that differ in tables of older releases. The first form of the lock table had no
+/// column `expires_minute`, and its index for the reaper was on `expires_at`.
 const FORMER_PARTS: [FormerPart; 1] = [FormerPart {
     table: "distributed_lock",
     part: "expires_minute",
@@ -84,8 +85,9 @@ DEALLOCATE PREPARE distlock_drop",
     },
 }];
 
-/// The differences that the answer to [`Statements::parts`](super::statements::Statements::parts)
-/// shows. With `some`, an absent table is no difference: only tables that exist are compared.
+/// The differences between the required tables and `answers`, the answer to
+/// [`Statements::parts`](super::statements::Statements::parts). If `some` is true, only tables that
+/// exist are compared.
 pub(super) fn compare(
     context: &StoreContext,
     answers: &StatementResults,
@@ -112,7 +114,7 @@ pub(super) fn compare(
     Ok(differences(prefix, &tables(), &FORMER_PARTS, &found, some))
 }
 
-/// A type without the display width of its numbers: MariaDB shows a width, MySQL does not.
+/// The type `kind` without a display width. MariaDB shows a width for number types, MySQL does not.
 fn plain(kind: &str) -> String {
     for number in ["bigint", "tinyint"] {
         if let Some(width) = kind.strip_prefix(number)

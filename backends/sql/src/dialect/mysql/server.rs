@@ -1,6 +1,6 @@
 //! Connects to the server, and reads its identity and limits.
 //!
-//! Every session is set up by [`SESSION`] before it carries anything else.
+//! [`SESSION`] is the first request of every session.
 
 use std::collections::HashMap;
 
@@ -19,22 +19,24 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Sets the session up as the promises need it, whatever the server's defaults, its `init_connect`
-/// or a proxy made of it.
+/// Sets all session variables that the promises of the locks depend on. The server's defaults, the
+/// server's `init_connect` or a proxy may have set other values.
 ///
-/// - Values that do not fit are errors.
+/// - A value that does not fit its column is an error.
 ///
-/// - The time is the server's true time.
+/// - The functions of time return the server's clock, in UTC.
 ///
-/// - Every statement is a transaction of its own and sees everything that was committed before it.
+/// - Every statement is a transaction of its own and sees all changes that were committed before
+///   the statement.
 ///
-/// - Only this program ends a statement, and no statement waits long for rows that others have
-///   locked.
+/// - The server does not stop a statement after a time limit, but a statement waits only briefly
+///   for rows that another transaction has locked.
 ///
-/// - Rows are looked up by their key, many at once, without an estimate of the number of rows of
-///   each name.
+/// - The optimiser does not estimate the number of rows for each key of a long list; that estimate
+///   would cost an index lookup for each key.
 ///
-/// Each product's own settings are comments to the other.
+/// A setting that only one of the two products knows is written as a comment that the other product
+/// ignores.
 pub(super) const SESSION: &str = "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, \
     sql_safe_updates = 0, \
     sql_big_selects = 1, /*!80000 max_execution_time = 0, */ /*M!100600 max_statement_time = 0, */ \
@@ -49,18 +51,19 @@ pub(super) const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN
     'wsrep_cluster_address', \
     'max_allowed_packet')";
 
-/// The server's answer about itself.
+/// The server's product, version, identity and limits, from its variables.
 pub(super) struct Variables {
     pub(super) flavour: Flavour,
     pub(super) server: String,
-    /// A name that distinguishes the server from others; `None` where any server of a cluster may
-    /// answer.
+    /// A name that distinguishes this server from other servers; `None` in a Galera cluster, where
+    /// the next connection may lead to another server.
     pub(super) identity: Option<String>,
-    /// The number of bytes that it takes at once.
+    /// The largest size of a request in bytes: the server's `max_allowed_packet`.
     pub(super) packet: usize,
 }
 
-/// The limit of a server that does not tell its limit: the lowest one that can be configured.
+/// The assumed limit of a server that does not show its `max_allowed_packet`: the lowest value that
+/// can be configured.
 const LEAST_PACKET: usize = 1024;
 
 impl Variables {
@@ -120,8 +123,8 @@ pub(super) async fn connect(context: &StoreContext) -> Result<RawConnection> {
             SslMode::VerifyCa => MySqlSslMode::VerifyCa,
             SslMode::VerifyFull => MySqlSslMode::VerifyIdentity,
         })
-        // The cache is large enough that no statement in use is evicted. The session is set up by
-        // [`SESSION`] and not by the driver.
+        // The cache is large enough for all prepared statements, so that none is evicted. The other
+        // options keep the driver from changing the session: [`SESSION`] sets all variables.
         .statement_cache_capacity(MOST)
         .pipes_as_concat(false)
         .no_engine_substitution(false)

@@ -1,8 +1,8 @@
 //! Finds, creates and upgrades the tables.
 //!
-//! In MySQL each change of a table is a transaction of its own, so that another process may see
-//! half of the tables. Opening waits for such a process; it never changes tables that exist, except
-//! for adding missing ones.
+//! In MySQL, each `CREATE` or `ALTER TABLE` is a transaction of its own. So a process may see only
+//! some of the tables while another process creates them. Opening a store waits for that other
+//! process. Opening adds missing tables, but never changes tables that exist.
 
 use std::{collections::HashMap, fmt::Write as _, time::Duration};
 
@@ -21,11 +21,11 @@ use crate::{
     statement_error::Access,
 };
 
-/// How long opening waits for another process that creates the tables at the same moment.
+/// The time limit for another process that is creating the tables while this process opens a store.
 const SETTING_UP: Duration = Duration::from_secs(3);
 
-/// The meta row is the last step of creating the tables: it is absent if that process was stopped
-/// before.
+/// The problem of tables without their meta row. The row is the last step of creating the tables:
+/// if the row is absent, the creating process was stopped before that step.
 const UNFINISHED: &str = migrate::META_EMPTY;
 
 const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the \
@@ -35,14 +35,14 @@ const ONLY_SOME: &str = "has only some of distlock's tables, or another program'
 /// The tables that are present.
 enum TablesFound {
     Nothing,
-    /// Some are missing, or the meta row is: the text names the problem.
+    /// At least one table is missing, or the meta row is missing. The text names the problem.
     Partly(&'static str),
-    /// All of them: their version, and the name of their history.
+    /// All tables are present: their version, and the name of their history.
     Whole(i64, String),
 }
 
-/// Sets the session up, creates the tables where they are absent and that is wanted, and checks
-/// them. Returns the server's identity and the name of the tables' history.
+/// Sets the session up and checks the tables. Creates absent tables first, if the configuration
+/// allows that. Returns the server's variables and the name of the tables' history.
 pub(super) async fn ready(
     connection: &mut RawConnection,
     context: &StoreContext,
@@ -72,7 +72,8 @@ pub(super) async fn ready(
     }
     check_not_newer(context, version)?;
     if version < LATEST && context.config.migrate && !context.was_opened() {
-        // For example where this user may not create tables. Locks work without the missing table.
+        // An upgrade can fail, for example if this user must not create tables. The failure is only
+        // logged, because locks work without the table of version 2.
         if let Err(error) = upgrade(connection, context, version).await {
             tracing::debug!(%error, "the tables stay at version {version}");
         }
@@ -81,16 +82,14 @@ pub(super) async fn ready(
     Ok((variables, tables))
 }
 
-/// Brings the tables up to date. Returns the version before, and the repairs of tables that had the
-/// latest version.
+/// Upgrades the tables. Returns the former version, and the repairs that were applied.
 pub(super) async fn migrate(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
     let mut connection = connect(context).await?;
     let (_, found) = set_up_session(&mut connection, context).await?;
     let version = match found {
         TablesFound::Whole(version, _) => version,
         TablesFound::Nothing => 0,
-        // For example when the process that created them was stopped: here, one table comes after
-        // the other.
+        // For example, the process that created the tables was stopped between two tables.
         TablesFound::Partly(_) => {
             check_present_parts(&mut connection, context).await?;
             0
@@ -110,7 +109,7 @@ pub(super) async fn migrate(context: &StoreContext) -> Result<(i64, Vec<Migratio
         .await?;
     }
     check_tables(&mut connection, context).await?;
-    leave(connection).await;
+    close(connection).await;
     Ok((version, repairs))
 }
 
@@ -130,11 +129,11 @@ pub(super) async fn version(context: &StoreContext) -> Result<(i64, Vec<Migratio
     } else {
         Vec::new()
     };
-    leave(connection).await;
+    close(connection).await;
     Ok((version, repairs))
 }
 
-async fn leave(connection: RawConnection) {
+async fn close(connection: RawConnection) {
     if let Err(error) = connection.close().await {
         tracing::debug!(%error, "a connection did not close cleanly");
     }
@@ -165,7 +164,7 @@ async fn set_up_session(
     let deadline = context.clock.now() + SETTING_UP;
     let found = loop {
         match present(connection, context, tables_present).await? {
-            // Another process may be creating them: here, one table comes after the other.
+            // Another process may be creating the tables one after the other.
             TablesFound::Partly(_) if context.clock.now() < deadline => {
                 context.clock.sleep(SETTING_UP / 100).await;
                 let found = run(connection, context, context.statements.tables_present()).await?;
@@ -180,7 +179,7 @@ async fn set_up_session(
     Ok((variables, found))
 }
 
-/// The state of the tables, by their number.
+/// The state of the tables, from the number of tables that exist.
 async fn present(
     connection: &mut RawConnection,
     context: &StoreContext,
@@ -207,8 +206,8 @@ async fn meta(
         .transpose()
 }
 
-/// Checks that those of our tables that are present were made by a version of ours. Other tables
-/// are another program's, and are left alone.
+/// Checks that every present table has a form that some version of distlock made. A table with
+/// another form may belong to another program, so that the migration is refused.
 async fn check_present_parts(connection: &mut RawConnection, context: &StoreContext) -> Result<()> {
     let found = run(connection, context, context.statements.parts()).await?;
     let differences = schema::compare(context, &found, true)?;
@@ -228,7 +227,7 @@ fn check_not_newer(context: &StoreContext, version: i64) -> Result<()> {
     migrate::newer_version_problem(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
 }
 
-/// Checks that the tables are as the promises need them.
+/// Checks that the tables have the required form.
 async fn check_tables(connection: &mut RawConnection, context: &StoreContext) -> Result<()> {
     let differences = differences(connection, context).await?;
     if differences.is_empty() {
@@ -237,7 +236,7 @@ async fn check_tables(connection: &mut RawConnection, context: &StoreContext) ->
     Err(schema_error(context, &differences))
 }
 
-/// The repairs that bring tables of an older release up to date.
+/// The repairs that tables of an older release need.
 async fn needed_repairs(
     connection: &mut RawConnection,
     context: &StoreContext,
@@ -263,8 +262,9 @@ fn schema_error(context: &StoreContext, differences: &[SchemaDifference]) -> Err
     )
 }
 
-/// Applies the missing migrations. Each of their statements may be repeated: here, every change of
-/// a table is a transaction of its own, and other processes may do the same at the same time.
+/// Applies the missing migrations. Each statement of a migration can be repeated safely. That is
+/// necessary, because a process may be stopped between two statements, and because other processes
+/// may apply the same migrations at the same time.
 async fn upgrade(
     connection: &mut RawConnection,
     context: &StoreContext,

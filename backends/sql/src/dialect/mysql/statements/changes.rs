@@ -1,7 +1,7 @@
 //! Statements that change rows, one for each kind of operation.
 //!
-//! A lone operation and a batch use the same text: acquires, releases and renewals take any number
-//! of rows. Each statement reports one number, its `LAST_INSERT_ID`.
+//! A lone operation and a batch use the same text: the statements of acquires, releases and
+//! renewals accept any number of rows. Each statement reports one number: its `LAST_INSERT_ID`.
 
 use distlock_core::{AcquireRequest, FencingToken, Lease, Renewal, TicketStep};
 
@@ -16,20 +16,23 @@ use crate::{
     operation::Operation,
 };
 
-/// An acquire reports this when the rows must be read: a lock was refused, was its owner's already,
-/// or got a token above the time.
+/// The report of an acquire after which the rows must be read, because at least one lock has
+/// another result than a grant with the present time as its token. Such a lock was refused, or its
+/// owner held the lock already, or its new token is higher than the time.
 pub(crate) const READ_THE_ROWS: u64 = 1;
 
-/// The numbers of rows for which an acquire is prepared. A batch uses the next larger one and
-/// repeats its last row: an owner that has just got a lock gets it again.
+/// The numbers of rows for which an acquire is prepared. A batch of another size uses the next
+/// larger number and repeats its last row. The repetition is harmless, because an owner that holds
+/// a lock gets the same grant again.
 const SIZES: [usize; 13] = [1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// The largest number of statements that a connection prepares: the acquires, and release and
-/// hand-over, each with and without a token.
+/// The largest number of statements that a connection prepares: one acquire for each size, and
+/// release and hand-over, each with and without a token.
 pub(crate) const MOST: usize = SIZES.len() + 4;
 
 impl Statements {
-    /// The statement of one operation. It changes nothing where the row's state forbids it.
+    /// The statement of one operation. The statement changes nothing if the row's state does not
+    /// allow the operation.
     pub(crate) fn of_one<'a>(
         &self,
         op: &'a Operation,
@@ -77,13 +80,15 @@ impl Statements {
         }
     }
 
-    /// Takes rows that are missing, free, expired or their owner's already; the requests are sorted
-    /// by name. It reports the time, which is the token of each; or [`READ_THE_ROWS`].
+    /// Grants each lock whose row is missing, free, expired or already held by the same owner. The
+    /// requests are sorted by name. The statement reports the present time, which is the token of
+    /// every grant; or [`READ_THE_ROWS`].
     ///
-    /// The new row has the time too, so that the time is computed once: a value may refer to an
-    /// earlier value of the same row. All values of a row are evaluated before its conflict clause,
-    /// whose assignments are carried out from left to right and see the values of those before
-    /// them. So owner and end of the lease come last.
+    /// The order of the columns matters. Within `VALUES`, an expression can use an earlier column
+    /// of the same row: the time is computed once, in `acquired_at`. The server evaluates `VALUES`
+    /// before the assignments of `ON DUPLICATE KEY UPDATE`. These assignments run from left to
+    /// right, and a later assignment sees the results of the earlier assignments. The conditions
+    /// read the owner and the end of the lease, so that these two columns are assigned last.
     pub(crate) fn acquire<'a>(
         &self,
         requests: &[&'a AcquireRequest],
@@ -124,7 +129,8 @@ impl Statements {
         Statement::new(text, values).frequent()
     }
 
-    /// The assignments of an acquire to a row that exists; its `?` is this process's hint id.
+    /// The assignments of an acquire to a row that exists. The only `?` stands for this process's
+    /// hint id.
     fn unless_held(&self, flavour: Flavour) -> String {
         let lock = &self.lock;
         let new = |column: &str| flavour.new_column(column);
@@ -152,8 +158,8 @@ impl Statements {
             set("holder", &ours, &new("holder")),
             set("meta", &ours, &new("meta")),
             set("holder_id", &ours, &owner),
-            // A row that was its owner's already shows by its time of acquiring. It keeps a later
-            // end.
+            // The owner is the new owner by now. If `acquired_at` is not the present time, this
+            // owner held the lock before the statement; then the later end of the lease is kept.
             set(
                 "expires_at",
                 &format!("{held_by} = {owner}"),
@@ -167,9 +173,11 @@ impl Statements {
         .join(", ")
     }
 
-    /// Frees the rows of these leases. It reports 1 when another process waits for one of them.
+    /// Frees the rows of these leases. Reports 1 when another process waits for at least one of
+    /// these locks.
     pub(crate) fn release<'a>(&self, leases: &[&'a Lease], hint_id: i64) -> Statement<'a> {
-        // The time is computed once.
+        // Assignments run from left to right: the condition below reads the new `expires_at`, which
+        // is the present time.
         let set = format!(
             "expires_at = {NOW}, \
              token = token + IF(wanted_until > expires_at AND wanted_by <> ?, 0 * \
@@ -180,8 +188,8 @@ impl Statements {
             .frequent()
     }
 
-    /// Extends leases that are not over, and changes their tickets. It reports a token. The end of
-    /// a lease counts from the moment when its row is at hand.
+    /// Extends leases that have not ended, and changes their tickets. Reports a token. The new end
+    /// of a lease counts from the time when the statement has locked the row.
     pub(crate) fn renew<'a>(&self, leases: &[&'a Lease], renewal: &Renewal) -> Statement<'a> {
         let nonce = |nonce: uuid::Uuid| Value::Bytes(nonce.as_bytes().to_vec().into());
         let (set, condition, issued, redeemed) = match renewal.ticket {
@@ -203,7 +211,7 @@ impl Statements {
         renewed
     }
 
-    /// Grants the row of a lease that is not over to another owner. It reports the new token, plus
+    /// Grants the row of a lease that has not ended to another owner. Reports the new token, plus
     /// [`WANTED`] when another process waits.
     fn hand_over<'a>(
         &self,
@@ -228,11 +236,12 @@ impl Statements {
         self.update(&set, values, &[lease], &condition).frequent()
     }
 
-    /// Changes the rows of these leases, where each is still its owner's.
+    /// Changes the rows of these leases, if the row still has the lease's owner and token.
     ///
-    /// The statement compares one value for each lease, because servers look a value up in a list,
-    /// but compare rows of several values one by one. The value is unambiguous: the owner has 16
-    /// bytes, and the token ends where the name begins. Only a lone lease may have no token.
+    /// The condition joins owner, token and name of a lease to one value. The reason is speed: the
+    /// servers search a single value in a sorted list, but compare tuples of values with each entry
+    /// of a list. The joined value is unambiguous, because the owner has 16 bytes and a `/` ends
+    /// the token. Only a lone lease may have no token.
     fn update<'a>(
         &self,
         set: &str,
@@ -261,8 +270,8 @@ impl Statements {
         Statement::new(text, values)
     }
 
-    /// Reports the version, or 0 when the record exists. A tombstone's version is exceeded, never
-    /// repeated.
+    /// Creates a record. Reports its version, or 0 when the record exists. In the place of a
+    /// tombstone, the new version is higher than the tombstone's version.
     fn create<'a>(&self, key: &'a str, value: &'a [u8], flavour: Flavour) -> Statement<'a> {
         let record = &self.record;
         let (alias, new) = (flavour.new_row(), flavour.new_column("value"));
@@ -279,9 +288,10 @@ impl Statements {
         Statement::new(text, vec![bytes(key.as_bytes()), bytes(value)])
     }
 
-    /// The statements before and after `change` of `leases` rows, so that it changes all of them;
-    /// or fails with an error of its own, `MySqlTrouble::NotAll`, before anything is committed.
-    /// Unless it `waits`, it fails at once when another transaction has locked one of the rows.
+    /// A transaction around `change`, in which `change` changes the rows of all `leases` or of
+    /// none. If `change` matches too few rows, the transaction fails with the error
+    /// `MySqlTrouble::NotAll` before its commit. If `waits` is false, the transaction fails at once
+    /// when another transaction has locked one of the rows.
     pub(crate) fn all_or_none(
         &self,
         change: &Statement<'_>,
@@ -299,7 +309,8 @@ impl Statements {
             ));
         }
         statements.push(change.to_text());
-        // The number is too large when the update has found fewer rows; the overflow is the error.
+        // `EXP(710)` overflows, and the overflow is the error. `EXP(0)` is no error. MySQL has no
+        // other way to raise an error outside a stored program.
         statements.push(format!(
             "SET @distlock_all = EXP(710 * (ROW_COUNT() <> {}))",
             leases.len()
@@ -308,9 +319,9 @@ impl Statements {
         statements
     }
 
-    /// Fails at once when another transaction has locked the operation's row.
-    /// An operation whose row was found locked before sends this first, so that it does not delay
-    /// others.
+    /// Fails at once when another transaction has locked the operation's row. This statement is
+    /// sent before an operation whose row was locked recently: otherwise the operation would wait
+    /// for the row and keep a connection busy.
     pub(crate) fn probe(&self, op: &Operation) -> String {
         let (table, column) = self.table(match op.lock() {
             Some(_) => Reaped::Locks,

@@ -1,5 +1,5 @@
-//! Statements about the tables themselves: which of them exist, which rights the user has, and how
-//! many rows they hold. They are sent when tables are set up, and by the doctor.
+//! Statements about the tables themselves: their existence and form, the user's rights, and the
+//! numbers of rows. Only the set-up of the tables and the doctor send these statements.
 
 use super::{
     expressions::{NOBODY, NOW},
@@ -8,14 +8,15 @@ use super::{
 use crate::schema_check::{KEY, STORAGE, UNTOUCHED, WRITES};
 
 impl Statements {
-    /// A migration's text for these tables.
+    /// The text of a migration with the table prefix added to every name.
     pub(crate) fn script(&self, sql: &str) -> String {
-        // Every name of ours begins with `distributed_`, and nothing else does.
+        // In a migration, all names of tables and indexes begin with `distributed_`, and no other
+        // word does.
         sql.replace("distributed_", &format!("{}distributed_", self.prefix))
     }
 
-    /// The tables' version, and the name of their history. The version counts the table that
-    /// version 2 adds, which leaves `schema_version` alone.
+    /// The tables' version, and the name of their history. Migration 2 leaves `schema_version` at 1
+    /// and adds a table; so the version is 2 if that table exists.
     pub(crate) fn meta(&self) -> String {
         format!(
             "SELECT schema_version + (schema_version = 1 AND EXISTS (SELECT 1 \
@@ -26,7 +27,7 @@ impl Statements {
         )
     }
 
-    /// The number of our tables that exist.
+    /// The number of existing tables among the three tables of version 1.
     pub(crate) fn tables_present(&self) -> String {
         format!(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
@@ -35,7 +36,8 @@ impl Statements {
         )
     }
 
-    /// For each needed right, a statement that changes nothing and is refused without the right.
+    /// For each needed right: its name, and a statement that changes nothing. The server refuses
+    /// the statement if the user lacks the right.
     pub(crate) fn rights(&self) -> Vec<(String, String)> {
         let update = |table: &str, some: &str| {
             let statement = format!("UPDATE {table} SET {some} = {some} WHERE 1 = 0");
@@ -52,13 +54,13 @@ impl Statements {
                 (format!("DELETE ON {table}"), delete),
             ]
         };
-        // The columns without a default.
+        // The columns without a default value: an insert must name them.
         let lock = "lock_name, token, acquired_at, expires_at, holder";
         let record = "record_key, version, value, deleted, written_at";
         [
             of(&self.lock, lock, "expires_at"),
             of(&self.record, record, "version"),
-            // The row is created by the user that sets the tables up.
+            // The migration inserts the meta row, so that a user of the store only updates it.
             vec![update(&self.meta, "reaped_at")],
         ]
         .concat()
@@ -80,13 +82,15 @@ impl Statements {
         )
     }
 
-    /// For each part of each existing table: the table, the part, and its value.
+    /// For each part of each existing table: the table, the part, and the value of the part. See
+    /// [`Table`](crate::schema_check::Table).
     ///
-    /// A key counts if it is unique for whole columns. All such keys of a table are one part: a
-    /// second one would make the statement that takes a lock change the row of another lock.
+    /// The part `KEY` lists all unique keys of a table. A second unique key is a difference: with
+    /// it, the statement of an acquire could change the row of another lock.
     ///
-    /// A trigger `BEFORE` a row may change it. One `AFTER` may not touch its own table. A user
-    /// without the right `TRIGGER` is shown no triggers.
+    /// The part `WRITES` lists the triggers `BEFORE` a change, because such a trigger can change
+    /// the new row. A trigger `AFTER` a change cannot change its own table. The catalogue shows no
+    /// triggers to a user without the right `TRIGGER`.
     pub(crate) fn parts(&self) -> String {
         let names = format!("('{}', '{}', '{}')", self.lock, self.record, self.meta);
         let ours = format!("table_schema = DATABASE() AND table_name IN {names}");

@@ -1,5 +1,5 @@
-//! Values inside of statements, as hexadecimal digits. No value can contain a quote, needs an
-//! escape or depends on the connection's character set.
+//! Values inside statements, as hexadecimal digits. So no value contains a quote, needs an escape
+//! or depends on the connection's character set.
 
 /// Bytes, as `x'61'`.
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -26,7 +26,7 @@ pub(crate) fn push_text(out: &mut String, text: &str) {
     push_hex(out, text.as_bytes());
 }
 
-/// A list for `IN (..)`.
+/// The elements of a list for `IN (..)`.
 pub(crate) fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> String {
     let mut out = String::new();
     for value in values {

@@ -1,4 +1,4 @@
-//! Statements that read rows, and the one that sets waiter hints.
+//! Statements that read rows, and the statement that sets waiter hints.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ impl Statements {
         )
     }
 
-    /// The rows that exist, and those of them that nobody has locked: 0 or 1, and the key.
+    /// Two lists of rows: `0` and the key for each row that exists, then `1` and the key for each
+    /// row that no other transaction has locked.
     pub(crate) fn there_and_unlocked(&self, table: Reaped, keys: &[&[u8]]) -> String {
         let (name, column) = self.table(table);
         let keys = list(keys.iter().copied());
@@ -32,14 +33,14 @@ impl Statements {
         format!("SELECT 0, {rows}; SELECT 1, {rows} FOR UPDATE SKIP LOCKED")
     }
 
-    /// Those of the rows that nobody has locked.
+    /// The keys of the rows that no other transaction has locked.
     pub(crate) fn unlocked<'a>(
         &self,
         table: Reaped,
         keys: impl Iterator<Item = &'a [u8]>,
     ) -> String {
         let (table, column) = self.table(table);
-        // Without `FORCE INDEX` the optimiser may read, and lock, all of a small table.
+        // Without `FORCE INDEX`, the optimiser may read and lock all rows of a small table.
         format!(
             "SELECT {column} FROM {table} FORCE INDEX (PRIMARY) WHERE {column} IN ({}) FOR UPDATE \
                 SKIP LOCKED",
@@ -47,7 +48,8 @@ impl Statements {
         )
     }
 
-    /// Where the hint of another process stands, it becomes the hint of several.
+    /// Sets this process's waiter hint on held rows. A live hint of another process becomes the
+    /// hint of several processes.
     pub(crate) fn set_hints(&self, names: &[Vec<u8>], hint_id: i64, time: Duration) -> String {
         let (micros, renew) = (time.as_micros(), RENEW_HINT_BELOW.as_micros());
         format!(
@@ -62,7 +64,7 @@ impl Statements {
         )
     }
 
-    /// Held locks of the range, in byte order.
+    /// The held locks of the range, in byte order of their names.
     pub(crate) fn list(&self, range: &Range<'_>) -> String {
         format!(
             "SELECT {} FROM {} WHERE {} AND holder_id <> {NOBODY} AND expires_at > {NOW} \
@@ -94,7 +96,8 @@ impl Statements {
     }
 }
 
-/// A part of a table, in byte order.
+/// A range of keys in byte order: from `from`, after `after` and below `below`, with at most
+/// `limit` rows.
 pub(crate) struct Range<'a> {
     pub(crate) from: &'a str,
     pub(crate) after: Option<&'a str>,

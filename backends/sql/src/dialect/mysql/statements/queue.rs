@@ -11,8 +11,8 @@ use super::{
 use crate::dialect::QueueEntry;
 
 impl Statements {
-    /// Takes or renews queue entries, and reports for each its name and the number of entries
-    /// ahead.
+    /// Takes or renews queue entries. Reports for each entry the lock's name and the number of
+    /// entries ahead in the same queue.
     pub(crate) fn renew_queue_entries(&self, entries: &[QueueEntry], lease: Duration) -> String {
         let line = &self.line;
         let rows = |write: &dyn Fn(&QueueEntry, String) -> String| {
@@ -43,7 +43,7 @@ impl Statements {
         )
     }
 
-    /// Removes expired entries.
+    /// Removes the expired entries of every queue, at most [`PAGE`] of them.
     pub(crate) fn remove_expired_entries(&self) -> String {
         format!(
             "DELETE FROM {} WHERE expires_at <= {NOW} LIMIT {PAGE}",

@@ -11,7 +11,8 @@ use crate::dialect::Reaped;
 pub(crate) const PAGE: usize = 500;
 
 impl Statements {
-    /// A turn in the future was taken when the clock was wrong, so that it does not count.
+    /// Claims a run of the reaper, unless a process has claimed a run within `every` microseconds.
+    /// An earlier claim with a time in the future does not count: the clock was wrong at that time.
     pub(crate) fn claim_reaping(&self, every: u128) -> String {
         format!(
             "UPDATE {} SET reaped_at = {NOW} \
@@ -21,8 +22,9 @@ impl Statements {
         )
     }
 
-    /// Some idle rows. A row whose token is not below the clock stays: a new row's token would not
-    /// be higher.
+    /// The keys of up to [`PAGE`] idle rows. A row is not idle if its token is not below the
+    /// present time: the next grant would create a new row, whose token is the time, and that token
+    /// would not be higher.
     pub(crate) fn idle(&self, table: Reaped, reap_after: u128) -> String {
         let (name, column) = self.table(table);
         let condition = idle_condition(table, reap_after);
@@ -32,8 +34,8 @@ impl Statements {
     pub(crate) fn reap(&self, table: Reaped, keys: &[Vec<u8>], reap_after: u128) -> String {
         let (name, column) = self.table(table);
         let condition = idle_condition(table, reap_after);
-        // The statement uses the form for several tables, because the other form cannot force an
-        // index.
+        // This is the form of `DELETE` for several tables. The form for one table has no `FORCE
+        // INDEX`.
         format!(
             "DELETE idle FROM {name} AS idle FORCE INDEX (PRIMARY) WHERE {column} IN ({}) AND \
                 {condition}",

@@ -1,10 +1,11 @@
 //! The statements of one table prefix.
 //!
-//! The type is empty of SQL: each kind of statement is in a file of its own.
+//! This file contains only the names of the tables. The other files of this folder add the
+//! statements, one file for each kind.
 
 use crate::dialect::Reaped;
 
-/// The names of the tables of one prefix, which every statement is built from.
+/// The names of the tables with one prefix. Every statement is built with these names.
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) prefix: String,

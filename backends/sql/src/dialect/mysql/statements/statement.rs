@@ -1,8 +1,8 @@
 //! A statement with its values, which is sent in one of two ways.
 //!
-//! As text, each value stands in the place of its `?`, as a number or as hexadecimal digits. A
-//! prepared statement is sent with its values beside it: parsing costs a server as much as carrying
-//! the statement out.
+//! In a text, each value replaces its `?`, as a number or as hexadecimal digits. For a prepared
+//! statement, only the values are sent, and the server does not parse the statement again: parsing
+//! costs a server as much as carrying the statement out.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -18,7 +18,7 @@ type PreparedQuery<'q> = Query<'q, MySql, MySqlArguments>;
 pub(crate) struct Statement<'a> {
     text: String,
     values: Vec<Value<'a>>,
-    /// Whether it is sent so often that preparing it is worth a request.
+    /// Whether the statement is sent so often that preparing it is worth an additional request.
     pub(crate) is_frequent: bool,
 }
 
@@ -48,9 +48,10 @@ impl<'a> Statement<'a> {
         self.values.extend(value);
     }
 
-    /// The statement to be prepared.
+    /// The statement in its prepared form.
     pub(in crate::dialect::mysql) fn prepared(&self) -> PreparedQuery<'_> {
-        // Safe: only the table prefix varies in these texts, and it holds nothing but `[a-z0-9_]`.
+        // Safe: only the table prefix varies in these texts, and the prefix contains only
+        // `[a-z0-9_]`.
         let text = AssertSqlSafe(Arc::<str>::from(self.text.as_str())).into_sql_str();
         let query = sqlx::query(text);
         self.values.iter().fold(query, |query, value| match value {
@@ -60,7 +61,7 @@ impl<'a> Statement<'a> {
         })
     }
 
-    /// The statement as text, with its values in it.
+    /// The statement as text, with each value in the place of its `?`.
     pub(crate) fn to_text(&self) -> String {
         let mut parts = self.text.split('?');
         let mut text = parts.next().unwrap_or_default().to_owned();
@@ -95,7 +96,7 @@ impl<'a> From<&'a Option<Meta>> for Value<'a> {
     }
 }
 
-/// In microseconds.
+/// The value is in microseconds.
 impl From<Ttl> for Value<'_> {
     fn from(ttl: Ttl) -> Self {
         Self::Number((ttl.as_millis() * 1000).cast_signed())
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_takes_its_place_in_the_text() {
+    fn in_a_text_each_value_replaces_its_question_mark() {
         let values = vec![
             Value::Bytes(b"a?".as_slice().into()),
             Value::Text(Some("?")),

@@ -12,11 +12,13 @@ use crate::{
     operation::{Answer, Operation},
 };
 
-/// The report of releases that share a statement when another process waits for one of the locks.
+/// The report of each release of a shared statement, if another process waits for at least one of
+/// the released locks. The statement does not show for which lock.
 pub(super) const PERHAPS_WANTED: u64 = 2;
 
-/// The outcome of an operation: the token, version or other report of its statement. `None` when it
-/// was refused, and for an acquire also when its row tells.
+/// The outcome of an operation: the token, version or other report of its statement. `None` means
+/// that the operation was refused. For an acquire, `None` can also mean that only the row shows the
+/// outcome.
 pub(super) type Outcome = Option<u64>;
 
 pub(super) fn answer(
@@ -47,8 +49,8 @@ pub(super) fn answer(
 fn effect(op: &Operation, report: u64) -> Effect {
     let mut effect = Effect::default();
     match op {
-        // The engine leaves the lock to the other processes once, after a run of hand-overs inside
-        // this one, if another process waits for certain.
+        // After several hand-overs within one process, the engine leaves the lock to another
+        // process, but only if another process certainly waits. So an uncertain report is `None`.
         Operation::Release(_) => {
             effect.others_waiting = (report != PERHAPS_WANTED).then_some(report > 0);
         }
@@ -62,7 +64,7 @@ fn effect(op: &Operation, report: u64) -> Effect {
     effect
 }
 
-/// The statement was carried out, but it is unknown what it did to this row.
+/// The error for an operation whose statement was carried out, but whose row could not be read.
 fn unknown(error: Error) -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,

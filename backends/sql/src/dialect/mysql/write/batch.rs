@@ -1,7 +1,7 @@
 //! Sends a batch in one round trip and one transaction.
 //!
-//! A batch is sent again only when nothing of it was carried out, or when a second send is
-//! harmless. Rows that other transactions have locked are left out, so that one locked row delays
+//! A batch is sent again only if no operation was carried out, or if a second send is harmless.
+//! Operations on rows that other transactions have locked are left out, so that a locked row delays
 //! one operation and not the whole batch.
 
 use std::{collections::HashSet, mem, time::Duration};
@@ -27,10 +27,10 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// How often a transaction that the server rolled back is sent again, within the time limit.
+/// The largest number of sends of a transaction that the server rolls back each time.
 const ATTEMPTS: u32 = 12;
 
-/// The pause before a row that was found locked once is read again.
+/// The pause between the two probes of a row that was found locked only once.
 const PROBE_PAUSE: Duration = Duration::from_millis(20);
 
 /// One batch in flight.
@@ -42,11 +42,12 @@ pub(crate) struct Batch<'a> {
     pub(crate) earlier_send: Option<EarlierSend>,
 }
 
-/// The first send of operations that were sent twice, with its error.
+/// The first send of operations that are sent twice.
 pub(crate) struct EarlierSend {
+    /// The error of the first send.
     why: Error,
-    /// The positions of these operations in the batch: rows that others had locked were left out
-    /// the first time.
+    /// The positions in the batch of the operations that were sent the first time. Operations on
+    /// locked rows were left out.
     sent: Vec<usize>,
 }
 
@@ -58,7 +59,8 @@ impl<'a> Batch<'a> {
             self.probe(op).await.map_err(StatementError::into_failure)?;
         }
         let done = self.carry_out(now).await;
-        // The reason of the second failure does not matter: the first may have been carried out.
+        // After two sends, the error of the first send is reported, because the first send may have
+        // been carried out.
         let done = done.map_err(|failure| match &self.earlier_send {
             Some(earlier_send) => Failure::Whole(earlier_send.why.clone()),
             None => failure,
@@ -79,16 +81,17 @@ impl<'a> Batch<'a> {
         Ok(replies)
     }
 
-    /// Carries the operations out, as often as the server rolls them back, except those whose rows
-    /// are locked by others.
+    /// Carries the operations out, except those whose rows other transactions have locked. Sends
+    /// the transaction again if the server rolls it back.
     async fn carry_out(&mut self, started: Moment) -> Result<Vec<CarriedOut<'a>>, Failure> {
         let (ops, context) = (self.ops, self.context);
         let lone = ops.len() == 1;
         let mut sent: Vec<usize> = (0..ops.len())
             .filter(|at| lone || !self.locked_rows.contains(&ops[*at]))
             .collect();
-        // One row was found locked lately, so that others may be locked too, and a lease may be too
-        // short to wait for each.
+        // A row was found locked recently, so that other rows may be locked too. The lease of a
+        // renewal may be too short to wait for each locked row in turn, so that all locked rows are
+        // found with one request.
         if !lone && !self.locked_rows.is_empty() && matches!(ops, [Operation::Renew(..), ..]) {
             self.leave_out_locked(&mut sent).await;
         }
@@ -110,16 +113,16 @@ impl<'a> Batch<'a> {
             attempt += 1;
             let late = context.clock.now().since(started) > context.config.statement_timeout / 2;
             match (broken.failed.mysql_trouble(), broken.at) {
-                // One statement for all rows does not tell which row is locked. All locked rows
-                // must be left out at once, because each further one would be waited for.
+                // One statement for all rows does not report which row is locked. All locked rows
+                // are left out now: the next send would wait for each locked row that remains.
                 (Some(MySqlTrouble::Locked), _) if broken.shared_statement => {
                     context.counters.count_retry();
                     together = self.leave_out_locked(&mut sent).await;
                 }
-                // One statement for all rows does not tell which row refused either: statements of
-                // their own do.
+                // One statement for all rows does not report which row does not match. The next
+                // send has a statement for each row.
                 (Some(MySqlTrouble::NotAll), _) if broken.shared_statement => together = false,
-                // The statement that waited is the one whose row is locked.
+                // The statement at the position `at` has waited for its locked row.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
                     self.locked_rows.note(batch[at], context.clock.now(), true);
                     if lone {
@@ -154,8 +157,8 @@ impl<'a> Batch<'a> {
         Ok(Vec::new())
     }
 
-    /// Finds the operations whose rows other transactions have locked, without waiting for any, and
-    /// leaves those out. Returns whether there were some.
+    /// Removes the operations whose rows other transactions have locked from `sent`, without
+    /// waiting for a row. Returns whether there was at least one such row.
     async fn leave_out_locked(&mut self, sent: &mut Vec<usize>) -> bool {
         let (ops, context, locked_rows) = (self.ops, self.context, self.locked_rows);
         let table = match ops.first().and_then(Operation::lock) {
@@ -167,7 +170,7 @@ impl<'a> Batch<'a> {
             return false;
         }
         let asked = context.statements.there_and_unlocked(table, &keys);
-        // A problem of the connection shows when the operations are sent.
+        // A failed connection is not reported here: sending the operations reports the same error.
         let Ok(open) = self.slot.ready(context).await else {
             return false;
         };
@@ -200,7 +203,8 @@ impl<'a> Batch<'a> {
         !locked.is_empty()
     }
 
-    /// Sends one transaction.
+    /// Sends the operations once, as one transaction. If `together` is true, operations can share a
+    /// statement.
     async fn attempt(
         &mut self,
         ops: &[&Operation],
@@ -228,8 +232,8 @@ impl<'a> Batch<'a> {
             },
             Err(broken) => match &request {
                 Request::Single(_) => (broken.failed, Some(0)),
-                // Nothing was committed if the server says that a statement failed: it carries out
-                // none after that.
+                // After a failed statement, the server carries out no later statement of the same
+                // request. So an error from the server means that nothing was committed.
                 Request::Transaction { before, .. } => {
                     if !broken.failed.meaning.reconnect && !open.roll_back(context).await {
                         self.slot.disconnect();
@@ -247,8 +251,8 @@ impl<'a> Batch<'a> {
         }))
     }
 
-    /// Fails at once for a row that was found locked a while ago and still is: waiting for it would
-    /// delay all others.
+    /// Fails at once if the row of `op` was found locked recently and is still locked. A wait for
+    /// this row would keep the connection from all other operations.
     async fn probe(&mut self, op: &Operation) -> Result<(), StatementError> {
         if !self.locked_rows.contains(op) {
             return Ok(());
@@ -277,8 +281,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Reads the rows of these names. If the connection has broken since the statement, they are
-    /// read over another one: only the row tells an acquire's outcome.
+    /// Reads the rows of these names. If the connection has failed since the statement, a new
+    /// connection reads the rows: only the row shows the outcome of a refused acquire.
     async fn refused_rows(&mut self, names: &[&LockName]) -> RefusedRows {
         let context = self.context;
         let mut may_reconnect = true;
@@ -321,14 +325,15 @@ impl<'a> Batch<'a> {
 
 /// An operation whose statement was carried out.
 struct CarriedOut<'a> {
-    /// Its position in the batch.
+    /// The position of the operation in the batch.
     at: usize,
     op: &'a Operation,
     result: Outcome,
 }
 
-/// Why a batch failed, and at which of its operations.
+/// The failure of a batch.
 struct FailedBatch {
+    /// The position of the operation whose statement failed, if known.
     at: Option<usize>,
     /// Whether one statement changed the rows of all operations.
     shared_statement: bool,

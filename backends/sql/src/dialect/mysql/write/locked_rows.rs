@@ -1,7 +1,7 @@
-//! Remembers the rows that other transactions had locked lately.
+//! Remembers the rows that other transactions had locked recently.
 //!
-//! Batches leave these rows out, and a lone operation probes them first. An entry is only a guess:
-//! a probe removes it when the row is free.
+//! A batch leaves operations on these rows out. A lone operation on such a row sends a probe first.
+//! An entry is only a guess: a probe that finds the row unlocked removes the entry.
 
 use std::{
     collections::HashMap,
@@ -13,10 +13,10 @@ use distlock_core::Moment;
 
 use crate::operation::Operation;
 
-/// How long a row that was found locked counts as locked.
+/// The time for which a row that was found locked counts as locked.
 const LOCKED_FOR: Duration = Duration::from_secs(60);
 
-/// The rows that others have locked, by key.
+/// The rows that other transactions had locked, by lock name or record key.
 #[derive(Debug, Default)]
 pub(crate) struct LockedRows(Mutex<HashMap<String, SeenLocked>>);
 
@@ -24,7 +24,8 @@ pub(crate) struct LockedRows(Mutex<HashMap<String, SeenLocked>>);
 #[derive(Clone, Copy, Debug)]
 struct SeenLocked {
     at: Moment,
-    /// It was locked for longer than a statement waits, or more than once.
+    /// Whether the row was locked for longer than a statement waits, or was found locked more than
+    /// once.
     confirmed: bool,
 }
 

@@ -17,8 +17,8 @@ pub(super) struct RefusedRows {
 }
 
 impl RefusedRows {
-    /// The row of a refused operation; `None` when it is gone, or when the refusal has one reason
-    /// only.
+    /// The row of a refused operation. `None` when there is no row, or when the refusal has only
+    /// one possible reason and the row was not read.
     pub(super) fn row(&self, op: &Operation) -> Result<Option<&LockRow>> {
         let Some(name) = lock_of_refusal(op) else {
             return Ok(None);

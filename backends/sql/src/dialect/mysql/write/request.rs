@@ -1,8 +1,8 @@
 //! The form in which the operations of a batch are sent: always one round trip.
 //!
-//! A server carries one statement for many rows out in a fraction of the time that it takes for one
-//! statement per row. Such a statement does not tell which row was locked or not as expected. Only
-//! then is a statement sent for each row.
+//! One statement for many rows takes a server much less time than one statement for each row. But
+//! one statement for many rows does not report which row was locked or in another state than
+//! expected. After such a result, the operations are sent again with a statement for each row.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use crate::{
     operation::{Operation, OperationKind},
 };
 
-/// A renewal waits for a locked row only if the lease is at least this long. Such a lease outlives
-/// the server's lock wait, which on some servers is twice as long as configured, and one more
-/// round.
+/// A renewal waits for a locked row only if the lease is at least this long. Such a lease is longer
+/// than the server's lock wait (on some servers, twice the configured time) and a second send
+/// together.
 const WAIT_FROM_TTL: Duration = Duration::from_secs(8);
 
 /// The operations as one request.
@@ -29,19 +29,20 @@ pub(super) enum Request<'a> {
     /// One statement, which is a transaction of its own: a lone operation, or any number of
     /// acquires.
     Single(Statement<'a>),
-    /// One transaction.
+    /// A transaction of several statements.
     Transaction {
         statements: Vec<String>,
         /// The number of statements before the first one that changes rows.
         before: usize,
-        /// Whether one statement changes the rows of all leases, or none.
+        /// Whether the transaction has one statement for the rows of all leases, and changes all
+        /// these rows or none.
         all_or_none: bool,
     },
 }
 
 impl<'a> Request<'a> {
-    /// The request for these operations, which are of one kind. Operations that are sent `together`
-    /// share a statement, where their kind has one.
+    /// The request for these operations, which are all of one kind. If `together` is true, the
+    /// operations share a statement where their kind allows that.
     pub(super) fn of(
         ops: &[&'a Operation],
         together: bool,
@@ -131,7 +132,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The report of an operation's statement, if it did what the operation asked for.
+/// The report of an operation's statement; `None` if the statement changed nothing, or if the rows
+/// must be read.
 fn outcome(op: &Operation, done: &MySqlQueryResult) -> Outcome {
     let report = done.last_insert_id();
     let took_effect = match op {
@@ -149,8 +151,8 @@ fn acquires<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a AcquireRequest>> {
     (requests.len() == ops.len()).then_some(requests)
 }
 
-/// The leases, if all of them are released, or renewed for the same time and without a ticket; and
-/// all have a token.
+/// The leases, if the operations can share a statement: all are releases, or all are renewals with
+/// the same TTL and without a ticket. Each lease must have a token.
 fn alike_leases<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a Lease>> {
     let plain_ttl = |op: &Operation| match op {
         Operation::Renew(_, renewal) if renewal.ticket == TicketStep::Keep => {
