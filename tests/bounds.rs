@@ -1,5 +1,5 @@
 //! Tests that every call ends within its documented bound while its store hangs. Every time-out
-//! option of the store has its maximum, because a bound must not depend on options.
+//! option of the store has its maximum, because a bound must not depend on these options.
 
 use std::{future::Future, time::Duration};
 
@@ -16,7 +16,7 @@ use distlock_harness::{
 };
 use sqlx::{Connection as _, SqliteConnection};
 
-/// Slack for a machine that is busy with other tests.
+/// Additional time for a machine that is busy with other tests.
 const SLACK: Duration = Duration::from_millis(1500);
 /// The bound of `close`, whatever the store does.
 const CLOSING: Duration = Duration::from_secs(10);
@@ -75,7 +75,7 @@ async fn calls_end_within_their_bound_on_zookeeper() -> Result<()> {
     .await
 }
 
-/// Another process has begun a write transaction and does not end it.
+/// Another process has begun a write transaction, and the transaction stays open.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_end_within_their_bound_on_sqlite() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -140,7 +140,8 @@ impl OpenStore {
     }
 }
 
-/// Checks every kind of call on one store, and `close` with calls in flight on the other.
+/// Checks every kind of call on the first store, and `close` with calls in flight on the second
+/// store.
 async fn check_all_calls(stores: [OpenStore; 2]) -> Result<()> {
     let [mut calling, mut closing] = stores;
     let locker = &calling.locker;
@@ -173,8 +174,8 @@ async fn check_all_calls(stores: [OpenStore; 2]) -> Result<()> {
         )
     };
     let close = async {
-        // While it closes, the store has a dropped guard, a waiting caller, an abandoned one, and
-        // one whose future nobody polls.
+        // During its `close`, the store has a dropped guard, a waiting caller, an abandoned caller,
+        // and a caller whose future nobody polls.
         drop(closing.take_guard()?);
         let locker = closing.locker.clone();
         let waits = tokio::spawn(locker.lock("e").wait_forever().acquire());
@@ -205,12 +206,12 @@ async fn check_all_calls(stores: [OpenStore; 2]) -> Result<()> {
     ] {
         ended?;
     }
-    // Now guards are held, and calls were abandoned before.
+    // Now the calls are checked again, with held guards and after abandoned calls.
     drop(calling.take_guard()?);
     ends_within("close after calls", CLOSING, calling.store.close()).await
 }
 
-/// Runs a call and checks that it ends within its documented bound. Answers its result.
+/// Runs a call and checks that it ends within its documented bound. Returns the result of the call.
 async fn ends_within<T>(what: &str, limit: Duration, call: impl Future<Output = T>) -> Result<T> {
     let begun = SystemClock.now();
     let answer = tokio::time::timeout(limit + Duration::from_secs(60), call).await;

@@ -1,11 +1,11 @@
-//! Tests of the services in `docker/compose.yaml`. No container engine starts them here, so the
-//! tests check the text.
+//! Tests of the services in `docker/compose.yaml`. The tests start no container engine, and check
+//! only the text of the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 const COMPOSE: &str = include_str!("../docker/compose.yaml");
 
-/// The lines of each service, with those that it inherits from anchors.
+/// The lines of each service, with the lines that the service inherits from anchors.
 fn services() -> BTreeMap<&'static str, Vec<&'static str>> {
     let whole: Vec<_> = COMPOSE.lines().collect();
     let top = blocks(&whole, "");
@@ -58,7 +58,7 @@ fn value_of<'a>(service: &[&'a str], about: &str) -> &'a str {
 fn ports(service: &[&str]) -> Vec<u16> {
     let mut ports = Vec::new();
     for line in service {
-        // These are the ports of a service on a network of its own.
+        // These ports belong to a service on a network of its own.
         for published in line.split("127.0.0.1:").skip(1) {
             if let Some((port, inside)) = published.split_once(':')
                 && inside.starts_with(|c: char| c.is_ascii_digit())
@@ -66,7 +66,7 @@ fn ports(service: &[&str]) -> Vec<u16> {
                 ports.extend(port.parse::<u16>());
             }
         }
-        // This is the port of a service on the network of the host.
+        // This port belongs to a service on the network of the host.
         if let Some(port) = line.trim().strip_prefix("PORT: ") {
             ports.extend(port.trim_matches('"').parse::<u16>());
         }
@@ -90,7 +90,7 @@ fn the_three_zookeeper_servers_know_each_other() {
         reached.extend(ports(service));
         data.insert(service.iter().find(|line| line.ends_with(":/data")));
         assert!(value_of(service, "image:").starts_with("zookeeper:"));
-        // These are the addresses at which the service looks for the ensemble, its own among them.
+        // At these addresses the service looks for the ensemble. One of them is its own address.
         let at = service.iter().position(|line| line.contains("ZOO_SERVERS"));
         let list = service[at.expect("has a list") + 1..].iter();
         let listed = list.map_while(|line| line.trim().strip_prefix("server."));
@@ -131,7 +131,7 @@ fn there_is_a_server_of_every_other_kind() {
     ] {
         let service = services.get(name);
         let service = service.unwrap_or_else(|| panic!("no {name} in {:?}", services.keys()));
-        // The own line of a service comes before the inherited ones.
+        // The service's own line comes before the inherited lines.
         let said = service
             .iter()
             .find_map(|line| line.trim().strip_prefix("image: "))
@@ -140,7 +140,7 @@ fn there_is_a_server_of_every_other_kind() {
     }
 }
 
-/// The comment at the head of the file advises addresses.
+/// The comment at the head of the file advises these addresses.
 #[test]
 fn the_advised_addresses_are_those_of_the_services() {
     let mut reached = BTreeMap::new();

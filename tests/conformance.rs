@@ -1,5 +1,5 @@
-//! Runs the conformance suite on each embedded store, and on the lock that is built on their
-//! records.
+//! Runs the conformance suite on each embedded store, and on the locks that are built on the
+//! records of each.
 //!
 //! Each case is a test of its own: `cargo nextest run -p distlock-cli --test conformance
 //! sqlite::fencing`.
@@ -33,7 +33,7 @@ async fn connect_subjects(folder: &Path) -> distlock::Result<Vec<Subject>> {
     ])
 }
 
-/// All clients share one lock table, as the tasks of one process do.
+/// Clients of one memory store. All clients share one lock table, as the tasks of one process do.
 async fn memory_subject() -> distlock::Result<Subject> {
     let memory = Memory::new(Arc::new(SystemClock));
     Subject::connect("memory", move || {
@@ -70,7 +70,7 @@ async fn sqlite_records_subject(path: &str) -> distlock::Result<Subject> {
     Ok(subject.await?.with_workers(workers))
 }
 
-/// How to start worker processes on a store.
+/// The way to start worker processes on a store.
 fn workers(url: &str) -> Workers {
     Workers::new(env!("CARGO_BIN_EXE_distlock"), ["conformance-worker"], url)
 }

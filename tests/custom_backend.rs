@@ -1,5 +1,5 @@
-//! Tests of the backend outside of this workspace, examples/custom_backend. It is built and tested
-//! as its author would do it, in its own workspace.
+//! Tests of the backend outside of this workspace, examples/custom_backend. These tests build and
+//! test it as its author would, in its own workspace.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ fn package_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/custom_backend")
 }
 
-/// The packages of a lock file that come from a registry, with their versions.
+/// The packages of a lock file that come from a registry, each with its version.
 fn locked_packages(file: &Path) -> BTreeSet<(String, String)> {
     let text = fs::read_to_string(file).unwrap();
     let lock: toml::Table = toml::from_str(&text).unwrap();
@@ -27,7 +27,8 @@ fn locked_packages(file: &Path) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// Other versions would be built a second time, and would not be the ones that are tested here.
+/// Other versions would be built a second time, and the tests would use versions that no other test
+/// uses.
 #[test]
 fn the_custom_backend_is_locked_to_the_versions_of_this_workspace() {
     let own = locked_packages(&package_folder().join("Cargo.lock"));
@@ -44,7 +45,7 @@ fn the_custom_backend_passes_the_suite_and_makes_a_tool() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let mut cargo = Command::new(env::var_os("CARGO").expect("started by cargo"));
     for (name, _) in env::vars_os() {
-        // Settings of the package that runs this test must not apply to the other one.
+        // Variables of the package that runs this test must not apply to the example.
         if name.to_string_lossy().starts_with("CARGO_PKG") {
             cargo.env_remove(name);
         }

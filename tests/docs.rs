@@ -1,5 +1,5 @@
-//! Tests of the documentation: the main items have an example that a caller can copy, and the
-//! versions of drivers that are named are those in use.
+//! Tests of the documentation: the main items have an example that a caller can copy, and the named
+//! versions of drivers are the versions in use.
 
 use std::{fs, path::Path};
 
@@ -28,7 +28,7 @@ fn documentation(source: &str, item: &str) -> String {
     docs.join("\n")
 }
 
-/// The code of the first example that is compiled.
+/// The code of the first example that rustdoc compiles.
 fn example(docs: &str) -> Option<String> {
     let mut lines = docs.lines().map(str::trim);
     while let Some(fence) = lines.find(|line| line.starts_with("```")) {
@@ -71,7 +71,8 @@ fn the_main_items_have_an_example_that_callers_can_copy() {
         let example = example(&documentation(&read_file(file), item));
         let example = example.unwrap_or_else(|| panic!("{item}: no example"));
         assert!(example.contains("distlock::"), "{item}: {example}");
-        // The packages behind the library are no dependencies of a caller.
+        // The packages behind the library are no dependencies of a caller, so an example must not
+        // name them.
         assert!(!example.contains("distlock_"), "{item}: {example}");
     }
 }
@@ -95,7 +96,7 @@ fn the_page_names_the_drivers_of_the_fence_helpers_with_their_versions() {
             used.get("default-features"),
             "{row}"
         );
-        // The feature of a backend must bring all features that its helper needs.
+        // The feature of a backend must enable all features that its helper needs.
         let folder = if driver == "sqlx" { "sql" } else { helper };
         let backend = read_manifest(&format!("backends/{folder}/Cargo.toml"));
         let brought = backend["features"].get(helper);

@@ -1,4 +1,4 @@
-//! Tests that the table of drivers and the documents that show it agree.
+//! Tests that the table of drivers and the documents that list the drivers agree.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -96,7 +96,7 @@ fn the_readme_lists_each_scheme_and_no_other() {
     let registry = Registry::builtin();
     for driver in registry.drivers().iter() {
         for scheme in driver.schemes() {
-            // Another spelling of a scheme that is there.
+            // This scheme is only another spelling of a scheme that the table has.
             if *scheme != "postgresql" {
                 let stem = scheme.trim_end_matches('+');
                 assert!(listed.contains(stem), "README.md does not list {scheme}:");

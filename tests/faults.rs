@@ -1,4 +1,4 @@
-//! Tests of locks whose processes are stopped, killed, blocked or delayed by each other. They use
+//! Tests of locks whose processes are stopped, killed or blocked, or hold each other up. They use
 //! SQLite, the store that processes of one host share.
 
 use std::{
@@ -20,7 +20,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
 const TTL: Duration = Duration::from_millis(1000);
-/// The slack for a promised bound on a machine that is busy with other tests.
+/// Additional time for a promised bound, on a machine that is busy with other tests.
 const SLACK: Duration = Duration::from_secs(2);
 const NAME: &str = "order:42";
 
@@ -51,8 +51,8 @@ impl TestStore {
         Ok(store)
     }
 
-    /// Starts a client in a process of its own. The process dies with this test, even if it is
-    /// stopped at that time.
+    /// Starts a client in a process of its own. The process ends with this test, even if the
+    /// process is stopped at that time.
     async fn start_worker(&self) -> Result<(Worker, Watchdog)> {
         let tool = env!("CARGO_BIN_EXE_distlock");
         let workers = Workers::new(tool, ["conformance-worker"], self.url());
@@ -92,14 +92,14 @@ async fn acquire_within(locker: &Locker, wait: Duration) -> Result<Guard> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_holder_knows_of_its_loss_when_it_goes_on() -> Result<()> {
+async fn a_stopped_holder_reports_its_loss_when_it_continues() -> Result<()> {
     let test_store = TestStore::new()?;
     let store = test_store.open_client().await?;
     let (mut holder, _watchdog) = test_store.start_worker().await?;
     let held = holder.acquire(NAME, TTL, Duration::ZERO).await?;
     send_signal(&holder, Signal::STOP)?;
-    // The command is sent while the process is stopped, so the process reads it as soon as it goes
-    // on.
+    // The command is sent while the process is stopped, so the process reads it as soon as it
+    // continues.
     holder.send(&Command::State).await?;
     let next = acquire_within(&store.locker(), TTL + SLACK).await?;
     ensure!(next.token().get() > held.token, "tokens rise");
@@ -162,8 +162,7 @@ async fn a_blocked_runtime_keeps_its_lock() -> Result<()> {
     let store = test_store.open_client().await?;
     let (mut holder, _watchdog) = test_store.start_worker().await?;
     holder.acquire(NAME, TTL, Duration::ZERO).await?;
-    // The command blocks the only thread of the runtime of that process. Renewals run on another
-    // thread.
+    // The command blocks the only thread of that process's runtime. Renewals run on another thread.
     holder.send(&Command::Block { time: 2 * TTL }).await?;
     holder.send(&Command::State).await?;
     let end = now() + 2 * TTL;
@@ -258,8 +257,8 @@ async fn the_loss_by_a_deleted_row_has_the_reason_removed() -> Result<()> {
     Ok(())
 }
 
-/// A process that is stopped inside a write transaction has this effect: nobody can write until it
-/// goes on.
+/// A process that is stopped in the middle of a write transaction has this effect: nobody can write
+/// until the process continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_writer_never_gives_two_holders() -> Result<()> {
     let test_store = TestStore::new()?;
@@ -286,7 +285,8 @@ async fn a_stopped_writer_never_gives_two_holders() -> Result<()> {
         ensure!(took < Duration::from_secs(8), "one attempt took {took:?}");
         sleep(Duration::from_millis(50)).await;
     }
-    // The renewals of the holder could not be written, so it has given up, and knows the reason.
+    // The renewals of the holder could not be written. So the holder has lost the lock, and knows
+    // the reason.
     let reason = tokio::time::timeout(SLACK, guard.lost()).await?;
     ensure!(reason == LossReason::Unreachable, "told {reason:?}");
     ensure!(
@@ -338,8 +338,8 @@ async fn killed_writers_leave_the_file_usable() -> Result<()> {
     check_integrity(&test_store.file()).await
 }
 
-/// Workers take and release one lock. Meanwhile some of them are stopped for less and for more than
-/// a lease, and go on.
+/// Workers take and release one lock. Meanwhile some workers are stopped for less or for more than
+/// a lease, and continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_stopped_workers_never_give_two_holders() -> Result<()> {
     let test_store = TestStore::new()?;
@@ -399,8 +399,8 @@ fn cycles_command(hold: Duration, count: u32) -> Command {
     }
 }
 
-/// Reads the seed from `FAULTS_SEED`, which repeats a run, or chooses a random one. Each failure
-/// prints it.
+/// Reads the seed from `FAULTS_SEED`, which repeats a run, or chooses a random seed. Each failure
+/// prints the seed.
 fn read_seed() -> u64 {
     std::env::var("FAULTS_SEED")
         .ok()

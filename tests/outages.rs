@@ -1,6 +1,6 @@
 //! Tests that a waiter survives an outage of its store: in the library and in `distlock run`, on
 //! each store, with a store that is cut off or frozen, for a short and for a long time. Afterwards
-//! the queue of the store has no entry of a waiter left.
+//! the store queue has no entry of a waiter.
 
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
@@ -53,7 +53,7 @@ impl KeepsQueue for RedisServer {
     }
 
     fn count_entries(&self) -> Result<usize> {
-        // The key of a dead waiter stays for at most a minute.
+        // The key of a dead waiter stays for a minute at most, so only its expiry is checked.
         for key in self.command(&["KEYS", "*:p:*"])?.lines() {
             let left: i64 = self.command(&["PTTL", key])?.parse()?;
             ensure!(left <= 60_000 && left != -1, "{key} stays for {left} ms");
@@ -128,7 +128,7 @@ async fn waiters_survive_outages_on_zookeeper() -> Result<()> {
     check_outages(server.address(0), url).await
 }
 
-/// Another process begins a write transaction, is stopped, and goes on after a while. The lease
+/// Another process begins a write transaction, is stopped, and continues after a while. The lease
 /// expires meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_survive_outages_on_sqlite() -> Result<()> {
@@ -170,7 +170,7 @@ async fn check_outages(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -
             let (direct, cut_off) = (url(server), url(proxy.address()));
             cells.push(async move {
                 let mut waiters = Waiters::start(&direct, &cut_off, WAIT, Renew::Auto).await?;
-                // This port has no server.
+                // No server listens on this port.
                 let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
                 match kind {
                     Outage::Refused => proxy.redirect(nowhere),
@@ -199,8 +199,8 @@ async fn check_outages(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -
     Ok(())
 }
 
-/// Checks that no entry is left of waiters that survived outages, were killed or stopped, or waited
-/// while the server was restarted.
+/// Checks that no entry is left of three kinds of waiters: those that survived outages, those that
+/// were killed or stopped, and those that waited during a restart of the server.
 async fn check_no_entry_stays(server: &mut impl KeepsQueue, url: &str) -> Result<()> {
     wait_for_entries(server, 0).await?;
     let mut waiters = Waiters::start(url, url, WAIT, Renew::Auto).await?;
@@ -222,8 +222,8 @@ async fn wait_for_entries(server: &impl KeepsQueue, wanted: usize) -> Result<()>
     .await
 }
 
-/// Checks three waiting processes, of which the first is killed and the second is stopped: the
-/// third gets the lock as soon as their entries have expired.
+/// Checks three waiting processes. The first is killed and the second is stopped. The third gets
+/// the lock as soon as the entries of both have expired.
 async fn check_dead_waiters(url: &str) -> Result<()> {
     let name = format!("line-{:x}", fastrand::u64(..));
     let holding = distlock::open(url).await?.locker();
@@ -268,12 +268,12 @@ async fn start_waiting_run(url: &str, name: &str) -> Result<tokio::process::Chil
     let line = timeout(SOON, told.next_line()).await??;
     let line = line.context("it says that it waits")?;
     ensure!(line.contains("waiting for"), "{line}");
-    // The output is read to its end, so that it never fills the pipe.
+    // The output is read to its end. Otherwise a full pipe would block the process.
     tokio::spawn(async move { while let Ok(Some(_)) = told.next_line().await {} });
     Ok(run)
 }
 
-/// A waiter of the library and one of the tool. Their locks are held until the outage.
+/// A waiter of the library and a waiter of the tool. Their locks are held until the outage.
 struct Waiters {
     held: Vec<Guard>,
     store: Store,
@@ -309,7 +309,7 @@ impl Waiters {
         Ok(())
     }
 
-    /// Checks that both waiters get their lock after the store is back.
+    /// Checks that both waiters get their locks after the store has recovered.
     async fn assert_all_acquire(self, kind: &str, outage: Duration) -> Result<()> {
         let back = SystemClock.now();
         let what = format!("{kind} for {outage:?}");

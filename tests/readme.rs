@@ -1,4 +1,4 @@
-//! Builds and runs the first program of the README as a reader would: in a new project, with the
+//! Builds and runs the first programs of the README as a reader would: in a new project, with the
 //! lines that the README gives.
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
 
 const README: &str = include_str!("../README.md");
 
-/// A code block of this language. The first one has the number 0.
+/// The code block of this language with this number. The first block has the number 0.
 fn block(language: &str, number: usize) -> &'static str {
     let fence = format!("```{language}\n");
     let rest = README.split(&fence).nth(number + 1);
@@ -30,7 +30,7 @@ fn dependencies(checkout: &Path) -> String {
 
 fn cargo(project: &Path) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").expect("started by cargo"));
-    // Settings of the build that runs this test must not apply to the reader's project.
+    // Variables of the build that runs this test must not apply to the reader's project.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_PKG") || name == "RUSTFLAGS" || name == "CARGO_BUILD_TARGET" {
@@ -41,15 +41,15 @@ fn cargo(project: &Path) -> Command {
     cargo
 }
 
-/// The target folder of this build. The program of the reader is built there, so that the next run
-/// is fast.
+/// The target folder of this build. The reader's program is built there, so that the next run of
+/// the test is fast.
 fn target() -> PathBuf {
     let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
     temporary.parent().unwrap().to_owned()
 }
 
 /// A profile that builds fast. SQLite itself keeps the settings of the workspace: its C code takes
-/// longest, and has been built with them already.
+/// longest to build, and this build has compiled it with these settings already.
 const PROFILE: &str = "
 [profile.dev]
 debug = false
@@ -57,20 +57,20 @@ debug = false
 opt-level = 1
 ";
 
-/// Runs a program in a new project. A warning fails the test, because it would be the first
-/// impression of a reader.
+/// Runs a program in a new project. A warning fails the test, because a reader would see the
+/// warning first.
 fn run(program: &str) -> Output {
     let dependencies = dependencies(Path::new(env!("CARGO_MANIFEST_DIR")));
     let project = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(project.path().join(name), text).unwrap();
     fs::create_dir(project.path().join("src")).unwrap();
     write("src/main.rs", &format!("#![deny(warnings)]\n{program}"));
-    // The project looks like one of `cargo new`. It is a workspace of its own, because it lies in a
-    // folder for temporary files.
+    // The project looks like a project of `cargo new`. It is a workspace of its own, because it is
+    // in a folder for temporary files.
     let head = "[workspace]\n\n[package]\nname = \"readme\"\nversion = \"0.1.0\"\n\
                 edition = \"2024\"\n\n[dependencies]\n";
     write("Cargo.toml", &format!("{head}{dependencies}{PROFILE}"));
-    // With this lock file the tested versions are used, which are available offline.
+    // With this lock file cargo uses the tested versions, which are available without a network.
     write("Cargo.lock", include_str!("../Cargo.lock"));
     cargo(project.path())
         .args(["run", "--quiet", "--offline"])
@@ -92,7 +92,8 @@ fn the_first_two_programs_run_as_printed() {
         "{said}{told}"
     );
 
-    // In the second program, the lines after this one are replaced: there the reader does the work.
+    // In the second program, the lines after `let guard` are replaced, because the README leaves
+    // this work to the reader.
     let (head, rest) = block("rust", 0).split_once("    let guard").unwrap();
     let (_, tail) = rest.split_once("await);\n").unwrap();
     let head = head.replace("use std::time::Duration;\n", "");

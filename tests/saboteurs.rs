@@ -31,13 +31,13 @@ enum Sabotage {
     GrantsHeldLocks,
     HandsNothingOver,
     ListsTooMuch,
-    /// No timer fires, so a lock counts as lost only when a caller asks whether it is valid.
+    /// No timer fires. So a lock counts as lost only when a caller asks whether its guard is valid.
     LostOnlyWhenAsked,
     NeverExpires,
     NeverLeaves,
     NeverWakes,
-    /// This is no fault: the backend has neither tickets nor hand-overs nor an order of waiting,
-    /// and its capabilities say so.
+    /// No fault: the backend has no tickets, no hand-overs and no order of waiting, and its
+    /// capabilities say so.
     CanDoLess,
     /// The capabilities deny hand-overs, but the backend does them.
     HandsOverInSilence,
@@ -75,7 +75,7 @@ async fn connect_saboteur(sabotage: Sabotage) -> Subject {
     .unwrap()
 }
 
-/// A clock that shows the time and never wakes a sleeper.
+/// A clock that shows the time and never wakes a waiter.
 #[derive(Debug)]
 struct NeverWakingClock;
 
@@ -185,8 +185,8 @@ async fn a_backend_without_a_fault_passes() {
     );
 }
 
-/// A backend that can do less and says so passes, too. Cases for features that it denies are not
-/// applicable, and never passed. For each such feature one case checks that the store refuses it.
+/// A backend that can do less, and says so, passes too. Cases for a denied feature do not apply, so
+/// they are never passed. For each denied feature one case checks that the store refuses its use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denied_features_are_neither_failed_nor_passed() {
     let mut all = Vec::new();
@@ -223,7 +223,7 @@ async fn denied_features_are_neither_failed_nor_passed() {
     }
 }
 
-/// In libtest-mimic, a case that does not apply is ignored.
+/// In libtest-mimic, a case that does not apply is an ignored test.
 #[tokio::test]
 async fn cases_that_do_not_apply_are_ignored() {
     let subject = connect_saboteur(CanDoLess).await;
@@ -530,8 +530,7 @@ impl RecordsLayer for SaboteurRecords {
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         let key = self.sabotage_key(key);
         let mut written = self.inner.put(&key, value, expect).await?;
-        // The write is repeated with whatever version is there, so the expected version has no
-        // effect.
+        // The write is repeated with the present version, so the expected version has no effect.
         while self.sabotage == RecordsIgnoreVersions
             && written == Written::Conflict
             && let Some(entry) = self.inner.get(&key).await?

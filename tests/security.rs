@@ -1,4 +1,4 @@
-//! Tests that the tests which the threat model names exist.
+//! Tests that each test which the threat model names exists.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn each_row_of_the_threat_model_names_tests_that_exist() {
     });
     let mut seen = 0;
     for (line, tests) in rows {
-        // The name of a file follows the names of the tests in it.
+        // The name of a file follows the names of the tests in this file.
         let mut rest = tests;
         while let Some((names, after)) = rest.split_once(" (") {
             let (file, after) = after.split_once(')').unwrap();

@@ -1,4 +1,4 @@
-//! Bad input gets a clear message and the documented code, and changes nothing.
+//! Bad input gets a clear message and the documented exit code, and changes nothing.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Home, finish};
 
-/// Each command that takes a lock name, which replaces `NAME`.
+/// Every command that takes a lock name, with `NAME` in its place.
 const NAMED: [&[&str]; 4] = [
     &["run", "NAME", "--", "touch", "ran"],
     &["acquire", "NAME", "--ttl", "5s"],
@@ -253,7 +253,7 @@ fn urls_with_an_unknown_scheme_or_option_are_refused() {
             "`connect_timeout` = \"5\": duration \"5\" has no unit",
         ),
     ] {
-        // The URL comes as a flag, and as a variable.
+        // The URL is given in a flag, and then in a variable.
         let by_flag = finish(&mut home.bare(["--backend", url, "list"]), "");
         by_flag.assert_failed(78, says);
         assert!(!by_flag.stderr.contains("hunter2"), "{by_flag:?}");
@@ -373,7 +373,7 @@ fn errors_of_the_configuration_name_file_line_and_key() {
     assert_eq!(home.files(), ["distlock.toml"], "nothing was created");
 }
 
-/// Reading a file that never ends, or a pipe that is never written, would block the tool.
+/// These files would block the tool: a file that never ends, and a pipe that nobody writes to.
 #[test]
 fn a_file_that_is_too_large_or_no_regular_file_is_not_read() {
     let home = Home::new();
@@ -471,7 +471,7 @@ fn a_file_with_a_secret_that_others_can_read_is_warned_about() {
         );
         assert!(!done.stderr.contains("hunter2"), "{done:?}");
     }
-    // There is one warning, even from a command that reads the file twice.
+    // There is only one warning, even from a command that reads the file twice.
     let text = "[gateway]\nnode = \"n1\"\ntoken_key = \"a key that is long enough for HS256\"";
     let file = home.write("distlock.toml", text);
     std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
@@ -536,7 +536,7 @@ fn used_tickets_and_those_of_another_grant_are_refused() {
         before,
         "the next holder's lock was not touched"
     );
-    // Another store does not know this ticket.
+    // The other store does not know this ticket.
     let elsewhere = format!("sqlite:{}", home.path("other.db").display());
     finish(
         &mut home.distlock(["release", "--backend", &elsewhere]),
@@ -546,7 +546,7 @@ fn used_tickets_and_those_of_another_grant_are_refused() {
     assert_eq!(finish(&mut home.distlock(["release"]), &new).code, 0);
 }
 
-/// The part of a lock that must not change: everything but the remaining time.
+/// The fields of a lock that must not change: all but the remaining time.
 fn stable(lock: &Value) -> Value {
     let mut lock = lock.clone();
     lock["expires_in_ms"] = Value::Null;
@@ -597,7 +597,7 @@ fn a_password_in_a_mistyped_url_is_never_shown() {
             assert!(done.stderr.contains(place), "{done:?}");
             assert!(!done.stderr.contains("canary"), "{done:?}");
         }
-        // Here the URL is in the place of the command.
+        // Here the URL is given in the place of the command.
         if url.contains("u:") {
             let misplaced = finish(&mut home.bare([url, "list"]), "");
             misplaced.assert_failed(64, "");
@@ -626,7 +626,7 @@ fn connect_timeout_has_the_same_limits_for_every_store() {
     }
 }
 
-/// Errors about a file name the option and the file, before any server is asked.
+/// Errors about a file name the option and the file. They come before any request to a server.
 #[cfg(feature = "tls")]
 #[test]
 fn files_for_tls_that_cannot_be_used_are_78_and_named() {

@@ -1,4 +1,4 @@
-//! Tests of the commands that have no file of their own: tickets, inspect, list, force-release,
+//! Tests of the commands without a test file of their own: tickets, inspect, list, force-release,
 //! doctor, migrate, bench, conformance, completions, man.
 
 use std::{collections::HashSet, ffi::OsStr, os::unix::ffi::OsStrExt as _};
@@ -21,7 +21,7 @@ fn a_script_takes_renews_and_releases_with_a_ticket() {
     home.run(["run", "deploy", "-n", "--", "true"])
         .assert_failed(75, "ci");
 
-    // The ticket comes from standard input, and from the environment.
+    // The ticket is given on standard input, and then in the environment.
     let renewed = finish(
         &mut home.distlock(["renew", "--ttl", "2m", "--json"]),
         &ticket,
@@ -172,7 +172,7 @@ fn migrate_creates_the_tables_once() {
 }
 
 #[test]
-fn a_store_without_tables_is_told_to_migrate() {
+fn the_error_for_a_store_without_tables_advises_migrate() {
     let home = Home::new();
     let url = format!("sqlite:{}?migrate=false", home.store().display());
     let done = home.run(["--backend", &url, "acquire", "job", "--ttl", "5s"]);
@@ -238,7 +238,7 @@ fn conformance_runs_chosen_cases_and_reports_each_result() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert!(!results.is_empty());
-    // The tokens of SQLite rise for each name only. That case must count neither as failed nor as
+    // On SQLite, tokens rise for each name only. So that case must count neither as failed nor as
     // passed.
     let global = "fencing::token_rises_over_all_names";
     for result in &results {
@@ -344,7 +344,8 @@ fn logs_go_to_standard_error_in_the_wanted_form() {
 fn the_error_is_the_last_line_after_warnings_and_logs() {
     let home = Home::new();
     let mut inspect = home.bare(["inspect", "job", "--backend", "sqlite:/nowhere/locks.db"]);
-    // The name is close to one of our own variables, and the warning about it comes first.
+    // The name of this variable is close to a variable of the tool. The warning about it comes
+    // first.
     inspect.env("DISTLOCK_LOGS", "");
     let done = finish(inspect.env("DISTLOCK_LOG", "trace"), "");
     let said: Vec<_> = done.stderr.lines().collect();

@@ -1,5 +1,5 @@
-//! `compare`: the three forms of the report, a store that dies during the run, and a run that goes
-//! on after an interruption.
+//! `compare`: the three forms of the report, a store that dies during the run, and an interrupted
+//! run that is continued.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::support::{Finished, Home, SOON, finish};
 
-/// A long time limit: rounds take milliseconds, but the lease of a killed holder has to expire, and
+/// A long time limit. Rounds take milliseconds, but the lease of a killed holder has to expire, and
 /// the machine may be busy.
 const LONG: Duration = Duration::from_secs(240);
 
@@ -42,7 +42,8 @@ fn all_forms_of_the_report_are_written_and_can_be_rendered_again() {
     let done = finish(&mut command, "");
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(done.stdout, "out/report.html\n");
-    // Only one fault can be injected into these stores, so the report must not claim another one.
+    // Only one kind of fault can be injected into these stores, so the report must not claim
+    // another kind.
     let broken = |line: &&str| line.contains("breaking: ");
     let broken: Vec<_> = done.stderr.lines().filter(broken).collect();
     assert_eq!(broken.len(), 1, "{done:?}");
@@ -60,8 +61,8 @@ fn all_forms_of_the_report_are_written_and_can_be_rendered_again() {
     assert_eq!(killed["broken"], Value::Null, "{killed}");
     assert_eq!(killed["failed"], Value::Null, "{killed}");
     assert!(killed["next_holder_ms"].as_f64().unwrap() > 0.0);
-    // The report has the processor time of other programs, and the share of each process of a
-    // contended lock.
+    // The report has the processor time of other programs, and for a contended lock the share of
+    // each process.
     let loads = report["loads"].as_array().unwrap();
     assert!(!loads.is_empty(), "{report}");
     for load in loads {
@@ -108,7 +109,7 @@ fn all_forms_of_the_report_are_written_and_can_be_rendered_again() {
 }
 
 /// Threads of this test keep every core busy. The command did not start them, so they count as
-/// others.
+/// other programs.
 #[test]
 fn a_busy_machine_is_reported() {
     let home = Home::new();
@@ -137,13 +138,13 @@ fn a_busy_machine_is_reported() {
     assert!(text.contains(&named), "{named}: {text}");
 }
 
-/// A script in place of `distlock-peers` measures one workload and fails in the other. The URL of
-/// the server must reach it without showing in a process list.
+/// A script in place of `distlock-peers` measures one workload, and fails for the other workload.
+/// The URL of the server must reach the script without being shown in a process list.
 #[test]
 fn other_ways_are_in_the_report_or_reported_as_missing() {
     let home = Home::new();
     let tool = env!("CARGO_BIN_EXE_distlock");
-    // The script lies beside the tool, so it is found before any real program.
+    // The script is in the same folder as the tool, so it is found before any real program.
     let beside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let copy = beside.path().join("distlock");
     fs::hard_link(tool, &copy).unwrap();
@@ -207,10 +208,10 @@ fn shows_a_password(text: &[u8]) -> bool {
     })
 }
 
-/// Whether a process descends from this one.
+/// Whether a process is a descendant of this process.
 fn descends_from_this_process(process: &Path) -> bool {
     let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
-    // The name of the process comes first, and may contain any text.
+    // The name of the process comes first in the line, and may contain any text.
     let Some((_, fields)) = stat.rsplit_once(") ") else {
         return false;
     };
@@ -261,7 +262,7 @@ fn every_server_can_be_started_and_broken() {
     let home = Home::new();
     let servers = "redis,mariadb,mysql,postgres,zookeeper";
     let mut command = home.bare(["compare", "--tiny", "--spawn", servers, "--out", "out"]);
-    // This is the cache of `scripts/get-server mysql`. The home of this test does not contain it.
+    // The cache of `scripts/get-server mysql` is outside of this test's home.
     command.env("XDG_CACHE_HOME", cache_folder().parent().unwrap());
     if let Some(mysqld) = std::env::var_os("DISTLOCK_MYSQLD") {
         command.env("DISTLOCK_MYSQLD", mysqld);
@@ -328,8 +329,8 @@ fn redis_with_sentinel_and_cluster_are_stores_of_their_own() {
             assert_eq!(scenario["failed"], Value::Null, "{scenario}");
         }
     }
-    // The fault hit the server that decides about the lock: there was none until its replica took
-    // over.
+    // The fault hit the server that decides about the lock: no server decided about it until its
+    // replica took over.
     for scenario in scenarios.iter().filter(|it| it["kind"] == "leader_lost") {
         assert!(
             scenario["usable_ms"].as_f64().unwrap() > 1_000.0,
@@ -349,8 +350,8 @@ fn a_store_that_dies_half_way_leaves_no_number() {
     let home = Home::new();
     let mut server = RedisServer::start().unwrap();
     let url = server.url();
-    // A store that is given by URL can be measured beside one that is started. Only this test does
-    // both.
+    // Here a store that is given by URL is measured together with a store that is started. No other
+    // test does that.
     let mut command = home.bare(["compare", "--tiny", "--backend", &url]);
     command.args(["--spawn", "memory", "--out", "out"]);
     let mut running = Process::spawn(&mut command).unwrap();
@@ -364,8 +365,8 @@ fn a_store_that_dies_half_way_leaves_no_number() {
         "{}",
         running.output()
     );
-    // Neither store can be broken: one was not started by the command, and the other one ends with
-    // its holder.
+    // No fault can be injected into these stores: the command did not start one of them, and the
+    // other store ends with its holder.
     assert!(!running.output().contains("breaking: "));
     let out = home.path("out");
     let report = report(&out);
@@ -418,7 +419,7 @@ fn an_interrupted_run_goes_on_with_its_finished_rounds() {
         kept.keys()
     );
 
-    // A run with another plan must not use these rounds.
+    // A run with another plan must not use the finished rounds.
     let other = ["compare", "--tiny", "--spawn", "memory", "--out", "out"];
     let refused = finish(&mut home.bare(other), "");
     assert_eq!(refused.code, 64, "{refused:?}");

@@ -1,4 +1,5 @@
-//! The store that is used when none is named, and the store that the users of a host share.
+//! The store that is used without a configured backend, and the store that the users of a host
+//! share.
 
 use std::{
     fs::{self, Permissions},
@@ -13,7 +14,7 @@ use std::{
 use crate::support::{Home, SOON, finish};
 use distlock_harness::{Process, Signal};
 
-/// A user and a group that own no file of this host.
+/// An id of a user and a group that own no file of this host.
 const OTHER_USER: u32 = 54_321;
 const GROUP: u32 = 54_322;
 
@@ -30,7 +31,7 @@ fn the_first_use_prints_the_store_and_that_other_users_have_others() {
         (again.code, &*again.stderr),
         (0, "distlock: no lock is held\n")
     );
-    // A named store needs no notice.
+    // With a named store there is no notice.
     let named = home.run(["list"]);
     assert!(!named.stderr.contains("--system"), "{named:?}");
 }
@@ -47,8 +48,8 @@ fn a_missing_folder_of_the_shared_store_is_78_with_the_command_that_makes_it() {
     both.assert_failed(64, "cannot be used with");
 }
 
-/// A call of the tool as another user. Only root can become another user; otherwise the user stays
-/// the same.
+/// A call of the tool as another user. Only root can become another user. Without root the user
+/// stays the same.
 fn other_user(home: &Home, shared: &Path, args: &[&str]) -> Command {
     let tool = home.path("distlock");
     if !tool.exists() {
@@ -75,7 +76,7 @@ fn users_of_one_host_exclude_each_other_in_the_shared_store() {
         chown(&shared, None, Some(GROUP)).unwrap();
     }
     fs::set_permissions(&shared, Permissions::from_mode(0o2770)).unwrap();
-    // The first user's umask must not lock the group out.
+    // The umask of the first user must not make the store unwritable for the group.
     let script = r#"umask 077; exec "$0" run job --system -- sh -c 'echo ready; exec sleep 60'"#;
     let mut first = Command::new("sh");
     first.args(["-c", script, env!("CARGO_BIN_EXE_distlock")]);

@@ -1,4 +1,4 @@
-//! `distlock demo`: every scene passes, and nothing is left behind.
+//! `distlock demo`: every scene passes, and no process, file or record is left.
 
 use std::{fs, path::Path, process::Command};
 
@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::support::{Home, SOON};
 
-/// The demo with a folder for temporary files of its own, so that the test sees what remains.
+/// A call of the demo with a separate folder for temporary files, so that the test sees the files
+/// that remain.
 fn demo(home: &Home, args: &[&str]) -> Command {
     let mut command = home.bare([&["demo"], args].concat());
     fs::create_dir_all(home.path("tmp")).unwrap();
@@ -26,7 +27,7 @@ fn is_empty(folder: &Path) -> bool {
     fs::read_dir(folder).unwrap().next().is_none()
 }
 
-/// The processes of the demo: those that have the path of the folder in their environment.
+/// The processes of the demo: those with the path of the folder in their environment.
 fn processes_of(folder: &Path) -> Vec<u32> {
     let needle = folder.to_str().unwrap().as_bytes();
     fs::read_dir("/proc")
@@ -66,7 +67,7 @@ fn all_scenes_pass() {
         (&"result".into(), &6.into()),
         "{result}"
     );
-    // Rising tokens show that the lock of the account was really used.
+    // Rising tokens show that the demo really used the lock of the account.
     let granted: Vec<_> = lines
         .iter()
         .filter(|line| {

@@ -1,4 +1,4 @@
-//! `distlock elect`: a command that runs on one host of many.
+//! `distlock elect`: several candidates compete, and only the command of the leader runs.
 
 use std::{process::Command, time::Duration};
 
@@ -41,8 +41,8 @@ fn assert_one_leads_and_another_takes_over(url: &str) {
     );
     let second = Process::spawn(&mut candidate(&home, url, &hooks, script)).unwrap();
 
-    // The leader is killed: its watchdog ends the command, and the other candidate leads after the
-    // lease.
+    // The leader's process is killed. Its watchdog ends the command, and the other candidate leads
+    // after the lease has expired.
     first.signal(Signal::KILL).unwrap();
     wait_until_gone(u32::try_from(pid).unwrap());
     let next = printed_number(&second, "term");
@@ -50,8 +50,8 @@ fn assert_one_leads_and_another_takes_over(url: &str) {
     assert_eq!(read_whole_lines(&log), "gain\ngain\n");
     let _ = first.wait(SOON).unwrap();
 
-    // Another program frees the lock by force: the command is ended, and its candidate stands
-    // again.
+    // Another program frees the lock by force. The command is ended, and its candidate takes part
+    // in the election again.
     let free = home.bare(["inspect", "election/scheduler", "--json"]);
     let mut free = free;
     let seat = finish(free.env("DISTLOCK_BACKEND", url), "");
@@ -67,7 +67,7 @@ fn assert_one_leads_and_another_takes_over(url: &str) {
     .unwrap();
     assert_eq!(read_whole_lines(&log), "gain\ngain\nloss\ngain\n");
 
-    // A candidate that is asked to end ends its command first.
+    // A candidate that gets TERM ends its command first.
     let mut second = second;
     second.signal(Signal::TERM).unwrap();
     assert_eq!(
@@ -93,9 +93,10 @@ fn one_leads_and_another_takes_over_on_redis() {
     assert_one_leads_and_another_takes_over(&server.url());
 }
 
-/// The candidate gives the lead up, and waits longer each time before it stands again.
+/// The candidate resigns after its command has ended, and waits longer each time before it takes
+/// part in the election again.
 #[test]
-fn a_command_that_ends_by_itself_makes_room_for_others() {
+fn a_candidate_whose_command_ended_lets_another_lead() {
     let home = Home::new();
     let url = format!("sqlite:{}", home.store().display());
     let ends = Process::spawn(&mut candidate(&home, &url, &[], "echo flaky; exit 3")).unwrap();
@@ -117,7 +118,7 @@ fn a_command_that_ends_by_itself_makes_room_for_others() {
 }
 
 #[test]
-fn whoever_stands_by_ends_at_once() {
+fn a_signal_ends_a_waiting_candidate_at_once() {
     let home = Home::new();
     let url = format!("sqlite:{}", home.store().display());
     let leads = Process::spawn(&mut candidate(&home, &url, &[], "echo leads; sleep 60")).unwrap();
@@ -138,7 +139,7 @@ fn whoever_stands_by_ends_at_once() {
 }
 
 #[test]
-fn bad_input_is_named() {
+fn bad_input_is_refused_with_its_reason() {
     let home = Home::new();
     let run = |args: &[&str]| finish(&mut home.distlock(args), "");
     let late = run(&[
@@ -160,9 +161,9 @@ fn bad_input_is_named() {
     assert_eq!(none.code, 127, "{none:?}");
 }
 
-/// A signal counts even while the candidate ends the rest of its command's group.
+/// The candidate must also handle a signal while it ends the rest of its command's group.
 #[test]
-fn whoever_is_told_to_end_does_not_stand_again() {
+fn a_candidate_that_gets_a_signal_does_not_stand_again() {
     let home = Home::new();
     let url = format!("sqlite:{}", home.store().display());
     let script = "(trap '' TERM; echo left; while :; do sleep 0.1; done) & sleep 0.3";

@@ -1,4 +1,4 @@
-//! `distlock run --every`: many hosts start a job, and one of them runs it.
+//! `distlock run --every`: many hosts start a job, and one host runs it in each period.
 
 use std::{process::Command, time::Duration};
 
@@ -31,7 +31,7 @@ fn run(home: &Home, url: &str, name: &str, args: &[&str], script: &str) -> Finis
     finish(&mut tool(home, url, name, args, script), "")
 }
 
-/// Checks the promises on a store.
+/// Checks the promises of `--every` on a store.
 fn assert_once_per_period(url: &str) {
     let home = Home::new();
     let log = home.path("log");
@@ -55,7 +55,7 @@ fn assert_once_per_period(url: &str) {
         }
     }
 
-    // A host that dies during the job has used the period, unless the job is to be retried.
+    // A host dies during the job. The period is used, unless the job is to be retried.
     let dying = ["--every", "1h", "--ttl", "1s"];
     let mut dies = tool(&home, url, "dies", &dying, "echo ready; exec sleep 10");
     let mut dies = Process::spawn(&mut dies).unwrap();
@@ -70,7 +70,7 @@ fn assert_once_per_period(url: &str) {
     eventually("the retry", SOON, || again("exit 5").code == 5).unwrap();
     let done = again("echo done");
     assert_eq!((done.code, &*done.stdout), (0, "done\n"), "{done:?}");
-    // A call without the option uses the same record.
+    // A call without `--retry-failed` uses the same record.
     assert_eq!(once("exit 9").code, 0);
     let over = again("exit 9");
     assert_eq!(over.code, 0, "{over:?}");

@@ -3,7 +3,7 @@
 use crate::support::{Home, finish};
 
 #[test]
-fn the_commands_own_code_is_kept() {
+fn the_exit_code_of_the_command_is_returned() {
     let home = Home::new();
     for code in [0, 1, 7, 64, 75, 76, 255] {
         let done = home.run(["run", "job", "--", "sh", "-c", &format!("exit {code}")]);
@@ -13,7 +13,7 @@ fn the_commands_own_code_is_kept() {
 }
 
 #[test]
-fn a_signal_counts_from_128() {
+fn a_command_that_a_signal_ended_gives_128_plus_its_number() {
     let home = Home::new();
     for (signal, code) in [("TERM", 143), ("KILL", 137), ("INT", 130)] {
         let done = home.run([
@@ -46,7 +46,8 @@ fn a_script_that_names_no_shell_runs_in_sh() {
     let home = Home::new();
     let script = home.write("nightly", "echo \"$1 under $DISTLOCK_NAME\"; exit 9");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    // A folder, or a file that may not be executed, does not count, wherever it is on the path.
+    // A folder on the path does not count as the program. A file that may not be executed does not
+    // count either.
     std::fs::create_dir(home.path("first")).unwrap();
     home.write("first/nightly", "echo not this one");
     let (first, then) = (home.path("first"), home.path("."));
@@ -117,7 +118,7 @@ fn a_file_that_can_never_be_a_store_is_78() {
 #[test]
 fn a_store_file_that_cannot_be_opened_is_69() {
     let home = Home::new();
-    // Root may write any file, so the kind of the file must cause the refusal.
+    // Root may write any file. So the kind of the file must cause the refusal, and not its mode.
     let done = home.run([
         "--backend",
         "sqlite:/proc/version",
@@ -139,7 +140,7 @@ fn a_store_that_this_user_may_not_use_is_77() {
     };
     home.run(["list"]);
     open(home.store(), 0o400);
-    // Root may read and write everything, so the tool runs as another user, from a folder that
+    // Root may read and write everything. So the tool runs as another user, from a folder that
     // everybody may enter.
     let tool = home.path("distlock");
     std::fs::copy(env!("CARGO_BIN_EXE_distlock"), &tool).unwrap();
@@ -173,7 +174,7 @@ fn busy_is_75_or_the_code_of_the_flag() {
 fn the_advised_command_finds_the_holder() {
     let home = Home::new();
     let _holder = home.hold("job", &["--holder", "nightly@db1"], "sleep 60");
-    // The variable is not set here, so only the flag names the store.
+    // No variable names the store here. Only the flag does.
     let backend = format!("sqlite:{}", home.store().display());
     let advised = format!("`distlock inspect job --backend {backend}`");
     let busy = ["run", "job", "-n", "--backend", &backend, "--", "true"];
@@ -182,7 +183,7 @@ fn the_advised_command_finds_the_holder() {
         75,
         &format!("allow more time with `--wait`, look with {advised}"),
     );
-    // Methods of the library do not help users of the tool.
+    // Users of the tool cannot call the methods of the library.
     assert!(!told.stderr.contains("LockBuilder"), "{told:?}");
     let config = home.write("my store.toml", &format!("[backend]\nurl = {backend:?}"));
     let config = config.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! `distlock fence`: a step that only the latest holder takes.
+//! `distlock fence`: a step that only the latest holder may take.
 
 use std::{fs, process::Command};
 
@@ -14,10 +14,10 @@ use distlock_harness::{
 
 use crate::support::{Finished, Home, SOON, finish, read_whole_lines};
 
-/// Runs `distlock fence` with a place for its tokens.
+/// Runs `distlock fence` with options that say where its tokens are kept.
 fn fence(home: &Home, place: &[&str], args: &[&str]) -> Finished {
     let words = ["fence"].iter().chain(args).copied();
-    // The place goes before the words of the command, which follow `--`.
+    // These options come before `--` and the words of the command.
     let words: Vec<_> = match args.iter().position(|word| *word == "--") {
         Some(at) => words
             .clone()
@@ -30,15 +30,15 @@ fn fence(home: &Home, place: &[&str], args: &[&str]) -> Finished {
     finish(&mut home.bare(words), "")
 }
 
-/// Runs the checks on a store by URL. The URL holds a password, and every user can read arguments,
-/// so a file names the store.
+/// Runs the checks on the store of a URL. The URL holds a password, and every user can read
+/// arguments, so a configuration file names the store.
 fn assert_only_the_latest_passes_in(url: &str) {
     let home = Home::new();
     let config = home.write("store.toml", &format!("[backend]\nurl = \"{url}\"\n"));
     assert_only_the_latest_passes(&["--config", config.to_str().unwrap()]);
 }
 
-/// Checks the promises, wherever the tokens are kept.
+/// Checks the promises of `fence`. `place` are the options that say where the tokens are kept.
 fn assert_only_the_latest_passes(place: &[&str]) {
     let home = Home::new();
     let log = home.path("log");
@@ -83,7 +83,7 @@ fn assert_only_the_latest_passes(place: &[&str]) {
 }
 
 #[test]
-fn tokens_are_remembered_in_a_file() {
+fn only_the_latest_holder_passes_with_tokens_in_a_file() {
     let home = Home::new();
     let path = home.path("gate");
     assert_only_the_latest_passes(&["--file", path.to_str().unwrap()]);
@@ -99,31 +99,31 @@ fn tokens_are_remembered_in_a_file() {
 }
 
 #[test]
-fn tokens_are_remembered_in_sqlite() {
+fn only_the_latest_holder_passes_with_tokens_in_sqlite() {
     let home = Home::new();
     assert_only_the_latest_passes(&["--backend", &format!("sqlite:{}", home.store().display())]);
 }
 
 #[test]
-fn tokens_are_remembered_in_redis() {
+fn only_the_latest_holder_passes_with_tokens_in_redis() {
     let server = RedisServer::start().unwrap();
     assert_only_the_latest_passes_in(&server.url());
 }
 
 #[test]
-fn tokens_are_remembered_in_postgres() {
+fn only_the_latest_holder_passes_with_tokens_in_postgres() {
     let server = PostgresServer::start().unwrap();
     assert_only_the_latest_passes_in(&server.url());
 }
 
 #[test]
-fn tokens_are_remembered_in_mariadb() {
+fn only_the_latest_holder_passes_with_tokens_in_mariadb() {
     let server = MySqlServer::start(Product::MariaDb).unwrap();
     assert_only_the_latest_passes_in(&server.url());
 }
 
 #[test]
-fn tokens_are_remembered_in_zookeeper() {
+fn only_the_latest_holder_passes_with_tokens_in_zookeeper() {
     let server = ZooKeeper::start().unwrap();
     assert_only_the_latest_passes_in(&format!("zookeeper://{}", server.servers()));
 }
@@ -149,7 +149,7 @@ fn bad_input_is_refused_with_its_reason() {
 }
 
 /// Runs the script of docs/recipes.md twice. One run is stopped in the middle for longer than its
-/// lease, so its result is older than the one in place when it goes on.
+/// lease. When this run goes on, its result is older than the stored result.
 #[test]
 fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let home = Home::new();
@@ -166,7 +166,7 @@ fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let (bin, file) = (home.path("bin"), home.path("backup.sh"));
     fs::create_dir(&bin).unwrap();
     fs::write(&file, script).unwrap();
-    // The first dump takes long, and dumps the state that was there when it began.
+    // The first dump takes long. It contains the state at its start.
     let dump = home.path("bin/dump-shop");
     let state = home.path("state");
     let program = format!(
@@ -205,8 +205,8 @@ fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
         read_whole_lines(&dumped).contains("old")
     })
     .unwrap();
-    // Stops the supervisor and its watchdog. Their command goes on past the lease, as on a machine
-    // that wakes up and runs the command first.
+    // Stops the supervisor and its watchdog. Their command runs on after the end of the lease, as
+    // on a machine that wakes up and runs the command first.
     let stop = format!("kill -STOP {0} $(pgrep -P {0} -f watchdog)", first.id());
     let stopped = Command::new("sh").args(["-c", &stop]).status().unwrap();
     assert!(stopped.success());

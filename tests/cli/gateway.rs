@@ -1,4 +1,4 @@
-//! `distlock gateway`: a node's settings, its tokens, its end.
+//! `distlock gateway`: the settings of a node, its tokens, its start and end, and orders to a node.
 
 use std::{
     ffi::OsStr,
@@ -44,7 +44,7 @@ fn start_default_node(home: &Home) -> (Process, Value) {
     start_node(home.distlock(NODE).env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY))
 }
 
-/// Starts a node, and answers it with its ready line.
+/// Starts a node, and returns it with its ready line.
 fn start_node(command: &mut Command) -> (Process, Value) {
     let node = Process::spawn(command).unwrap();
     let line = node
@@ -69,7 +69,7 @@ fn mint_token_for(uid: &str, home: &Home, key: &str) -> String {
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// Logs a client in. It stays until both values are dropped.
+/// Logs a client in. The client stays logged in until both values are dropped.
 fn log_in_and_stay(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -184,7 +184,7 @@ fn a_node_goes_on_when_nobody_reads_its_events() {
 
 const ADMIN: &str = "what administrators show";
 
-/// The node runs without `DISTLOCK_LOG`.
+/// `DISTLOCK_LOG` is not set here.
 #[test]
 fn orders_and_wrong_admin_tokens_are_logged_by_default() {
     let home = Home::new();
@@ -599,7 +599,7 @@ fn wrong_orders_to_a_node_end_with_documented_codes() {
     };
     let good = "hunter2 hunter2 hunter2";
     assert_eq!(ask(&["nodes"], good).code, 0);
-    // `--backend` is refused here, because the node has its own store.
+    // `--backend` is refused here, because the node uses its own store.
     let other = ["nodes", "--backend", "memory:"];
     ask(&other, good).assert_failed(64, "'--backend <URL>' says nothing here");
     ask(&["nodes"], "").assert_failed(77, "a bearer token is needed");
@@ -623,8 +623,8 @@ fn wrong_orders_to_a_node_end_with_documented_codes() {
     ask(&["nodes", "--admin", "http://127.0.0.1:1"], good).assert_failed(69, "127.0.0.1:1");
 }
 
-/// The token and the address of the page are printed for the person who started the node, and not
-/// in its results.
+/// The token and the address of the page are printed on standard error, for the person who started
+/// the node. They must not be in the results.
 #[test]
 fn without_an_admin_token_a_node_generates_and_prints_one() {
     let home = Home::new();
@@ -689,7 +689,7 @@ fn the_admin_http_uses_tls_and_certificates_are_reloaded_at_hup() {
     assert_eq!(ask(&later, &page).code, 0);
 }
 
-/// An HTTPS service that answers every question with "yes" and counts the questions.
+/// Starts an HTTPS service that answers every question with "yes" and counts the questions.
 fn https_service(pki: &Pki) -> (SocketAddr, Arc<AtomicU32>) {
     let chain = CertificateDer::from_pem_file(pki.path("server.crt")).unwrap();
     let key = PrivateKeyDer::from_pem_file(pki.path("server.key")).unwrap();
@@ -709,8 +709,8 @@ fn https_service(pki: &Pki) -> (SocketAddr, Arc<AtomicU32>) {
             let mut stream = StreamOwned::new(connection, stream.unwrap());
             let mut question = Vec::new();
             let mut part = [0; 4096];
-            // The request is complete at its first brace at the end: its body is a JSON object, and
-            // its head contains no brace.
+            // The body of a request is a JSON object, and its head contains no brace. So the
+            // request is complete when it ends with a brace.
             while !question.ends_with(b"}") {
                 match stream.read(&mut part) {
                     Ok(length @ 1..) => question.extend_from_slice(&part[..length]),
@@ -774,7 +774,7 @@ fn a_node_listens_beyond_loopback_only_with_tls_or_an_explicit_flag() {
     assert!(listens.starts_with("0.0.0.0:"), "{ready}");
 }
 
-/// The exit code is the same when the reader of the output has closed the pipe.
+/// The exit code must be the same when the reader of the output has closed the pipe.
 #[test]
 fn the_code_of_a_kick_does_not_depend_on_the_reader_of_its_output() {
     let home = Home::new();
@@ -860,7 +860,7 @@ fn a_ban_counts_each_session_once() {
     }
 }
 
-/// Serves one answer as an admin HTTP, and returns its address.
+/// Serves one answer as the admin HTTP of a node, and returns the address.
 fn serve_one_answer(answer: &Value) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! The text of `--help` for every command, word for word.
+//! The text of `--help` for every command equals the recorded text, word for word.
 
 use crate::support::Home;
 
@@ -54,7 +54,7 @@ fn the_help_of_every_command_is_the_recorded_one() {
         insta::assert_snapshot!(name, done.stdout);
         let wide = done.stdout.lines().find(|line| line.chars().count() > 80);
         assert_eq!(wide, None, "{words:?} fits 80 columns");
-        // `gateway` alone only lists its commands.
+        // `gateway` without a subcommand only lists its commands.
         assert!(
             words == ["gateway"] || done.stdout.contains("Examples:"),
             "{words:?}"

@@ -1,5 +1,5 @@
-//! The `distlock` tool from outside: the real binary, real processes, real signals, a real SQLite
-//! file.
+//! Tests of the `distlock` tool from outside: the real binary, real processes, real signals, a real
+//! SQLite file.
 #![expect(
     clippy::disallowed_methods,
     reason = "other processes live in real time: there is no clock to inject into them"

@@ -1,4 +1,4 @@
-//! On a system that refuses a further thread or process, the tool says so and ends with 69.
+//! On a system that refuses a further thread or process, the tool reports that and ends with 69.
 
 use std::{
     fs,
@@ -13,12 +13,12 @@ use rustix::process::geteuid;
 
 use crate::support::{Finished, Home, SOON, finish};
 
-/// More threads and processes than any of these commands needs.
+/// A number of threads and processes that is enough for each of these commands.
 const ENOUGH: usize = 30;
 const SAYS: &str = "raise the limit of processes";
 
-/// A user with a limited number of processes and threads. The limit does not apply to root, so
-/// tests that root runs use another user.
+/// A user with a limited number of processes and threads. The limit does not apply to root, so the
+/// tests use another user when root runs them.
 struct LimitedUser {
     home: Home,
     user: u32,
@@ -32,7 +32,8 @@ impl LimitedUser {
         fs::create_dir(&folder).unwrap();
         let tool = folder.join("distlock");
         let built = env!("CARGO_BIN_EXE_distlock");
-        // Folders above the original may be closed to other users.
+        // Other users may have no access to the folders of the built tool, so it is linked into
+        // this folder.
         fs::hard_link(built, &tool)
             .or_else(|_| fs::copy(built, &tool).map(drop))
             .unwrap();
@@ -51,8 +52,8 @@ impl LimitedUser {
         Self { home, user, tool }
     }
 
-    /// Whether the user is one that only this test has, so that no other program starts or ends its
-    /// processes.
+    /// Whether only this test uses the user, so that no other program starts or ends processes of
+    /// the user.
     fn is_alone(&self) -> bool {
         geteuid().as_raw() != self.user
     }
@@ -89,7 +90,7 @@ impl LimitedUser {
         line.push(self.tool.to_str().unwrap().to_owned());
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]).args(words);
-        // The environment of the person who runs the tests is removed.
+        // The variables of the person who runs the tests are removed.
         for (name, value) in self.home.bare([""; 0]).get_envs() {
             match value {
                 Some(value) => command.env(name, value),
@@ -104,15 +105,16 @@ impl LimitedUser {
         command
     }
 
-    /// Waits until all processes of the last run have ended: they count against the limit.
+    /// Waits until all processes of the last run have ended, because each of them counts for the
+    /// limit.
     fn wait_until_idle(&self) {
         if self.is_alone() {
             eventually("the user's processes end", SOON, || self.threads() == 0).unwrap();
         }
     }
 
-    /// Runs the tool with more and more room until it succeeds. `adjust` changes each call, and
-    /// `look` checks each failure.
+    /// Runs the tool with a rising limit until it succeeds. `adjust` changes each call, and `look`
+    /// checks each failure.
     fn run_with_growing_room(
         &self,
         words: &[&str],
@@ -153,7 +155,7 @@ fn each_command_reports_a_missing_thread() {
     }
 }
 
-/// A failure leaves nothing half done: the command was not started, and the lock is free or
+/// A failure leaves no partial result: the command was not started, and the lock is free or
 /// expires.
 #[test]
 fn run_reports_a_missing_thread_and_leaves_no_lock_behind() {
@@ -199,7 +201,7 @@ fn a_gateway_node_reports_a_missing_thread() {
     few.run_with_growing_room(&words, key, |_| {});
 }
 
-/// A look-up of a host name needs a thread, and drivers have no error for its absence.
+/// A look-up of a host name needs a thread, and drivers have no error for a missing thread.
 #[test]
 fn a_driver_without_a_thread_is_no_bug() {
     let few = LimitedUser::new();
@@ -209,7 +211,7 @@ fn a_driver_without_a_thread_is_no_bug() {
         ("redis+sentinel://localhost:1/main", 2),
         ("mysql://u@localhost:1/d", 2),
         ("postgres://u@localhost:1/d", 2),
-        // This client starts threads of its own.
+        // The ZooKeeper client starts threads of its own.
         ("zookeeper://localhost:1/r", 5),
     ] {
         for room in 1..=most {

@@ -20,7 +20,7 @@ fn the_demo_passes_and_leaves_nothing() {
     let records = "SELECT count(*) FROM distributed_record WHERE NOT deleted";
     assert_eq!(server.sql(records).unwrap(), "0", "{output}");
     let held = "SELECT lock_name FROM distributed_lock WHERE holder_id IS NOT NULL";
-    // The lease of the killed node must be gone, too.
+    // The lease of the killed node must be removed, too.
     assert_eq!(server.sql(held).unwrap(), "", "{output}");
 }
 

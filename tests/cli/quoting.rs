@@ -1,5 +1,4 @@
-//! Texts that messages quote never contain a raw control character, and are never longer than a
-//! reader wants.
+//! Texts that messages quote never contain a raw control character, and are shortened.
 
 use std::{
     io::{Read as _, Write as _},
@@ -9,14 +8,15 @@ use std::{
 
 use crate::support::{Home, finish};
 
-/// The longest line: a message quotes at most two texts of 200 characters beside its own words.
+/// The length of the longest line: a message quotes at most two texts of 200 characters and has
+/// words of its own.
 const MAX_LINE: usize = 800;
-/// The most lines of a message: more than any message about an input has.
+/// The most lines of a message, more than any message about an input needs.
 const MAX_LINES: usize = 40;
 
-/// A text that is longer than any limit. Its codes would change the title and the colour of a
-/// terminal, move back in the line, and reverse the direction of the text.
-fn nasty() -> String {
+/// A text that is longer than any limit. Its control codes would change the title and the colour of
+/// a terminal, move back in the line, and reverse the direction of the text.
+fn hostile_text() -> String {
     format!(
         "a\u{1b}]0;title\u{7}\u{1b}[31m\rb\u{8}\u{9b}\u{202e}c{}",
         "x".repeat(5000)
@@ -39,7 +39,7 @@ fn assert_harmless(text: &str, what: &str) {
 #[test]
 fn input_of_any_kind_is_quoted_without_control_characters_and_shortened() {
     let home = Home::new();
-    let nasty = nasty();
+    let nasty = hostile_text();
     let short = nasty.get(..40).unwrap();
     // This text is long, but each of its words is short.
     let words = format!("{short} {}", "and so on ".repeat(1700));
@@ -123,7 +123,7 @@ fn input_of_any_kind_is_quoted_without_control_characters_and_shortened() {
     }
 }
 
-/// A server that answers every packet with the same error.
+/// Starts a server that answers every packet with the same error.
 fn server_that_answers(answer: Vec<u8>) -> u16 {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port();
@@ -149,7 +149,7 @@ fn server_that_answers(answer: Vec<u8>) -> u16 {
 #[test]
 fn messages_of_servers_are_quoted_without_control_characters_and_shortened() {
     let home = Home::new();
-    let said = nasty().replace('\r', "") + &" and so on".repeat(500);
+    let said = hostile_text().replace('\r', "") + &" and so on".repeat(500);
     let redis = server_that_answers(format!("-ERR {said}\r\n").into_bytes());
     let mut packet = vec![0xff, 0x15, 0x04];
     packet.extend_from_slice(b"#28000");

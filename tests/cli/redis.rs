@@ -25,7 +25,7 @@ fn the_demo_passes_and_leaves_nothing() {
     assert_eq!(status.code(), Some(0), "{output}");
     assert!(output.contains("all 6 scenes passed"), "{output}");
     assert_eq!(server.command(&["KEYS", "*:r:*"]).unwrap(), "", "{output}");
-    // The lease of the killed node must be gone, too.
+    // The lease of the killed node must be removed, too.
     assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "", "{output}");
 }
 
@@ -59,7 +59,7 @@ fn the_stores_password_is_shown_nowhere() {
     let server = RedisServer::with(&["requirepass canary"]).unwrap();
     let url = format!("redis://:canary@{}", server.address());
     let config = home.write("distlock.toml", &format!("[backend]\nurl = \"{url}\"\n"));
-    // The arguments that `ps` shows, and the environment of the command.
+    // The script prints the arguments that `ps` shows, and the environment of the command.
     let script = "tr '\\0' ' ' < /proc/$PPID/cmdline; tr '\\0' ' ' < /proc/$$/cmdline; env";
     let run = ["run", "job", "--", "sh", "-c", script];
     let mut by_file = home.bare(["--config", config.to_str().unwrap()]);
@@ -114,8 +114,8 @@ fn a_wrong_url_is_refused_soon_with_its_code_and_no_secret() {
     }
 }
 
-/// Checks that a command with a wrong URL ends soon with this code, names the fault and its place,
-/// and shows no secret.
+/// Checks that a command with a wrong URL ends soon with this code, that the message names the
+/// fault and its place, and that it shows no secret.
 fn assert_refused(home: &Home, url: &str, code: i32, says: &[&str]) {
     let sign = if url.contains('?') { '&' } else { '?' };
     let start = Instant::now();
@@ -132,8 +132,8 @@ fn assert_refused(home: &Home, url: &str, code: i32, says: &[&str]) {
     assert!(!done.stderr.contains("secret"), "{done:?}");
 }
 
-/// An address without a server, one whose server never answers, and the listener that keeps the
-/// second one open.
+/// An address without a server, the address of a server that never answers, and the listener of
+/// that server.
 fn closed_and_silent_addresses() -> (String, String, TcpListener) {
     let at = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
     let gone = at(&TcpListener::bind("127.0.0.1:0").unwrap());
@@ -147,7 +147,7 @@ fn wrong_urls_of_sentinels_are_refused_with_their_code() {
     let (gone, silent, _listens) = closed_and_silent_addresses();
     let primary = servers.primary.address().to_string();
     let sentinel = servers.sentinels[0].address().to_string();
-    // One sentinel names a primary that never answers.
+    // The sentinel names a primary that never answers.
     let (_, port) = silent.rsplit_once(':').unwrap();
     let monitor = ["SENTINEL", "MONITOR", "mute", "127.0.0.1", port, "2"];
     assert_eq!(servers.sentinels[0].command(&monitor).unwrap(), "OK");
@@ -311,13 +311,13 @@ fn the_doctor_fails_a_server_that_keeps_nothing_on_disk() {
     );
     let done = run(&home, &server.url(), &["doctor", "--json"]);
     assert_eq!(done.code, 1, "{done:?}");
-    let said = finding(&done, "persistence", "fail");
+    let said = assert_finding(&done, "persistence", "fail");
     assert!(said.contains("set appendonly yes"), "{said}");
 }
 
-/// Checks the verdict of the doctor on one check, and returns its text.
+/// Checks the verdict of the doctor on one check, and returns the text of the finding.
 #[track_caller]
-fn finding(done: &Finished, check: &str, verdict: &str) -> String {
+fn assert_finding(done: &Finished, check: &str, verdict: &str) -> String {
     let json = done.json();
     let mut findings = json["findings"].as_array().unwrap().iter();
     let found = findings.find(|found| found["check"] == check).unwrap();
@@ -325,7 +325,7 @@ fn finding(done: &Finished, check: &str, verdict: &str) -> String {
     found["detail"].as_str().unwrap().to_owned()
 }
 
-/// New locks are refused, and holders can still release.
+/// Such a server refuses new locks, and holders can still release.
 #[test]
 fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());
@@ -342,7 +342,7 @@ fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
     refused.assert_failed(69, "is out of memory");
     let done = run(&home, &url, &["doctor", "--json"]);
     assert_eq!(done.code, 1, "{done:?}");
-    let said = finding(&done, "memory", "fail");
+    let said = assert_finding(&done, "memory", "fail");
     assert!(said.contains("raise maxmemory"), "{said}");
     let ticket = taken.stdout.trim();
     for step in [&["renew", "--ttl", "1m"][..], &["release"]] {
@@ -352,7 +352,8 @@ fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
     assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "");
 }
 
-/// Foreign data under the key of a lock is no lock, whatever its size and its first bytes are.
+/// Data of another program under the key of a lock is no lock, whatever its size and its first
+/// bytes are.
 #[test]
 fn a_value_of_20_mb_is_corrupt_and_is_not_fetched() {
     let (home, server) = (Home::new(), RedisServer::start().unwrap());
@@ -383,8 +384,8 @@ fn a_value_of_20_mb_is_corrupt_and_is_not_fetched() {
     assert!(sent() - before < 1_000_000, "it was fetched");
 }
 
-/// A script that fails in the middle may have changed something. The failure is not a bug of this
-/// tool.
+/// A script that fails in the middle may have changed something. The failure must not count as a
+/// bug of the tool.
 #[test]
 fn an_unknown_answer_of_the_server_is_69_with_an_explanation() {
     let (home, server) = (
@@ -397,10 +398,11 @@ fn an_unknown_answer_of_the_server_is_69_with_an_explanation() {
     done.assert_failed(69, "this answer is not known here");
     let done = run(&home, &server.url(), &["doctor", "--json"]);
     assert_eq!(done.code, 1, "{done:?}");
-    finding(&done, "rights", "fail");
+    assert_finding(&done, "rights", "fail");
 }
 
-/// Names in the slots of the other servers work. The doctor and `list` name the missing server.
+/// Names in the slots of the other servers can still be locked. The doctor and `list` name the
+/// missing server.
 #[test]
 fn a_cluster_without_one_primary_serves_the_names_of_the_others() {
     let (home, mut servers) = (Home::new(), RedisCluster::start(3, 0).unwrap());
@@ -436,7 +438,7 @@ fn a_cluster_without_one_primary_serves_the_names_of_the_others() {
     run(&home, &url, &["list"]).assert_failed(69, &gone);
     let done = run(&home, &url, &["doctor", "--json"]);
     assert_eq!(done.code, 1, "{done:?}");
-    let said = finding(&done, "slots", "fail");
+    let said = assert_finding(&done, "slots", "fail");
     assert!(
         said.contains(&format!("{gone} cannot be reached")),
         "{said}"
@@ -452,6 +454,6 @@ async fn a_command_that_ended_inside_its_lease_succeeds_without_a_release() {
         proxy.stop(Direction::ToServer);
         proxy.stop(Direction::ToClient);
     };
-    // With 4 s, at least 2.4 s are left when the store is cut off.
+    // With a TTL of 4 s, at least 2.4 s of the lease are left when the store is cut off.
     assert_success_without_release(&home, &url, &["--ttl", "4s"], cut);
 }

@@ -1,5 +1,4 @@
-//! `distlock run`: exclusion, environment, signals, and the end of a command whose lock cannot be
-//! kept.
+//! `distlock run`: exclusion, environment, signals, and the end of a command whose lock is lost.
 
 use std::{
     path::Path,
@@ -134,7 +133,7 @@ fn signals_of_alarms_and_limits_reach_the_command_and_do_not_end_the_tool() {
         Signal::STKFLT,
     ];
     let passed_on = passed_on.map(|signal| (signal.as_raw(), signal.as_raw()));
-    // XCPU, and of the real-time signals the first one, one in between and the last one.
+    // XCPU, and three real-time signals: the first, one from the middle and the last.
     let ends = [Signal::XCPU.as_raw(), 34, 50, 64].map(|sent| (sent, Signal::TERM.as_raw()));
     for (sent, received) in passed_on.into_iter().chain(ends) {
         let script = format!("trap 'exit 11' {received}; echo trapped; sleep 60 & wait");
@@ -164,7 +163,7 @@ fn the_limit_of_the_file_size_gives_an_error_and_does_not_kill_the_tool() {
     limited("exec \"$@\"", &run).assert_failed(69, "");
 }
 
-/// The limits and the ignored signals of the command must not depend on this tool.
+/// The command must have the same limits and ignored signals as without this tool.
 #[test]
 fn the_command_inherits_whether_xfsz_is_ignored() {
     let home = Home::new();
@@ -198,7 +197,7 @@ fn a_stopped_command_can_be_ended() {
     }
 }
 
-/// In a session of its own there is no shell that would continue a stopped process.
+/// In a session of its own, no shell would continue a stopped process.
 #[test]
 fn control_z_without_a_shell_pauses_only_for_a_moment() {
     let home = Home::new();
@@ -310,8 +309,8 @@ fn a_forced_release_kills_the_group_and_the_next_one_gets_a_higher_token() {
     );
 }
 
-/// The store hangs, because another process holds its write lock, and no renewal succeeds. TERM
-/// comes before the deadline, and KILL not after it.
+/// The store hangs, because another process holds its write lock. So no renewal succeeds. TERM
+/// comes before the deadline, and KILL at the deadline at the latest.
 #[test]
 fn a_hanging_store_ends_the_command_before_the_lease_expires() {
     let home = Home::new();
@@ -329,7 +328,7 @@ fn a_hanging_store_ends_the_command_before_the_lease_expires() {
     let took = hanging.elapsed();
     drop(held);
     assert_eq!(status.code(), Some(76), "{}", run.output());
-    // The last renewal was sent before the store hung, so the lease ends at the latest one TTL
+    // The last renewal was sent before the store hung. So the lease ends at the latest one TTL
     // after that moment.
     assert!(took <= ttl + Duration::from_millis(250), "{took:?}");
     assert_eq!(
@@ -345,7 +344,7 @@ fn a_command_that_cannot_keep_its_lock_is_killed_even_if_nobody_reads_standard_e
     let home = Home::new();
     let mut unread = UnreadPipe::new();
     unread.fill();
-    // Standard error of the shell goes to its standard output, because the shell itself prints a
+    // The shell's standard error goes to its standard output, because the shell itself prints a
     // line about its killed child.
     let script = "exec 2>&1; trap 'echo trapped' TERM; echo shell $$; while :; do sleep 0.02; done";
     let run = home.distlock(["run", "job", "--ttl", "2s", "--", "sh", "-c", script]);
@@ -426,11 +425,11 @@ fn the_lock_is_released_only_after_the_whole_group_is_gone() {
     wait_until_gone(left);
 }
 
-/// The system cuts the name of a process off in the middle of a character.
+/// The kernel cuts off the name of a process, here in the middle of a character.
 #[test]
 fn a_leftover_process_is_ended_whatever_its_name() {
     let home = Home::new();
-    // The command starts no other process that the test could take for this one.
+    // The command must start no other process, because the test could take it for this process.
     let left = format!(
         "mkfifo {0}; (printf 'x\\303' > /proc/self/comm; read never < {0}) & echo left $!; \
          while grep -q sh /proc/$!/comm; do sleep 0.05; done; exit 3",
@@ -537,7 +536,7 @@ fn a_nested_call_of_the_tool_warns_that_it_may_use_another_store() {
         .to_owned();
     let inner = [tool.to_str().unwrap(), "run", "job", "-n", "--", "true"];
     let outer = ["run", "job", "--"].into_iter().chain(inner);
-    // No configuration names a store, so both calls use the file of the user. The inner one finds
+    // No configuration names a store, so both calls use the file of the user. The inner call finds
     // the lock held, and prints the store.
     let done = finish(&mut home.bare(outer.clone()), "");
     assert_eq!(done.code, 75, "{done:?}");
@@ -581,13 +580,13 @@ fn a_command_does_not_outlive_a_killed_tool() {
                 "it was given time"
             );
         }
-        // Nobody gets the lock before the lease has ended, as after any crash.
+        // No other process gets the lock before the lease has ended, as after any crash.
         let next = home.run(["run", "job", "--", "true"]);
         assert_eq!(next.code, 0, "{next:?}");
     }
 }
 
-/// The stopped supervisor cannot see the deadline, but its watchdog can.
+/// The stopped supervisor cannot check the deadline, but its watchdog can.
 #[test]
 fn a_command_does_not_outlive_the_lease_of_a_stopped_tool() {
     let home = Home::new();

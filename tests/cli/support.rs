@@ -1,4 +1,4 @@
-//! Gives each test a home of its own: a folder, a store in it, and the tool with an empty
+//! Gives each test a home: a folder, a store in the folder, and calls of the tool with an empty
 //! environment.
 
 use std::{
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 /// tests.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// A folder with a store. It is removed when the value is dropped.
+/// A folder with a store. Dropping the value removes the folder.
 pub(crate) struct Home {
     folder: TempDir,
 }
@@ -102,7 +102,7 @@ impl Home {
         finish(&mut self.distlock(args), "")
     }
 
-    /// Runs `inspect --json`, and answers its result.
+    /// Runs `inspect --json`, and returns its result.
     pub(crate) fn inspect(&self, name: &str) -> Value {
         let done = self.run(["inspect", name, "--json"]);
         assert_eq!(done.code, 0, "{done:?}");
@@ -126,7 +126,7 @@ impl Home {
         process
     }
 
-    /// Runs a statement on the tables of the store without the library, and answers the number of
+    /// Runs a statement on the tables of the store without the library, and returns the number of
     /// changed rows.
     pub(crate) fn sql(&self, statement: &str) -> u64 {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -189,7 +189,7 @@ pub(crate) fn finish(command: &mut Command, input: &str) -> Finished {
     }
 }
 
-/// The state letter of a process; `None` when it is gone. A zombie counts as gone.
+/// The state letter of a process; `None` when it has ended. A zombie counts as ended.
 pub(crate) fn state_of(process: u32) -> Option<char> {
     let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
     let state = String::from_utf8_lossy(&stat)
@@ -200,13 +200,13 @@ pub(crate) fn state_of(process: u32) -> Option<char> {
     (!"ZX".contains(state)).then_some(state)
 }
 
-/// Waits until a process is gone.
+/// Waits until a process has ended.
 #[track_caller]
 pub(crate) fn wait_until_gone(process: u32) {
     eventually("the process is gone", SOON, || state_of(process).is_none()).unwrap();
 }
 
-/// Waits until a file ends with a whole line, and answers its content.
+/// Waits until a file ends with a complete line, and returns the content of the file.
 #[track_caller]
 pub(crate) fn read_whole_lines(path: &Path) -> String {
     let mut text = String::new();
@@ -258,7 +258,7 @@ impl UnreadPipe {
         while self.writer.write(&[b'\n'; 4096]).is_ok() {}
     }
 
-    /// Reads one line, so that there is room again.
+    /// Reads one line, so that the pipe has room again.
     pub(crate) fn read_line(&mut self) -> String {
         let mut line = Vec::new();
         let mut byte = [0];
@@ -272,7 +272,7 @@ impl UnreadPipe {
     /// The same call of the tool, with one of its output streams going to this pipe.
     pub(crate) fn redirect(&self, stream: u32, tool: &Command) -> Command {
         // The pipe is opened again for the tool: flags of this end, such as non-blocking, must not
-        // apply to the other one.
+        // apply to the other end.
         let pipe = format!(
             "/proc/{}/fd/{}",
             std::process::id(),
@@ -290,7 +290,7 @@ pub(crate) fn wait_until_blocked_on(process: u32, stream: u32) {
     eventually("it waits for a reader", SOON, || {
         let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
         threads.flatten().any(|thread| {
-            // The file contains the number of the system call and its arguments.
+            // The file contains the number of the system call, followed by its arguments.
             let call = fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
             call.find(' ')
                 .is_some_and(|at| call[at..].starts_with(&writes))
@@ -299,7 +299,7 @@ pub(crate) fn wait_until_blocked_on(process: u32, stream: u32) {
     .unwrap();
 }
 
-/// Holds the write lock of the store file until it is dropped.
+/// Holds the write lock of the store file until the value is dropped.
 pub(crate) struct BlockingWriter {
     release: Option<std::sync::mpsc::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -352,8 +352,8 @@ impl Drop for BlockingWriter {
 }
 
 /// Runs `distlock run` on `url`, and cuts the store off with `cut` 0.9 s before the command ends by
-/// itself, well inside the lease. The command has succeeded although no release could reach the
-/// store.
+/// itself, long before the end of the lease. The command must count as successful, although no
+/// release reached the store.
 pub(crate) fn assert_success_without_release(
     home: &Home,
     url: &str,

@@ -1,5 +1,5 @@
-//! Tables that were changed by hand give errors with the right code, the fault and the remedy. None
-//! of them counts as a bug (70).
+//! Tables that were changed by hand give errors with the documented code, the fault and the remedy.
+//! No such error counts as a bug (70).
 
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
@@ -8,7 +8,7 @@ use distlock_harness::servers::{
 
 use crate::support::{Finished, Home, finish};
 
-/// Commands that all end with the error.
+/// Commands that must all end with the error.
 const COMMANDS: [&[&str]; 4] = [
     &["acquire", "job", "--ttl", "1m", "--wait", "0"],
     &["list"],
@@ -20,8 +20,8 @@ fn run(home: &Home, url: &str, args: &[&str]) -> Finished {
     finish(home.bare(args).env("DISTLOCK_BACKEND", url), "")
 }
 
-/// Makes the tables, takes a lock, and returns its ticket.
-fn held(home: &Home, url: &str) -> String {
+/// Makes the tables, takes a lock, and returns the ticket of the lock.
+fn make_tables_and_lock(home: &Home, url: &str) -> String {
     let taken = run(home, url, &["acquire", "job", "--ttl", "10m"]);
     assert_eq!(taken.code, 0, "{taken:?}");
     taken.stdout.trim().to_owned()
@@ -31,12 +31,13 @@ fn release(home: &Home, url: &str, ticket: &str) -> Finished {
     finish(home.bare(["release"]).env("DISTLOCK_BACKEND", url), ticket)
 }
 
-/// Checks that the command which the error names mends the tables, and that a held lock stays held.
+/// Checks that the command which the error names repairs the tables, and that a held lock stays
+/// held.
 fn assert_mended_by_migrate(home: &Home, url: &str, empty: impl FnOnce()) {
-    let ticket = held(home, url);
+    let ticket = make_tables_and_lock(home, url);
     empty();
-    // Only a few commands are tried, because MySQL and MariaDB wait a while for another process
-    // that may be creating the tables.
+    // Only a few commands are tried: on MySQL and MariaDB each waits a while, because another
+    // process may be creating the tables.
     for command in [COMMANDS[0], &["doctor"]] {
         let refused = run(home, url, command);
         refused.assert_failed(78, "has an empty table distributed_meta");
@@ -84,7 +85,7 @@ fn triggers_of_sqlite_are_78() {
     for event in ["BEFORE UPDATE", "BEFORE INSERT", "AFTER UPDATE"] {
         let home = Home::new();
         let url = format!("sqlite:{}", home.store().display());
-        let ticket = held(&home, &url);
+        let ticket = make_tables_and_lock(&home, &url);
         home.sql(&format!(
             "CREATE TRIGGER swallow {event} ON distributed_lock BEGIN SELECT RAISE(IGNORE); END"
         ));
@@ -103,7 +104,7 @@ fn triggers_of_sqlite_are_78() {
 fn triggers_and_rules_of_postgres_are_78() {
     let (home, server) = (Home::new(), PostgresServer::start().unwrap());
     let url = server.url();
-    let ticket = held(&home, &url);
+    let ticket = make_tables_and_lock(&home, &url);
     let function =
         "CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'";
     server.sql(function).unwrap();
@@ -136,7 +137,7 @@ fn triggers_and_rules_of_postgres_are_78() {
         release(&home, &url, &ticket).assert_failed(78, &says);
         server.sql(&drop).unwrap();
     }
-    // One of these triggers fires too late to change anything, and the other one is disabled.
+    // One of these triggers fires too late to change anything, and the other trigger is disabled.
     for statement in [
         "CREATE TRIGGER audits AFTER UPDATE ON distributed_lock FOR EACH ROW EXECUTE FUNCTION \
         swallow()",
@@ -155,7 +156,7 @@ fn triggers_of_mysql_and_mariadb_are_78() {
     for product in Product::ALL {
         let (home, server) = (Home::new(), MySqlServer::start(product).unwrap());
         let url = server.url();
-        let ticket = held(&home, &url);
+        let ticket = make_tables_and_lock(&home, &url);
         for (what, table) in [
             (
                 "UPDATE ON distributed_lock FOR EACH ROW SET NEW.holder_id = OLD.holder_id",
@@ -178,12 +179,12 @@ fn triggers_of_mysql_and_mariadb_are_78() {
     }
 }
 
-/// A row that cannot be read is reported, and the other rows still work.
+/// A row that cannot be read is reported. The other rows can still be used.
 #[test]
 fn infinite_times_of_postgres_are_69_or_mean_nothing() {
     let (home, server) = (Home::new(), PostgresServer::start().unwrap());
     let url = server.url();
-    let ticket = held(&home, &url);
+    let ticket = make_tables_and_lock(&home, &url);
     let set = |column: &str, time: &str| {
         let set = format!("UPDATE distributed_lock SET {column} = {time}");
         server.sql(&set).unwrap();
@@ -199,7 +200,7 @@ fn infinite_times_of_postgres_are_69_or_mean_nothing() {
     let other = run(&home, &url, &["run", "other", "-n", "--", "echo", "ran"]);
     assert_eq!((other.code, &*other.stdout), (0, "ran\n"), "{other:?}");
     set("expires_at", "clock_timestamp() + interval '10 minutes'");
-    // One of these columns is for display only, and the other one is only a hint.
+    // The first column is only for display, and the second column is only a hint.
     for column in ["acquired_at", "wanted_until"] {
         set(column, "'infinity'");
         let busy = ["run", "job", "--wait", "0", "--", "echo", "ran"];
@@ -232,7 +233,7 @@ fn numbers_that_can_be_no_token_are_69() {
         let set = format!("UPDATE distributed_lock SET token = {token}");
         let home = Home::new();
         let url = format!("sqlite:{}", home.store().display());
-        let ticket = held(&home, &url);
+        let ticket = make_tables_and_lock(&home, &url);
         home.sql(&format!("PRAGMA ignore_check_constraints = 1; {set}"));
         for command in COMMANDS {
             says(&run(&home, &url, command));
@@ -240,7 +241,7 @@ fn numbers_that_can_be_no_token_are_69() {
         says(&release(&home, &url, &ticket));
         for product in Product::ALL {
             let server = MySqlServer::start(product).unwrap();
-            let ticket = held(&home, &server.url());
+            let ticket = make_tables_and_lock(&home, &server.url());
             server.sql(&set).unwrap();
             for command in COMMANDS {
                 says(&run(&home, &server.url(), command));

@@ -38,11 +38,11 @@ fn takeovers_are_measured_in_one_process_and_in_several() {
         }
         assert_eq!(report["ratios"][0]["arm"], "locked");
     }
-    assert_eq!(left_behind(&home), 0);
+    assert_eq!(count_records_left(&home), 0);
 }
 
-/// The number of records that the accounts of the runs left behind.
-fn left_behind(home: &Home) -> u64 {
+/// Counts the records that the accounts of the runs left in the store.
+fn count_records_left(home: &Home) -> u64 {
     home.sql(
         "update distributed_record set deleted = 0 where deleted = 0 and record_key like \
     '%/bench%'",

@@ -15,7 +15,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::support::{Home, SOON, read_whole_lines, state_of};
 
-/// A program that runs on a terminal of this test.
+/// A program that runs on a pseudo-terminal of this test.
 struct Screen {
     keyboard: File,
     shown: Arc<Mutex<String>>,
@@ -107,7 +107,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // The programs of the session end when their terminal goes away.
+        // The programs of the session end when their terminal is closed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -132,7 +132,7 @@ fn the_command_reads_the_keyboard_and_the_script_does_afterwards() {
 #[test]
 fn control_c_reaches_the_command() {
     let home = Home::new();
-    // There are two cases: the command has the terminal, or it has not.
+    // There are two cases: the command has the terminal, or the command does not have it.
     for ask in ["", "read line;"] {
         // The shell of the script is in the foreground too, and would end with the signal.
         let script = format!(
@@ -152,7 +152,7 @@ fn control_c_reaches_the_command() {
 #[test]
 fn control_z_pauses_both_and_fg_continues_both() {
     let home = Home::new();
-    // This is a shell with job control, as a person uses it.
+    // This is a shell with job control, as in interactive use.
     let mut screen = Screen::start(
         &home,
         "set -m; \"$TOOL\" run job -- sh -c 'echo on; read line; echo got $line; read more; echo \
@@ -170,7 +170,7 @@ fn control_z_pauses_both_and_fg_continues_both() {
     screen.wait_for_end(0);
 }
 
-/// A pager opens the terminal like this, and so does a program that asks for a password.
+/// A pager opens the terminal in this way, and so does a program that asks for a password.
 #[test]
 fn a_command_that_opens_the_terminal_gets_it_even_if_its_input_is_a_pipe() {
     let home = Home::new();
@@ -187,8 +187,8 @@ fn a_command_that_opens_the_terminal_gets_it_even_if_its_input_is_a_pipe() {
     screen.wait_for_end(0);
 }
 
-/// A shell sends no signal at `fg` to a job that it believes to be running. This tool keeps
-/// running, in order to renew the lock.
+/// At `fg` a shell sends no signal to a job that it believes to be running. This tool keeps running
+/// in order to renew the lock.
 #[test]
 fn a_background_command_that_waits_for_the_keyboard_gets_it_by_fg() {
     let home = Home::new();

@@ -31,7 +31,7 @@ fn the_demo_passes_and_a_lock_passes_on() {
     let shown = || run(&home, &url, &["inspect", "job", "--json"]).json();
     eventually("held", SOON, || shown()["state"] == "held").unwrap();
     assert_eq!(shown()["holder"], "me");
-    // A lock that depends on a session ends with the process, so there is no ticket.
+    // The lock depends on the session of the process and ends with it, so there is no ticket.
     let refused = run(&home, &url, &["acquire", "job", "--ttl", "5s"]);
     refused.assert_failed(78, "zookeeper: has no tickets");
     let busy = run(&home, &url, &["run", "job", "-n", "--", "true"]);
@@ -55,7 +55,7 @@ fn the_demo_passes_and_a_lock_passes_on() {
     let token = shown()["token"].to_string();
     let forced = run(&home, &url, &["force-release", "job", "--token", &token]);
     assert_eq!(forced.code, 0, "{forced:?}");
-    // The holder learns of the loss and stops its command.
+    // The holder gets the report of the loss, and ends its command.
     let status = holder.wait(SOON).unwrap();
     assert_eq!(status.code(), Some(76), "{}", holder.output());
     let ran = run(&home, &url, &["run", "job", "-n", "--", "echo", "ran"]);
@@ -113,7 +113,7 @@ async fn a_command_that_ended_inside_its_lease_succeeds_without_a_release() {
             proxy.stop(Direction::ToClient);
         }
     };
-    // Leases last 2 s, and at least 1.3 s are left when the ensemble is cut off.
+    // Leases last 2 s. At least 1.3 s of the lease are left when the ensemble is cut off.
     let args = ["--kill-after", "100ms"];
     assert_success_without_release(&home, &url, &args, cut);
 }
