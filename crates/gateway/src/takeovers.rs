@@ -1,5 +1,5 @@
-//! Takeovers, put together from this node's events: logins here that took an account over, and
-//! sessions here that another node's login ended.
+//! Takeovers, collected from this node's events. A takeover is either a login on this node that
+//! ended a session, or the end of a session on this node by a login on another node.
 //!
 //! This module keeps a bounded number of takeovers. This module must never follow the events of a
 //! node whose page nobody opens.

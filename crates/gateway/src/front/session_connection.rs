@@ -36,7 +36,7 @@ pub(super) struct SessionConnection<R> {
 
 /// The reason why a connection with a session ends.
 pub(super) enum EndReason {
-    /// The client is gone.
+    /// The client's connection has ended.
     Gone,
     /// Nothing more can be written to the client.
     Unwritable,
@@ -50,8 +50,7 @@ pub(super) enum EndReason {
     Notified(Offline),
 }
 
-/// Returns the next frame of the client. Early frames come first, unless `early` is to be left
-/// alone.
+/// Returns the next frame of the client. Early frames come first, unless `only_new` is true.
 ///
 /// Cancel safety: the same as that of the reader.
 pub(super) async fn next_incoming<R: FrameReader>(

@@ -17,7 +17,7 @@ pub trait Profiles: fmt::Debug + Send + Sync + 'static {
     /// Decides whether this login may continue.
     ///
     /// # Errors
-    /// Any failure of the check: the login ends with it, and nothing was changed.
+    /// Any failure of the check. The login then returns this error, and nothing was changed.
     ///
     /// # Cancel safety
     /// The future is dropped when the login's caller drops the login.

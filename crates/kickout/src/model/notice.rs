@@ -39,7 +39,7 @@ pub enum Code {
 #[serde(rename_all = "snake_case")]
 pub enum Retry {
     /// The client must not reconnect by itself. If two devices both reconnected, each would end the
-    /// other's session without end.
+    /// other's session again and again.
     Never,
     /// The client reconnects after the given time, or when the user asks.
     Later,

@@ -71,8 +71,8 @@ pub enum Delivery {
     /// The client acknowledges messages, and did not acknowledge this one in time. Store the
     /// message for the device, because it may not have arrived.
     Unacknowledged,
-    /// The message was certainly not delivered: the session's node cannot be reached, or its
-    /// connection is busy or gone.
+    /// The message was certainly not delivered: the session's node cannot be reached, or the
+    /// session's connection is busy or has ended.
     Missed,
     /// The outcome is unknown, or the receiver's queue is full.
     Failed(String),
@@ -334,8 +334,8 @@ impl Router {
             .wait_for_outcome(&*self.clock, request.within, ended)
             .await;
         match outcome {
-            // The sender withdrew the message because the session is current and did not take it in
-            // time. Only a session that is not current makes the delivery stale.
+            // If the session is still current, the message was withdrawn only because the client
+            // reads too slowly. Such a delivery is not stale.
             DeliverResult::NotCurrent if live.check().is_err() => refuse_stale_delivery(),
             DeliverResult::Delivered if !live.acks => DeliverResult::Written,
             // A client that acknowledges messages recognises a duplicate. So the message can be

@@ -222,7 +222,7 @@ async fn the_drain_mark_of_a_node_is_removed_at_its_shutdown() {
 /// The node must not advise a client to reconnect whose account has logged in on another node. That
 /// client would end the newer session.
 #[tokio::test]
-async fn a_fenced_node_does_not_call_back_clients_whose_accounts_logged_in_elsewhere() {
+async fn a_fenced_node_advises_no_reconnect_if_the_account_logged_in_elsewhere() {
     let cluster = Cluster::new();
     let clock = ManualClock::new();
     let link = Link::new(cluster.memory.lock(), cluster.memory.records());
