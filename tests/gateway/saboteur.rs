@@ -103,7 +103,7 @@ impl Saboteur {
     }
 
     /// With `DeletesWithoutComparing`, reads return this node's own last write from now on.
-    pub(crate) fn read_own_write(&self) {
+    pub(crate) fn read_own_writes_from_now(&self) {
         let careless = self.is(Sabotage::DeletesWithoutComparing);
         self.shared.from_memory.store(careless, Ordering::SeqCst);
     }

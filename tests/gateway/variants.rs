@@ -44,7 +44,7 @@ async fn a_late_logout(sabotage: Sabotage) -> Report {
     let phone = flow.log_in(&anna(), "phone", "n1").await;
     *flow.mesh.unreachable.lock().unwrap() = Some("n1");
     let _pc = flow.log_in(&anna(), "pc", "n2").await;
-    flow.store.read_own_write();
+    flow.store.read_own_writes_from_now();
     phone.log_out().await;
     flow.look_up(&anna(), "n2").await;
     flow.verdict(&[&anna()]).await
