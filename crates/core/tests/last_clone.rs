@@ -1,5 +1,6 @@
-//! The last clone of a locker goes: on the user's runtime, on the keeper's thread, and during an
-//! acquire. The work that is left is finished, and then every handle on the store is dropped.
+//! Drops of the last clone of a locker: on the user's runtime, on the keeper thread, and during an
+//! acquire. In each case the remaining work is finished, and then every handle on the store is
+//! dropped.
 
 mod support;
 
@@ -13,16 +14,16 @@ use support::{Script, ScriptedLock, eventually, pause};
 
 const TTL: Duration = Duration::from_millis(500);
 
-/// Waits until the test's own handle on the store is the only one.
-async fn no_handle_is_left(store: &ScriptedLock) {
+/// Waits until the test's own handle is the only handle on the store.
+async fn until_no_handle_is_left(store: &ScriptedLock) {
     eventually("every handle on the store is dropped", || {
         Arc::strong_count(&store.0) == 1
     })
     .await;
 }
 
-/// As [`no_handle_is_left`], while time passes.
-async fn no_handle_is_left_after(store: &ScriptedLock, clock: &ManualClock) {
+/// As [`until_until_no_handle_is_left`], while the clock advances.
+async fn until_no_handle_is_left_after(store: &ScriptedLock, clock: &ManualClock) {
     eventually("every handle on the store is dropped", || {
         clock.advance(Duration::from_millis(50));
         Arc::strong_count(&store.0) == 1
@@ -36,7 +37,7 @@ fn locker_of(store: &ScriptedLock, clock: &ManualClock) -> Locker {
         .build()
 }
 
-async fn last_clone_on_the_users_runtime() {
+async fn drop_the_last_clone_on_the_users_runtime() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     locker.ready().await.unwrap();
@@ -51,23 +52,23 @@ async fn last_clone_on_the_users_runtime() {
     assert!(guard.release().await.is_clean());
     assert!(Arc::strong_count(&store.0) > 1);
     drop(other);
-    no_handle_is_left(&store).await;
+    until_no_handle_is_left(&store).await;
 }
 
 #[tokio::test]
-async fn last_clone_dropped_on_a_runtime_of_one_thread() {
-    last_clone_on_the_users_runtime().await;
+async fn a_last_clone_dropped_on_a_single_threaded_runtime_leaves_no_handle() {
+    drop_the_last_clone_on_the_users_runtime().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn last_clone_dropped_on_a_runtime_of_several_threads() {
-    tokio::spawn(last_clone_on_the_users_runtime())
+async fn a_last_clone_dropped_on_a_multi_threaded_runtime_leaves_no_handle() {
+    tokio::spawn(drop_the_last_clone_on_the_users_runtime())
         .await
         .unwrap();
 }
 
 #[test]
-fn last_clone_dropped_without_a_runtime() {
+fn a_last_clone_dropped_without_a_runtime_leaves_no_handle() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -86,13 +87,13 @@ fn last_clone_dropped_without_a_runtime() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        no_handle_is_left(&store).await;
-        assert!(!store.0.is_held("a"), "the keeper released it");
+        until_no_handle_is_left(&store).await;
+        assert!(!store.0.is_held("a"), "the keeper thread released the lock");
     });
 }
 
 #[tokio::test]
-async fn last_clone_dropped_on_the_keepers_thread_after_a_release() {
+async fn a_last_clone_dropped_on_the_keeper_thread_leaves_no_handle_after_the_release() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = locker_of(&store, &clock);
@@ -104,20 +105,20 @@ async fn last_clone_dropped_on_the_keepers_thread_after_a_release() {
         store.0.release.calls.load(SeqCst) == 1
     })
     .await;
-    // From here on, the job on the keeper's thread is the only one that has the locker.
+    // From here on only the release job on the keeper thread has a reference to the locker.
     drop(locker);
     for _ in 0..20 {
         pause().await;
     }
     assert!(store.0.is_held("a"));
     assert!(Arc::strong_count(&store.0) > 1, "the job keeps the thread");
-    no_handle_is_left_after(&store, &clock).await;
+    until_no_handle_is_left_after(&store, &clock).await;
     assert_eq!(store.0.release.calls.load(SeqCst), 1);
     assert!(!store.0.is_held("a"));
 }
 
 #[tokio::test]
-async fn last_clone_dropped_on_the_keepers_thread_while_releases_are_refused() {
+async fn refused_releases_do_not_keep_a_dropped_locker_alive_until_expiry() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = locker_of(&store, &clock);
@@ -127,21 +128,25 @@ async fn last_clone_dropped_on_the_keepers_thread_while_releases_are_refused() {
     store.0.release.refuse.store(u32::MAX, SeqCst);
     drop(guard);
     drop(locker);
-    // Nothing but the lease would end the repeated releases. After a bound, they no longer keep
-    // the locker alive, and its end is theirs.
-    no_handle_is_left_after(&store, &clock).await;
+    // The store refuses every release, so the job would repeat the release until the lease ends in
+    // an hour. After `KEEP_ALIVE` (30 s) the job no longer keeps the locker alive. The locker then
+    // ends, and the job ends with it.
+    until_no_handle_is_left_after(&store, &clock).await;
     assert!(store.0.release.calls.load(SeqCst) > 2);
     assert!(store.0.is_held("a"), "the lease has not ended");
 }
 
 #[tokio::test]
-async fn last_clone_dropped_during_an_acquire_that_wins() {
+async fn a_last_clone_dropped_during_an_acquire_leaves_a_guard_that_is_renewed() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let (locker, other) = (locker_of(&store, &clock), locker_of(&store, &clock));
     let theirs = other.lock("a").ttl(TTL).acquire().await.unwrap();
     let acquire = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
-    eventually("it waits", || store.0.contend.calls.load(SeqCst) == 1).await;
+    eventually("the acquire waits", || {
+        store.0.contend.calls.load(SeqCst) == 1
+    })
+    .await;
     drop(locker);
     assert!(theirs.release().await.is_clean());
     let guard = acquire.await.unwrap().unwrap();
@@ -153,12 +158,12 @@ async fn last_clone_dropped_during_an_acquire_that_wins() {
     assert!(guard.is_valid());
     assert!(guard.release().await.is_clean());
     drop(other);
-    no_handle_is_left_after(&store, &clock).await;
+    until_no_handle_is_left_after(&store, &clock).await;
     assert!(!store.0.is_held("a"));
 }
 
 #[tokio::test]
-async fn last_clone_dropped_during_an_acquire_that_is_dropped_in_flight() {
+async fn an_attempt_dropped_with_the_last_clone_is_undone() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = locker_of(&store, &clock);
@@ -172,14 +177,14 @@ async fn last_clone_dropped_during_an_acquire_that_is_dropped_in_flight() {
     drop(locker);
     acquire.abort();
     assert!(acquire.await.unwrap_err().is_cancelled());
-    no_handle_is_left_after(&store, &clock).await;
+    until_no_handle_is_left_after(&store, &clock).await;
     assert_eq!(store.0.grants("a"), [1], "the attempt was let finish");
     assert_eq!(store.0.release.calls.load(SeqCst), 1, "and was undone");
     assert!(!store.0.is_held("a"));
 }
 
 #[tokio::test]
-async fn last_clone_dropped_with_a_hand_over_that_nobody_picks_up() {
+async fn a_hand_over_dropped_with_the_last_clone_is_released() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = locker_of(&store, &clock);
@@ -194,8 +199,8 @@ async fn last_clone_dropped_with_a_hand_over_that_nobody_picks_up() {
     drop(locker);
     assert!(guard.release().await.is_clean());
     assert_eq!(store.0.grants("a"), [1, 2], "handed over");
-    // The waiter never looks at its turn.
+    // The waiter is dropped without another poll, so it never picks the lock up.
     drop(next);
-    no_handle_is_left_after(&store, &clock).await;
+    until_no_handle_is_left_after(&store, &clock).await;
     assert!(!store.0.is_held("a"), "given back");
 }

@@ -1,5 +1,5 @@
-//! Requests that reach the store late, after their sender has given up: they never undo a later
-//! request.
+//! Requests that reach the store after their sender has given up must not damage the result of a
+//! later request.
 
 mod support;
 
@@ -21,13 +21,14 @@ fn by_clock(store: impl DistLock + 'static, clock: &ManualClock) -> Locker {
 }
 
 #[tokio::test]
-async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_owner() {
+async fn an_attempt_after_an_unconfirmed_release_uses_a_new_owner() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
     let locker = by_clock(network.clone(), &clock);
     network.keep_release.store(true, SeqCst);
-    // Later than the deadline of a lease of 2 s, and earlier than its end at the store.
+    // 1900 ms is later than the local deadline of a lease of 2 s, and earlier than the end of that
+    // lease at the store.
     store.0.acquire.delay_ms.store(1900, SeqCst);
     let acquire = locker.lock("a").ttl(Duration::from_secs(2)).acquire();
     let (time, script) = (clock.clone(), Arc::clone(&store.0));
@@ -47,10 +48,11 @@ async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_own
         () = drive => unreachable!(),
     };
     let mine = mine.unwrap();
-    // Now the release of the first grant arrives, for an owner that is gone.
+    // Now the release of the first grant reaches the store. Its owner is not the owner of the
+    // second grant.
     let releases = store.0.release.calls.load(SeqCst);
     network.arrive.add_permits(1);
-    eventually("it has arrived", || {
+    eventually("the release has arrived", || {
         store.0.release.calls.load(SeqCst) > releases
     })
     .await;
@@ -63,9 +65,10 @@ async fn a_grant_given_back_without_an_answer_is_not_taken_again_by_the_same_own
     assert!(theirs.is_none(), "two guards are valid at once");
 }
 
-/// When the owner already holds the lock, the store sets the lease to the TTL of the request.
+/// An attempt of an owner that already holds the lock sets the lease to the TTL of that attempt. So
+/// a late attempt can shorten an extended lease.
 #[tokio::test]
-async fn a_late_attempt_shortens_the_lease_also_after_an_extension() {
+async fn a_guard_ends_in_time_when_a_late_attempt_shortens_its_extended_lease() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -103,9 +106,10 @@ async fn a_late_attempt_shortens_the_lease_also_after_an_extension() {
     assert!(!mine.is_valid(), "two guards are valid at once");
 }
 
-/// The same case, where the next attempt is granted too late and released.
+/// The first attempt has no answer. The second is granted after its deadline and released, and the
+/// third wins. The first attempt may still shorten the lease of the third one.
 #[tokio::test]
-async fn an_unanswered_attempt_is_not_forgotten_with_a_later_one_that_was_given_back() {
+async fn a_guard_ends_in_time_when_an_attempt_before_a_released_one_arrives_late() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -122,7 +126,7 @@ async fn an_unanswered_attempt_is_not_forgotten_with_a_later_one_that_was_given_
     );
     while !acquiring.is_finished() {
         if store.0.acquire.calls.load(SeqCst) == 1 {
-            // The first attempt is in flight; the next is not delayed.
+            // The attempt in flight is already delayed. The next attempt is not delayed.
             store.0.acquire.delay_ms.store(0, SeqCst);
         }
         clock.advance(Duration::from_millis(10));
@@ -148,9 +152,10 @@ async fn an_unanswered_attempt_is_not_forgotten_with_a_later_one_that_was_given_
     assert!(!mine.is_valid(), "two guards are valid at once");
 }
 
-/// The same case, where the caller goes away during the second attempt.
+/// The first attempt has no answer, and the caller goes away during the second attempt. The first
+/// attempt is granted afterwards and must be released.
 #[tokio::test]
-async fn an_unanswered_attempt_is_taken_back_however_the_next_one_ends() {
+async fn an_unanswered_attempt_is_released_when_the_caller_leaves_during_the_next_one() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -177,15 +182,19 @@ async fn an_unanswered_attempt_is_taken_back_however_the_next_one_ends() {
     .await;
     let latest = clock.now() + Duration::from_secs(60);
     while store.0.is_held("a") {
-        assert!(clock.now() < latest, "nobody holds it, and nobody frees it");
+        assert!(
+            clock.now() < latest,
+            "the lock without a guard is not released"
+        );
         clock.advance(Duration::from_millis(50));
         pause().await;
     }
 }
 
-/// Undoing the first attempt that arrives does not count for the second.
+/// Two attempts have no answer. The release of the one that arrives first must not count as the
+/// release of the other one.
 #[tokio::test]
-async fn two_unanswered_attempts_of_one_caller_are_both_taken_back() {
+async fn two_unanswered_attempts_of_one_caller_are_both_released() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -200,7 +209,10 @@ async fn two_unanswered_attempts_of_one_caller_are_both_taken_back() {
     acquiring.abort();
     for arrived in [1, 2] {
         network.arrive.add_permits(1);
-        eventually("it is granted", || store.0.grants("a").len() == arrived).await;
+        eventually("the attempt is granted", || {
+            store.0.grants("a").len() == arrived
+        })
+        .await;
         let latest = clock.now() + Duration::from_secs(60);
         while store.0.is_held("a") {
             assert!(clock.now() < latest, "attempt {arrived} is not freed");
@@ -228,7 +240,7 @@ async fn no_guard_joins_a_lease_that_is_becoming_a_ticket() {
     store.0.renew.delay_ms.store(100, SeqCst);
     let calls = store.0.renew.calls.load(SeqCst);
     let ticket = tokio::spawn(guard.into_ticket());
-    eventually("it is being turned into a ticket", || {
+    eventually("the ticket is being issued", || {
         store.0.renew.calls.load(SeqCst) > calls
     })
     .await;
@@ -244,7 +256,7 @@ async fn no_guard_joins_a_lease_that_is_becoming_a_ticket() {
 }
 
 #[tokio::test]
-async fn a_hand_over_that_is_answered_late_is_not_taken_back_from_the_next_task() {
+async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -252,12 +264,12 @@ async fn a_hand_over_that_is_answered_late_is_not_taken_back_from_the_next_task(
     let ttl = Duration::from_secs(60);
     let first = locker.lock("a").ttl(ttl).acquire().await.unwrap();
     let next = tokio::spawn(locker.lock("a").ttl(ttl).acquire());
-    eventually("the next task is in line", || {
+    eventually("the next task waits in the local queue", || {
         format!("{locker:?}").contains("held_or_wanted: 2")
     })
     .await;
     network.keep_hand_over.store(true, SeqCst);
-    // The release runs in the background, so it uses another connection than the next task.
+    // The drop releases in the background, on another connection than that of the next task.
     drop(first);
     eventually("handing over", || store.0.grants("a").len() == 2).await;
     while !next.is_finished() {
@@ -276,12 +288,12 @@ async fn a_hand_over_that_is_answered_late_is_not_taken_back_from_the_next_task(
 }
 
 #[tokio::test]
-async fn an_extension_that_was_given_up_does_not_reach_a_ticket() {
+async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
     let store = Script::open(Arc::new(SystemClock));
     let network = Network::to(&store);
     let locker = Locker::new(Arc::new(network.clone()));
     let ttl = Duration::from_secs(20);
-    // Another lock's renewal blocks the renewal thread.
+    // The renewal of another lock blocks the keeper thread.
     let slow = locker
         .lock("block")
         .ttl(Duration::from_millis(600))
@@ -294,7 +306,8 @@ async fn an_extension_that_was_given_up_does_not_reach_a_ticket() {
         network.blocking.load(SeqCst)
     })
     .await;
-    // There are several, because one of them may by chance be too late for another reason.
+    // The test abandons eight extensions, because a single one could fail to reach the store by
+    // chance.
     for _ in 0..8 {
         let extend = guard.extend(Duration::from_millis(20));
         tokio::pin!(extend);
@@ -310,9 +323,10 @@ async fn an_extension_that_was_given_up_does_not_reach_a_ticket() {
         .await
         .unwrap();
     network.block.store(false, SeqCst);
-    // All earlier work of the thread is done when a job that was queued later is done.
+    // The drop queues a job on the keeper thread. When that job is done, the keeper thread has run
+    // all earlier jobs.
     drop(slow);
-    eventually("the job behind it is done", || !store.0.is_held("block")).await;
+    eventually("the later job is done", || !store.0.is_held("block")).await;
     for _ in 0..100 {
         pause().await;
         assert!(
@@ -323,7 +337,7 @@ async fn an_extension_that_was_given_up_does_not_reach_a_ticket() {
 }
 
 #[tokio::test]
-async fn a_ticket_lasts_no_longer_than_an_extension_that_may_still_arrive() {
+async fn a_ticket_has_at_most_the_ttl_of_an_unanswered_extension() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(Network::to(&store)));
     let guard = locker
@@ -341,9 +355,10 @@ async fn a_ticket_lasts_no_longer_than_an_extension_that_may_still_arrive() {
     assert!(resumed.remaining() <= short);
 }
 
-/// A guard of the resumed ticket does not believe its own extension for longer either.
+/// The guard of a resumed ticket must not count on an extension beyond the TTL of the unanswered
+/// renewal.
 #[tokio::test]
-async fn a_resumed_ticket_respects_a_renewal_that_may_still_arrive() {
+async fn the_guard_of_a_resumed_ticket_ends_in_time_when_an_unanswered_renewal_arrives() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -375,7 +390,7 @@ async fn a_resumed_ticket_respects_a_renewal_that_may_still_arrive() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_lands_while_the_locker_closes_is_given_back() {
+async fn an_attempt_that_is_granted_during_a_close_is_released() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     store.0.acquire.delay_ms.store(300, SeqCst);
@@ -391,9 +406,9 @@ async fn an_attempt_that_lands_while_the_locker_closes_is_given_back() {
     assert!(!store.0.is_held("a"), "given back before it closed");
 }
 
-/// An acquire that nobody polls cannot delay closing for ever.
+/// The caller keeps an acquire that it no longer polls, so that acquire never ends.
 #[tokio::test]
-async fn closing_does_not_wait_for_ever_for_a_stopped_future() {
+async fn a_close_ends_although_an_acquire_is_no_longer_polled() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = by_clock(store.clone(), &clock);
@@ -418,7 +433,7 @@ async fn closing_does_not_wait_for_ever_for_a_stopped_future() {
 }
 
 #[tokio::test]
-async fn a_guard_ends_at_its_deadline_while_its_locker_still_closes() {
+async fn a_loss_at_the_deadline_is_reported_while_the_locker_closes() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let mut network = Network::to(&store);
@@ -430,12 +445,12 @@ async fn a_guard_ends_at_its_deadline_while_its_locker_still_closes() {
     let guard = locker.lock("a").ttl(ttl).acquire().await.unwrap();
     let close = tokio::spawn(async move { locker.close().await });
     let watch = guard.watch();
-    let told = tokio::spawn(async move { watch.ended().await });
+    let notified = tokio::spawn(async move { watch.ended().await });
     for _ in 0..100 {
         pause().await;
     }
     clock.advance(ttl);
-    eventually("it is told", || told.is_finished()).await;
+    eventually("the loss is reported", || notified.is_finished()).await;
     assert_eq!(guard.lost().await, LossReason::Expired);
     while !close.is_finished() {
         clock.advance(Duration::from_secs(1));
@@ -444,7 +459,7 @@ async fn a_guard_ends_at_its_deadline_while_its_locker_still_closes() {
 }
 
 #[tokio::test]
-async fn closing_does_not_wait_a_whole_lease_for_a_store_that_cannot_be_reached() {
+async fn a_close_ends_within_a_minute_while_the_store_is_unreachable() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -469,9 +484,9 @@ async fn closing_does_not_wait_a_whole_lease_for_a_store_that_cannot_be_reached(
     }
 }
 
-/// This holds for every lease and every kind of call.
+/// Checks an extension, a ticket and a close of a lock with a TTL of one hour.
 #[tokio::test]
-async fn no_call_waits_a_whole_lease_for_the_renewal_connection() {
+async fn every_call_ends_in_bounded_time_while_the_keeper_has_no_connection() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -485,7 +500,7 @@ async fn no_call_waits_a_whole_lease_for_the_renewal_connection() {
         let refused = guard.extend(ttl).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         assert!(guard.is_valid());
-        // An extension that its caller abandons must not block the later calls either.
+        // This extension is abandoned by its caller. It must not block the following calls.
         {
             let extend = guard.extend(ttl);
             tokio::pin!(extend);
@@ -500,7 +515,7 @@ async fn no_call_waits_a_whole_lease_for_the_renewal_connection() {
     });
     let latest = clock.now() + Duration::from_secs(120);
     while !work.is_finished() {
-        assert!(clock.now() < latest, "it still waits");
+        assert!(clock.now() < latest, "a call still waits");
         clock.advance(Duration::from_millis(500));
         pause().await;
     }
@@ -508,7 +523,7 @@ async fn no_call_waits_a_whole_lease_for_the_renewal_connection() {
 }
 
 #[tokio::test]
-async fn a_dropped_locker_ends_long_before_a_lease_it_could_not_free() {
+async fn a_dropped_locker_ends_long_before_a_lease_whose_release_is_refused() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::to(&store);
@@ -520,7 +535,7 @@ async fn a_dropped_locker_ends_long_before_a_lease_it_could_not_free() {
     assert!(!released.is_clean());
     drop(locker);
     let latest = clock.now() + Duration::from_secs(600);
-    // The test's own handle is the last one.
+    // The count is 1 when only the test's own handle is left.
     while Arc::strong_count(&network.refuse_reopen) > 1 {
         assert!(
             clock.now() < latest,
@@ -531,9 +546,10 @@ async fn a_dropped_locker_ends_long_before_a_lease_it_could_not_free() {
     }
 }
 
-/// The store may have granted the longer lease nevertheless, and nobody renews it.
+/// The store granted the long extension, but its answer was lost. Nobody renews that long lease, so
+/// it must be released.
 #[tokio::test]
-async fn an_extension_that_was_never_answered_is_freed_however_the_lock_ends() {
+async fn a_long_extension_without_an_answer_is_released_after_a_release_or_a_loss() {
     for released in [true, false] {
         let clock = ManualClock::new();
         let store = Script::open(Arc::new(clock.clone()));
@@ -563,7 +579,10 @@ async fn an_extension_that_was_never_answered_is_freed_however_the_lock_ends() {
         store.0.release.refuse.store(0, SeqCst);
         let latest = clock.now() + Duration::from_secs(120);
         while store.0.is_held("a") {
-            assert!(clock.now() < latest, "nobody has it for an hour");
+            assert!(
+                clock.now() < latest,
+                "the lock without a guard is not released"
+            );
             clock.advance(Duration::from_millis(100));
             pause().await;
         }

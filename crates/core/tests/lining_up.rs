@@ -1,5 +1,5 @@
-//! Tasks of one process at a store with a queue: a few join the queue at once, and none waits for
-//! the answer to the one before.
+//! Tasks of one process at a store with a queue: a few tasks join the store queue at once, without
+//! waiting for the answer to the task before.
 
 mod support;
 
@@ -13,10 +13,10 @@ use support::{Script, eventually, pause};
 use tokio::task::JoinSet;
 
 const TASKS: u32 = 5;
-/// The first contender and the two behind it.
+/// The number of contenders that may wait at the store at once: the first one and two behind it.
 const AT_ONCE: u32 = 3;
 
-fn contenders(locker: &Locker) -> JoinSet<()> {
+fn spawn_tasks(locker: &Locker) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
         let locker = locker.clone();
@@ -36,16 +36,16 @@ async fn a_few_contenders_join_the_store_queue_at_once() {
     let locker = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
         .build();
-    let mut tasks = contenders(&locker);
+    let mut tasks = spawn_tasks(&locker);
     let sent = || store.0.contend.calls.load(SeqCst);
-    eventually("the first three to be on their way", || sent() == AT_ONCE).await;
+    eventually("three requests to join are sent", || sent() == AT_ONCE).await;
     for _ in 0..100 {
         pause().await;
     }
     assert_eq!(
         sent(),
         AT_ONCE,
-        "nobody was answered yet, so nobody may follow"
+        "no request has an answer yet, so no further task may join"
     );
     store.0.contend.delay_ms.store(0, SeqCst);
     clock.advance(Duration::from_millis(100));
@@ -58,17 +58,17 @@ async fn a_few_contenders_join_the_store_queue_at_once() {
 }
 
 #[tokio::test]
-async fn the_next_tasks_continue_when_the_first_hangs() {
+async fn later_tasks_get_the_lock_when_the_first_contender_hangs() {
     let store = Script::open_queueing(Arc::new(distlock_core::SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
-    // The first one hangs, and its caller gives up.
+    // The first request to join hangs, and its caller gives up below.
     store.0.contend.hang.store(1, SeqCst);
     let name = locker.lock("a");
     let given_up = tokio::spawn(async move { name.acquire().await });
     let sent = || store.0.contend.calls.load(SeqCst);
-    eventually("the first one to hang", || sent() == 1).await;
-    let mut tasks = contenders(&locker);
-    eventually("others to follow", || sent() >= AT_ONCE).await;
+    eventually("the first request hangs", || sent() == 1).await;
+    let mut tasks = spawn_tasks(&locker);
+    eventually("other tasks join", || sent() >= AT_ONCE).await;
     given_up.abort();
     while let Some(ended) = tasks.join_next().await {
         ended.unwrap();

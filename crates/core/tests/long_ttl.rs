@@ -1,5 +1,5 @@
-//! A TTL longer than the store grants in one piece: the guard shows the granted TTL, and the locker
-//! warns once.
+//! A TTL that is longer than the longest lease of the store: the guard shows the granted TTL, and
+//! the locker logs one warning.
 
 mod support;
 
@@ -20,7 +20,7 @@ use tracing::{
 const MOST: Duration = Duration::from_secs(4);
 const LONGER: Duration = Duration::from_secs(60);
 
-/// Keeps each warning as one line.
+/// A subscriber that collects each warning as one line.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
@@ -60,7 +60,7 @@ impl Warnings {
 }
 
 #[tokio::test]
-async fn a_ttl_beyond_the_longest_lease_is_warned_of_once() {
+async fn a_ttl_beyond_the_longest_lease_is_logged_once_per_locker() {
     let warnings = Warnings::default();
     let _here = tracing::subscriber::set_default(warnings.clone());
     let store = Script::with_capabilities(Arc::new(SystemClock), |capabilities| {
@@ -68,10 +68,11 @@ async fn a_ttl_beyond_the_longest_lease_is_warned_of_once() {
         capabilities.max_lease_option = Some("session_timeout");
     });
     let locker = Locker::new(Arc::new(store.clone()));
-    // This TTL is the longest that the store grants, so there is no warning.
+    // The requested TTL equals the longest lease of the store, so nothing is logged.
     drop(locker.lock("a").ttl(MOST).acquire().await.unwrap());
     assert_eq!(warnings.take_all(), Vec::<String>::new());
-    // A clone is the same locker, and an extension asks for a TTL as an acquire does.
+    // A clone shares the "was warned" flag of its locker, and an extension checks its TTL in the
+    // same way as an acquire.
     let guard = locker
         .clone()
         .lock("b")
@@ -87,7 +88,7 @@ async fn a_ttl_beyond_the_longest_lease_is_warned_of_once() {
         assert!(warned[0].contains(part), "{part}: {warned:?}");
     }
     assert!(guard.release().await.is_clean());
-    // Another locker has a warning of its own.
+    // Another locker logs its own warning.
     let other = Locker::new(Arc::new(store));
     drop(other.lock("d").ttl(LONGER).try_acquire().await.unwrap());
     assert_eq!(warnings.take_all().len(), 1);

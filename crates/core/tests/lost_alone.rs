@@ -1,7 +1,8 @@
-//! A loss reaches tasks that only wait for it.
+//! A loss is reported to tasks that only wait for it.
 //!
-//! No test in this file asks a guard whether it is valid, or what remains of it, before the waiters
-//! were told: such a question finds the loss by itself and tells the waiters.
+//! No test in this file calls `is_valid` or `remaining` of a guard before the waiters have the
+//! loss. Such a call notices a passed deadline itself and would wake the waiters, so the test would
+//! not check the keeper thread.
 
 mod support;
 
@@ -15,9 +16,10 @@ use support::{Script, ScriptedLock, eventually, pause};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(10);
-/// The TTL less the margin of a tenth.
+/// The deadline of a lease, counted from its acquire: the TTL less a margin of 10 %.
 const DEADLINE: Duration = Duration::from_secs(9);
-/// The longest delay that the documentation promises.
+/// The longest time between the deadline and the report of the loss that the documentation
+/// promises.
 const NOTICE: Duration = Duration::from_millis(250);
 
 struct Simulation {
@@ -47,7 +49,7 @@ impl Simulation {
         Arc::new(request.acquire().await.unwrap())
     }
 
-    /// Moves time in steps of 50 ms and lets the keeper thread run after each.
+    /// Advances the clock in steps of 50 ms, and lets the keeper thread run after each step.
     async fn pass(&self, time: Duration) {
         let step = Duration::from_millis(50);
         let mut left = time;
@@ -60,70 +62,73 @@ impl Simulation {
         }
     }
 
-    /// Checks that all waiters learn of the loss at the deadline or within [`NOTICE`] after it, not
-    /// before, and with the same reason.
-    async fn expect_all_told(&self, mut waiting: JoinSet<Ended>, reason: LossReason) {
+    /// Checks that the loss is reported to all waiters with `reason`, not before the deadline and
+    /// within [`NOTICE`] after the deadline.
+    async fn expect_all_notified(&self, mut waiting: JoinSet<Ended>, reason: LossReason) {
         self.pass(DEADLINE - Duration::from_millis(100)).await;
-        assert!(waiting.try_join_next().is_none(), "told too early");
-        // The clock does not move from here on, however long the machine takes to run the keeper
-        // thread.
+        assert!(
+            waiting.try_join_next().is_none(),
+            "a waiter was notified before the deadline"
+        );
+        // The clock does not move after this call, so the result does not depend on the real time
+        // that the keeper thread needs.
         self.pass(Duration::from_millis(100) + NOTICE).await;
         let waiters = waiting.len();
-        let mut told = Vec::new();
-        eventually("everybody is told", || {
-            told.extend(std::iter::from_fn(|| waiting.try_join_next()));
-            told.len() == waiters
+        let mut notified = Vec::new();
+        eventually("all waiters are notified", || {
+            notified.extend(std::iter::from_fn(|| waiting.try_join_next()));
+            notified.len() == waiters
         })
         .await;
-        for ended in told {
+        for ended in notified {
             assert_eq!(ended.unwrap(), Ended::Lost(reason));
         }
     }
 }
 
-fn waiter(guard: &Arc<Guard>, waiting: &mut JoinSet<Ended>) {
+fn spawn_waiter(guard: &Arc<Guard>, waiting: &mut JoinSet<Ended>) {
     let guard = Arc::clone(guard);
     waiting.spawn(async move { Ended::Lost(guard.lost().await) });
 }
 
-fn watcher(guard: &Guard, waiting: &mut JoinSet<Ended>) {
+fn spawn_watcher(guard: &Guard, waiting: &mut JoinSet<Ended>) {
     let watch = guard.watch();
     waiting.spawn(async move { watch.ended().await });
 }
 
 #[tokio::test]
-async fn one_waiter_learns_of_the_loss() {
+async fn one_waiting_task_is_notified_of_the_loss() {
     let simulation = simulation().await;
     let guard = simulation.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
-    waiter(&guard, &mut waiting);
+    spawn_waiter(&guard, &mut waiting);
     simulation
-        .expect_all_told(waiting, LossReason::Expired)
+        .expect_all_notified(waiting, LossReason::Expired)
         .await;
 }
 
 #[tokio::test]
-async fn one_watcher_learns_of_the_loss() {
+async fn one_watching_task_is_notified_of_the_loss() {
     let simulation = simulation().await;
     let guard = simulation.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
-    watcher(&guard, &mut waiting);
+    spawn_watcher(&guard, &mut waiting);
     simulation
-        .expect_all_told(waiting, LossReason::Expired)
+        .expect_all_notified(waiting, LossReason::Expired)
         .await;
 }
 
 #[tokio::test]
-async fn waiters_and_watchers_learn_of_the_loss() {
+async fn all_waiting_and_watching_tasks_are_notified_of_the_loss() {
     let simulation = simulation().await;
     let guard = simulation.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
     for _ in 0..10 {
-        waiter(&guard, &mut waiting);
-        watcher(&guard, &mut waiting);
+        spawn_waiter(&guard, &mut waiting);
+        spawn_watcher(&guard, &mut waiting);
     }
     simulation
-        .expect_all_told(waiting, LossReason::Expired)
+        .expect_all_notified(waiting, LossReason::Expired)
         .await;
 }
 
@@ -133,10 +138,10 @@ async fn a_loss_is_reported_while_a_renewal_hangs() {
     simulation.store.0.renew.hang.store(u32::MAX, SeqCst);
     let guard = simulation.take(Renew::Auto).await;
     let mut waiting = JoinSet::new();
-    waiter(&guard, &mut waiting);
-    watcher(&guard, &mut waiting);
+    spawn_waiter(&guard, &mut waiting);
+    spawn_watcher(&guard, &mut waiting);
     simulation
-        .expect_all_told(waiting, LossReason::Unreachable)
+        .expect_all_notified(waiting, LossReason::Unreachable)
         .await;
 }
 
@@ -146,10 +151,10 @@ async fn a_loss_is_reported_while_renewals_are_refused() {
     simulation.store.0.renew.refuse.store(u32::MAX, SeqCst);
     let guard = simulation.take(Renew::Auto).await;
     let mut waiting = JoinSet::new();
-    waiter(&guard, &mut waiting);
-    watcher(&guard, &mut waiting);
+    spawn_waiter(&guard, &mut waiting);
+    spawn_watcher(&guard, &mut waiting);
     simulation
-        .expect_all_told(waiting, LossReason::Unreachable)
+        .expect_all_notified(waiting, LossReason::Unreachable)
         .await;
 }
 
@@ -159,10 +164,10 @@ async fn a_loss_is_reported_after_the_locker_closed() {
     let guard = simulation.take(Renew::Manual).await;
     simulation.locker.close().await;
     let mut waiting = JoinSet::new();
-    waiter(&guard, &mut waiting);
-    watcher(&guard, &mut waiting);
+    spawn_waiter(&guard, &mut waiting);
+    spawn_watcher(&guard, &mut waiting);
     simulation
-        .expect_all_told(waiting, LossReason::Expired)
+        .expect_all_notified(waiting, LossReason::Expired)
         .await;
 }
 

@@ -1,4 +1,5 @@
-//! Lost answers and cancelled callers: no lock stays taken, and none is granted twice.
+//! Lost answers and cancelled callers: no lock stays held without a guard, and no lock is granted
+//! twice.
 
 mod support;
 
@@ -19,7 +20,7 @@ fn store() -> (ScriptedLock, Locker) {
 const TTL: Duration = Duration::from_secs(5);
 
 #[tokio::test]
-async fn a_lost_grant_is_recognised_on_the_retry() {
+async fn a_grant_whose_answer_was_lost_is_found_by_the_next_attempt() {
     let (store, locker) = store();
     store.0.acquire.lose_reply.store(2, SeqCst);
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
@@ -34,7 +35,7 @@ async fn a_lost_grant_is_recognised_on_the_retry() {
 }
 
 #[tokio::test]
-async fn a_grant_without_an_answer_is_cleaned_up() {
+async fn a_grant_without_an_answer_is_released_after_the_wait() {
     let (store, locker) = store();
     store.0.acquire.lose_reply.store(u32::MAX, SeqCst);
     let error = locker
@@ -45,14 +46,15 @@ async fn a_grant_without_an_answer_is_cleaned_up() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    eventually("the orphan is released well before its TTL", || {
-        !store.0.is_held("a")
-    })
+    eventually(
+        "the lock without a guard is released well before its TTL",
+        || !store.0.is_held("a"),
+    )
     .await;
 }
 
 #[tokio::test]
-async fn a_dropped_attempt_finishes_and_is_undone() {
+async fn an_attempt_whose_caller_went_away_is_finished_and_undone() {
     let (store, locker) = store();
     store.0.acquire.delay_ms.store(50, SeqCst);
     let acquire = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
@@ -61,11 +63,8 @@ async fn a_dropped_attempt_finishes_and_is_undone() {
     })
     .await;
     acquire.abort();
-    eventually("it was granted after all", || {
-        store.0.grants("a").len() == 1
-    })
-    .await;
-    eventually("and given back", || !store.0.is_held("a")).await;
+    eventually("the attempt is granted", || store.0.grants("a").len() == 1).await;
+    eventually("the lock is released", || !store.0.is_held("a")).await;
 }
 
 #[tokio::test]
@@ -75,13 +74,16 @@ async fn an_attempt_that_panics_leaves_no_lock_behind() {
     let acquire = tokio::spawn(locker.lock("a").ttl(TTL * 100).acquire());
     assert!(acquire.await.unwrap_err().is_panic());
     assert_eq!(store.0.grants("a").len(), 1);
-    eventually("the orphan is released", || !store.0.is_held("a")).await;
-    // A close that waits for background work must also see the end of this attempt.
+    eventually("the lock without a guard is released", || {
+        !store.0.is_held("a")
+    })
+    .await;
+    // The close waits for all running acquires, so the acquire must count as ended after its panic.
     locker.close().await;
 }
 
 #[tokio::test]
-async fn an_unconfirmed_release_goes_on_in_the_background() {
+async fn an_unconfirmed_release_is_repeated_in_the_background() {
     let (store, locker) = store();
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     store.0.release.refuse.store(5, SeqCst);
@@ -90,7 +92,7 @@ async fn an_unconfirmed_release_goes_on_in_the_background() {
 }
 
 #[tokio::test]
-async fn a_release_that_is_refused_for_a_moment_is_sent_again() {
+async fn a_release_that_is_refused_three_times_is_repeated_and_clean() {
     let (store, locker) = store();
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     store.0.release.refuse.store(3, SeqCst);
@@ -100,7 +102,7 @@ async fn a_release_that_is_refused_for_a_moment_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_release_whose_reply_was_lost_is_no_loss() {
+async fn a_release_whose_answer_was_lost_is_repeated_and_clean() {
     let (store, locker) = store();
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     store.0.release.lose_reply.store(1, SeqCst);
@@ -124,7 +126,7 @@ async fn a_dropped_guard_is_released_and_close_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_release_that_is_dropped_midway_still_happens() {
+async fn a_release_whose_caller_went_away_continues_in_the_background() {
     let (store, locker) = store();
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     store.0.release.hang.store(1, SeqCst);
@@ -134,15 +136,18 @@ async fn a_release_that_is_dropped_midway_still_happens() {
     })
     .await;
     release.abort();
-    eventually("released by the background", || !store.0.is_held("a")).await;
+    eventually("the lock is released in the background", || {
+        !store.0.is_held("a")
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_hand_over_whose_reply_was_lost_reaches_the_next_task() {
+async fn a_hand_over_whose_answer_was_lost_reaches_the_next_task() {
     let (store, locker) = store();
     let first = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     let next = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
-    eventually("the next task is in line", || {
+    eventually("the next task waits in the local queue", || {
         format!("{locker:?}").contains("held_or_wanted: 2")
     })
     .await;
@@ -158,7 +163,7 @@ async fn a_hand_over_whose_reply_was_lost_reaches_the_next_task() {
 }
 
 #[tokio::test]
-async fn a_hand_over_to_a_cancelled_task_passes_to_the_next() {
+async fn a_lock_handed_over_to_a_cancelled_task_passes_to_the_next_task() {
     let (store, locker) = store();
     let first = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     let gone = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
@@ -183,7 +188,7 @@ async fn a_hand_over_to_a_cancelled_task_passes_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_store_that_hangs_bounds_every_call() {
+async fn an_acquire_at_a_hanging_store_ends_and_does_not_block_the_next_one() {
     let (store, locker) = store();
     store.0.acquire.hang.store(u32::MAX, SeqCst);
     let ttl = Duration::from_secs(1);
@@ -195,13 +200,13 @@ async fn a_store_that_hangs_bounds_every_call() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
-    // The next task of this process is not stuck behind it.
+    // The next task of this process does not wait behind the task that gave up.
     store.0.acquire.hang.store(0, SeqCst);
     assert!(locker.lock("a").ttl(ttl).acquire().await.is_ok());
 }
 
 #[tokio::test]
-async fn an_unreachable_store_is_distinguished_from_a_busy_lock() {
+async fn an_unreachable_store_is_unavailable_and_a_busy_lock_is_a_timeout() {
     let (store, locker) = store();
     store.0.acquire.refuse.store(u32::MAX, SeqCst);
     let brief = Duration::from_millis(300);
@@ -242,11 +247,12 @@ async fn an_unanswered_hand_over_to_a_cancelled_task_is_released() {
     gone.abort();
     let _ = release.await.unwrap();
     assert_eq!(store.0.grants("a").len(), 2, "the hand-over happened");
-    eventually("the orphan is released well before its TTL", || {
-        !store.0.is_held("a")
-    })
+    eventually(
+        "the lock without a guard is released well before its TTL",
+        || !store.0.is_held("a"),
+    )
     .await;
-    eventually("the line is gone", || {
+    eventually("the local queue is empty", || {
         format!("{locker:?}").contains("held_or_wanted: 0")
     })
     .await;

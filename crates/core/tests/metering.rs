@@ -26,8 +26,8 @@ use tracing::{
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// Every metric by its name and labels. Counters and histograms count; a gauge is stored as the
-/// bits of its number.
+/// A recorder that keeps every metric by its name and labels: for a counter its value, for a
+/// histogram the number of samples, for a gauge the bits of its `f64`.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
 
@@ -78,7 +78,7 @@ impl Recorder for Seen {
     }
 }
 
-/// Every span with its fields.
+/// A subscriber that collects every span with its fields.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<String>>>);
 
@@ -147,12 +147,12 @@ async fn a_locker_records_its_metrics_and_spans() {
     let guard = locker.lock("b").ttl(TTL).acquire().await.unwrap();
     store.0.delete("b");
     assert!(guard.extend(TTL).await.is_err());
-    // The first party that notices the loss counts it. That may be the keeper thread, which runs
-    // beside this test.
+    // The loss is counted by the first thread that notices it. That may be the keeper thread, so
+    // the test waits for the count.
     let lost = || seen.count("distlock_lost_total backend=scripted reason=removed");
     eventually("the loss is counted", || (lost(), held()) == (1, 0.0)).await;
 
-    // A name must not break a line or pass for another field.
+    // A lock name in a span must not start a new line or imitate another field.
     let name = "c\u{202e} backend=\"d\"";
     drop(locker.lock(name).ttl(TTL).acquire().await.unwrap());
     eventually("released in the background", || !store.0.is_held(name)).await;

@@ -1,4 +1,4 @@
-//! A wait for a lock also outlasts an unreachable store.
+//! Waits for a lock while the store is unreachable or slow.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{Script, ScriptedLock, eventually, time_of};
 const MINUTE: Duration = Duration::from_secs(60);
 /// The longest time that a hanging store may add to the wait.
 const BEYOND: Duration = Duration::from_secs(5);
-/// One step of the clock in `time_of`.
+/// The step by which `time_of` advances the clock.
 const STEP: Duration = Duration::from_millis(100);
 
 fn by_clock() -> (ManualClock, ScriptedLock, Locker) {
@@ -26,18 +26,18 @@ fn by_clock() -> (ManualClock, ScriptedLock, Locker) {
 }
 
 #[tokio::test]
-async fn an_outage_is_waited_through() {
+async fn an_acquire_succeeds_when_the_store_answers_again_within_the_wait() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.refuse.store(20, SeqCst);
     let (took, guard) = time_of(&clock, locker.lock("a").wait(MINUTE).acquire()).await;
     assert!(guard.unwrap().is_valid());
-    // Half a second of short pauses, and then one attempt per half second at most.
+    // After half a second of short pauses, there is at most one attempt in each half second.
     assert!(took >= Duration::from_secs(8), "{took:?}");
     assert_eq!(store.0.acquire.calls.load(SeqCst), 21);
 }
 
 #[tokio::test]
-async fn a_wait_without_end_outlasts_an_outage() {
+async fn an_acquire_without_a_limit_waits_until_the_store_answers_again() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.refuse.store(100, SeqCst);
     let (_, guard) = time_of(&clock, locker.lock("a").wait_forever().acquire()).await;
@@ -45,7 +45,7 @@ async fn a_wait_without_end_outlasts_an_outage() {
 }
 
 #[tokio::test]
-async fn a_wait_that_ends_in_an_outage_says_so() {
+async fn a_wait_that_ends_during_an_outage_fails_as_unavailable() {
     for lost in [false, true] {
         let (clock, store, locker) = by_clock();
         let acquire = &store.0.acquire;
@@ -56,9 +56,10 @@ async fn a_wait_that_ends_in_an_outage_says_so() {
         };
         fault.store(u32::MAX, SeqCst);
         let wait = Duration::from_secs(3);
-        // Tasks behind the first one in the local queue get the error too.
+        // A task that waits behind another one in the local queue gets the same error as a task
+        // that asks the store itself.
         let first = tokio::spawn(locker.lock("a").wait(MINUTE).acquire());
-        eventually("the first asks", || {
+        eventually("the first task has asked the store", || {
             acquire.calls.load(SeqCst) > 1 || {
                 clock.advance(STEP);
                 false
@@ -80,7 +81,7 @@ async fn a_wait_that_ends_in_an_outage_says_so() {
 }
 
 #[tokio::test]
-async fn an_answer_that_takes_long_is_waited_for() {
+async fn a_slow_answer_within_the_wait_is_taken() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.delay_ms.store(8000, SeqCst);
     let acquire = locker.lock("a").ttl(MINUTE).wait(MINUTE).acquire();
@@ -91,7 +92,7 @@ async fn an_answer_that_takes_long_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_answer_that_never_comes_ends_with_the_wait() {
+async fn an_acquire_without_an_answer_fails_at_the_end_of_the_wait() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.hang.store(1, SeqCst);
     let wait = Duration::from_secs(20);
@@ -101,15 +102,15 @@ async fn an_answer_that_never_comes_ends_with_the_wait() {
 }
 
 #[tokio::test]
-async fn grants_that_come_too_late_are_given_back_until_one_comes_in_time() {
+async fn grants_after_their_deadline_are_released_until_one_comes_in_time() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.delay_ms.store(1900, SeqCst);
     let begun = clock.now();
     let acquire = locker.lock("a").ttl(Duration::from_secs(2)).wait(MINUTE);
     let (slow, time) = (Arc::clone(&store.0), clock.clone());
-    let over = move |now: Moment| now.since(begun) > Duration::from_secs(15);
+    let has_healed = move |now: Moment| now.since(begun) > Duration::from_secs(15);
     let healed = tokio::spawn(async move {
-        eventually("fifteen seconds are over", || over(time.now())).await;
+        eventually("fifteen seconds have passed", || has_healed(time.now())).await;
         slow.acquire.delay_ms.store(0, SeqCst);
     });
     let (_, guard) = time_of(&clock, acquire.acquire()).await;
@@ -146,11 +147,14 @@ async fn give_up_when_unreachable_ends_after_a_few_attempts() {
 }
 
 #[tokio::test]
-async fn closing_ends_a_wait_in_an_outage() {
+async fn closing_the_locker_ends_a_wait_during_an_outage() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.refuse.store(u32::MAX, SeqCst);
     let waiting = tokio::spawn(locker.lock("a").wait_forever().acquire());
-    eventually("it waits", || store.0.acquire.calls.load(SeqCst) > 0).await;
+    eventually("the acquire waits", || {
+        store.0.acquire.calls.load(SeqCst) > 0
+    })
+    .await;
     let closing = locker.clone();
     let (took, ()) = time_of(&clock, async move { closing.close().await }).await;
     let error = waiting.await.unwrap().unwrap_err();

@@ -1,4 +1,4 @@
-//! The keeper thread keeps leases while the user's runtime is blocked or gone.
+//! The keeper thread renews leases while the user's runtime is blocked or gone.
 
 mod support;
 
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 const TTL: Duration = Duration::from_millis(500);
 
 #[test]
-fn a_blocked_runtime_does_not_cost_the_lease() {
+fn a_lease_is_renewed_while_the_users_runtime_is_blocked() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -23,7 +23,7 @@ fn a_blocked_runtime_does_not_cost_the_lease() {
     runtime.block_on(async {
         let locker = Locker::new(Arc::new(store.clone()));
         let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
-        // The only thread of this runtime is busy for two TTLs.
+        // This loop blocks the only thread of the runtime for two TTLs.
         let until = SystemClock.now() + TTL * 2;
         while SystemClock.now() < until {
             std::thread::yield_now();
@@ -34,7 +34,7 @@ fn a_blocked_runtime_does_not_cost_the_lease() {
 }
 
 #[test]
-fn a_dropped_runtime_does_not_cost_the_lease() {
+fn a_lease_is_renewed_after_the_users_runtime_was_dropped() {
     let store = Script::open(Arc::new(SystemClock));
     let first = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -64,7 +64,7 @@ fn a_dropped_runtime_does_not_cost_the_lease() {
 }
 
 #[test]
-fn the_last_handle_ends_the_thread_after_its_work() {
+fn the_drop_of_the_last_guard_ends_the_keeper_thread_after_the_release() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -79,15 +79,16 @@ fn the_last_handle_ends_the_thread_after_its_work() {
             !store.0.is_held("a")
         })
         .await;
-        eventually("the thread has let go of the store", || {
-            Arc::strong_count(&store.0) == 1
-        })
+        eventually(
+            "the keeper thread has dropped its handle on the store",
+            || Arc::strong_count(&store.0) == 1,
+        )
         .await;
     });
 }
 
 #[tokio::test]
-async fn a_simulation_polls_the_keeper_and_its_jobs_itself() {
+async fn a_keeper_without_a_thread_runs_only_when_the_simulation_polls_it() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let (sender, mut receiver) = mpsc::unbounded_channel();
@@ -100,13 +101,17 @@ async fn a_simulation_polls_the_keeper_and_its_jobs_itself() {
     for _ in 0..20 {
         pause().await;
     }
-    assert_eq!(store.0.renew.calls.load(SeqCst), 0, "nobody polls it");
+    assert_eq!(
+        store.0.renew.calls.load(SeqCst),
+        0,
+        "no task polls the keeper"
+    );
     tokio::spawn(async move {
         while let Some(job) = receiver.recv().await {
             tokio::spawn(job);
         }
     });
-    eventually("renewed by whoever polls", || {
+    eventually("the polled keeper renews the lease", || {
         store.0.renew.calls.load(SeqCst) == 1
     })
     .await;
@@ -116,7 +121,7 @@ async fn a_simulation_polls_the_keeper_and_its_jobs_itself() {
 }
 
 #[tokio::test]
-async fn after_close_a_held_guard_ends_at_its_deadline() {
+async fn a_guard_that_is_held_at_the_close_is_lost_at_its_deadline() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
@@ -126,7 +131,7 @@ async fn after_close_a_held_guard_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_scope_counts_as_one_holder() {
+async fn guards_of_one_scope_share_a_lease_until_the_last_release() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let scope = Scope::new();
@@ -171,7 +176,7 @@ async fn a_scope_counts_as_one_holder() {
 }
 
 #[tokio::test]
-async fn a_minimum_hold_outlasts_the_release() {
+async fn a_released_lock_stays_held_until_the_end_of_its_minimum_hold() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let guard = locker
@@ -190,7 +195,7 @@ async fn a_minimum_hold_outlasts_the_release() {
 }
 
 #[tokio::test]
-async fn a_minimum_hold_is_never_rounded_down() {
+async fn a_minimum_hold_is_rounded_up_to_milliseconds() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = Locker::builder(Arc::new(store.clone()))
@@ -208,7 +213,7 @@ async fn a_minimum_hold_is_never_rounded_down() {
 }
 
 #[tokio::test]
-async fn opposite_orders_never_deadlock() {
+async fn sets_with_names_in_opposite_orders_do_not_deadlock() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let mut tasks = Vec::new();
@@ -242,7 +247,7 @@ async fn opposite_orders_never_deadlock() {
 }
 
 #[tokio::test]
-async fn a_minimum_hold_counts_whichever_guard_is_released_last() {
+async fn a_minimum_hold_applies_when_another_guard_of_the_lease_is_released_last() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let scope = Scope::new();

@@ -1,4 +1,4 @@
-//! Renewal and loss in simulated time: only the test moves the clock.
+//! Renewals and losses on a manual clock, which only the test advances.
 
 mod support;
 
@@ -34,7 +34,7 @@ async fn simulation() -> Simulation {
 }
 
 impl Simulation {
-    /// Moves time in small steps and lets the renewal thread run after each.
+    /// Advances the clock in steps of 100 ms, and lets the keeper thread run after each step.
     async fn pass(&self, time: Duration) {
         let step = Duration::from_millis(100);
         let mut left = time;
@@ -49,7 +49,7 @@ impl Simulation {
 }
 
 #[tokio::test]
-async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
+async fn a_held_lease_is_renewed_at_a_third_of_its_ttl() {
     let simulation = simulation().await;
     let guard = simulation
         .locker
@@ -70,7 +70,7 @@ async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
 }
 
 #[tokio::test]
-async fn a_hung_renewal_does_not_delay_the_loss() {
+async fn a_loss_is_reported_at_the_deadline_while_a_renewal_hangs() {
     let simulation = simulation().await;
     let guard = simulation
         .locker
@@ -92,7 +92,7 @@ async fn a_hung_renewal_does_not_delay_the_loss() {
     assert_eq!(watch.ended().await, Ended::Lost(LossReason::Unreachable));
     assert!(
         simulation.store.0.is_held("a"),
-        "the store has not let go yet: the guard was first"
+        "the lease at the store ends after the local deadline"
     );
     assert!(matches!(
         guard.release().await,
@@ -101,7 +101,7 @@ async fn a_hung_renewal_does_not_delay_the_loss() {
 }
 
 #[tokio::test]
-async fn failing_renewals_are_repeated_and_one_success_is_enough() {
+async fn a_lease_is_kept_when_a_renewal_succeeds_after_failures() {
     let simulation = simulation().await;
     let guard = simulation
         .locker
@@ -117,7 +117,7 @@ async fn failing_renewals_are_repeated_and_one_success_is_enough() {
 }
 
 #[tokio::test]
-async fn a_lost_renewal_reply_does_not_raise_the_deadline() {
+async fn a_renewal_without_an_answer_does_not_raise_the_deadline() {
     let simulation = simulation().await;
     let guard = simulation
         .locker
@@ -149,7 +149,7 @@ async fn a_guard_is_invalid_at_once_after_a_suspend() {
         .acquire()
         .await
         .unwrap();
-    // The boot-time clock jumps; no timer has fired yet.
+    // After a suspend the boot-time clock has jumped, and no timer has fired yet.
     simulation.clock.advance(Duration::from_secs(3600));
     assert!(!guard.is_valid());
     assert_eq!(guard.remaining(), Duration::ZERO);
@@ -158,7 +158,7 @@ async fn a_guard_is_invalid_at_once_after_a_suspend() {
 }
 
 #[tokio::test]
-async fn loss_is_sticky_for_any_number_of_waiters() {
+async fn all_waiters_get_the_first_reason_of_a_loss() {
     let simulation = simulation().await;
     let guard = simulation
         .locker
@@ -184,7 +184,7 @@ async fn loss_is_sticky_for_any_number_of_waiters() {
 }
 
 #[tokio::test]
-async fn a_late_grant_is_given_back_and_tried_once_more() {
+async fn a_grant_after_its_deadline_is_released_and_the_attempt_repeated() {
     let simulation = simulation().await;
     let ttl = Duration::from_secs(2);
     simulation.store.0.acquire.delay_ms.store(1900, SeqCst);
@@ -215,7 +215,7 @@ async fn a_late_grant_is_given_back_and_tried_once_more() {
 }
 
 #[tokio::test]
-async fn a_store_that_always_grants_too_late_is_an_error() {
+async fn an_acquire_fails_when_every_grant_comes_after_its_deadline() {
     let simulation = simulation().await;
     simulation.store.0.acquire.delay_ms.store(1900, SeqCst);
     let acquire = simulation
@@ -235,11 +235,11 @@ async fn a_store_that_always_grants_too_late_is_an_error() {
         () = drive => unreachable!(),
     };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(!simulation.store.0.is_held("a"), "nothing is left behind");
+    assert!(!simulation.store.0.is_held("a"), "no lock stays held");
 }
 
 #[tokio::test]
-async fn manual_renewal_expires_at_the_deadline() {
+async fn a_lease_with_manual_renewal_is_lost_at_its_deadline() {
     let simulation = simulation().await;
     let guard = simulation
         .locker
@@ -255,13 +255,13 @@ async fn manual_renewal_expires_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn the_clock_is_the_lockers() {
+async fn clock_returns_the_clock_of_the_locker() {
     let simulation = simulation().await;
     assert_eq!(simulation.locker.clock().now(), simulation.clock.now());
 }
 
 #[tokio::test]
-async fn a_shorter_extension_lowers_the_deadline_even_unanswered() {
+async fn a_shorter_extension_without_an_answer_lowers_the_deadline() {
     let simulation = simulation().await;
     let guard = simulation
         .locker
@@ -274,13 +274,14 @@ async fn a_shorter_extension_lowers_the_deadline_even_unanswered() {
     simulation.store.0.renew.lose_reply.store(1, SeqCst);
     assert!(guard.extend(Duration::from_secs(1)).await.is_err());
     assert!(guard.remaining() <= Duration::from_millis(900));
-    // A longer extension is not believed beyond the shorter one, which may still arrive.
+    // The shorter extension, of 1 s, may still reach the store after the longer one. So the
+    // deadline after the longer extension counts with 1 s only.
     guard.extend(TTL).await.unwrap();
     assert!(guard.remaining() <= Duration::from_millis(900));
 }
 
 #[tokio::test]
-async fn an_unanswered_shorter_extension_is_followed_up_in_time() {
+async fn a_lease_is_renewed_in_time_after_a_shorter_extension_without_an_answer() {
     let simulation = simulation().await;
     let guard = simulation
         .locker
@@ -296,7 +297,7 @@ async fn an_unanswered_shorter_extension_is_followed_up_in_time() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_waits_behind_an_extension_keeps_its_ttl() {
+async fn a_renewal_that_waits_for_an_extension_is_skipped() {
     for ttl in [TTL * 360, TTL * 9 / 10] {
         let simulation = simulation().await;
         let guard = simulation
@@ -307,7 +308,7 @@ async fn a_renewal_that_waits_behind_an_extension_keeps_its_ttl() {
             .await
             .unwrap();
         simulation.pass(TTL * 3 / 10).await;
-        // The next renewal falls due while the extension is on its way.
+        // The next background renewal becomes due while the extension is in flight.
         simulation.store.0.renew.delay_ms.store(1000, SeqCst);
         let extended = tokio::spawn(async move { (guard.extend(ttl).await, guard) });
         eventually("the extension is on its way", || {

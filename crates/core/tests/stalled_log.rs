@@ -1,5 +1,5 @@
-//! A log that stalls, such as a full pipe or a hanging disk. No caller that needs a lock waits for
-//! it.
+//! A log that blocks each line about a lock, like a full pipe or a hanging disk. No caller of the
+//! library may wait for such a log.
 
 mod support;
 
@@ -25,10 +25,10 @@ use tracing::{
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// Longer than any wait in these tests.
+/// The time for which the log blocks a line: longer than any wait of these tests.
 const STALL: Duration = Duration::from_secs(30);
 
-/// A subscriber that blocks each warning about a lock until the test is over.
+/// A subscriber that blocks each warning about a lock until the test has ended.
 struct Stalled;
 
 struct AboutALock(bool);
@@ -75,7 +75,7 @@ fn stall_the_log() {
     ONCE.call_once(|| set_global_default(Stalled).unwrap());
 }
 
-/// A held lock, while the log stalls.
+/// A held lock with its store and locker, while the log blocks.
 async fn held() -> (ScriptedLock, Locker, Guard) {
     stall_the_log();
     let store = Script::open(Arc::new(SystemClock));
@@ -85,52 +85,55 @@ async fn held() -> (ScriptedLock, Locker, Guard) {
 }
 
 #[tokio::test]
-async fn a_loss_and_the_next_grant_do_not_wait_for_the_log() {
+async fn a_loss_is_reported_and_the_next_task_gets_the_lock_while_the_log_blocks() {
     let (store, locker, guard) = held().await;
     let watch = guard.watch();
-    let told = tokio::spawn(async move { watch.ended().await });
+    let notified = tokio::spawn(async move { watch.ended().await });
     let next = tokio::spawn(locker.lock("a").ttl(TTL).acquire());
     tokio::task::yield_now().await;
     store.0.delete("a");
-    let asked = tokio::spawn(async move { guard.extend(TTL).await });
+    let extension = tokio::spawn(async move { guard.extend(TTL).await });
     eventually("the loss is logged", || STALLED.load(SeqCst)).await;
-    eventually("told", || told.is_finished()).await;
-    assert_eq!(told.await.unwrap(), Ended::Lost(LossReason::Removed));
-    eventually("let in", || next.is_finished()).await;
+    eventually("the loss is reported", || notified.is_finished()).await;
+    assert_eq!(notified.await.unwrap(), Ended::Lost(LossReason::Removed));
+    eventually("the next task has the lock", || next.is_finished()).await;
     assert!(next.await.unwrap().unwrap().is_valid());
-    eventually("the extension is answered", || asked.is_finished()).await;
-    assert!(asked.await.unwrap().is_err());
+    eventually("the extension is answered", || extension.is_finished()).await;
+    assert!(extension.await.unwrap().is_err());
 }
 
 #[tokio::test]
-async fn all_guards_that_expire_together_learn_of_the_loss() {
+async fn guards_that_expire_together_are_all_notified_while_the_log_blocks() {
     stall_the_log();
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let locker = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
         .build();
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     for name in ["a", "b", "c"] {
         let lock = locker.lock(name).ttl(TTL).renew(Renew::Manual);
         let guard = lock.acquire().await.unwrap();
-        told.push(tokio::spawn(async move { guard.lost().await }));
+        notified.push(tokio::spawn(async move { guard.lost().await }));
     }
     tokio::task::yield_now().await;
     clock.advance(TTL);
-    eventually("told", || told.iter().all(JoinHandle::is_finished)).await;
+    eventually("the loss is reported", || {
+        notified.iter().all(JoinHandle::is_finished)
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn all_guards_that_the_store_ends_together_learn_of_the_loss() {
+async fn guards_that_the_store_ends_together_are_all_notified_while_the_log_blocks() {
     stall_the_log();
     let mut network = Network::to(&Script::open(Arc::new(SystemClock)));
     let feeds = network.feeds.insert(Arc::default()).clone();
     let locker = Locker::new(Arc::new(network));
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     for name in ["a", "b", "c"] {
         let guard = locker.lock(name).ttl(TTL).acquire().await.unwrap();
-        told.push(tokio::spawn(async move { guard.lost().await }));
+        notified.push(tokio::spawn(async move { guard.lost().await }));
     }
     tokio::task::yield_now().await;
     thread::spawn(move || {
@@ -138,16 +141,19 @@ async fn all_guards_that_the_store_ends_together_learn_of_the_loss() {
             feed.lose(LossReason::SessionLost);
         }
     });
-    eventually("told", || told.iter().all(JoinHandle::is_finished)).await;
+    eventually("the loss is reported", || {
+        notified.iter().all(JoinHandle::is_finished)
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_failed_extension_is_answered() {
+async fn a_failed_extension_is_answered_while_the_log_blocks() {
     let (store, _locker, guard) = held().await;
     store.0.renew.refuse.store(1, SeqCst);
-    let asked = tokio::spawn(async move { (guard.extend(TTL).await, guard) });
-    eventually("answered", || asked.is_finished()).await;
-    let (answer, guard) = asked.await.unwrap();
+    let extension = tokio::spawn(async move { (guard.extend(TTL).await, guard) });
+    eventually("answered", || extension.is_finished()).await;
+    let (answer, guard) = extension.await.unwrap();
     assert!(answer.is_err() && guard.is_valid());
     let released = tokio::spawn(guard.release());
     eventually("released", || released.is_finished()).await;
@@ -155,17 +161,17 @@ async fn a_failed_extension_is_answered() {
 }
 
 #[tokio::test]
-async fn a_lock_that_outlives_the_stores_history_stays_usable() {
+async fn a_lock_stays_usable_after_a_change_of_the_epoch_while_the_log_blocks() {
     let (store, _locker, guard) = held().await;
     store.0.another_history.store(true, SeqCst);
-    let asked = tokio::spawn(async move { (guard.extend(TTL).await, guard) });
-    eventually("answered", || asked.is_finished()).await;
-    let (answer, guard) = asked.await.unwrap();
+    let extension = tokio::spawn(async move { (guard.extend(TTL).await, guard) });
+    eventually("answered", || extension.is_finished()).await;
+    let (answer, guard) = extension.await.unwrap();
     assert!(answer.is_ok() && guard.is_valid());
     assert_eq!(guard.epoch().to_string(), "another");
 }
 
-/// A locker on a manual clock, its store and the clock, while the log stalls.
+/// A locker on a manual clock, with its store and the clock, while the log blocks.
 async fn on_a_manual_clock() -> (ScriptedLock, Locker, ManualClock) {
     stall_the_log();
     let clock = ManualClock::new();
@@ -178,21 +184,21 @@ async fn on_a_manual_clock() -> (ScriptedLock, Locker, ManualClock) {
 }
 
 #[tokio::test]
-async fn a_loss_is_reported_after_failed_renewals() {
+async fn a_loss_after_failed_renewals_is_reported_while_the_log_blocks() {
     let (store, locker, clock) = on_a_manual_clock().await;
     let guard = locker.lock("a").ttl(TTL).acquire().await.unwrap();
-    let told = tokio::spawn(async move { guard.lost().await });
+    let notified = tokio::spawn(async move { guard.lost().await });
     tokio::task::yield_now().await;
     store.0.renew.refuse.store(u32::MAX, SeqCst);
     clock.advance(TTL / 2);
     eventually("the failure is logged", || STALLED.load(SeqCst)).await;
     clock.advance(TTL);
-    eventually("told", || told.is_finished()).await;
-    assert_eq!(told.await.unwrap(), LossReason::Unreachable);
+    eventually("the loss is reported", || notified.is_finished()).await;
+    assert_eq!(notified.await.unwrap(), LossReason::Unreachable);
 }
 
 #[tokio::test]
-async fn others_are_renewed_after_a_loss() {
+async fn other_leases_are_renewed_after_a_loss_while_the_log_blocks() {
     let (store, locker, clock) = on_a_manual_clock().await;
     let lost = locker.lock("a").ttl(TTL).acquire().await.unwrap();
     let kept = locker.lock("b").ttl(TTL).acquire().await.unwrap();
@@ -207,7 +213,7 @@ async fn others_are_renewed_after_a_loss() {
 }
 
 #[tokio::test]
-async fn a_locker_closes_while_the_log_stalls() {
+async fn a_locker_closes_while_the_log_blocks() {
     let (store, locker, guard) = held().await;
     store.0.renew.refuse.store(1, SeqCst);
     assert!(guard.extend(TTL).await.is_err());

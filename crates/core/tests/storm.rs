@@ -1,5 +1,6 @@
-//! Many tasks, several lockers, and a store that loses answers, refuses, stalls and hangs: two
-//! guards are never valid at once, tokens rise, and at the end no lock is held.
+//! Many tasks and several lockers use one store that loses answers, refuses requests, delays them
+//! and hangs. The test checks that two guards are never valid at once, that tokens rise, and that
+//! no lock is held at the end.
 //!
 //! `DISTLOCK_SEED=N` repeats a run.
 
@@ -19,12 +20,12 @@ use support::{Script, ScriptedLock, eventually};
 const LOCKERS: usize = 3;
 const TASKS: usize = 12;
 const ROUNDS: u32 = 12;
-/// The number of entries that the run must reach. Requests that hang can delay an entry, so the run
-/// continues until then, up to [`AT_MOST`] rounds.
+/// The number of grants that a run must have. Requests that hang can delay grants, so the run
+/// continues until that number, up to [`AT_MOST`] rounds for each task.
 const ENOUGH: u32 = 10;
 const AT_MOST: u32 = 20 * ROUNDS;
 
-/// The token of the last guard that entered, and the number of entries.
+/// The critical section: the token of the last guard that entered, and the number of entries.
 #[derive(Default)]
 struct Inside {
     token: Mutex<u64>,
@@ -36,7 +37,7 @@ struct Inside {
     reason = "a failed run can be repeated from its seed"
 )]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_two_guards_are_valid_at_once_whatever_the_store_does() {
+async fn two_guards_are_never_valid_at_once_while_the_store_fails_at_random() {
     let seed = std::env::var("DISTLOCK_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
@@ -56,7 +57,11 @@ async fn no_two_guards_are_valid_at_once_whatever_the_store_does() {
     let mut tasks = Vec::new();
     for n in 0..TASKS {
         let (locker, inside) = (lockers[n % LOCKERS].clone(), Arc::clone(&inside));
-        tasks.push(tokio::spawn(work(locker, inside, random.fork())));
+        tasks.push(tokio::spawn(acquire_and_check_repeatedly(
+            locker,
+            inside,
+            random.fork(),
+        )));
     }
     let faults = tokio::spawn(inject_faults(store.clone(), random.fork()));
     for task in tasks {
@@ -66,7 +71,7 @@ async fn no_two_guards_are_valid_at_once_whatever_the_store_does() {
     clear_faults(&store);
     assert!(
         inside.entries.load(SeqCst) > ENOUGH,
-        "the storm let somebody through"
+        "the faults allowed too few grants"
     );
     let grants = store.0.grants("a");
     assert!(grants.is_sorted_by(|a, b| a < b), "tokens rise");
@@ -79,7 +84,11 @@ async fn no_two_guards_are_valid_at_once_whatever_the_store_does() {
     .await;
 }
 
-async fn work(locker: Locker, inside: Arc<Inside>, mut random: fastrand::Rng) {
+async fn acquire_and_check_repeatedly(
+    locker: Locker,
+    inside: Arc<Inside>,
+    mut random: fastrand::Rng,
+) {
     for round in 0..AT_MOST {
         if round >= ROUNDS && inside.entries.load(SeqCst) > ENOUGH {
             break;
@@ -91,7 +100,7 @@ async fn work(locker: Locker, inside: Arc<Inside>, mut random: fastrand::Rng) {
             .wait(Duration::from_millis(random.u64(0..400)))
             .acquire();
         let guard = if random.u8(..) < 40 {
-            // This caller goes away at some point.
+            // This caller drops its acquire after a random time.
             let patience = Duration::from_millis(random.u64(0..30));
             let acquire = tokio::spawn(acquire);
             SystemClock.sleep(patience).await;
@@ -102,7 +111,7 @@ async fn work(locker: Locker, inside: Arc<Inside>, mut random: fastrand::Rng) {
         };
         let Some(guard) = guard else { continue };
         if guard.is_valid() {
-            // From here on a lower token must not be seen inside.
+            // After this entry, no guard with a lower token may enter.
             let mut token = inside.token.lock().unwrap();
             if guard.is_valid() {
                 assert!(*token < guard.token().get(), "entered after a later holder");

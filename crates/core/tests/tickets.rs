@@ -1,4 +1,6 @@
-//! The two steps of a ticket's release and renewal, and the state after a break between them.
+//! The release and the renewal of a ticket. Each has two requests: the first redeems the ticket's
+//! nonce (a random value that the store keeps beside the lock), and the second releases the lock or
+//! writes the nonce back. The tests break off between the two.
 
 mod support;
 
@@ -10,7 +12,7 @@ use std::{
 use distlock_core::{Clock as _, Locker, ManualClock, SystemClock, Ticket};
 use support::{Script, ScriptedLock, eventually, pause};
 
-/// Far longer than the lease that an interrupted release may leave.
+/// Much longer than the lease that an interrupted release may leave.
 const TTL: Duration = Duration::from_secs(600);
 
 /// The longest lease that an interrupted release leaves.
@@ -44,7 +46,7 @@ async fn a_ticket_release_is_repeated_after_a_failure() {
 }
 
 #[tokio::test]
-async fn a_release_that_breaks_off_leaves_the_lock_for_seconds_only() {
+async fn a_ticket_release_that_breaks_off_leaves_the_lock_held_for_5_s_at_most() {
     let (clock, store, locker) = on_a_manual_clock();
     let ticket = ticket(&locker).await;
     store.0.release.hang.store(1, SeqCst);
@@ -53,7 +55,7 @@ async fn a_release_that_breaks_off_leaves_the_lock_for_seconds_only() {
         let locker = locker.clone();
         async move { locker.release_ticket(&ticket).await }
     });
-    eventually("it is between the two steps", || {
+    eventually("the release is between its two requests", || {
         store.0.release.calls.load(SeqCst) > calls
     })
     .await;
@@ -65,7 +67,7 @@ async fn a_release_that_breaks_off_leaves_the_lock_for_seconds_only() {
 }
 
 #[tokio::test]
-async fn a_release_that_is_always_refused_ends_and_leaves_the_lock_for_seconds_only() {
+async fn a_ticket_release_that_is_always_refused_ends_and_leaves_the_lock_for_5_s_at_most() {
     let (clock, store, locker) = on_a_manual_clock();
     let ticket = ticket(&locker).await;
     store.0.release.refuse.store(u32::MAX, SeqCst);
@@ -82,16 +84,17 @@ async fn a_release_that_is_always_refused_ends_and_leaves_the_lock_for_seconds_o
     assert!(!store.0.is_held("a"));
 }
 
-/// The first step has removed the nonce, so the second must write it back.
+/// The first request, a renewal that redeems the ticket, removes the nonce from the store. If the
+/// second request failed for good, nobody could use the ticket again.
 #[tokio::test]
-async fn the_second_step_of_a_ticket_renewal_is_repeated() {
+async fn the_second_request_of_a_ticket_renewal_is_repeated_after_a_failure() {
     let (clock, store, locker) = on_a_manual_clock();
     let ticket = ticket(&locker).await;
     let renew = &store.0.renew;
     renew.delay_ms.store(100, SeqCst);
     let calls = renew.calls.load(SeqCst);
     let renewing = tokio::spawn(async move { locker.renew_ticket(&ticket, TTL).await });
-    eventually("the first step is on its way", || {
+    eventually("the first request is in flight", || {
         renew.calls.load(SeqCst) > calls
     })
     .await;

@@ -1,4 +1,4 @@
-//! Several guards at once: an incomplete set leaves no lock behind, and guards of one scope do not
+//! Several guards at once: an incomplete set leaves no lock held, and guards of one scope do not
 //! wait for each other.
 
 mod support;
@@ -14,7 +14,7 @@ use support::{Script, ScriptedLock, eventually, time_of};
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test]
-async fn a_minimum_counts_for_a_set_once_all_of_it_is_held() {
+async fn the_minimum_hold_of_a_set_starts_when_all_its_locks_are_held() {
     let store = Script::open(Arc::new(SystemClock));
     let (mine, others) = (
         Locker::new(Arc::new(store.clone())),
@@ -24,7 +24,10 @@ async fn a_minimum_counts_for_a_set_once_all_of_it_is_held() {
     let set = || mine.lock_all(["a", "b"]).min_hold(HOUR);
     let refused = set().wait(Duration::ZERO).acquire().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Timeout, "{refused}");
-    assert!(!store.0.is_held("a"), "what was taken for nothing is free");
+    assert!(
+        !store.0.is_held("a"),
+        "the first lock of the incomplete set is free"
+    );
     assert!(matches!(theirs.release().await, Released::Clean));
     let set = set().acquire().await.unwrap();
     for (_, released) in set.release().await {
@@ -34,7 +37,7 @@ async fn a_minimum_counts_for_a_set_once_all_of_it_is_held() {
 }
 
 #[tokio::test]
-async fn joining_a_scope_does_not_wait_for_another_guards_extension() {
+async fn a_task_joins_a_scope_while_the_extension_of_another_guard_hangs() {
     let store = Script::open(Arc::new(SystemClock));
     let locker = Locker::new(Arc::new(store.clone()));
     let scope = Scope::new();
@@ -52,7 +55,7 @@ async fn joining_a_scope_does_not_wait_for_another_guards_extension() {
     drop(outer);
 }
 
-/// The names of a large set.
+/// The names of a set of 20 locks.
 fn many() -> Vec<String> {
     (0..20).map(|number| format!("lock {number:02}")).collect()
 }
@@ -71,7 +74,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const BEYOND: Duration = Duration::from_secs(5);
 
 #[tokio::test]
-async fn a_set_that_is_not_complete_is_given_back_in_bounded_time() {
+async fn an_incomplete_set_is_refused_in_bounded_time_while_releases_hang() {
     let (clock, store, locker) = by_clock();
     let theirs = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
@@ -83,8 +86,8 @@ async fn a_set_that_is_not_complete_is_given_back_in_bounded_time() {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Timeout);
     assert!(took <= WAIT + BEYOND, "{took:?}");
     store.0.release.hang.store(0, SeqCst);
-    // The releases continue in the background once the store answers again.
-    eventually("all but theirs is free", || {
+    // The store answers again, so the releases in the background succeed.
+    eventually("all locks but the one of the other locker are free", || {
         clock.advance(Duration::from_millis(100));
         let held = many().into_iter().filter(|name| store.0.is_held(name));
         held.eq(["lock 19"])
@@ -94,7 +97,7 @@ async fn a_set_that_is_not_complete_is_given_back_in_bounded_time() {
 }
 
 #[tokio::test]
-async fn a_set_that_meets_a_hanging_store_ends_in_bounded_time() {
+async fn a_set_is_refused_in_bounded_time_when_the_store_starts_to_hang() {
     let (clock, store, locker) = by_clock();
     store.0.release.hang.store(20, SeqCst);
     store.0.acquire.delay_ms.store(1, SeqCst);
@@ -113,7 +116,7 @@ async fn a_set_that_meets_a_hanging_store_ends_in_bounded_time() {
 }
 
 #[tokio::test]
-async fn a_set_has_one_wait_for_all_its_locks() {
+async fn all_locks_of_a_set_share_one_wait() {
     let (clock, store, locker) = by_clock();
     store.0.acquire.delay_ms.store(500, SeqCst);
     let set = locker.lock_all(many()).ttl(HOUR).wait(WAIT).acquire();
@@ -124,7 +127,7 @@ async fn a_set_has_one_wait_for_all_its_locks() {
 }
 
 #[tokio::test]
-async fn a_set_is_released_in_the_time_of_one() {
+async fn a_set_is_released_in_the_time_of_one_lock() {
     let (clock, store, locker) = by_clock();
     let set = locker.lock_all(many()).ttl(HOUR).acquire().await.unwrap();
     store.0.release.hang.store(20, SeqCst);
@@ -138,8 +141,8 @@ async fn a_set_is_released_in_the_time_of_one() {
 }
 
 #[tokio::test]
-async fn one_lock_is_refused_in_bounded_time_whatever_hangs() {
-    // The lock is busy at the last moment, and then the queue entry cannot be removed.
+async fn an_acquire_is_refused_in_bounded_time_when_an_attempt_or_the_leave_hangs() {
+    // The last attempt gets the answer "busy" late, and then the removal of the queue entry hangs.
     let (clock, store, locker) = by_clock();
     let theirs = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
@@ -158,7 +161,7 @@ async fn one_lock_is_refused_in_bounded_time_whatever_hangs() {
     assert!(took <= WAIT + BEYOND, "{took:?}");
     drop(theirs);
 
-    // The first attempt has no answer, and the second hangs.
+    // The answer to the first attempt is lost, and the second attempt is slow.
     let (clock, store, locker) = by_clock();
     store.0.acquire.delay_ms.store(4500, SeqCst);
     store.0.acquire.lose_reply.store(1, SeqCst);
@@ -168,12 +171,13 @@ async fn one_lock_is_refused_in_bounded_time_whatever_hangs() {
 }
 
 #[tokio::test]
-async fn joining_a_scope_ends_in_bounded_time() {
+async fn a_task_joins_a_scope_in_bounded_time_while_extensions_hang() {
     let (clock, store, locker) = by_clock();
     let scope = Scope::new();
     let lock = || locker.lock("a").reentrant(&scope).wait(Duration::ZERO);
     let outer = lock().ttl(HOUR / 60).acquire().await.unwrap();
-    // The second extension waits for the first one, and then for its own answer.
+    // Both extensions hang: the second one waits for the end of the first one, and then for its own
+    // answer.
     store.0.renew.hang.store(2, SeqCst);
     let first = tokio::spawn(lock().ttl(HOUR).acquire());
     eventually("the first hangs", || store.0.renew.calls.load(SeqCst) == 1).await;

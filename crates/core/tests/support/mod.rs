@@ -1,7 +1,7 @@
-//! A lock store under the control of a test: the smallest correct table, with switches for each way
-//! in which an answer can be lost.
+//! A lock store under the control of a test: a minimal correct table of locks, with a switch for
+//! each kind of fault.
 
-// Each test binary uses another part of this module.
+// Each test binary uses only a part of this module.
 #![allow(dead_code, reason = "shared by several test binaries")]
 
 pub(crate) mod network;
@@ -27,15 +27,15 @@ use tokio::sync::Notify;
 /// The faults of the next calls of one operation.
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
-    /// This many calls are applied, but their answer is lost.
+    /// The number of next calls that are applied, but whose answer is lost.
     pub(crate) lose_reply: AtomicU32,
-    /// This many calls are applied and then panic instead of answering.
+    /// The number of next calls that are applied and then panic instead of answering.
     pub(crate) panic: AtomicU32,
-    /// This many calls fail without being applied.
+    /// The number of next calls that fail without being applied.
     pub(crate) refuse: AtomicU32,
-    /// This many calls never return and are not applied.
+    /// The number of next calls that never return and are not applied.
     pub(crate) hang: AtomicU32,
-    /// Each call is applied after this many milliseconds of the script's clock.
+    /// The delay in milliseconds, by the script's clock, after which each call is applied.
     pub(crate) delay_ms: AtomicU64,
     pub(crate) calls: AtomicU32,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Script {
     pub(crate) renew: Fault,
     pub(crate) release: Fault,
     pub(crate) hand_over: Fault,
-    /// The kind of the error of refused calls, where it is not [`ErrorKind::Unavailable`].
+    /// The kind of the error of refused calls; `None` = [`ErrorKind::Unavailable`].
     pub(crate) refuse_with: Mutex<Option<ErrorKind>>,
     /// Whether answers to renewals name another epoch of the store.
     pub(crate) another_history: AtomicBool,
@@ -73,7 +73,7 @@ struct Row {
     holder: String,
 }
 
-/// One handle. All handles share one script.
+/// One handle on the store. All handles share one script.
 #[derive(Debug, Clone)]
 pub(crate) struct ScriptedLock(pub(crate) Arc<Script>);
 
@@ -82,7 +82,7 @@ impl Script {
         Self::with_capabilities(clock, |_| {})
     }
 
-    /// A store with a store queue, which passes a lock from one contender to the next.
+    /// A store that keeps a queue in order of arrival and has no hand-over.
     pub(crate) fn open_queueing(clock: Arc<dyn Clock>) -> ScriptedLock {
         Self::with_capabilities(clock, |capabilities| {
             capabilities.fairness = Fairness::Fifo;
@@ -125,7 +125,7 @@ impl Script {
             .is_some_and(|row| row.expires > now)
     }
 
-    /// Deletes a row as an operator does, without telling any guard.
+    /// Deletes a row, like an operator with a database client. No guard is notified.
     pub(crate) fn delete(&self, name: &str) {
         self.table
             .lock()
@@ -135,7 +135,7 @@ impl Script {
         self.freed.notify_waiters();
     }
 
-    /// Tokens in the order of their grants.
+    /// The tokens of all grants of a name, in the order of the grants.
     pub(crate) fn grants(&self, name: &str) -> Vec<u64> {
         let name = LockName::new(name).unwrap();
         self.table
@@ -148,7 +148,7 @@ impl Script {
             .collect()
     }
 
-    /// Applies a fault around `apply`.
+    /// Applies the faults of one operation, and calls `apply` in between to do the operation.
     async fn with<T>(
         &self,
         fault: &Fault,
@@ -365,8 +365,8 @@ impl Contender for Waiter {
     }
 }
 
-/// Waits until a condition holds, with a deadline of the wall clock: a hang fails the test instead
-/// of stopping it.
+/// Waits until a condition holds. Fails the test after 2000 pauses of about a millisecond, so that
+/// a hang does not block the test run.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if holds() {
@@ -377,7 +377,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     panic!("never happened: {what}");
 }
 
-/// Lets other threads run for about a millisecond.
+/// Sleeps for about a millisecond, so that other threads and tasks run.
 #[expect(
     clippy::disallowed_methods,
     reason = "only paces a loop that waits on a condition with a deadline"
@@ -386,7 +386,8 @@ pub(crate) async fn pause() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// Advances the clock until the future ends, and returns how much time passed.
+/// Advances the clock until the future ends. Returns the time that passed on the clock, and the
+/// result of the future.
 pub(crate) async fn time_of<T: Send + 'static>(
     clock: &ManualClock,
     what: impl Future<Output = T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! A network in front of the scripted store that delivers requests late.
+//! A simulated network in front of the scripted store, which can deliver requests late.
 
 use std::sync::{
     Arc, Mutex,
@@ -15,27 +15,30 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::ScriptedLock;
 
-/// A store behind a network that may delay a request, and may block the thread that renews.
+/// A store behind a network that can delay a request, and that can block the keeper thread in a
+/// renewal.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     store: ScriptedLock,
     capabilities: Capabilities,
-    /// The next release has an unknown outcome, and arrives when `arrive` gets a permit.
+    /// Delays the next release: the caller gets an unknown outcome at once, and the request reaches
+    /// the store when `arrive` gets a permit.
     pub(crate) keep_release: Arc<AtomicBool>,
     pub(crate) arrive: Arc<Semaphore>,
-    /// Like `keep_release`, for this many attempts.
+    /// Like `keep_release`, for this number of attempts.
     pub(crate) keep_acquire: Arc<AtomicU32>,
     /// Like `keep_release`, for the next renewal.
     pub(crate) keep_renewal: Arc<AtomicBool>,
     /// While set, a renewal of the lock "block" blocks its thread.
     pub(crate) block: Arc<AtomicBool>,
     pub(crate) blocking: Arc<AtomicBool>,
-    /// The next hand-over happens at once. Its answer comes when `arrive` gets a permit. If nobody
-    /// waits for the answer by then, the grant is released.
+    /// Delays the answer to the next hand-over until `arrive` gets a permit. The store does the
+    /// hand-over at once. If the caller has dropped the future before the answer, the new grant is
+    /// released.
     pub(crate) keep_hand_over: Arc<AtomicBool>,
-    /// Whether a second connection is refused.
+    /// Whether `reopen` is refused, so that the keeper gets no connection.
     pub(crate) refuse_reopen: Arc<AtomicBool>,
-    /// Each grant comes with a feed of notifications; the senders are kept here.
+    /// The senders of loss notifications, one for each grant. `None`: grants have no feed.
     pub(crate) feeds: Option<Arc<Mutex<Vec<LossSender>>>>,
 }
 
@@ -117,7 +120,7 @@ impl DistLock for Network {
             });
             return Err(kept());
         }
-        // A sent request arrives, whether or not its sender still waits.
+        // A request that was sent reaches the store also when its sender stops waiting.
         tokio::spawn(async move { store.renew(&lease, &renewal).await })
             .await
             .unwrap()
