@@ -1,7 +1,7 @@
 //! Embed the kick-out flow in your own server: one account, one session, the last login wins.
 //!
-//! The transport is your own. Here a task stands for the connection of one device. With a store
-//! that processes share, the same code works across many nodes (see
+//! The transport is your own. In this example a task represents the connection of one device. With
+//! a store that processes share, the same code works across many nodes (see
 //! `KickOut::builder(..).peers(..)`).
 //!
 //! `cargo run -p distlock --example embed_kickout`

@@ -90,7 +90,7 @@ async fn calls_end_within_their_bound_on_sqlite() -> Result<()> {
     Box::pin(check_all_calls(stores)).await
 }
 
-/// Checks the calls of a client whose server accepts data and answers nothing any more.
+/// Checks the calls of a client whose server accepts data and sends no answer.
 async fn check_hanging_server(proxy: &FaultProxy, at: &str, options: &str) -> Result<()> {
     let url = format!("{at}?{options}&connect_timeout=60s");
     let stores = [OpenStore::open(&url).await?, OpenStore::open(&url).await?];

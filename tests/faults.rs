@@ -315,7 +315,7 @@ async fn a_stopped_writer_never_gives_two_holders() -> Result<()> {
     Ok(())
 }
 
-/// A writer that is killed in the middle of a write leaves neither a held lock nor a locked file.
+/// A writer that is killed in the middle of a write must leave no held lock and no locked file.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_writers_leave_the_file_usable() -> Result<()> {
     let test_store = TestStore::new()?;

@@ -61,7 +61,7 @@ impl Failure {
     /// The failure when a result cannot be printed. A closed pipe gives an empty message, and the
     /// code of success.
     pub(crate) fn of_output(error: &io::Error) -> Self {
-        // The reader of the output has gone, so nobody could read a message.
+        // The reader of the output has ended, so nobody could read a message.
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::new(code::OK, "");
         }
@@ -71,8 +71,8 @@ impl Failure {
         )
     }
 
-    /// Turns the silent failure of a closed pipe into a real one, for a command whose purpose is
-    /// its output.
+    /// Turns the silent failure of a closed pipe into a failure with a message, for a command whose
+    /// purpose is its output.
     pub(crate) fn with_closed_pipe_as_failure(self) -> Self {
         if self.message.is_empty() {
             return Self::new(code::UNAVAILABLE, "nobody reads standard output");
@@ -95,7 +95,7 @@ impl Failure {
         self
     }
 
-    /// Whether there is no message to print, because the reader has gone.
+    /// Whether there is no message to print, because the reader of the output has ended.
     pub(crate) fn is_silent(&self) -> bool {
         self.message.is_empty()
     }

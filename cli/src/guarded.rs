@@ -43,7 +43,7 @@ pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints the message of a failure, if it has one, and answers its exit code.
+/// Prints the message of a failure, if it has one, and returns its exit code.
 fn report(failure: &Failure) -> u8 {
     if !failure.is_silent() {
         output::print_error(failure);

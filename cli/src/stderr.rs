@@ -1,5 +1,6 @@
 //! Writes standard error from one thread, so that no caller waits for a slow reader. A pager that
-//! nobody scrolls must delay neither a renewal nor the end of a command that lost its lock.
+//! nobody scrolls must not delay a renewal, and must not delay the end of a command that lost its
+//! lock.
 //!
 //! Lines that do not fit into the queue are dropped. Their number is printed in their place.
 
@@ -107,8 +108,8 @@ impl LineQueue {
                     // Each line is a write of its own, so that output of another program comes
                     // between lines and not into one.
                     for line in written.take_queued().split_inclusive('\n') {
-                        // An error is ignored: the reader has gone, and there is no other place for
-                        // a message.
+                        // An error is ignored: the reader has ended, and there is no other place
+                        // for a message.
                         let _ = out.write_all(line.as_bytes());
                     }
                     written.finish_write();

@@ -22,7 +22,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// ```toml
 /// [backend]
 /// url = "sqlite:/var/lib/distlock/distlock.db"
-/// connect_timeout = "3s"          # every option of the URL may stand here instead
+/// connect_timeout = "3s"          # every option of the URL can be a key here
 ///
 /// [gateway]                       # read by `distlock gateway run`
 /// node = "n1"

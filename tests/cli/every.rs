@@ -81,7 +81,7 @@ fn assert_once_per_period(url: &str) {
     assert_lost_lock_uses_the_period(&home, url);
 }
 
-/// Checks that a job whose lock is taken away is killed, and has used the period.
+/// Checks that a job that loses its lock is killed, and has used the period.
 fn assert_lost_lock_uses_the_period(home: &Home, url: &str) {
     let every = ["--every", "1h", "--ttl", "2s"];
     let mut loses = tool(

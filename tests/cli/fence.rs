@@ -149,7 +149,7 @@ fn bad_input_is_refused_with_its_reason() {
 }
 
 /// Runs the script of docs/recipes.md twice. One run is stopped in the middle for longer than its
-/// lease. When this run goes on, its result is older than the stored result.
+/// lease. When this run continues, its result is older than the stored result.
 #[test]
 fn a_backup_that_was_stopped_in_the_middle_replaces_nothing() {
     let home = Home::new();

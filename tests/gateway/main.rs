@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `world.rs` | the nodes, the store, the wires between them, and the history |
 //! | `client.rs`, `wire.rs`, `http.rs` | the clients; the carriers of their frames; requests of administrators |
-//! | `settle.rs` | waiting until directory and clients agree, and the verdict |
+//! | `verdict.rs` | waiting until directory and clients agree, and the verdict |
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | the scenarios; orders of operators and intents of clients; slow profiles |
 //! | `outside.rs` | a node whose lease is deleted; health, metrics and lists of sessions |
 //! | `steps.rs` | takeovers in which each step fails once |
@@ -41,10 +41,10 @@ mod saboteur;
 mod scenarios;
 mod senders;
 mod servers;
-mod settle;
 mod sqlite;
 mod steps;
 mod strangers;
 mod variants;
+mod verdict;
 mod wire;
 mod world;

@@ -9,7 +9,7 @@ use distlock_kickout::{Code, Transition, Uid};
 
 use crate::{
     client::{Client, State},
-    settle::TRY_AGAIN,
+    verdict::TRY_AGAIN,
     world::{SOON, World, now_us, pause},
 };
 

@@ -162,7 +162,7 @@ impl ScenarioRun {
     }
 
     /// Plays this: a client holds the lock and another one waits, while the server is broken and
-    /// comes back.
+    /// recovers.
     async fn play_server_broken(
         &mut self,
         kind: ScenarioKind,

@@ -30,7 +30,7 @@ struct IdleLocks {
 }
 
 impl ComparisonRun {
-    /// Measures the cycles of one caller beside each number of idle locks, in rounds.
+    /// Measures in rounds the cycles of one caller while each number of idle locks is held.
     pub(super) async fn measure_idle(&mut self) -> Outcome<()> {
         let mut fillers: Vec<Option<IdleLocks>> = self.stores.iter().map(|_| None).collect();
         let mut arms = Vec::new();

@@ -11,12 +11,12 @@
 //! | `gaps.rs` | the reason for each missing figure |
 //! | `patience.rs` | time limits and pauses |
 //! | `properties.rs` | the conformance suite on each store |
-//! | `waiting.rs`, `competing.rs`, `idle.rs`, `kickout.rs`, `recipes.rs` | measurements beside the workloads |
+//! | `waiting.rs`, `competing.rs`, `idle.rs`, `kickout.rs`, `recipes.rs` | measurements that are no workloads |
 //! | `client.rs` | bytes and memory |
 //! | `failures.rs` | faults injected on purpose |
 //! | `peers.rs` | raw drivers and other libraries, through `distlock-peers` |
 //! | `cpu.rs` | processor time of other processes |
-//! | `kept.rs` | finished rounds, with which an interrupted run goes on |
+//! | `kept.rs` | finished rounds, which an interrupted run uses when it continues |
 
 mod client;
 mod competing;

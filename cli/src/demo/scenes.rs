@@ -354,7 +354,7 @@ async fn wait_for_all_but_one(crowd: &mut [Client]) -> Result<Vec<Option<Ending>
 
 /// How the logins of the crowd ended.
 struct CrowdResult {
-    /// The device whose session goes on.
+    /// The device whose session stays live.
     survivor: Option<Client>,
     /// The number of devices that were admitted, and got an offline notice later.
     told: usize,

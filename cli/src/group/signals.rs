@@ -65,8 +65,8 @@ impl Signals {
                 )
             })
             .collect::<io::Result<Vec<_>>>()?;
-        // XCPU says that the processor time is used up. The system kills a process that goes on for
-        // too long after it.
+        // XCPU says that the processor time is used up. The system kills a process that still runs
+        // some time later.
         if !ignored.contains(Signal::XCPU) {
             let used_up = SignalKind::from_raw(Signal::XCPU.as_raw());
             streams.push(catch(Arrived::ForCommand(Signal::TERM), used_up)?);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_read_from_the_process_status() {
-        // The mask below stands for HUP (1), INT (2) and PIPE (13).
+        // The mask below has the bits of HUP (1), INT (2) and PIPE (13).
         let ignored = IgnoredSignals::parse("Name:\tx\nSigBlk:\tffff\nSigIgn:\t0000000000001003\n");
         let is_ignored = |signal| ignored.contains(signal);
         assert!(is_ignored(Signal::HUP) && is_ignored(Signal::INT) && is_ignored(Signal::PIPE));

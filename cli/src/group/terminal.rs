@@ -78,7 +78,8 @@ impl Terminal {
             return false;
         }
         if !self.given {
-            // Another program stopped the command alone. This process goes on and holds the lock.
+            // Another program stopped the command alone. This process still runs and holds the
+            // lock.
             return false;
         }
         self.take_back();

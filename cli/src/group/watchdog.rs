@@ -35,8 +35,8 @@ const DONE: &str = "done";
 const CHECKS_PER_LEASE: u32 = 20;
 /// The longest time for the watchdog to end after its dismissal, and for finding a group.
 const DISMISSAL_LIMIT: Duration = Duration::from_secs(1);
-/// The longest time between two checks of the clock. The clock goes on while the machine sleeps,
-/// but a wait does not.
+/// The longest time between two checks of the clock. The clock counts while the machine sleeps, but
+/// a wait does not.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two checks whether a group still lives.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
@@ -75,8 +75,8 @@ impl StartedWatchdog {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A group of its own keeps the watchdog away from signals that the terminal sends to
-            // our group.
+            // In a group of its own, the watchdog does not get the signals that the terminal sends
+            // to our group.
             .process_group(0)
             .spawn()?;
         let stdin = process.stdin.take();
@@ -92,7 +92,7 @@ impl StartedWatchdog {
     }
 
     /// Makes the watchdog watch `group`. The watchdog kills the group at the deadline of the lock,
-    /// unless a later deadline arrives in time. When this process is gone, the watchdog asks the
+    /// unless a later deadline arrives in time. When this process has ended, the watchdog asks the
     /// group to end at once.
     pub(crate) async fn watch_group(mut self, group: Pid, lock: LockWatch) -> io::Result<Watchdog> {
         let line = format!("{GROUP}{}\n", group.as_raw_nonzero());

@@ -63,7 +63,8 @@ impl AdminHttp {
             None if config.tls_cert.is_some() => (HTTPS, config.admin_listen.clone()),
             None => (HTTP, config.admin_listen.clone()),
             Some(url) => {
-                // The message does not quote the URL, because a password may stand anywhere in it.
+                // The message does not quote the URL, because any part of the URL may be a
+                // password.
                 let refused = |why: &str| {
                     Failure::usage(format!(
                         "--admin (or DISTLOCK_GATEWAY_ADMIN) {why}: write http://HOST:PORT or \

@@ -94,7 +94,7 @@ impl Supervised<'_> {
     }
 
     /// The time between TERM and KILL under the granted lease. The lease can be shorter than the
-    /// TTL that was asked for, for example when it depends on a session.
+    /// requested TTL, for example when the lease depends on a session.
     fn kill_after_under(&self, guard: &Guard) -> Duration {
         let lease = guard.ttl().duration();
         match self.kill_after {

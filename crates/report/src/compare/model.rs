@@ -259,7 +259,7 @@ pub struct Interval {
     pub label: String,
 }
 
-/// Other ways of locking in one store beside distlock, as `distlock-peers` measured them.
+/// Other ways of locking in one store, measured by `distlock-peers` together with distlock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerRun {
     /// The store's key.

@@ -139,7 +139,7 @@ pub fn shown_by_faults(comparison: &Comparison) -> Vec<(&'static str, Vec<&'stat
         if played.peek().is_none() {
             return "–";
         }
-        // A store that did not come back after the fault has failed.
+        // A store that did not recover after the fault has failed.
         if played.all(|it| it.broken.is_none() && it.failed.is_none() && it.usable_ms.is_some()) {
             "✓"
         } else {

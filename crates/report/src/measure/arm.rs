@@ -8,7 +8,7 @@ use super::{
 };
 use crate::results::sample::Sample;
 
-/// A named subject, ready to be measured beside others.
+/// A named subject, ready to be measured together with others.
 pub struct Arm {
     name: String,
     run: Box<dyn Fn(Round) -> RunningRound + Send + Sync>,

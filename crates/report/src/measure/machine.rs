@@ -51,7 +51,7 @@ pub fn machine() -> Vec<(String, String)> {
     all
 }
 
-/// A warning if the load is over one and a half tasks per core: the figures are then of little use.
+/// A warning if the load exceeds one and a half tasks per core: the figures are then of little use.
 #[must_use]
 pub fn load_warning() -> Option<String> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;

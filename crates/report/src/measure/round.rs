@@ -1,4 +1,4 @@
-//! One round of one arm: tasks run cycles until the time is over.
+//! One round of one arm: tasks run cycles until the measured time has passed.
 //!
 //! Invariant: every task runs at least one cycle, and a failed cycle is counted as an error.
 
@@ -76,7 +76,7 @@ pub(crate) async fn run_round<S: Subject>(subject: Arc<S>, round: Round) -> Samp
     }
 }
 
-/// Runs one task per caller until `time` is over. The results are in the order of the tasks.
+/// Runs one task per caller until `time` has passed. The results are in the order of the tasks.
 async fn run_tasks<S: Subject>(subject: &Arc<S>, round: &Round, time: Duration) -> Vec<TaskResult> {
     let last_release = (round.workload == Workload::Handoff).then(Arc::<LastRelease>::default);
     let until = now() + time;

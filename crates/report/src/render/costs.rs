@@ -179,7 +179,7 @@ fn waiting_costs() -> Vec<CostTable> {
     ]
 }
 
-/// A cycle beside many held locks.
+/// The costs of a cycle while many other locks are held.
 fn growth_costs(comparison: &Comparison) -> CostTable {
     let idle = comparison
         .sizes("idle")

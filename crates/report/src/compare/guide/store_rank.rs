@@ -19,7 +19,7 @@ pub(super) enum StoreRank {
     Alone,
     /// All figures of the store are within the limit of the best ones. The sentences compare them.
     Near(Vec<String>),
-    /// A figure of the store is over the limit.
+    /// A figure of the store exceeds the limit.
     Far {
         /// Sentences that compare the figures.
         beside: Vec<String>,
