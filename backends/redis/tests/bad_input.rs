@@ -174,7 +174,7 @@ async fn a_server_of_another_kind_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels() {
+async fn wrong_urls_for_sentinels_are_refused() {
     let servers = RedisSentinels::start().unwrap();
     let at = servers.sentinels[0].address().to_string();
     let error = refused(&servers.sentinels[0].url()).await;

@@ -396,7 +396,7 @@ async fn unserved_slots_are_reported_and_lists_are_refused() {
     };
     assert_eq!(slots(lock.health().await.unwrap()).0, Verdict::Pass);
     assert_eq!(lock.list("", None, 10).await.unwrap().len(), 1);
-    // The slot with no lock of this test becomes the unserved one.
+    // A slot without a lock of this test becomes the unserved slot.
     let at = server_with(&servers, "kept");
     let key = servers.nodes[at].command(&["KEYS", "*:l:kept"]).unwrap();
     let slot = servers.nodes[at].command(&["CLUSTER", "KEYSLOT", &key]);

@@ -11,7 +11,7 @@ use distlock_harness::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_server() {
+async fn one_server_conforms() {
     let server = RedisServer::start().unwrap();
     let url = server.url();
     let workers = Workers::new(distlock_binary().unwrap(), ["conformance-worker"], &url);
@@ -20,7 +20,7 @@ async fn one_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_over_records() {
+async fn a_lock_over_records_conforms() {
     let server = RedisServer::start().unwrap();
     let url = server.url();
     let subject = Subject::connect("redis_records", move || over_records(url.clone())).await;
@@ -28,7 +28,7 @@ async fn a_lock_over_records() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels() {
+async fn sentinels_conform() {
     let servers = RedisSentinels::start().unwrap();
     let url = servers.url();
     let subject = Subject::connect("redis_sentinel", move || open(url.clone())).await;
@@ -36,7 +36,7 @@ async fn sentinels() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster() {
+async fn a_cluster_conforms() {
     let servers = RedisCluster::start(3, 0).unwrap();
     let url = servers.url();
     let subject = Subject::connect("redis_cluster", move || open(url.clone())).await;
@@ -44,7 +44,7 @@ async fn a_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_over_records_of_a_cluster() {
+async fn a_lock_over_records_of_a_cluster_conforms() {
     let servers = RedisCluster::start(3, 0).unwrap();
     let url = servers.url();
     let subject =

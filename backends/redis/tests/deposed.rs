@@ -38,8 +38,8 @@ fn stop_replication(servers: &RedisSentinels) {
     assert_eq!(servers.primary.command(&kill).unwrap(), "1");
 }
 
-/// Waits until these sentinels name the former replica. The returned moment is not earlier than
-/// that.
+/// Waits until these sentinels name the former replica. The returned moment is at or after the
+/// last change of an answer.
 async fn wait_until_replica_is_named(servers: &RedisSentinels, sentinels: &[usize]) -> Instant {
     let port = servers.replica.port();
     eventually_async("another primary is named", SOON, || async {

@@ -66,14 +66,14 @@ async fn assert_works(url: &str, pki: &Pki) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels() {
+async fn tls_works_with_sentinels() {
     let pki = Pki::new().unwrap();
     let servers = RedisSentinels::with_tls(pki.folder()).unwrap();
     assert_works(&servers.url(), &pki).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster() {
+async fn tls_works_in_a_cluster() {
     let pki = Pki::new().unwrap();
     let servers = RedisCluster::with_tls(pki.folder(), 3).unwrap();
     assert_works(&servers.url(), &pki).await;

@@ -1,9 +1,9 @@
 //! One contender's entry in the store queue of a lock.
 //!
 //! Each entry has its own key, which is deleted when the contender leaves. A contender makes the
-//! server track the key of the entry just ahead, so one departure wakes one contender. The lease of
-//! an entry shows that its contender has died. The server removes such entries when an entry behind
-//! them is renewed.
+//! server track the key of the entry just ahead, so one departure wakes one contender. A contender
+//! that dies no longer renews its entry, so the entry expires. The script removes expired entries
+//! when it runs for another entry of the queue.
 //!
 //! The queue only decides which contender asks next. It never grants a lock.
 

@@ -38,8 +38,9 @@ impl SpuriousPushes {
         (self.asked, self.at_once) = (Some((at, token)), false);
     }
 
-    /// Records a push. Returns the pause before the next attempt; `None` = no pause. There is no
-    /// short pause, because every sleep takes at least a millisecond.
+    /// Records a push. Returns the pause before the next attempt; `None` = no pause. Before the
+    /// limit of spurious pushes there is no pause at all, because even the shortest sleep takes at
+    /// least a millisecond.
     pub(super) fn on_push(&mut self, now: Moment) -> Option<Duration> {
         let (asked, _) = self.asked?;
         let left = (asked + UNTRACKED_POLL).since(now);

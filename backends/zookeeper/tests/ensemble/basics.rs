@@ -43,7 +43,7 @@ async fn a_lock_passes_between_two_sessions() {
     assert_eq!(next.lost().await, LossReason::Removed);
     assert!(ours.inspect("x/é").await.unwrap().held.is_none());
     node_name_and_token_of_a_contender(&ensemble).await;
-    a_cycle_is_three_requests(&ensemble).await;
+    a_cycle_costs_three_requests(&ensemble).await;
 }
 
 /// A contender's node: its name contains the ids of the attempt and the session, and the
@@ -78,7 +78,7 @@ async fn node_name_and_token_of_a_contender(ensemble: &ZooKeeper) {
 
 /// A cycle takes three requests: the creation and the listing, which are sent together, and the
 /// deletion.
-async fn a_cycle_is_three_requests(ensemble: &ZooKeeper) {
+async fn a_cycle_costs_three_requests(ensemble: &ZooKeeper) {
     let lock = open_store(&ensemble.servers()).await.lock();
     let cycle = async || {
         let request = request("counted", Duration::from_secs(60));

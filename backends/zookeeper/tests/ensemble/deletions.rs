@@ -43,7 +43,7 @@ pub(crate) async fn an_entry_given_up_while_cut_off_is_deleted(ensemble: &ZooKee
 }
 
 /// The server releases the lock, and the answer is lost.
-pub(crate) async fn release_with_a_lost_answer(ensemble: &ZooKeeper) {
+pub(crate) async fn a_release_with_a_lost_answer_is_clean(ensemble: &ZooKeeper) {
     let proxy = FaultProxy::start(ensemble.address(0)).await.unwrap();
     let cut_off = locker(&ensemble.reached_at(&[proxy.address()])).await;
     let client = raw_client(&ensemble.servers()).await;

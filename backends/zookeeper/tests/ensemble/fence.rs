@@ -109,7 +109,7 @@ async fn only_the_latest_holder_changes_fenced_data() {
     let refused = missing.await.unwrap_err();
     assert!(refused.to_string().contains("step 1"), "{refused}");
     append_to_log(&client, &fence_with_token(9)).await.unwrap();
-    concurrent_holders(&ensemble.servers()).await;
+    concurrent_holders_write_in_the_order_of_their_tokens(&ensemble.servers()).await;
 
     client.set_data(FENCE_NODE, b"garbage", None).await.unwrap();
     let refused = append_to_log(&client, &fence_with_token(10_000))
@@ -120,7 +120,7 @@ async fn only_the_latest_holder_changes_fenced_data() {
 
 /// Another holder may write the fence state after one holder has read it and before that holder's
 /// change. The changes must still be in the order of their tokens.
-async fn concurrent_holders(servers: &str) {
+async fn concurrent_holders_write_in_the_order_of_their_tokens(servers: &str) {
     let mut holders = Vec::new();
     for turn in 1..=4 {
         let client = raw_client(servers).await;

@@ -15,12 +15,12 @@ use crate::fixtures::{
 #[tokio::test(flavor = "multi_thread")]
 async fn other_recipes_share_the_queue() {
     let ensemble = ZooKeeper::start().unwrap();
-    the_clients_own_recipe(&ensemble).await;
-    pythons_kazoo(&ensemble).await;
+    the_recipe_of_the_client_library_shares_the_queue(&ensemble).await;
+    kazoo_shares_the_queue(&ensemble).await;
 }
 
 /// The recipe of the client library `zookeeper-client`, which names its nodes like Curator.
-async fn the_clients_own_recipe(ensemble: &ZooKeeper) {
+async fn the_recipe_of_the_client_library_shares_the_queue(ensemble: &ZooKeeper) {
     let ours = locker(&ensemble.servers()).await;
     let client = raw_client(&ensemble.servers()).await;
     let path = container_path("shared");
@@ -87,7 +87,7 @@ client.stop()
 
 /// The recipe of kazoo, the most used client for Python. kazoo's option `extra_lock_patterns` names
 /// the form of distlock's nodes, as the documentation of distlock advises.
-async fn pythons_kazoo(ensemble: &ZooKeeper) {
+async fn kazoo_shares_the_queue(ensemble: &ZooKeeper) {
     let ours = locker(&ensemble.servers()).await;
     let folder = tempfile::tempdir().unwrap();
     let go_on = folder.path().join("go-on");

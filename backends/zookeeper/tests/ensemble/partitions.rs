@@ -53,7 +53,7 @@ async fn locks_survive_one_unreachable_server_and_are_lost_without_any() {
     let (cut_off, direct) = (locker(&servers).await, locker(&ensemble.servers()).await);
     let client = raw_client(&ensemble.servers()).await;
 
-    cut_off_from_a_follower(&ensemble).await;
+    a_lock_survives_a_cut_from_its_follower(&ensemble).await;
 
     // No server can be reached while one lock is held and another lock is waited for. The loss is
     // reported to the holder before the next holder gets the lock. The contender enters the queue
@@ -97,7 +97,7 @@ async fn locks_survive_one_unreachable_server_and_are_lost_without_any() {
 
 /// The client cannot reach its server, a follower. The client finds another server in time to keep
 /// the lock.
-async fn cut_off_from_a_follower(ensemble: &ZooKeeper) {
+async fn a_lock_survives_a_cut_from_its_follower(ensemble: &ZooKeeper) {
     let follower = ensemble.followers()[0];
     // Every address leads to that follower, so the client uses it whatever address it tries first.
     let mut proxies = Vec::new();
@@ -169,14 +169,14 @@ async fn a_creation_whose_answer_was_lost_is_found_again() {
         .await;
     }
     release_cleanly(hold(&cut_off, "a").await).await;
-    a_watch_whose_answer_was_lost(&ensemble).await;
-    deletions::release_with_a_lost_answer(&ensemble).await;
+    a_watch_with_a_lost_answer_is_set_again(&ensemble).await;
+    deletions::a_release_with_a_lost_answer_is_clean(&ensemble).await;
     deletions::an_entry_given_up_while_cut_off_is_deleted(&ensemble).await;
 }
 
 /// The answer to the request that sets a watch on the holder's node is lost. The watch is set
 /// again, so the removal of the node by another client is reported.
-async fn a_watch_whose_answer_was_lost(ensemble: &ZooKeeper) {
+async fn a_watch_with_a_lost_answer_is_set_again(ensemble: &ZooKeeper) {
     let proxy = ProtocolProxy::start(ensemble.address(0)).await;
     let cut_off = locker(&ensemble.reached_at(&[proxy.address])).await;
     let client = raw_client(&ensemble.servers()).await;

@@ -30,7 +30,7 @@ async fn queues_serve_every_waiter_and_keep_no_node() {
     removed_nodes_are_reported_at_once(&ensemble).await;
     a_recreated_container_is_not_taken_for_the_old_one(&ensemble).await;
     two_clients_share_the_grants(&ensemble).await;
-    renewals_are_shared(&ensemble).await;
+    locks_of_one_session_share_renewals(&ensemble).await;
     closing_wakes_the_contenders_behind(&ensemble).await;
     a_late_grant_is_replaced_by_a_new_one(&ensemble).await;
     containers::a_lock_works_while_its_container_is_removed(&ensemble).await;
@@ -212,7 +212,7 @@ async fn two_clients_share_the_grants(ensemble: &ZooKeeper) {
 }
 
 /// Sixty locks of one session need about as many renewal requests as one lock.
-async fn renewals_are_shared(ensemble: &ZooKeeper) {
+async fn locks_of_one_session_share_renewals(ensemble: &ZooKeeper) {
     let locker = locker(&ensemble.servers()).await;
     let mut costs = Vec::new();
     let mut guards = Vec::new();

@@ -97,12 +97,12 @@ async fn locks_work_again_when_all_servers_restart_with_their_data() {
         contenders(&client, "a").await.is_empty().then_some(())
     })
     .await;
-    without_a_quorum(&mut ensemble).await;
+    the_error_explains_a_missing_quorum(&mut ensemble).await;
 }
 
 /// One server of three remains. A client that connects gets an error with the reason why that
 /// server does not serve.
-async fn without_a_quorum(ensemble: &mut ZooKeeper) {
+async fn the_error_explains_a_missing_quorum(ensemble: &mut ZooKeeper) {
     for at in [0, 1] {
         ensemble.kill(at);
     }

@@ -31,7 +31,7 @@ async fn one_store_has_one_session_and_sends_few_requests() {
     closing_ends_the_session(&server).await;
     creation_and_listing_are_sent_together(&server).await;
     for swapped in [false, true] {
-        nothing_is_adopted_from_an_older_session(&server, swapped).await;
+        no_node_of_an_older_session_is_adopted(&server, swapped).await;
     }
 }
 
@@ -155,7 +155,7 @@ async fn creation_and_listing_are_sent_together(server: &ZooKeeper) {
 /// A contender's node was created and the answer was lost. Before the client can look for the node,
 /// its session ends, or a server gives the client another session while the old one lives on. The
 /// client must not take over the old node: the next node belongs to the new session.
-async fn nothing_is_adopted_from_an_older_session(server: &ZooKeeper, swapped: bool) {
+async fn no_node_of_an_older_session_is_adopted(server: &ZooKeeper, swapped: bool) {
     let proxy = ProtocolProxy::start(server.address(0)).await;
     let locker = locker(&server.reached_at(&[proxy.address])).await;
     let client = raw_client(&server.servers()).await;
