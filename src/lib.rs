@@ -52,7 +52,7 @@
 //! # Guarantees
 //!
 //! The guarantees are the same on every backend. The conformance suite (`distlock conformance`)
-//! checks them:
+//! checks the behaviour:
 //!
 //! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid). Three exceptions:
 //!   the lock was force-released or deleted by hand; the store's clock was stepped (the clock of a

@@ -60,7 +60,8 @@ pub(crate) fn start_watching() -> u64 {
     now_us()
 }
 
-/// The longest delay beyond the slack e that was measured after the moment `from_us`.
+/// The duration of the slowest measurement that ended after the moment `from_us`. The tests allow
+/// this delay in addition to the slack e.
 pub(crate) fn late_since(from_us: u64) -> Duration {
     let taken = meter().taken.lock().unwrap_or_else(PoisonError::into_inner);
     let worst = taken
