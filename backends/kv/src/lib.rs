@@ -2,8 +2,8 @@
 //!
 //! The URL `kv+redis://h` opens a lock over the records of `redis://h`. The store must offer
 //! [`Records`](distlock_core::Records) and report the age of each record. This backend shows that
-//! the contract of records is enough for a lock. It also serves a store for which no locks are
-//! built.
+//! the contract of records is enough for a lock. This backend also serves a store for which no
+//! locks are built.
 //!
 //! # Algorithm
 //!

@@ -81,8 +81,8 @@ impl KvLock {
         })
     }
 
-    /// Creates a lock over the records of a store, with the store's clock. Its capability `reach`
-    /// is that of the store's own locks.
+    /// Creates a lock over the records of a store, with the store's clock. The new lock has the
+    /// capability `reach` of the store's own locks.
     ///
     /// # Errors
     /// As [`KvLock::new`].

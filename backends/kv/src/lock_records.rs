@@ -24,7 +24,8 @@ pub(crate) const PREFIX: &str = "lock/";
 /// between the read and the write.
 pub(crate) const TRIES: u32 = 5;
 
-/// Key of the record that holds the epoch of these records. It does not start with [`PREFIX`].
+/// Key of the record that holds the epoch of these records. This key does not start with
+/// [`PREFIX`].
 const EPOCH_KEY: &str = "lock-epoch";
 
 /// The token of a grant whose record was written.
@@ -169,8 +170,8 @@ impl LockRecords {
     /// Writes a record if the stored version is the expected one. `None`: another version is
     /// stored, and nothing was written.
     ///
-    /// When the answer is lost, this function reads the record. It reports the write as done if the
-    /// record has the id of this write, and as not done if the write can no longer succeed.
+    /// When the answer is lost, this function reads the record. The write is reported as done if
+    /// the record has the id of this write, and as not done if it can no longer succeed.
     pub(crate) async fn write(
         &self,
         name: &LockName,

@@ -77,8 +77,8 @@ impl Reaper {
     }
 }
 
-/// One reap task. Its drop permits the next task, also when the runtime ends and drops it
-/// unfinished.
+/// One reap task. The drop of a task permits the next task, even if an ending runtime drops the
+/// task unfinished.
 struct ReapTask {
     reaper: Arc<Reaper>,
     records: LockRecords,

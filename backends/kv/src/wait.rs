@@ -13,8 +13,8 @@ use distlock_core::{
     AcquireRequest, Attempt, Clock, Contender, DistLock, FencingToken, Grant, Moment, Result,
 };
 
-/// The shortest pause. It limits a waiting process to less than 20 reads a second, also when the
-/// holder changes all the time.
+/// The shortest pause. With this pause, a waiting process needs less than 20 reads a second even if
+/// the holder changes all the time.
 const SHORTEST: Duration = Duration::from_millis(60);
 
 /// The longest pause, and so the longest delay after which a waiter sees a release.
@@ -28,7 +28,7 @@ pub(crate) struct KvContender {
     pause: Duration,
     /// The token of the last seen grant, and the end of its lease if nobody renews it.
     seen: Option<(Option<FencingToken>, Moment)>,
-    /// The end of the present pause. It is kept when a wait is dropped, so that several short waits
+    /// The end of the present pause. A dropped wait keeps this moment, so that several short waits
     /// together reach it.
     due: Option<Moment>,
 }

@@ -1,7 +1,8 @@
 //! Locks and records in the memory of one process, behind the distlock contract.
 //!
 //! The store serves tests, tools that need exclusion between the tasks of one process only, and a
-//! lock server that hosts the table. It needs no set-up. It loses everything when the process ends.
+//! lock server that hosts the table. The store needs no set-up, and loses everything when the
+//! process ends.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,8 +28,8 @@
 //! under a name.
 //!
 //! - `memory`: the store that callers open.
-//! - `table`: the lock table, a synchronous state machine with the time passed in. It is public, so
-//!   that a server can host it.
+//! - `table`: the lock table, a synchronous state machine with the time passed in. The table is
+//!   public, so that a server can host it.
 //! - `shard`, `row`, `store_queue`: the parts of the table: one shard, one held lock, and the
 //!   contenders of one lock in order.
 //! - `lock`, `wait`, `shared_table`: the asynchronous shell around the table.

@@ -1,7 +1,7 @@
 //! The lock contract on top of the table.
 //!
 //! This module owns one handle. The handle reads the clock, refuses operations after `close`, and
-//! converts the table's answers. It must never keep state of its own about a lock.
+//! converts the table's answers. The handle must never keep state of its own about a lock.
 
 use std::{sync::Arc, time::Duration};
 

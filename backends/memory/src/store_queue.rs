@@ -34,7 +34,7 @@ impl QueueEntry {
 pub(crate) struct DeferredWakes {
     /// The waker that is called.
     wake: Option<Waker>,
-    /// A waker that is replaced or no longer needed. It is dropped and not called.
+    /// A waker that is replaced or no longer needed. This waker is dropped and not called.
     drop_only: Option<Waker>,
 }
 
@@ -93,7 +93,7 @@ impl StoreQueue {
         self.waiters.is_empty()
     }
 
-    /// Empties the queue for use by another lock. It keeps its memory unless that is large.
+    /// Empties the queue for use by another lock. The queue keeps its memory, unless that is large.
     pub(crate) fn into_spare(mut self) -> Self {
         self.turn = None;
         if self.waiters.capacity() > 16 {

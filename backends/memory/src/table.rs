@@ -33,9 +33,9 @@ const SHARDS: usize = 64;
 ///
 /// Names are spread over shards. Each shard has its own mutex, which is locked for one operation on
 /// one name (or, in a listing, for one shard at a time). A release removes the row at once. An
-/// expired row counts as free, and stays in memory until its shard removes all expired rows. That
-/// is due when the number of rows has doubled since the last time, so it adds a constant average
-/// cost to each grant.
+/// expired row counts as free, and stays in memory until its shard removes all expired rows. The
+/// removal is due when the number of rows has doubled since the last removal, so each grant pays a
+/// constant average cost.
 ///
 /// The token of a grant is `max(last + 1, wall clock in microseconds)`, where `last` is a counter
 /// of the shard. So the tokens of a name rise although a released name has no row.
@@ -235,8 +235,8 @@ impl Table {
         info
     }
 
-    /// Lists held locks by prefix, in byte order of their names. This visits every row, so it is
-    /// meant for people and repair tools.
+    /// Lists held locks by prefix, in byte order of their names. The listing visits every row, so
+    /// it is meant for people and repair tools.
     pub fn list(
         &self,
         now: Moment,

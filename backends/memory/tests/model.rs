@@ -121,8 +121,8 @@ impl Model {
         }
     }
 
-    /// Adds a lease that the subject granted. Its token must be higher than all earlier ones of the
-    /// name.
+    /// Adds a lease that the subject granted. The token of the lease must be higher than all
+    /// earlier tokens of the name.
     fn record_grant(&mut self, name: usize, owner: u128, ttl: u64, token: FencingToken) {
         let tokens = self.granted.entry(name).or_default();
         assert!(

@@ -153,7 +153,8 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
 fn kind(code: &str, detail: &str) -> ErrorKind {
     match code {
         // The server is loading, failing over, read-only, without its disk or its replicas, or busy
-        // with another script. It refused the request, and will serve again later.
+        // with another script. In all these cases the server refused the request, and will serve
+        // again later.
         "BUSY" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "MISCONF" | "MOVED" | "ASK"
         | "NOREPLICAS" | "NOSCRIPT" | "READONLY" | "TRYAGAIN" => ErrorKind::Unavailable,
         "OOM" => ErrorKind::LimitExceeded,
@@ -216,8 +217,8 @@ pub(crate) fn of_connecting_to_sentinel(error: &RedisError, at: &str) -> Error {
     }
 }
 
-/// The driver's error as a cause. It has the error's text without arguments. The driver puts no
-/// secrets into the text.
+/// The driver's error as a cause. The cause has the error's text without arguments. The driver puts
+/// no secrets into the text.
 #[derive(Debug)]
 struct Cause(String);
 

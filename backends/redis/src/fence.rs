@@ -23,10 +23,10 @@ const AT: &str = "the server";
 /// the change.
 const ATTEMPTS: u32 = 32;
 
-/// The text before the caller's script. It removes its own entries from `KEYS` and `ARGV`, so that
-/// the caller's entries remain. If the server refuses a command of this text, nothing was written,
-/// and the refusal has the server's own words. A later failure undoes nothing, and `AFTER` reports
-/// it in another form.
+/// The text before the caller's script. This text removes its own entries from `KEYS` and `ARGV`,
+/// so that the caller's entries remain. If the server refuses a command of this text, nothing was
+/// written, and the refusal has the server's own words. A later failure undoes nothing, and `AFTER`
+/// reports it in another form.
 const BEFORE: &str = "
 local seen = redis.call('GET', KEYS[1]) or ''
 if seen ~= ARGV[1] then return {0, seen} end
@@ -67,8 +67,8 @@ impl Fenced {
     }
 
     /// Makes the change and raises the bar at `bar`, unless a later fence than `fence` was shown to
-    /// that bar before. In that case it refuses and changes nothing. It takes two round trips, and
-    /// more if other holders raise the bar at the same time.
+    /// that bar before. In that case the call is refused and changes nothing. A call takes two
+    /// round trips, and more if other holders raise the bar at the same time.
     ///
     /// # Errors
     /// [`FenceError::Refused`] for an earlier holder. [`FenceError::Failed`] when the server cannot
@@ -82,8 +82,8 @@ impl Fenced {
     /// - Any other kind: nothing was changed.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the change is either made or not. It is made as a whole, unless
-    /// the script itself fails halfway.
+    /// When the future is dropped, the change is either made or not. The change is made as a whole,
+    /// unless the script itself fails halfway.
     pub async fn run<T: FromRedisValue>(
         &self,
         connection: &mut impl ConnectionLike,
@@ -135,7 +135,7 @@ fn text(bar_holds: Value, bar: &str) -> Result<String, FenceError> {
     })
 }
 
-/// Returns the error for a change that failed halfway. Its first part is not undone.
+/// Returns the error for a change that failed halfway. The first part of the change is not undone.
 fn broke_off(why: Value) -> FenceError {
     let why = match why {
         Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),

@@ -1,5 +1,5 @@
-//! Parsers of this crate for the fuzz targets of the repository. They are not a part of its
-//! interface.
+//! Parsers of this crate for the fuzz targets of the repository. These parsers are not a part of
+//! the crate's interface.
 
 use distlock_core::{Entry, HolderInfo, LockName, RecordKey, Result};
 

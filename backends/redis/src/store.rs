@@ -1,7 +1,7 @@
 //! One handle on a store: its batches, its waiters, and whether it is closed.
 //!
-//! The handles of one store share knowledge (epochs, histories, cached values). They share no
-//! connection, because a connection belongs to one runtime.
+//! The handles of one store share knowledge (epochs, histories, cached values). The handles share
+//! no connection, because a connection belongs to one runtime.
 
 use std::{
     fmt,
@@ -82,7 +82,8 @@ impl Store {
         Self::connect(connector, waiters, knowledge, parts, OpenMode::Initial).await
     }
 
-    /// Opens another handle on the same store. Its own connections run on the calling runtime.
+    /// Opens another handle on the same store. The new handle's connections run on the calling
+    /// runtime.
     pub(crate) async fn reopen(&self) -> Result<Arc<Self>> {
         let waiters = Arc::<WaiterRegistry>::default();
         let connector = self
@@ -154,7 +155,8 @@ impl Store {
     }
 
     /// Submits an operation, on the lock of this name or on a record, to the next batch.
-    // This is no async function, because its future would then keep the arguments a second time.
+    // This function is not async, because the future of an async function would keep the arguments
+    // a second time.
     pub(crate) fn submit<'a>(
         &'a self,
         name: Option<&'a LockName>,

@@ -66,8 +66,8 @@ async fn wrong_credentials_are_refused() {
     assert_error(&option, ErrorKind::AccessDenied, &[&at]);
 }
 
-/// By default a server without a password serves only clients of its own machine. Its refusal for
-/// other clients is a long text.
+/// By default a server without a password serves only clients of its own machine. The server's
+/// refusal for other clients is a long text.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_error_explains_protected_mode() {
     use std::io::Write as _;

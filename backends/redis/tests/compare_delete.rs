@@ -1,8 +1,8 @@
 //! Newer servers delete an unchanged value without a script: Valkey 9 with `DELIFEQ`, Redis 8.4
 //! with `DELEX`.
 //!
-//! Here a proxy simulates such a server. It reports that it knows the command, and runs the command
-//! as a script. The tests in `newer.rs` use a real Valkey.
+//! Here a proxy simulates such a server. The proxy reports that the command is known, and runs the
+//! command as a script. The tests in `newer.rs` use a real Valkey.
 
 mod common;
 

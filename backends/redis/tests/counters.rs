@@ -1,5 +1,5 @@
-//! The counters of tokens and versions. They never expire. Whatever happens to a counter, the next
-//! number is higher than the last one.
+//! The counters of tokens and versions. A counter never expires. Whatever happens to a counter, the
+//! next number is higher than the last one.
 
 mod common;
 

@@ -79,8 +79,8 @@ async fn hold_unreplicated(locker: &Locker, primary: &RedisServer, replica: &Red
     guard
 }
 
-/// Waits until the holder learns that a failover lost its lock. It must learn this while its lease
-/// still runs. Later it would learn only that no server could be reached.
+/// Waits until the holder learns that a failover lost its lock. The holder must learn this while
+/// its lease still runs. Later the holder would learn only that no server could be reached.
 async fn wait_for_history_changed(guard: &Guard) {
     let reason = within(TTL, "the holder learns of the loss", guard.lost()).await;
     assert_eq!(reason, LossReason::HistoryChanged);
@@ -110,8 +110,8 @@ async fn the_holder_of_an_unreplicated_lock_learns_of_its_loss_and_tokens_rise()
     check_replaced_by(guard, next).await;
 }
 
-/// A primary is frozen while another server takes its place, and then it runs again. It acts as a
-/// primary until the sentinels demote it.
+/// A primary is frozen while another server takes its place, and then the old primary runs again.
+/// The old primary acts as a primary until the sentinels demote it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_primary_that_runs_again_changes_nothing() {
     let servers = RedisSentinels::start().unwrap();
@@ -167,8 +167,8 @@ async fn the_holder_of_an_unreplicated_lock_of_a_shard_learns_of_its_loss() {
     check_replaced_by(guard, next).await;
 }
 
-/// One shard of three fails over. Its locks stay held under a new epoch, and the locks of the other
-/// shards are not affected.
+/// One shard of three fails over. The locks of this shard stay held under a new epoch, and the
+/// locks of the other shards are not affected.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_of_one_shard_keeps_all_locks() {
     let mut servers = RedisCluster::start(3, 1).unwrap();

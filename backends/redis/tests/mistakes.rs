@@ -219,9 +219,10 @@ async fn a_delayed_delete_after_a_comparison_frees_the_lock_of_another_client() 
 
 /// Schedule: the holder releases its lock in time, and the next client tries to acquire.
 ///
-/// The wrong release tries to acquire the lock once more. It deletes the lock only if that fails
-/// and the lease in the value has ended. So the holder never frees its own lock. Any other client
-/// frees a lock whose lease has ended by its own clock, even if the holder is still working.
+/// The wrong release tries to acquire the lock once more. This release deletes the lock only if
+/// that attempt fails and the lease in the value has ended. So the holder never frees its own lock.
+/// Any other client frees a lock whose lease has ended by its own clock, even if the holder is
+/// still working.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_by_set_if_absent_never_frees_its_own_lock() {
     let server = RedisServer::start().unwrap();

@@ -156,8 +156,8 @@ async fn fifty_waiters_ask_once_for_each_renewal_and_are_still_woken() {
     let before = sent();
     for _ in 0..TIMES {
         guard.extend(ttl).await.unwrap();
-        // After a push the server no longer tracks the key. It tracks the key again after the
-        // waiter's next attempt.
+        // After a push the server no longer tracks the key. The server tracks the key again after
+        // the waiter's next attempt.
         wait_until_tracked(&server, "1").await;
     }
     let sent = sent() - before;

@@ -71,7 +71,7 @@ async fn a_release_a_deletion_and_a_flush_wake_a_waiter_long_before_the_lease_en
     }
 }
 
-/// The system's clock. It counts the short sleeps that callers request.
+/// The system's clock. This clock counts the short sleeps that callers request.
 #[derive(Clone, Debug, Default)]
 struct Naps(Arc<AtomicU32>);
 
@@ -151,7 +151,8 @@ async fn a_wait_survives_the_loss_of_its_connection() {
     .await;
 }
 
-/// A connection on which a request timed out is replaced. Its tracking ends without a message.
+/// A connection on which a request timed out is replaced. The tracking of that connection ends
+/// without a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_an_abandoned_connection() {
     let server = RedisServer::start().unwrap();
@@ -171,8 +172,8 @@ async fn a_wait_survives_an_abandoned_connection() {
     .await;
 }
 
-/// The connection runs on another runtime than the waiter. It ends with that runtime, without a
-/// message.
+/// The connection runs on another runtime than the waiter. The connection ends with that runtime,
+/// without a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_the_end_of_its_connections_runtime() {
     let server = RedisServer::start().unwrap();

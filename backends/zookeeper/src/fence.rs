@@ -1,11 +1,11 @@
 //! Checks fencing tokens inside the ensemble: changes of nodes that only the latest holder can
 //! make.
 //!
-//! The fence state has the highest token that was shown so far. It is stored in the fence node,
-//! beside the data. One multi-request writes the new fence state and makes the change, on condition
-//! that the fence node still has the version that was read. If another client wrote the fence state
-//! in between, this client reads the fence state again. So no earlier holder can write after a
-//! later one.
+//! The fence state has the highest token that was shown so far. The fence state is stored in the
+//! fence node, beside the data. One multi-request writes the new fence state and makes the change,
+//! on condition that the fence node still has the version that was read. If another client wrote
+//! the fence state in between, this client reads the fence state again. So no earlier holder can
+//! write after a later one.
 //!
 //! The fence node must exist: create it, empty and persistent, together with the data.
 

@@ -33,8 +33,8 @@
 //!
 //! # Guarantees
 //! Waiters are served in the order in which they entered the queue, across processes. The fencing
-//! token is the transaction that created the holder's node (`czxid`). It rises over all locks of
-//! the ensemble, and every client reads the same token for a node.
+//! token is the transaction that created the holder's node (`czxid`). The token rises over all
+//! locks of the ensemble, and every client reads the same token for a node.
 //!
 //! A holder trusts its lock for as long as a chain of three requests proves that the leader, with a
 //! quorum, keeps the session. By the holder's own clock, that is until nine tenths of the session

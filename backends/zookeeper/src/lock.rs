@@ -217,8 +217,8 @@ impl DistLock for Locks {
         self.handle.context()?;
         // The node cannot pass to another owner: the transaction that created it is the fencing
         // token, and each owner needs its own token. The next contender of this process is already
-        // in the queue. It gets the lock as soon as this owner releases, without waiting for the
-        // ensemble.
+        // in the queue. That contender gets the lock as soon as this owner releases, without
+        // waiting for the ensemble.
         Ok(HandOver::Unsupported)
     }
 

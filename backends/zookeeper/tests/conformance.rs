@@ -93,8 +93,8 @@ async fn conformance(servers: &str, workers: Workers) -> Outcome {
     ensure(!results.is_empty(), || "no case of this name".into())
 }
 
-/// `KvLock` refuses these records. They have the time of their write, but no server reports the
-/// present time, so they have no age.
+/// `KvLock` refuses these records. The records have the time of their write, but no server reports
+/// the present time, so records have no age.
 async fn a_lock_over_records_is_refused(servers: &str) -> Outcome {
     let store = open(servers).await?;
     let refused = KvLock::new(store.records()).map(drop);

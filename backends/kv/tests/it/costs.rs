@@ -46,7 +46,7 @@ async fn live_clients_remove_the_records_of_dead_holders() {
                 .await;
         }
         fixture.clock.advance(idle / 4);
-        // A live client. Its grant starts a reap task, which runs beside the test.
+        // The grant of a live client starts a reap task, which runs beside the test.
         let grant = fixture.acquire(&request("alive")).await;
         fixture
             .lock

@@ -152,8 +152,8 @@ pub(crate) async fn fixture() -> Fixture {
     });
     let lock = KvLock::new(Arc::clone(&records) as Arc<dyn Records>).unwrap();
     let lock = lock.with_clock(Arc::new(clock.clone())).with_seed(7);
-    // The first operation writes the store's epoch. It happens here, so that no test's fault hits
-    // it.
+    // The first operation writes the store's epoch. That operation is done here, so that no test's
+    // fault hits it.
     lock.inspect(&name("x")).await.unwrap();
     Fixture {
         clock,

@@ -1,4 +1,5 @@
-//! Reads the slot map. It chooses the order of the servers to ask, and the best of their answers.
+//! Reads the slot map. This module chooses the order of the servers to ask, and the best of their
+//! answers.
 //!
 //! A server that is cut off from the cluster answers quickly with a wrong map. So the server whose
 //! map proved wrong is asked last.

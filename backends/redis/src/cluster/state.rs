@@ -45,8 +45,8 @@ pub(crate) struct Cluster {
     closed: AtomicBool,
 }
 
-/// A read of the map that is in progress. Its start clears the mark `stale`, so that a mark set
-/// during the read stays. A failed read sets the mark again. Until the read is done, other
+/// A read of the map that is in progress. The start of the read clears the mark `stale`, so that a
+/// mark set during the read stays. A failed read sets the mark again. Until the read is done, other
 /// operations use the old map, which is right for most buckets.
 struct MapRefresh {
     cluster: Arc<Cluster>,
@@ -165,8 +165,8 @@ impl Cluster {
             .await
     }
 
-    /// Returns the epoch of the cluster. It changes whenever the epoch of one of the primaries
-    /// changes.
+    /// Returns the epoch of the cluster. The cluster's epoch changes whenever the epoch of one of
+    /// the primaries changes.
     pub(crate) fn epoch(&self) -> Epoch {
         // The primaries are those that all handles know, not those of this handle's own map. This
         // handle may have been idle since another handle noticed a change.

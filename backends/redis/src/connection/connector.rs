@@ -91,7 +91,7 @@ impl Connector {
         &self.server_epochs
     }
 
-    /// Returns the time limit of one attempt to connect. It is a little shorter than
+    /// Returns the time limit of one attempt to connect. This limit is a little shorter than
     /// `connect_timeout`. So the error of the attempt, which names the cause, comes before the
     /// caller's own time-out.
     pub(crate) fn attempt_timeout(&self) -> Duration {
@@ -242,7 +242,7 @@ impl Connector {
         })
     }
 
-    /// Connects to a sentinel. Its pushes go to `events`.
+    /// Connects to a sentinel. The sentinel's pushes go to `events`.
     ///
     /// # Errors
     /// The reason why the sentinel cannot answer.

@@ -1,7 +1,8 @@
 //! Connections to single servers, and the epoch of each server, which all handles of a store share.
 //!
-//! This folder owns the driver's connections. It keeps one connection to each server of a handle.
-//! It never decides which server is the primary (`routing`, `sentinels` and `cluster` decide that).
+//! This folder owns the driver's connections. The folder keeps one connection to each server of a
+//! handle. The folder never decides which server is the primary (`routing`, `sentinels` and
+//! `cluster` decide that).
 
 mod connector;
 mod open_connection;

@@ -19,14 +19,15 @@ use crate::connection::waiter_registry::WaiterRegistry;
 /// State that a connection and the driver's task for it share.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionState {
-    /// Set when the connection broke. It is never reset.
+    /// Set when the connection broke, and never reset.
     pub(super) broken: AtomicBool,
     /// Whether the attempt to connect succeeded. Then waiters may rely on this connection's pushes.
     pub(super) used: AtomicBool,
 }
 
-/// Receives the server's pushes. It is dropped together with the driver's task. When a runtime is
-/// dropped, that drop is the only sign: no disconnection is reported, and no more pushes arrive.
+/// Receives the server's pushes. The listener is dropped together with the driver's task. When a
+/// runtime is dropped, that drop is the only sign: no disconnection is reported, and no more pushes
+/// arrive.
 pub(super) struct PushListener {
     pub(super) state: Arc<ConnectionState>,
     pub(super) waiters: Arc<WaiterRegistry>,

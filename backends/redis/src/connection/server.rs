@@ -1,6 +1,7 @@
 //! One server and the connection to it.
 //!
-//! A server has at most one working connection. It makes another one when the old one is broken.
+//! A server has at most one working connection. The server makes another connection when the old
+//! one is broken.
 
 use std::sync::Arc;
 

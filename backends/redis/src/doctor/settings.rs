@@ -4,9 +4,9 @@ use distlock_core::Verdict;
 
 use crate::{connection::InfoReply, doctor::finding::Finding};
 
-/// The largest size in bytes of unsent answers that the server buffers for one client. It is
-/// reached by full batches that find every lock held, each with a holder and a meta of maximum
-/// length. If the server's limit is lower, the server may disconnect the client.
+/// The largest size in bytes of unsent answers that the server buffers for one client. Full batches
+/// reach this size if they find every lock held, each with a holder and a meta of maximum length.
+/// If the server's limit is lower, the server may disconnect the client.
 const ANSWERS: u64 = 32 * 1024 * 1024;
 
 /// The smallest number of tracked keys without a warning.
@@ -148,8 +148,8 @@ pub(super) fn persistence(
     }
 }
 
-/// Returns the finding on whether a demoted primary stops granting. Its clients stay connected to
-/// it.
+/// Returns the finding on whether a demoted primary stops granting. The clients of a demoted
+/// primary stay connected to it.
 pub(super) fn demotion(info: &InfoReply, read_only: Option<&str>) -> Finding {
     let check = "demotion";
     match read_only {

@@ -17,8 +17,8 @@
 
 use distlock_core::{LockName, RecordKey, decode, encode};
 
-/// The number of buckets. It is a part of the format: two clients with different numbers would not
-/// exclude each other.
+/// The number of buckets. This number is a part of the format: two clients with different numbers
+/// would not exclude each other.
 pub(crate) const BUCKETS: u16 = 1024;
 
 /// The number of slots of a cluster.

@@ -1,10 +1,10 @@
-//! The epoch that last served each bucket. It decides the reason that is reported for a missing
-//! lock.
+//! The epoch that last served each bucket. This epoch decides the reason that is reported for a
+//! missing lock.
 //!
 //! After a restart, a failover or a slot migration, answers come from another history (epoch). A
 //! lock that still exists survived the change. A missing lock was lost to the change if it was
-//! granted before the change. Its token shows that, because tokens are counted on the server's
-//! clock.
+//! granted before the change. The token of the lock shows that, because tokens are counted on the
+//! server's clock.
 //!
 //! Invariant: a lease that was seen to hold its lock after a change is never reported as lost to
 //! that change.

@@ -1,7 +1,7 @@
 //! Operations on locks and records, and the batches that carry them.
 //!
 //! Each operation has one key and one answer. This folder builds the requests, reads the replies,
-//! and keeps data that a later answer is compared with. It never chooses a server.
+//! and keeps data that a later answer is compared with. The folder never chooses a server.
 
 mod answer;
 pub(crate) mod executor;

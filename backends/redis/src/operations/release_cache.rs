@@ -12,8 +12,8 @@ use distlock_core::{AcquireRequest, Lease, OwnerId};
 
 use crate::format::value;
 
-/// The limit of entries. It is needed because entries of lost guards are never removed one by one.
-/// A script releases a lock without an entry.
+/// The limit of entries. A limit is needed because entries of lost guards are never removed one by
+/// one. A script releases a lock without an entry.
 const MAX_ENTRIES: usize = 16_384;
 
 #[derive(Debug, Default)]

@@ -64,9 +64,9 @@ pub(crate) fn request(
     (command, script)
 }
 
-/// Returns the request that replaces [`request`] for one operation while its slot migrates. It
-/// names only the lock's key, because that key is always on exactly one server. It reads no other
-/// keys, so the answer does not say, for example, whether another process waits.
+/// Returns the request that replaces [`request`] for one operation while its slot migrates. This
+/// request names only the lock's key, because that key is always on exactly one server. The script
+/// reads no other keys, so the answer does not say, for example, whether another process waits.
 pub(crate) fn request_for_migrating_slot(layout: &KeyLayout, op: &Operation) -> Option<Cmd> {
     let script = match &op.action {
         Action::Acquire(_) | Action::Contend(_) => &scripts::ACQUIRE_MIGRATING,

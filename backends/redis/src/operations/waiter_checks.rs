@@ -17,7 +17,8 @@ use std::{
 
 use distlock_core::{Moment, OwnerId};
 
-/// The limit of entries. It is needed because entries of lost guards are never removed one by one.
+/// The limit of entries. A limit is needed because entries of lost guards are never removed one by
+/// one.
 const MAX_ENTRIES: usize = 4096;
 
 #[derive(Debug, Default)]

@@ -220,7 +220,7 @@ impl Router {
         let (code, detail) = error::code_and_detail(&refusal.says);
         let target = || {
             let (_, address) = detail.split_once(' ')?;
-            // A server may leave out the host or write `?`. Both mean its own host.
+            // A server may leave out the host or write `?`. Both mean the server's own host.
             let own_host = Endpoint::parse(&connection.address, 0)?.host;
             let port = address.strip_prefix('?').unwrap_or(address);
             let endpoint = match port.strip_prefix(':') {

@@ -20,8 +20,8 @@ pub(crate) struct Call {
     pub(super) commands: Vec<Cmd>,
     /// The script, if the call is one command that runs a script.
     pub(super) script: Option<&'static Script>,
-    /// The read of the keys that the server must track. It is a separate command before the others,
-    /// because the server would otherwise track every key that a script is given.
+    /// The read of the keys that the server must track. This read is a separate command before the
+    /// others, because the server would otherwise track every key that a script is given.
     pub(super) tracked: Option<Cmd>,
     /// The reaction when the slot migrates and no server has all keys of the call.
     pub(super) slot_migrating: SlotMigrating,

@@ -25,8 +25,8 @@ use crate::{
     sentinels::{LastMajority, Sentinels},
 };
 
-/// The time for which an operation waits for a connection. It is longer than the restart of a
-/// server, and shorter than a caller's wait for an answer. The attempt to connect itself may take
+/// The time for which an operation waits for a connection. This time is longer than the restart of
+/// a server, and shorter than a caller's wait for an answer. The attempt to connect itself may take
 /// longer.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -229,8 +229,8 @@ impl Router {
         Ok(self.map().await?.map(|map| map.unserved()))
     }
 
-    /// Connects to all primaries for the first time. It tries only once, so that the caller who
-    /// opens a store gets an error without delay.
+    /// Connects to all primaries for the first time. Each primary is tried only once, so that the
+    /// caller that opens a store gets an error without delay.
     ///
     /// A cluster opens if at least one of its primaries serves. The others may serve again later,
     /// and the locks of the reachable primaries need not wait for that.

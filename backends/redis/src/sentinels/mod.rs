@@ -1,7 +1,7 @@
 //! Redis Sentinel: the choice of the primary by a majority of the sentinels.
 //!
-//! This folder never accepts the answer of a minority. It never asks over a connection that locks
-//! use.
+//! This folder never accepts the answer of a minority. This folder never asks over a connection
+//! that locks use.
 
 mod last_majority;
 mod rounds;

@@ -6,8 +6,8 @@
 //! another primary, no later round finds a majority for the old one. A lease counts at most from
 //! the first question of the last round, so it ends within one TTL of that moment.
 //!
-//! This module never sends a question over a connection that locks use. It draws no conclusion from
-//! the order of the answers.
+//! This module never sends a question over a connection that locks use. This module draws no
+//! conclusion from the order of the answers.
 
 use std::{
     fmt,

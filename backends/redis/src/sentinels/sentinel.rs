@@ -46,8 +46,8 @@ struct SentinelConnection {
     broken: Arc<AtomicBool>,
 }
 
-/// The function that is called when a sentinel reports that another primary serves. It must not
-/// block, because the driver's task calls it.
+/// The function that is called when a sentinel reports that another primary serves. This function
+/// must not block, because the driver's task calls it.
 #[derive(Clone)]
 pub(super) struct OnSwitch(Arc<dyn Fn() + Send + Sync>);
 

@@ -185,7 +185,7 @@ impl Contender for RedisContender {
     }
 
     async fn leave(mut self: Box<Self>) -> Result<()> {
-        // The server still tracks the lock's key. It stops at the next change of the key.
+        // The server tracks the lock's key until the next change of the key.
         self.queue_entry.leave().await;
         Ok(())
     }

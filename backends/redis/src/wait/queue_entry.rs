@@ -5,7 +5,7 @@
 //! that dies no longer renews its entry, so the entry expires. The script removes expired entries
 //! when it runs for another entry of the queue.
 //!
-//! The queue only decides which contender asks next. It never grants a lock.
+//! The queue only decides which contender asks next. The queue never grants a lock.
 
 use std::sync::Arc;
 
@@ -31,15 +31,15 @@ pub(crate) struct QueueEntry {
     store: Arc<Store>,
     bucket: Bucket,
     keys: QueueKeys,
-    /// The waiter's id in the queue. It must not be the owner id, because a client that knows the
-    /// owner id can free the lock.
+    /// The waiter's id in the queue. This id must not be the owner id, because a client that knows
+    /// the owner id can free the lock.
     waiter: String,
     position: EntrySchedule,
     ahead: Option<EntryAhead>,
     /// The moment of the last renewal.
     asked_at: Moment,
-    /// The key of an entry that a push reported as gone. It is kept until an answer of the server
-    /// shows whether this is true.
+    /// The key of an entry that a push reported as gone. The key is kept until an answer of the
+    /// server shows whether the entry is gone.
     departed: Option<String>,
     /// The number of spurious pushes in a row. A server with too many tracked keys reports a change
     /// for each entry that it removes from its table.

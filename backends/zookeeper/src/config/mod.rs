@@ -1,6 +1,6 @@
-//! The options of a ZooKeeper store. They are checked before a session is opened. Two checks come
-//! later, while the store is opened: the contents of TLS files, and whether `tick_time` fits the
-//! granted session.
+//! The options of a ZooKeeper store. The options are checked before a session is opened. Two checks
+//! come later, while the store is opened: the contents of TLS files, and whether `tick_time` fits
+//! the granted session.
 
 mod check;
 mod options;

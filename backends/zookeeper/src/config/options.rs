@@ -15,8 +15,8 @@ pub(super) const TLS_FEATURES: &str = "zookeeper,tls";
 pub struct ZooKeeperConfig {
     /// The servers, each `host:port`.
     pub servers: Vec<String>,
-    /// The node that is the parent of all others; `/distlock` by default. It is created when it is
-    /// absent. It must not be `/` or under `/zookeeper`.
+    /// The node that is the parent of all others; `/distlock` by default. This node is created when
+    /// it is absent. The path must not be `/` or under `/zookeeper`.
     pub root: String,
     /// The session timeout to request: 500 ms to 1 h, 10 s by default. The ensemble may grant
     /// another timeout; by default it grants 2 to 20 of its ticks. After a holder has crashed, its
@@ -51,7 +51,7 @@ pub struct ZooKeeperConfig {
 pub struct Credentials {
     /// The user.
     pub user: String,
-    /// The password. It is sent in plain text unless TLS or SASL is used.
+    /// The password. The password is sent in plain text unless TLS or SASL is used.
     pub password: Secret,
     /// The way in which the client proves user and password to the server.
     pub mechanism: Mechanism,
@@ -69,7 +69,7 @@ pub enum Mechanism {
     SaslDigestMd5,
 }
 
-/// Which clients may change the nodes that this client creates.
+/// The clients that may change the nodes that this client creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AclPolicy {

@@ -1,7 +1,7 @@
 //! Local knowledge about the contenders' nodes of one session.
 //!
-//! This folder owns the order, the data and the state of the nodes. It must not send a request to
-//! the ensemble, and must not depend on the session.
+//! This folder owns the order, the data and the state of the nodes. This folder must not send a
+//! request to the ensemble, and must not depend on the session.
 
 pub(crate) mod known_queues;
 mod node;

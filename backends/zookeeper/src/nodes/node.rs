@@ -24,7 +24,7 @@ pub(crate) struct Node {
     pub(crate) child: String,
     pub(crate) sequence: Sequence,
     pub(crate) token: FencingToken,
-    /// The holder. It is kept here so that callers of this process need no request to learn it.
+    /// The holder, kept so that callers of this process need no request to learn it.
     pub(crate) holder: HolderInfo,
     pub(super) created: Moment,
     status: watch::Sender<NodeStatus>,

@@ -1,4 +1,4 @@
-//! The data of a contender's node. It names the holder.
+//! The data of a contender's node, which names the holder.
 //!
 //! The data names the owner only by a digest. The id itself releases the lock, and every client
 //! that may read the node would learn it.

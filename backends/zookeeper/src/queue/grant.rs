@@ -61,8 +61,8 @@ pub(crate) async fn grant_or_extend(
     ttl: Ttl,
     until: Moment,
 ) -> Result<Grant> {
-    // A proof that is up to a twelfth of the session timeout old is enough. It shortens the lease
-    // by its age, but a new proof would cost a round trip.
+    // A proof that is up to a twelfth of the session timeout old is enough. Such a proof shortens
+    // the lease by its age, but a new proof would cost a round trip.
     let trusted_until = session
         .ensure_trusted_for(ttl.duration(), asked_at - session.timeout() / 12, until)
         .await?;

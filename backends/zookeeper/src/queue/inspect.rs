@@ -191,8 +191,9 @@ pub(crate) async fn delete_node_of_owner(
             .await?
         {
             Ok(found) => found,
-            // The node is gone, or another client made it with other credentials. It is not the
-            // owner's node, because these credentials may read a node of this owner.
+            // The node is gone, or another client made it with other credentials. In the second
+            // case the node is not the owner's, because these credentials may read a node of this
+            // owner.
             Err(zk::Error::NoNode | zk::Error::NoAuth) => continue,
             Err(error) => return Err(translate(error, Access::Read)),
         };

@@ -1,8 +1,8 @@
 //! The part of an open store that all its sessions use.
 //!
-//! This part owns the configuration, the clock, the threads and the list of ended leases. It must
-//! not refer to any session, because each session refers to this part, and a cycle of references
-//! would never be freed.
+//! This part owns the configuration, the clock, the threads and the list of ended leases. This part
+//! must not refer to any session, because each session refers to this part, and a cycle of
+//! references would never be freed.
 
 use std::{
     sync::{

@@ -22,8 +22,8 @@ const OTHER_CHECK_TIMEOUT: Duration = Duration::from_millis(100);
 /// A check with this version accepts any version of the node's data.
 const ANY_VERSION: i32 = -1;
 
-/// The limit of nodes that one request checks. It keeps a request far below the size limit of the
-/// servers.
+/// The limit of nodes that one request checks. The limit keeps a request far below the size limit
+/// of the servers.
 const CHECKED_AT_ONCE: usize = 500;
 
 /// The part of its timeout after which a session without answers is given up. After that nothing is

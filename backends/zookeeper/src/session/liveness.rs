@@ -176,9 +176,9 @@ impl Liveness {
 /// Returns the longest lease of any grant.
 ///
 /// Regular requests always prove at least this much, so each renewal grants about the same lease.
-/// The chain of a write has two earlier requests. They are a tick apart, and each was sent at most
-/// one [period](Liveness::period) before it was needed. A new connection proves more, but the next
-/// renewal would not.
+/// The chain of a write has two earlier requests. These two requests are a tick apart, and each was
+/// sent at most one [period](Liveness::period) before it was needed. A new connection proves more,
+/// but the next renewal would not.
 pub(crate) fn longest_lease(timeout: Duration, tick: Duration) -> Duration {
     let regular = (timeout * 9 / 10).saturating_sub(tick) * 3 / 4;
     let millis = max_trust(timeout).min(regular).as_millis();

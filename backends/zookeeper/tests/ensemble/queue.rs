@@ -125,8 +125,8 @@ async fn removed_nodes_are_reported_at_once(ensemble: &ZooKeeper) {
 }
 
 /// The servers remove empty containers, and a container that is created again counts from zero. A
-/// client knows the number of its last node in the old container. It must not conclude that the
-/// node with the next number follows its own node directly.
+/// client knows the number of its last node in the old container. The client must not conclude that
+/// the node with the next number follows its own node directly.
 async fn a_recreated_container_is_not_taken_for_the_old_one(ensemble: &ZooKeeper) {
     let (ours, theirs) = (
         locker(&ensemble.servers()).await,

@@ -155,8 +155,8 @@ fn renew(lock: &Arc<dyn DistLock>, lease: &Lease) -> JoinHandle<Duration> {
 /// nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_alone_proves_nothing() {
-    // The first server reaches the others only through proxies. It never leads, because it has the
-    // lowest number.
+    // The first server reaches the others only through proxies. The first server never leads,
+    // because it has the lowest number.
     let ports = [(); 3].map(|()| Ports::pick().unwrap());
     let mut proxies = Vec::new();
     for other in &ports[1..] {
