@@ -1,7 +1,7 @@
 //! Connects to the server and sets the session up, so that no setting of server, database or user
-//! changes a promise.
+//! breaks a promise of the locks.
 //!
-//! Every wait for the server in this dialect has a time limit from here.
+//! Every wait for the server in this dialect has a time limit; this module sets the limits.
 
 use std::{future::Future, time::Duration};
 
@@ -19,17 +19,17 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// How long a statement waits for a row that another transaction has locked.
+/// The longest wait of a statement for a row that another transaction has locked.
 const ROW_LOCK_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// Turns off the settings that end an idle session. Not every version has these settings.
+/// Turns off the settings that end an idle session. Some versions of Postgres lack these settings.
 pub(super) const NO_IDLE_TIMEOUTS: &str = "
     SELECT count(set_config(name, '0', false)) FROM unnest(ARRAY['idle_session_timeout', \
         'transaction_timeout']) AS name
      WHERE current_setting(name, true) IS NOT NULL";
 
-/// Limits the time of one request. A panic of the driver counts as an answer that it did not
-/// understand.
+/// Limits the time of one request. A panic of the driver becomes the error for an answer that
+/// cannot be understood.
 pub(super) async fn with_statement_timeout<T>(
     context: &StoreContext,
     access: Access,
@@ -75,7 +75,8 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
         .port(config.port)
         .database(&config.database)
         .application_name("distlock")
-        // No value here is a fraction, and a pooler refuses a setting that it does not know.
+        // No stored value is a fraction, so that this setting is not needed. A pooler would refuse
+        // the connection because of a setting that the pooler does not know.
         .extra_float_digits(None)
         .ssl_mode(match config.ssl_mode_in_use() {
             SslMode::Disable => PgSslMode::Disable,
@@ -102,7 +103,8 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
     options.disable_statement_logging()
 }
 
-/// A connection whose session is set up, and the schema that it works in.
+/// Opens a connection and sets its session up. Returns the connection and the schema of the tables.
+/// `durable` says whether a commit must be on the disk before the server answers.
 pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Session, String)> {
     context.counters.count("open");
     let failed = |error| context.explain(StatementError::postgres(error, Access::Read));
@@ -111,11 +113,11 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
         context
             .explain(StatementError::postgres(error, Access::Read).on_connecting(&context.config))
     })?;
-    // The server ends a statement before this side stops waiting for it.
+    // The server stops a statement before the client's own time limit ends the wait.
     let statement = context.config.statement_timeout.as_millis() * 3 / 4;
     let (end_abandoned, left) = context.sessions.end_abandoned();
-    // Planning a batch's statement takes longer than carrying it out, and every plan uses the
-    // unique index: one generic plan is enough.
+    // Planning a batch's statement takes the server longer than carrying the statement out, and
+    // every plan uses the unique index. So one generic plan is enough.
     let set_up = format!(
         "SET default_transaction_isolation = 'read committed';
          SET statement_timeout = {statement};

@@ -1,8 +1,8 @@
 //! The state that all handles of one opened Postgres store share: options, clock, waiters,
 //! counters, statements and sessions.
 //!
-//! The context also turns a driver's error into the error that a caller sees, because the remedy
-//! names the options.
+//! The context also turns a driver's error into the error for callers, because the remedy in its
+//! text names options.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -26,10 +26,10 @@ pub(crate) struct StoreContext {
     pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
     pub(super) sessions: session::Sessions,
-    /// The schema in which the first connection found or created the tables. All other connections
-    /// use this schema and no other.
+    /// The schema in which the first connection found or created the tables. All later connections
+    /// use only this schema.
     pub(super) schema: OnceLock<String>,
-    // A std mutex: it is held only to look and to swap, never across an await.
+    // A std mutex: no caller holds this mutex across an await.
     history: Mutex<History>,
 }
 
@@ -54,7 +54,7 @@ impl StoreContext {
         })
     }
 
-    /// Notes the history that a new connection has found.
+    /// Notes the epoch that a new connection has read.
     pub(super) fn note(&self, epoch: Epoch) {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let before = history.epoch.replace(epoch);
@@ -71,10 +71,10 @@ impl StoreContext {
         history.changed
     }
 
-    /// The error for callers. A problem of the tables comes with its remedy.
+    /// The error for callers. The error for a problem of the tables names the remedy.
     pub(super) fn explain(&self, failed: StatementError) -> Error {
-        // If another connection may not see the problem, it is not in the tables. A value that does
-        // not fit is in a column that the doctor knows.
+        // An error that a new connection can cure is no problem of the tables. An error about one
+        // value is a problem of a column, and the doctor reports that column.
         let (tables, value) = (!failed.meaning.reconnect, failed.meaning.one_row);
         if tables && !value {
             return self.unexpected_tables(failed);
@@ -97,7 +97,7 @@ impl StoreContext {
         }
     }
 
-    /// The error for tables that have the right version but lack a part.
+    /// The error for tables of a known version that lack a table or column.
     pub(super) fn unexpected_tables(&self, failed: StatementError) -> Error {
         let error = failed.into_error();
         if error.kind() != ErrorKind::InvalidConfig {

@@ -1,4 +1,4 @@
-//! Postgres behind the trait [`Dialect`]: one primary, any number of client hosts.
+//! Postgres as an implementation of the trait [`Dialect`]: one primary, any number of client hosts.
 
 use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -39,18 +39,19 @@ type Statement = Query<'static, Postgres, PgArguments>;
 pub(crate) struct PostgresDialect {
     context: Arc<StoreContext>,
     pool: ConnectionPool,
-    /// For hints and queue entries, which need not survive a crash.
+    /// The pool for hints and queue entries. These need not survive a crash of the server, so that
+    /// their commits do not wait for the disk.
     hint_pool: ConnectionPool,
 }
 
 impl PostgresDialect {
-    /// Connects, and creates the tables where that is allowed.
+    /// Connects, and creates absent tables if `config.migrate` is true.
     pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         Self::connected(Arc::new(StoreContext::new(config, clock)?)).await
     }
 
-    /// Brings the tables up to date, and creates them when they are absent. Returns the version
-    /// before.
+    /// Upgrades the tables, and creates absent tables. Returns the former version and the applied
+    /// migrations.
     pub(crate) async fn migrate(
         config: ServerConfig,
         clock: Arc<dyn Clock>,
@@ -60,7 +61,7 @@ impl PostgresDialect {
         Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
-    /// Reads the state of the tables. Changes nothing.
+    /// Reads the state of the tables without changing anything.
     pub(crate) async fn status(
         config: ServerConfig,
         clock: Arc<dyn Clock>,
@@ -81,7 +82,7 @@ impl PostgresDialect {
         })
     }
 
-    /// Reads all rows of a statement.
+    /// Sends a statement that only reads, and returns its rows.
     async fn read(
         &self,
         operation: &'static str,
@@ -102,7 +103,7 @@ impl PostgresDialect {
             .map_err(|failed| context.explain(failed))
     }
 
-    /// Changes rows outside of any batch, and returns their number.
+    /// Sends a statement that changes rows and belongs to no batch. Returns the number of rows.
     async fn change(
         &self,
         pool: &ConnectionPool,
@@ -156,7 +157,8 @@ impl Dialect for PostgresDialect {
 
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
-        // A batch that waits for a row must not delay the rest, and reads need a connection too.
+        // Two batches: one batch may wait for a locked row while the other is carried out. One
+        // connection is left for reads.
         let pool = usize::try_from(self.context.config.pool_size).unwrap_or(1);
         limits.in_flight = pool.saturating_sub(1).clamp(1, 2);
         limits
@@ -396,7 +398,7 @@ impl fmt::Debug for PostgresDialect {
     }
 }
 
-/// Binds the parameters of a statement that reads a table in order.
+/// Binds the parameters of a statement that reads one page of a table in the order of the keys.
 fn page(query: Statement, prefix: &str, after: Option<&str>, limit: u32) -> Statement {
     query
         .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())

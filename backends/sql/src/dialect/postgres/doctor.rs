@@ -15,10 +15,11 @@ use sqlx::{
 use super::{context::StoreContext, schema};
 use crate::doctor::{self, RowCounts};
 
-/// Clocks of well-kept hosts differ by less.
+/// The difference between the server's clock and this host's clock from which the doctor warns.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 
-/// The server's own settings, not those that our session has changed.
+/// The settings of the server and of this session. For `synchronous_commit`, which the session
+/// changes, both values are read.
 const SETTINGS: &str = "
 SELECT current_setting('server_version'),
        current_setting('fsync'),
@@ -31,8 +32,8 @@ SELECT current_setting('server_version'),
        current_setting('default_transaction_isolation'),
        pg_backend_pid()";
 
-/// The rights on our tables that the user lacks. Rows of the third table are created and removed by
-/// the user that sets the tables up.
+/// The rights on distlock's tables that the user lacks. On the third table (`distributed_meta`),
+/// the user needs no right to insert or delete: only the migrations insert its row.
 const DENIED: &str = "
 SELECT p || ' ON ' || c.relname
   FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
@@ -42,8 +43,9 @@ SELECT p || ' ON ' || c.relname
        has_any_column_privilege(c.oid, p) END
  ORDER BY c.relname, p";
 
-/// Those of our tables that are published to other servers without a replica identity, so that no
-/// row of theirs can be changed; and the index that could be the identity.
+/// The tables of distlock that are published to other servers without a replica identity, and for
+/// each table an index that could be the identity. The server refuses to change a row of such a
+/// table.
 const PUBLISHED: &str = "
 SELECT DISTINCT ON (c.relname) c.relname::text, k.relname::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -58,7 +60,7 @@ SELECT DISTINCT ON (c.relname) c.relname::text, k.relname::text
                     p.pubdelete))
  ORDER BY c.relname";
 
-/// Those of our tables of which the user may be shown only some rows.
+/// The tables of distlock with row-level security: this user may see only some of their rows.
 const FILTERED: &str = "
 SELECT c.relname::text FROM pg_class c
  WHERE c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3)) AND row_security_active(c.oid)
@@ -67,7 +69,7 @@ SELECT c.relname::text FROM pg_class c
 const TLS: &str =
     "SELECT coalesce((SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl), '')";
 
-/// Examines a server over a connection; `stock` is the query that counts rows.
+/// Runs all checks on one connection. `stock` is the query that counts rows.
 pub(crate) async fn examine(
     connection: &mut PgConnection,
     context: &StoreContext,
@@ -169,8 +171,8 @@ fn durability(health: &mut Health, settings: &PgRow) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
-/// Checks whether the session keeps our settings: a pooler in transaction mode lends another
-/// session each time.
+/// Checks whether the connection keeps the same session with its settings. A pooler in transaction
+/// mode may use another session for each transaction.
 async fn session(
     health: &mut Health,
     connection: &mut PgConnection,

@@ -10,25 +10,25 @@ use crate::statement_error::{
 };
 
 impl StatementError {
-    /// Reads Postgres' answer.
+    /// The meaning of a server's or driver's error.
     pub(crate) fn postgres(source: sqlx::Error, access: Access) -> Self {
         Self {
             meaning: postgres(&source, access),
-            // The driver's text adds a line number of the server's own source, so that the server's
-            // words are used.
+            // The server's own text is used, because the driver's text adds a line number of the
+            // server's source code.
             said: said(&source),
             source,
         }
     }
 
-    /// No answer came within the time limit.
+    /// The error for an answer that did not come within the statement timeout.
     pub(crate) fn postgres_timed_out(access: Access) -> Self {
         let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
         Self::postgres(sqlx::Error::Io(source), access)
     }
 }
 
-/// The server's own words with its code, which the manual lists.
+/// The server's error text with its SQLSTATE code. The manual of Postgres lists these codes.
 fn said(error: &sqlx::Error) -> Option<String> {
     let error = error
         .as_database_error()?
@@ -36,7 +36,7 @@ fn said(error: &sqlx::Error) -> Option<String> {
     Some(format!("{} (SQLSTATE {})", error.message(), error.code()))
 }
 
-/// The other end is not a Postgres server, or something in between has damaged its answer.
+/// The text for an answer that does not follow the protocol of Postgres.
 const NOT_POSTGRES: &str =
     "the server speaks something else than Postgres, or its answer was damaged on the way";
 
@@ -66,7 +66,7 @@ fn postgres(error: &sqlx::Error, access: Access) -> ErrorMeaning {
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
             ErrorMeaning::of(Corrupt, "a row cannot be read").one_row()
         }
-        // A packet that the driver does not expect, such as an unknown way to log in.
+        // The driver did not expect the packet, for example an unknown method of authentication.
         _ => ErrorMeaning::of(unknown_if_write, NOT_POSTGRES).reconnect(),
     }
 }
@@ -100,7 +100,8 @@ fn of_tls(trouble: TlsTrouble) -> ErrorMeaning {
     }
 }
 
-/// A refused statement has changed nothing: a write is unknown only where the connection ends.
+/// The meaning of a code. A statement that the server refuses has changed nothing. So the outcome
+/// of a write is unknown only if the connection ends or the code is not known.
 fn by_state(state: &str, unknown_if_write: ErrorKind) -> ErrorMeaning {
     use ErrorKind::{AccessDenied, Corrupt, InvalidConfig, LimitExceeded};
     if let Some(meaning) = by_whole_state(state) {
@@ -128,7 +129,7 @@ fn by_state(state: &str, unknown_if_write: ErrorKind) -> ErrorMeaning {
     }
 }
 
-/// The meaning of a state that differs from the rest of its class.
+/// The meaning of a code whose meaning differs from the other codes of its class.
 fn by_whole_state(state: &str) -> Option<ErrorMeaning> {
     use ErrorKind::{AccessDenied, InvalidConfig, Unavailable};
     Some(match state {
@@ -163,8 +164,8 @@ fn by_whole_state(state: &str) -> Option<ErrorMeaning> {
         }
         "57014" => ErrorMeaning::of(Unavailable, "the statement took too long"),
         "57P03" => ErrorMeaning::of(Unavailable, "the server is starting or stopping").reconnect(),
-        // Several clients take turns in one session, or one client has got another's session: the
-        // prepared statements there are not its own.
+        // A pooler in transaction mode gives one session to several clients in turn. So a prepared
+        // statement is missing in this session, or another client has made one with its name.
         "26000" | "42P05" => ErrorMeaning::of(
             InvalidConfig,
             "the session is not ours alone: a pooler must be in session mode",
@@ -182,8 +183,8 @@ mod tests {
     use super::*;
     use crate::statement_error::tests::{Coded, may_pass};
 
-    /// State, kind for a read, kind for a write, may be one row's fault, needs a new connection,
-    /// worth another try.
+    /// Each entry: the code, the kind for a read, the kind for a write, whether one row may be the
+    /// cause, whether a new connection is needed, and whether the statement is sent again.
     const TABLE: &[(&str, ErrorKind, ErrorKind, bool, bool, bool)] = {
         use ErrorKind::{
             AccessDenied as Denied, Corrupt, InvalidConfig as Config, LimitExceeded as Limit,
@@ -223,7 +224,7 @@ mod tests {
     };
 
     #[test]
-    fn every_state_has_its_meaning() {
+    fn each_sqlstate_has_its_kind_for_reads_and_for_writes() {
         for &(state, read, write, one_row, reconnect, retry) in TABLE {
             for (access, kind) in [(Access::Read, read), (Access::Write, write)] {
                 let error = sqlx::Error::Database(Box::new(Coded(state.to_owned())));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_leaves_a_write_unknown() {
+    fn after_a_timeout_the_outcome_of_a_write_is_unknown() {
         assert_eq!(
             StatementError::postgres_timed_out(Access::Write)
                 .meaning

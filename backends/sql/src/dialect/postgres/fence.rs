@@ -8,15 +8,16 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own
-/// migrations.
+/// Creates the table that [`admit`] uses, if the table is absent. Run this statement once, with
+/// your own migrations.
 pub const CREATE_TABLE: &str = "
 CREATE TABLE IF NOT EXISTS distributed_fence (
     resource text COLLATE \"C\" NOT NULL PRIMARY KEY,
     state    text NOT NULL
 )";
 
-/// Touches the row, so that the transaction holds its lock before the fence state is read.
+/// Inserts the row, or updates it without a change. The transaction then holds the row's lock
+/// before the fence state is read.
 const READ: &str = "
 INSERT INTO distributed_fence AS f (resource, state) VALUES ($1, $2)
 ON CONFLICT (resource) DO UPDATE SET state = f.state
@@ -24,9 +25,9 @@ RETURNING state";
 
 const WRITE: &str = "UPDATE distributed_fence SET state = $2 WHERE resource = $1";
 
-/// [`FenceGuard::SQL_CONDITION`](distlock_core::FenceGuard::SQL_CONDITION) with the numbers of two
-/// parameters, as Postgres wants them: the token's and the owner's. Both can be those of the values
-/// that the same statement writes.
+/// [`FenceGuard::SQL_CONDITION`](distlock_core::FenceGuard::SQL_CONDITION) with numbered parameters
+/// for Postgres. `token` is the number of the token's parameter, `owner` the number of the owner's
+/// parameter. The same statement can also write these two parameters to the row.
 ///
 /// ```
 /// # use distlock_sql as distlock;
@@ -43,12 +44,12 @@ pub fn sql_condition(token: u16, owner: u16) -> String {
 }
 
 /// Admits the latest holder to `resource` and raises the fence state, or refuses and changes
-/// nothing. The [module](self) has an example.
+/// nothing. See [`fence`](crate::fence).
 ///
-/// Everything happens on `connection`, in the transaction that is open there; the raised state
-/// counts when that transaction is committed. After a refusal, roll back. It works at every
-/// isolation level. Above READ COMMITTED the database may ask the caller to repeat the whole
-/// transaction, as always there.
+/// All statements run on `connection`, in the transaction that is open there. The raised state is
+/// valid once that transaction is committed. After a refusal, roll back. Every isolation level is
+/// safe. Above READ COMMITTED, the database may report a serialization failure; then repeat the
+/// whole transaction.
 ///
 /// # Errors
 ///
@@ -58,7 +59,7 @@ pub fn sql_condition(token: u16, owner: u16) -> String {
 ///
 /// # Cancel safety
 ///
-/// Dropping it may leave the state raised inside the open transaction: roll back.
+/// Dropping the future may leave the state raised inside the open transaction: roll back.
 pub async fn admit(
     connection: &mut PgConnection,
     resource: &str,

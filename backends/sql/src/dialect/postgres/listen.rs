@@ -1,7 +1,7 @@
 //! Receives the server's notifications of releases.
 //!
-//! The listener has a connection of its own. After connecting it wakes all waiters once, because
-//! notifications before that were not received.
+//! The listener has its own connection. Notifications from before the connection are lost, so that
+//! the listener wakes all waiters once after connecting.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,14 +11,15 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use super::{connect, context::StoreContext};
 use crate::driver_panics::catch_panics;
 
-/// After this long without a notification, the server is asked whether it is still there.
+/// After this time without a notification, the listener tests its connection with a request.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// Stands before the name of a lock whose queue a contender has left. No name holds such a
-/// character, so programs that do not know the store queue ignore such a notification.
+/// The first character of a notification that a contender has left the queue of a lock; the lock's
+/// name follows. No lock name contains this character, so that programs without the store queue
+/// ignore the notification.
 pub(super) const LEFT_QUEUE: char = '\u{1}';
 
-/// Wakes waiters on each notification. Ends when the connection is lost.
+/// Wakes waiters on each notification. The future ends when the connection is lost.
 pub(super) async fn listen(context: Arc<StoreContext>) {
     if let Err(error) = catch_panics(listening(&context)).await {
         tracing::debug!(%error, "releases in other processes are noticed by polling for a while");
@@ -26,7 +27,7 @@ pub(super) async fn listen(context: Arc<StoreContext>) {
 }
 
 async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
-    // The driver's listener takes its connection from a pool.
+    // The driver's listener needs a pool. This pool has only the one connection.
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(context.config.connect_timeout)
@@ -39,7 +40,7 @@ async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
         .execute(&mut listener)
         .await?;
     listener.listen(&context.statements.channel()).await?;
-    // Releases before this moment were not received.
+    // No notification of a release before this moment was received.
     context.wait_group.any_may_be_free();
     loop {
         let notification = tokio::select! {

@@ -13,21 +13,24 @@ use crate::{
 
 /// A Postgres database.
 ///
-/// Its locks and its records share a few connections ([`ServerConfig::pool_size`]), which close
-/// when both are closed or dropped. None of them is ever the caller's.
+/// The locks and the records share a few connections ([`ServerConfig::pool_size`]). The connections
+/// close when both the locks and the records are closed or dropped. The caller's own transactions
+/// never use these connections.
 #[derive(Clone, Debug)]
 pub struct Postgres(OpenedStore<PostgresDialect>);
 
 impl Postgres {
-    /// Connects. Creates the tables where they are absent, unless [`ServerConfig::migrate`] is
-    /// false. Never changes tables that exist.
+    /// Connects. Creates absent tables, unless [`ServerConfig::migrate`] is false. Never changes
+    /// tables that exist.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for an option, database or table that cannot be right, with the
-    /// command that helps; [`ErrorKind::AccessDenied`] when the server refuses the user or our TLS
-    /// certificate; [`ErrorKind::Unavailable`] when the server does not answer, offers no TLS where
-    /// TLS was asked for, offers no TLS that can be trusted, or is a standby.
+    /// [`ErrorKind::InvalidConfig`] for a wrong option, for a database that does not exist, and for
+    /// tables that are absent or of another form; the error names the command that helps.
+    /// [`ErrorKind::AccessDenied`] when the server refuses the user or the client's TLS
+    /// certificate. [`ErrorKind::Unavailable`] when the server does not answer or is a standby, and
+    /// when the options demand TLS but the server offers no TLS or has a certificate that is not
+    /// trusted.
     ///
     /// # Cancel safety
     ///
@@ -52,25 +55,26 @@ impl Postgres {
         self.0.records()
     }
 
-    /// The number of statements that this store has sent so far, with all its handles.
+    /// The number of statements that this store and all handles reopened from it have sent so far.
     #[must_use]
     pub fn statements(&self) -> u64 {
         self.0.statements()
     }
 
-    /// How many times statements were sent again. The server broke them off in favour of other
-    /// transactions (deadlock, serialization failure), or the connection was lost.
+    /// The number of statements that were sent again. Either the server stopped the first send for
+    /// another transaction (deadlock, serialization failure), or the connection was lost.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.0.retries()
     }
 
-    /// Removes rows that are idle for longer than [`ServerConfig::reap_after`] now, and returns
-    /// their number. This also happens by itself, a few times in that period.
+    /// Removes the rows that have been idle for longer than [`ServerConfig::reap_after`], and
+    /// returns the number of removed rows. A background task does the same four times in each
+    /// `reap_after`.
     ///
     /// # Errors
     ///
-    /// Failures of the store; rows that were removed until then stay removed.
+    /// Failures of the store. Rows that were removed before a failure stay removed.
     ///
     /// # Cancel safety
     ///
@@ -79,12 +83,12 @@ impl Postgres {
         self.0.reap().await
     }
 
-    /// Brings the tables of a database up to date, and creates them where they are absent. The
-    /// answer holds the version before and the applied migrations.
+    /// Upgrades the tables of a database, and creates absent tables. The answer contains the former
+    /// version and the applied migrations.
     ///
     /// # Errors
     ///
-    /// As [`Postgres::open`].
+    /// The same errors as [`Postgres::open`].
     ///
     /// # Cancel safety
     ///
@@ -93,16 +97,16 @@ impl Postgres {
         during::<PostgresDialect, _>("migrate", PostgresDialect::migrate(config, clock).await)
     }
 
-    /// Reads the state of a database's tables, and the migrations that [`Postgres::migrate`] would
-    /// apply. Changes nothing.
+    /// Reads the version of a database's tables, and the migrations that [`Postgres::migrate`]
+    /// would apply. Changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`Postgres::open`].
+    /// The same errors as [`Postgres::open`].
     ///
     /// # Cancel safety
     ///
-    /// Safe: it only reads.
+    /// Safe: the call only reads.
     pub async fn status(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
         during::<PostgresDialect, _>("migrate", PostgresDialect::status(config, clock).await)
     }

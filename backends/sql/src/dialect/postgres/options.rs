@@ -1,5 +1,5 @@
-//! The names and values of Postgres' options. The mode `allow` is missing: the driver takes it for
-//! `disable`.
+//! The names and values of Postgres' options. The mode `allow` is not offered: the driver would
+//! treat `allow` as `disable`.
 
 use distlock_backend_kit::DriverOption;
 

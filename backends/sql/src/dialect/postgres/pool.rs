@@ -1,7 +1,7 @@
-//! The connections of one handle: opened when they are first needed, each to tables that were
-//! checked.
+//! The connections of one handle. A connection is opened when it is first needed; opening checks
+//! the tables.
 //!
-//! A connection that is not given back is dropped, because its state is unknown.
+//! A connection that its borrower does not give back is dropped, because its state is unknown.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -18,18 +18,18 @@ use super::{
 };
 use crate::statement_error::{Access, StatementError};
 
-/// A few connections that are lent one by one.
+/// A few connections. Each connection is lent to one caller at a time.
 #[derive(Debug)]
 pub(super) struct ConnectionPool {
-    // A std mutex: it is held to push and to pop only.
+    // A std mutex: no caller holds this mutex across an await.
     idle: Mutex<Vec<Session>>,
     permits: Semaphore,
-    /// Whether commits over these connections must be on the disk before they are answered.
+    /// Whether a commit on these connections must be on the disk before the server answers.
     durable: bool,
 }
 
-/// A connection on loan. Unless it is [given back](LentConnection::give_back), it is dropped: its
-/// state is unknown.
+/// A lent connection. [`LentConnection::give_back`] returns the connection to the pool. Otherwise
+/// the connection is dropped, because its state is unknown.
 pub(super) struct LentConnection<'a> {
     pool: &'a ConnectionPool,
     connection: Session,
@@ -45,7 +45,7 @@ impl ConnectionPool {
         }
     }
 
-    /// A connection, once one is free.
+    /// Waits until a connection is free, and lends it. Opens a new connection if none is open.
     pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
         let permit = tokio::select! {
             biased;
@@ -86,14 +86,15 @@ impl LentConnection<'_> {
         &mut self.connection
     }
 
-    /// Gives the connection back, unless the outcome shows that it cannot be used again.
+    /// Returns the connection to the pool, unless `outcome` shows that the connection cannot be
+    /// used again.
     pub(super) fn give_back<T>(
         self,
         outcome: Result<T, StatementError>,
     ) -> Result<T, StatementError> {
         let broken = outcome.as_ref().err();
         if let Some(failed) = broken.filter(|failed| failed.meaning.reconnect) {
-            // The other idle connections were opened to the same server, which may be gone.
+            // The other idle connections lead to the same server, which may be unreachable now.
             self.pool.idle().clear();
             if failed.is_timeout() {
                 self.connection.abandon();
@@ -105,7 +106,7 @@ impl LentConnection<'_> {
     }
 }
 
-/// A connection to tables that are as the promises need them.
+/// Opens a connection, checks the tables and notes the epoch.
 async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
     let opening = async {
         let (mut connection, schema) = connect(context, durable).await?;
@@ -126,7 +127,8 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
     with_connect_timeout(context, opening).await
 }
 
-/// The name of the history: the cluster, its timeline, and the tables in it.
+/// The epoch: the identifier of the database cluster, its timeline, and the name of the tables'
+/// history.
 async fn epoch(
     connection: &mut PgConnection,
     context: &StoreContext,
@@ -143,8 +145,8 @@ async fn epoch(
         }
         Err(error) => {
             let failed = StatementError::postgres(error, Access::Read);
-            // Hosted servers may hide their timeline. Then a failover is seen only if the tables
-            // show it.
+            // A hosted server may hide its timeline. Then the epoch changes only if the name of the
+            // tables' history changes, and a failover does not change that name.
             if failed.meaning.kind == ErrorKind::AccessDenied {
                 return Ok(Epoch::new(tables));
             }

@@ -17,7 +17,8 @@ use crate::{
     wait::remaining_of_hint,
 };
 
-/// A row of the lock table with the columns that explain a refusal.
+/// A row of the lock table, with the nonce of its ticket. A refused renewal may depend on the
+/// nonce.
 pub(super) struct LockRowAndNonce {
     pub(super) row: LockRow,
     pub(super) nonce: Option<Uuid>,
@@ -41,7 +42,8 @@ pub(super) fn token(row: &PgRow, index: usize) -> Result<FencingToken> {
         .ok_or_else(|| corrupt(format!("token {number} is out of range")))
 }
 
-/// Reads the name of a row of the lock table, and the rest of the row. `hint_id` is this process's.
+/// Reads the name of a row of the lock table, and the rest of the row. `hint_id` is the hint id of
+/// this process.
 pub(super) fn lock(row: &PgRow, hint_id: i64) -> Result<(LockName, Result<LockRowAndNonce>)> {
     let name: String = column(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
@@ -59,7 +61,7 @@ fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
             let mut holder = HolderInfo::new(column::<String>(row, 5)?);
             holder.meta = column(row, 6)?;
             holder.token = Some(token);
-            // The time is only shown to people.
+            // This time is only shown to people, so that an unusable value is no error.
             let acquired = column::<Option<i64>>(row, 4)?.map(duration);
             holder.acquired_at = acquired.and_then(|time| SystemTime::UNIX_EPOCH.checked_add(time));
             holder.expires_in = Some(expires_in);
@@ -67,7 +69,7 @@ fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
         }
         _ => None,
     };
-    // The hint is not binding: an infinite one counts as none.
+    // Correctness does not depend on a hint, so that an infinite time counts as no hint.
     let hint_remaining = duration(column::<Option<i64>>(row, 8)?.unwrap_or(0));
     let wanted_by: i64 = column(row, 7)?;
     Ok(LockRowAndNonce {
@@ -75,7 +77,7 @@ fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
             owner,
             held,
             last_token: token,
-            // The trace is only a hint: any other text there counts as no trace.
+            // An unreadable `meta`, or any other text, means that no force-release is known.
             forced: owner.is_none()
                 && column::<Option<&str>>(row, 6).ok().flatten() == Some(FORCED),
             freed_at: None,
@@ -94,7 +96,7 @@ pub(super) fn record(row: &PgRow) -> Result<(RecordKey, Entry)> {
     Ok((key, Entry::new(version, column(row, 2)?, Some(age))))
 }
 
-/// A time; the statement leaves it out when it is infinite.
+/// A time that must be finite. The statements return null for an infinite time.
 fn finite(micros: Option<i64>, column: &str) -> Result<i64> {
     micros.ok_or_else(|| {
         corrupt(format!(
@@ -103,7 +105,7 @@ fn finite(micros: Option<i64>, column: &str) -> Result<i64> {
     })
 }
 
-/// The duration of these microseconds; zero when they are negative.
+/// The duration of `micros` microseconds; zero for a negative number.
 fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }

@@ -61,8 +61,8 @@ fn tables() -> Vec<Table> {
     ]
 }
 
-/// The parts that differ. With `some`, an absent table is no difference: only tables that exist are
-/// compared.
+/// The differences between the required tables and the catalogue. If `some` is true, only tables
+/// that exist are compared.
 pub(crate) async fn compare(
     connection: &mut PgConnection,
     context: &StoreContext,

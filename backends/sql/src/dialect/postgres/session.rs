@@ -1,8 +1,8 @@
-//! Checks that each connection has a session of the server to itself.
+//! Checks that no two connections share a session of the server.
 //!
-//! A pooler in transaction mode lends a session for one transaction at a time. Our settings would
-//! reach other clients and would be missing where they are needed, and no notification would
-//! arrive. So such a pooler is refused.
+//! A pooler in transaction mode lends a session to a client for one transaction at a time. The
+//! settings of a connection would then apply to other clients, and would be missing in the next
+//! transaction of this connection. No notification would arrive. So such a pooler is refused.
 
 use std::{
     collections::HashSet,
@@ -16,28 +16,28 @@ use sqlx::{Connection as _, PgConnection};
 
 use crate::driver_panics::catch_panics;
 
-/// Identifies a session among all sessions that the server ever had: its process, and the start of
-/// that process in microseconds since 1970.
+/// Identifies a session among all past and present sessions of the server: the number of its
+/// process, and the start of that process in microseconds since 1970.
 pub(super) type SessionId = (i32, i64);
 
-/// The sessions that the connections of one opened database have now.
+/// The present sessions of all connections of one opened store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sessions(Arc<Mutex<KnownSessions>>);
 
 #[derive(Debug, Default)]
 struct KnownSessions {
     taken: HashSet<SessionId>,
-    /// The sessions that were abandoned because no answer came. The server limits the time of
-    /// everything they do, except for a commit that waits for a standby: if the standby is gone,
-    /// such sessions would fill the server up.
+    /// The sessions whose answers did not come within the time limit. The server stops every
+    /// statement of such a session after a while, except for a commit that waits for a standby. If
+    /// the standby is unreachable, such sessions would use up all connections of the server.
     abandoned: HashSet<SessionId>,
 }
 
-/// A connection and the session that is its own.
+/// A connection, with its claim on its session.
 #[derive(Debug)]
 pub(super) struct Session {
-    // The claim is dropped before the connection: a pooler may lend the session to our next
-    // connection at once.
+    // The claim must be dropped before the connection: when the connection closes, a pooler may
+    // give the session to this process's next connection at once.
     claim: SessionClaim,
     connection: PgConnection,
 }
@@ -53,7 +53,7 @@ impl Sessions {
     ///
     /// # Errors
     ///
-    /// Another connection has the same session.
+    /// [`ErrorKind::InvalidConfig`] when another connection of this store has the same session.
     pub(super) fn claim(&self, id: SessionId, connection: PgConnection) -> Result<Session> {
         if !self.lock().taken.insert(id) {
             return Err(Error::new(
@@ -72,9 +72,9 @@ impl Sessions {
         })
     }
 
-    /// A query that ends the abandoned sessions that still wait for a standby, and the list of
-    /// these sessions. It ends only sessions with our application name: a pooler may have lent one
-    /// to another program meanwhile.
+    /// A query that ends those abandoned sessions that still wait for a standby, and the list of
+    /// all abandoned sessions. The query ends only sessions with distlock's application name: a
+    /// pooler may have given an abandoned session to another program.
     pub(super) fn end_abandoned(&self) -> (String, Vec<SessionId>) {
         let left: Vec<_> = self.lock().abandoned.iter().copied().collect();
         let mut ids = String::from("(0, 0::int8)");
@@ -90,7 +90,8 @@ impl Sessions {
         (end, left)
     }
 
-    /// Forgets these sessions, which the query has ended.
+    /// Removes these sessions from the abandoned sessions, after the query of
+    /// [`Self::end_abandoned`] has run.
     pub(super) fn forget(&self, left: &[SessionId]) {
         self.lock().abandoned.retain(|id| !left.contains(id));
     }
@@ -101,13 +102,13 @@ impl Sessions {
 }
 
 impl Session {
-    /// Abandons the session, because no answer came.
+    /// Drops the connection, and notes its session as abandoned because no answer came.
     pub(super) fn abandon(self) {
         let SessionClaim { sessions, id } = &self.claim;
         sessions.lock().abandoned.insert(*id);
     }
 
-    /// Closes the connection in good order.
+    /// Closes the connection with a message to the server.
     pub(super) async fn close(self) {
         let Self { claim, connection } = self;
         drop(claim);

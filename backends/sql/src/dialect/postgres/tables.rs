@@ -1,7 +1,8 @@
 //! Finds, creates and upgrades the tables.
 //!
 //! All migrations are applied in one transaction, under an advisory lock, so that other processes
-//! never see half of them. Tables that differ are refused and never changed.
+//! see either all tables or none. Tables that differ from the required form are refused, and are
+//! never changed.
 
 use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -26,13 +27,13 @@ const ONLY_SOME: &str = "the database has only some of distlock's tables, or ano
 /// The tables that are present.
 enum TablesFound {
     Nothing,
-    /// Some are missing.
+    /// At least one table is missing.
     Partly,
     Whole,
 }
 
-/// Creates the tables where they are absent and that is wanted, and checks them. Returns the name
-/// of their history.
+/// Checks the tables. Creates absent tables first, if the configuration allows that. Returns the
+/// name of the tables' history.
 pub(super) async fn ready(
     connection: &mut PgConnection,
     context: &StoreContext,
@@ -64,7 +65,8 @@ pub(super) async fn ready(
     }
     check_not_newer(version)?;
     if version < LATEST && context.config.migrate && context.schema.get().is_none() {
-        // For example where this user may not create tables. Locks work without the missing table.
+        // An upgrade can fail, for example if this user must not create tables. The failure is only
+        // logged, because locks work without the table of version 2.
         if let Err(error) = upgrade(connection, context).await {
             tracing::debug!(%error, "the tables stay at version {version}");
             sqlx::raw_sql("ROLLBACK")
@@ -77,7 +79,7 @@ pub(super) async fn ready(
     Ok(tables)
 }
 
-/// Brings the tables up to date and returns the version before.
+/// Upgrades the tables, and returns the former version.
 pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     let migrating = async {
         let (mut connection, _) = connect(context, true).await?;
@@ -129,8 +131,8 @@ async fn found(connection: &mut PgConnection, context: &StoreContext) -> Result<
     })
 }
 
-/// Checks that those of our tables that are present are as distlock creates them. Other tables are
-/// another program's, and are left alone.
+/// Checks that every present table has the form that distlock creates. A table with another form
+/// may belong to another program, so that the migration is refused.
 async fn check_present_tables(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
     let differences = differences(connection, context, true).await?;
     if differences.is_empty() {
@@ -150,7 +152,7 @@ fn check_not_newer(version: i64) -> Result<()> {
     migrate::newer_version_problem(version).map_or(Ok(()), |problem| Err(wrong(problem)))
 }
 
-/// Checks that the tables are as the promises need them.
+/// Checks that the tables have the required form.
 async fn check_tables(connection: &mut PgConnection, context: &StoreContext) -> Result<()> {
     let differences = differences(connection, context, false).await?;
     if differences.is_empty() {
@@ -171,8 +173,7 @@ async fn differences(
     compared.map_err(|error| StatementError::postgres(error, Access::Read).into_error())
 }
 
-/// The version of the tables, and the name of their history; `None` when somebody has deleted that
-/// row.
+/// The version of the tables, and the name of their history; `None` when the meta row is absent.
 async fn meta(
     connection: &mut PgConnection,
     context: &StoreContext,
@@ -186,7 +187,7 @@ async fn meta(
         .transpose()
 }
 
-/// Applies the missing migrations in one transaction, and returns the version before.
+/// Applies the missing migrations in one transaction, and returns the former version.
 async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Result<i64> {
     let failed = |error| {
         let failed = StatementError::postgres(error, Access::Read);
@@ -200,8 +201,8 @@ async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Resul
         }
         failed.into_error()
     };
-    // If this future is dropped half-way or fails, the connection is dropped too, and the server
-    // rolls back.
+    // If this future is dropped before its end or fails, the caller drops the connection too or
+    // sends `ROLLBACK`. In both cases the server rolls the transaction back.
     context.counters.count("open");
     let begin = format!(
         "BEGIN; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}",
@@ -213,14 +214,15 @@ async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Resul
             .await
             .map_err(failed)?;
     }
-    // Another process may have done it while this one waited.
+    // Another process may have applied the migrations while this process waited for the lock.
     let version = match found(connection, context).await? {
-        // Without a version, each step creates the missing parts and names a new history.
+        // Without its meta row, the version is unknown. All migrations run: each one creates what
+        // is missing, and the first one inserts a meta row with a new name of the history.
         TablesFound::Whole => meta(connection, context)
             .await?
             .map_or(0, |(version, _)| version),
         TablesFound::Nothing => 0,
-        // Somebody has dropped the other tables: each step creates the missing ones.
+        // The other tables were dropped: the migrations create the missing tables.
         TablesFound::Partly => {
             check_present_tables(connection, context).await?;
             0

@@ -1,4 +1,5 @@
-//! The id of the machine's present boot: times since boot mean something only together with it.
+//! The id of the machine's present boot. A time since boot has a meaning only together with the id
+//! of that boot.
 
 use std::{fs, path::Path};
 
@@ -11,9 +12,9 @@ const ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The offsets of the clocks of a process's time namespace from the machine's clocks.
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
-/// The boot's id. A process with another boot id than other users of the file is refused: each
-/// would take the other's live leases for leases of an earlier boot, or for expired ones, and would
-/// take the locks.
+/// The boot's id. A process that may see another boot id, or another time since boot, than the
+/// other processes of this machine is refused. Such a process would treat the live leases of the
+/// other processes as expired, and would take their locks.
 pub(super) fn id(config: &SqliteConfig, path: &Path) -> Result<[u8; 16]> {
     if !config.force
         && let Some(problem) = isolation_problem()
@@ -38,8 +39,8 @@ pub(super) fn id(config: &SqliteConfig, path: &Path) -> Result<[u8; 16]> {
         .map_err(|error| wrong(error.to_string()))
 }
 
-/// Why this process may see another boot, or other times since boot, than other processes of this
-/// machine.
+/// The reason for which this process may see another boot id, or another time since boot, than
+/// other processes of this machine; `None` if there is no such reason.
 pub(crate) fn isolation_problem() -> Option<&'static str> {
     // A kernel without this file has no time namespaces.
     let offsets = fs::read_to_string(OFFSETS).unwrap_or_default();
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boot_of_its_own_is_noticed() {
+    fn a_mounted_boot_id_or_a_shifted_boot_clock_is_a_problem() {
         assert_eq!(differs(false, ""), None);
         assert_eq!(differs(false, "monotonic 0 0\nboottime 0 0\n"), None);
         assert_eq!(differs(false, "monotonic  7  0\nboottime  0  0\n"), None);

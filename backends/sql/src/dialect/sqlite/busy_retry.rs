@@ -1,12 +1,12 @@
-//! Limits how long a statement is sent again while other processes write.
+//! Limits the repetitions of a statement while other processes write.
 
 use distlock_core::Moment;
 
 use super::context::StoreContext;
 
-/// How often a statement is sent again that was refused because others write: until `busy_timeout`
-/// is over. The number of tries limits it too, because SQLite sleeps for a real millisecond each
-/// time, whatever the injected clock says.
+/// Decides whether a statement is sent again that SQLite refused because another process writes.
+/// The repetitions end after `busy_timeout`. Their number is limited too: SQLite sleeps for a real
+/// millisecond in each repetition, even if the injected clock of a test stands still.
 #[derive(Debug)]
 pub(super) struct BusyRetry {
     until: Moment,
@@ -22,7 +22,8 @@ impl BusyRetry {
         }
     }
 
-    /// Whether to send it again. The caller must know that nothing has happened.
+    /// Whether the statement may be sent again. The caller must know that the last send changed
+    /// nothing.
     pub(super) fn may_retry(&mut self, context: &StoreContext) -> bool {
         self.times = self.times.saturating_sub(1);
         self.times > 0 && context.clock.now() < self.until

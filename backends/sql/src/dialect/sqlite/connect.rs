@@ -1,5 +1,5 @@
-//! Connects to the file with the settings that the promises need, and sends the statements of
-//! setting up.
+//! Connects to the file with the settings that the promises of the locks need, and sends the
+//! statements that set the file up.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::statement_error::{Access, StatementError};
 /// `SQLITE_BUSY`
 const SQLITE_BUSY: i32 = 5;
 
-/// Opens a connection with the settings that the promises need.
+/// Opens a connection with the settings that the promises of the locks need.
 pub(super) async fn connect(context: &StoreContext) -> Result<SqliteConnection, SetUpError> {
     SqliteConnectOptions::new()
         .filename(&context.path)
@@ -25,15 +25,15 @@ pub(super) async fn connect(context: &StoreContext) -> Result<SqliteConnection, 
         .foreign_keys(false)
         .pragma("trusted_schema", "OFF")
         .pragma("temp_store", "MEMORY")
-        // The number counts pages. Until the log is overwritten from its start for the first time,
-        // every commit makes the file longer, which a file system syncs more slowly than a write in
-        // place. The default of 1000 makes this phase long.
+        // The number counts pages. Until the write-ahead log is overwritten from its start for the
+        // first time, every commit makes the log longer. A file system syncs a longer file more
+        // slowly than a write in place. The default of 1000 pages makes this phase long.
         .pragma("wal_autocheckpoint", "256")
-        // All answers of a batch must fit: otherwise SQLite's thread waits for the reader inside
-        // its transaction.
+        // The buffer must have room for all result rows of a batch. Otherwise SQLite's thread waits
+        // for the reader of the rows in the middle of a transaction.
         .row_buffer_size(4096)
         .thread_name(|id| format!("distlock-sql-{id}"))
-        // The log would only warn of statements that waited for another process.
+        // The driver would only warn of slow statements, and those have waited for another process.
         .disable_statement_logging()
         .connect()
         .await
@@ -53,7 +53,7 @@ pub(super) async fn run(
         .map_err(|error| SetUpError::of(error, context))
 }
 
-/// Reads one row.
+/// Sends a statement and returns its first row. A result without a row is an error.
 pub(super) async fn query<T>(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -66,7 +66,7 @@ where
     row.ok_or_else(|| SetUpError::of(sqlx::Error::RowNotFound, context))
 }
 
-/// Reads one row, or none.
+/// Sends a statement and returns its first row, if there is one.
 pub(super) async fn query_optional<T>(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -84,9 +84,9 @@ where
     row.map_err(|error| SetUpError::of(error, context))
 }
 
-/// Why setting up failed.
+/// The failure of setting the file up.
 pub(super) enum SetUpError {
-    /// Another process is setting up or writing: worth another try.
+    /// Another process is setting the file up or writing: another try may succeed.
     Busy(StatementError),
     Wrong(Error),
 }

@@ -1,7 +1,7 @@
-//! One connection: opened when it is first needed, and again when the file was replaced or the
-//! connection broke.
+//! One connection to the file. The connection is opened when it is first needed, and opened again
+//! when the file was replaced or the connection has failed.
 //!
-//! A connection to a file that the path does not lead to any more is never used.
+//! Before each use, the connection must still lead to the file at the configured path.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -16,16 +16,17 @@ use super::{
 };
 use crate::statement_error::StatementError;
 
-/// How long opening waits for other processes that set the file up at the same moment.
+/// The time limit for other processes that set the file up while this process opens the file.
 const SETTING_UP: Duration = Duration::from_secs(5);
 
-/// The busy time-out where `BusyRetry` does the waiting: SQLite
-/// asks, sleeps for a millisecond, and asks once more. SQLite's own waiting sleeps longer each
-/// time, up to 100 ms, and loses against processes that write one transaction after the other.
+/// The busy time-out for a connection on which `BusyRetry` repeats statements: SQLite tries, sleeps
+/// for a millisecond, and tries once more. With a long time-out, SQLite itself would repeat, with
+/// sleeps of up to 100 ms. Such a process hardly ever gets the write lock while other processes
+/// write one transaction after the other.
 const SHORT_BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 1";
 
-/// With a write-ahead log, a commit then waits for no disk. A crash of the host may undo the last
-/// commits, and damages nothing.
+/// With this setting and a write-ahead log, a commit does not wait for the disk. A crash of the
+/// host may lose the last commits, but does not damage the file.
 const UNSYNCED: &str = "PRAGMA synchronous = NORMAL";
 
 #[derive(Debug, Default)]
@@ -34,10 +35,9 @@ pub(super) struct ConnectionSlot {
     /// The epoch of the last connection.
     epoch: Option<Epoch>,
     history_changed: bool,
-    /// Whether `BusyRetry` waits for other writers on this
-    /// connection.
+    /// Whether `BusyRetry` repeats statements on this slot's connections while others write.
     retries_when_busy: bool,
-    /// Whether its writes may be lost when the host crashes, so that they need no sync.
+    /// Whether a crash of the host may lose the writes of this slot, so that they need no sync.
     unsynced: bool,
     closed: bool,
 }
@@ -46,13 +46,13 @@ pub(super) struct ConnectionSlot {
 pub(super) struct OpenConnection {
     pub(super) connection: SqliteConnection,
     pub(super) epoch: Epoch,
-    /// Whether an earlier connection of this slot found another history.
+    /// Whether two connections of this slot have read different epochs.
     pub(super) history_changed: bool,
-    /// It cannot be used again: it broke, or a transaction was begun and not ended. Such a
-    /// connection holds the file's write lock, and the next statement would become a part of that
-    /// transaction.
+    /// Whether the connection must not be used again: it has failed, or a transaction on it was
+    /// begun and not ended. An open transaction holds the file's write lock, and the next statement
+    /// would become a part of that transaction.
     pub(super) is_spent: bool,
-    /// Whether `BusyRetry` waits for other writers.
+    /// Whether `BusyRetry` repeats statements on this connection while others write.
     pub(super) retries_when_busy: bool,
     file: FileId,
 }
@@ -66,7 +66,8 @@ impl ConnectionSlot {
         }
     }
 
-    /// The slot of the connection for hints and queue entries, which need not survive a crash.
+    /// The slot of the connection for hints and queue entries. These need not survive a crash of
+    /// the host.
     pub(super) fn hinting() -> Self {
         Self {
             unsynced: true,
@@ -74,7 +75,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// A slot that refuses everything.
+    /// A closed slot, which refuses every use.
     pub(super) fn closed() -> Self {
         Self {
             closed: true,
@@ -82,7 +83,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// The connection to the file that the path leads to now.
+    /// The connection to the file that is at the path now. Opens a new connection if necessary.
     pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut OpenConnection> {
         if self.closed {
             return Err(Error::new(
@@ -90,8 +91,8 @@ impl ConnectionSlot {
                 "the store's handle was closed",
             ));
         }
-        // A file that was removed or replaced still exists, unseen by other processes: locks in it
-        // would exclude nobody.
+        // After the path was removed or replaced, an open connection still uses the old file. Other
+        // processes use the new file, so that locks in the old file would exclude nobody.
         let same = match &self.open {
             Some(open) => {
                 matches!(FileId::of(&context.path), Ok(Some(file)) if file == open.file)
@@ -121,9 +122,10 @@ impl ConnectionSlot {
         }
     }
 
-    /// Takes the connection out of the slot until it is [put back](Self::put_back). If it is not
-    /// put back, because a transaction broke off or the runtime ended in the middle of one, the
-    /// connection closes, SQLite rolls back, and the file is free for others.
+    /// Takes the connection out of the slot, until [`Self::put_back`] returns the connection. If
+    /// the caller is dropped before that, for example with its runtime in the middle of a
+    /// transaction, the connection closes. SQLite then rolls the transaction back, and other
+    /// processes can write.
     pub(super) async fn take(&mut self, context: &StoreContext) -> Result<OpenConnection> {
         self.ready(context).await?;
         self.open
@@ -137,7 +139,8 @@ impl ConnectionSlot {
         }
     }
 
-    /// Notes a failure: an unusable connection is replaced before the next operation.
+    /// Notes a failure, and returns it. A connection that is unusable after this failure is
+    /// dropped.
     pub(super) fn failed(&mut self, failed: StatementError) -> StatementError {
         if failed.meaning.reconnect {
             self.open = None;
@@ -203,9 +206,9 @@ impl OpenConnection {
         })
     }
 
-    /// Leaves waiting for other writers to `BusyRetry`. A file
-    /// without a write-ahead log keeps SQLite's own waiting: there, a reader delays the commit of a
-    /// transaction, and a commit cannot be sent again.
+    /// Makes `BusyRetry` responsible for the wait for other writers. For a file without a
+    /// write-ahead log, SQLite itself keeps waiting: there, a reader delays the commit of a
+    /// transaction, and a commit alone cannot be sent again.
     async fn use_short_busy_timeout(&mut self, context: &StoreContext) -> Result<(), SetUpError> {
         let mode: (String,) = query(&mut self.connection, context, "PRAGMA journal_mode").await?;
         if mode.0 == "wal" {

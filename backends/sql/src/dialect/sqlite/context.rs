@@ -26,11 +26,11 @@ pub(crate) struct StoreContext {
     pub(crate) counters: RequestCounters,
     pub(super) boot: [u8; 16],
     pub(super) statements: Statements,
-    /// Whether there was a connection before.
+    /// Whether a connection of this store was opened before.
     pub(super) was_opened: AtomicBool,
 }
 
-/// The readings of the two clocks, in microseconds.
+/// The readings of the two clocks in microseconds: since boot, and since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClockReadings {
     pub(super) boot: i64,

@@ -1,4 +1,4 @@
-//! SQLite behind the trait [`Dialect`]: one file, processes of one host.
+//! SQLite as an implementation of the trait [`Dialect`]: one file, processes of one host.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -34,20 +34,21 @@ use crate::{
     wait::{RENEW_HINT_BELOW, WaitGroup, WaitGroups},
 };
 
-/// One group for each file and prefix.
+/// The wait groups of this process, one for each file and table prefix.
 static WAIT_GROUPS: WaitGroups<(FileId, String)> = WaitGroups::new();
 
-/// A SQLite file, with one connection that writes and one that reads.
+/// A SQLite file, with a connection for batches, a connection for hints and queue entries, and a
+/// connection for reads.
 pub(crate) struct SqliteDialect {
     context: Arc<StoreContext>,
     writer: Mutex<ConnectionSlot>,
-    /// For hints and queue entries, which need not survive a crash of the host.
+    /// The connection for hints and queue entries. These need not survive a crash of the host.
     hinting: Mutex<ConnectionSlot>,
     reader: ReadConnection,
 }
 
 impl SqliteDialect {
-    /// Opens the file, and creates it and its tables where that is allowed.
+    /// Opens the file. Creates an absent file and absent tables if `config.migrate` is true.
     pub(crate) async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut context = StoreContext::new(config, clock)?;
         let mut writer = ConnectionSlot::writing();
@@ -59,8 +60,8 @@ impl SqliteDialect {
         Ok(Self::with(Arc::new(context), writer))
     }
 
-    /// Brings the tables up to date, and creates them when they are absent. Returns the version
-    /// before.
+    /// Upgrades the tables, and creates absent tables. Returns the former version and the applied
+    /// migrations.
     pub(crate) async fn migrate(
         mut config: SqliteConfig,
         clock: Arc<dyn Clock>,
@@ -71,7 +72,7 @@ impl SqliteDialect {
         Ok(TablesStatus::at(version, &MIGRATIONS))
     }
 
-    /// Reads the state of the tables. Changes nothing.
+    /// Reads the state of the tables without changing anything.
     pub(crate) async fn status(
         config: SqliteConfig,
         clock: Arc<dyn Clock>,
@@ -90,7 +91,7 @@ impl SqliteDialect {
         }
     }
 
-    /// Reads all rows of a statement.
+    /// Sends a statement that only reads, and returns its rows.
     async fn read(
         &self,
         operation: &'static str,
@@ -109,7 +110,7 @@ impl SqliteDialect {
             })
     }
 
-    /// Changes rows outside of any batch.
+    /// Sends a statement that changes rows and belongs to no batch.
     async fn change(
         &self,
         slot: &Mutex<ConnectionSlot>,
@@ -173,13 +174,14 @@ impl Dialect for SqliteDialect {
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         limits.ahead = true;
-        // One batch for each statement of a transaction.
+        // SQLite answers each statement of a batch's transaction separately, and each answer wakes
+        // the task of the batch.
         limits.in_steps = true;
         limits
     }
 
-    /// Acquires and releases share a transaction, and with it the sync, which costs more than
-    /// either statement.
+    /// Acquires and releases share a transaction and its sync to the disk. The sync costs more than
+    /// both statements.
     fn batched_as(kind: OperationKind) -> OperationKind {
         match kind {
             OperationKind::Release => OperationKind::Acquire,
@@ -418,8 +420,8 @@ impl Dialect for SqliteDialect {
     }
 
     async fn health(&self) -> Result<Health> {
-        // The check has a connection of its own: the check of a large file takes long, and no
-        // operation must wait for it.
+        // The doctor has its own connection: its check of a large file takes long, and no operation
+        // must wait for that check.
         let mut open = OpenConnection::new(&self.context).await?;
         let now = self.context.now();
         let stock = sqlx::query(self.context.statements.row_counts.text())

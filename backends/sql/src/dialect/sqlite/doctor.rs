@@ -10,10 +10,10 @@ use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArgum
 use super::{boot, context::StoreContext, schema};
 use crate::doctor;
 
-/// The check warns below this free space.
+/// The free space in bytes below which the doctor warns.
 const ENOUGH_SPACE: u64 = 64 * 1024 * 1024;
 
-/// Examines a SQLite file over a connection; `stock` is the query that counts rows.
+/// Runs all checks of a SQLite file on one connection. `stock` is the query that counts rows.
 pub(crate) async fn examine(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -126,8 +126,8 @@ fn file(health: &mut Health, context: &StoreContext) {
     }
 }
 
-/// Checks the boot clock. Leases compare times since boot; a container may have a boot clock of its
-/// own.
+/// Checks the boot clock. The end of a lease is a time since boot, and a container may have another
+/// boot clock than the machine.
 fn boot_clock(health: &mut Health, forced: bool) {
     match boot::isolation_problem() {
         Some(problem) => health.found(

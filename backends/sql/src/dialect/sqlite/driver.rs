@@ -1,4 +1,4 @@
-//! SQLite as a driver: its URLs, and how a store is opened.
+//! The driver of SQLite: its URLs and options, and the opening of a store.
 
 use async_trait::async_trait;
 use distlock_backend_kit::{

@@ -7,7 +7,7 @@ use distlock_core::{ErrorKind, threads::NO_THREAD};
 use crate::statement_error::{Access, ErrorMeaning, StatementError, no_thread};
 
 impl StatementError {
-    /// Reads SQLite's answer.
+    /// The meaning of an error of SQLite or of the driver.
     pub(crate) fn sqlite(source: sqlx::Error, access: Access) -> Self {
         Self {
             meaning: sqlite(&source, access),
@@ -17,7 +17,7 @@ impl StatementError {
     }
 }
 
-/// SQLite's result code, if the error is SQLite's.
+/// The result code of SQLite; `None` for an error of the driver.
 pub(crate) fn sqlite_code(error: &sqlx::Error) -> Option<i32> {
     match error {
         sqlx::Error::Database(database) => database.code()?.parse().ok(),
@@ -45,7 +45,7 @@ fn sqlite(error: &sqlx::Error, access: Access) -> ErrorMeaning {
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
             ErrorMeaning::of(ErrorKind::Corrupt, "a row cannot be read").one_row()
         }
-        // The driver starts a thread for each connection.
+        // The driver needs a new thread for each connection.
         sqlx::Error::Io(error) if no_thread(error, Access::Read) => {
             ErrorMeaning::server_limit(NO_THREAD)
         }
@@ -58,7 +58,8 @@ fn sqlite(error: &sqlx::Error, access: Access) -> ErrorMeaning {
     }
 }
 
-/// The meaning of a result code; extended codes first, then the primary code in the low byte.
+/// The meaning of a result code. A few extended codes have their own meaning. For all other codes,
+/// the primary code in the low byte counts.
 fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> ErrorMeaning {
     use ErrorKind::{AccessDenied, Corrupt, Internal, InvalidConfig, LimitExceeded, Unavailable};
     match code {
@@ -73,8 +74,8 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> ErrorMeaning {
         _ => {}
     }
     match code & 0xff {
-        // SQLITE_ERROR: SQLite refuses the statement, so that a table is missing or another
-        // program's.
+        // SQLITE_ERROR: SQLite refuses the statement. The cause is a missing table, or a table of
+        // another program.
         1 => ErrorMeaning::of(InvalidConfig, "the tables are not as expected"),
         3 | 23 => ErrorMeaning::of(AccessDenied, "access was refused"),
         5 => ErrorMeaning::of(
@@ -114,8 +115,8 @@ mod tests {
     use super::*;
     use crate::statement_error::tests::{Coded, may_pass};
 
-    /// Name, code, kind for a read, kind for a write, may be one row's fault, needs a new
-    /// connection.
+    /// Each entry: the name, the code, the kind for a read, the kind for a write, whether one row
+    /// may be the cause, and whether a new connection is needed.
     const TABLE: &[(&str, i32, ErrorKind, ErrorKind, bool, bool)] = {
         use ErrorKind::{
             AccessDenied as Denied, Corrupt, Internal, InvalidConfig as Config,
@@ -162,7 +163,7 @@ mod tests {
     };
 
     #[test]
-    fn every_code_has_its_meaning() {
+    fn each_result_code_has_its_kind_for_reads_and_for_writes() {
         for &(name, code, read, write, one_row, reconnect) in TABLE {
             for (access, kind) in [(Access::Read, read), (Access::Write, write)] {
                 let error = sqlx::Error::Database(Box::new(Coded(code.to_string())));
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_died_leaves_a_write_unknown() {
+    fn after_a_crash_of_the_drivers_thread_the_outcome_of_a_write_is_unknown() {
         let meaning = |access| StatementError::sqlite(sqlx::Error::WorkerCrashed, access).meaning;
         assert_eq!(meaning(Access::Write).kind, ErrorKind::OutcomeUnknown);
         assert_eq!(meaning(Access::Read).kind, ErrorKind::Unavailable);
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_error_of_the_driver_is_not_internal() {
+    fn after_an_unexpected_error_of_the_driver_the_outcome_of_a_write_is_unknown() {
         for (access, kind) in [
             (Access::Write, ErrorKind::OutcomeUnknown),
             (Access::Read, ErrorKind::Unavailable),

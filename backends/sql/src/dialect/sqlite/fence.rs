@@ -8,15 +8,16 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// Creates the table of [`admit`] where it is absent: run it once, with the caller's own
-/// migrations.
+/// Creates the table that [`admit`] uses, if the table is absent. Run this statement once, with
+/// your own migrations.
 pub const CREATE_TABLE: &str = "
 CREATE TABLE IF NOT EXISTS distributed_fence (
     resource TEXT NOT NULL PRIMARY KEY,
     state    TEXT NOT NULL
 ) STRICT";
 
-/// Touches the row, so that the transaction holds the write lock before the fence state is read.
+/// Inserts the row, or updates it without a change. The transaction then holds the file's write
+/// lock before the fence state is read.
 const READ: &str = "
 INSERT INTO distributed_fence (resource, state) VALUES (?1, ?2)
 ON CONFLICT (resource) DO UPDATE SET state = state
@@ -25,10 +26,10 @@ RETURNING state";
 const WRITE: &str = "UPDATE distributed_fence SET state = ?2 WHERE resource = ?1";
 
 /// Admits the latest holder to `resource` and raises the fence state, or refuses and changes
-/// nothing. The [module](self) has an example.
+/// nothing. See [`fence`](crate::fence).
 ///
-/// Everything happens on `connection`, in the transaction that is open there; the raised state
-/// counts when that transaction is committed. After a refusal, roll back.
+/// All statements run on `connection`, in the transaction that is open there. The raised state is
+/// valid once that transaction is committed. After a refusal, roll back.
 ///
 /// # Errors
 ///
@@ -38,7 +39,7 @@ const WRITE: &str = "UPDATE distributed_fence SET state = ?2 WHERE resource = ?1
 ///
 /// # Cancel safety
 ///
-/// Dropping it may leave the state raised inside the open transaction: roll back.
+/// Dropping the future may leave the state raised inside the open transaction: roll back.
 pub async fn admit(
     connection: &mut SqliteConnection,
     resource: &str,
@@ -47,7 +48,7 @@ pub async fn admit(
     let rows: Vec<(String,)> = sqlx::query_as(READ)
         .bind(resource.to_owned())
         .bind(initial_state()?)
-        // All rows are fetched, because the statement has run only at the end.
+        // All rows are fetched, because SQLite completes the statement only after the last row.
         .fetch_all(&mut *connection)
         .await
         .map_err(failed)?;

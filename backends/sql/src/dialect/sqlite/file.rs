@@ -1,7 +1,7 @@
 //! Checks the database file before SQLite opens it.
 //!
-//! The module never opens an existing file: closing any descriptor of the file would drop the locks
-//! that this process holds on it.
+//! The module never opens an existing file. When a process closes any descriptor of a file, the
+//! operating system drops all locks of the process on that file, and SQLite depends on these locks.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ pub(super) struct FileId {
 }
 
 impl FileId {
-    /// The file that the path leads to now, if any.
+    /// The identity of the file that is at the path now; `None` when there is no file.
     pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
         match fs::metadata(path) {
             Ok(metadata) => Ok(Some(Self::from(&metadata))),
@@ -44,20 +44,20 @@ impl From<&fs::Metadata> for FileId {
     }
 }
 
-/// The absolute path, so that a later change of folder does not matter and SQLite never takes the
-/// path for a URI.
+/// The absolute path of the file. With an absolute path, a later change of the working folder has
+/// no effect, and SQLite never treats the path as a URI.
 pub(super) fn absolute(config: &SqliteConfig) -> Result<PathBuf> {
     config.check()?;
     std::path::absolute(&config.path)
         .map_err(|error| wrong(&config.path, "cannot be resolved").caused_by(error))
 }
 
-/// Checks the file and its folder, and creates the file when it is absent and may be created.
-/// Changes nothing else.
+/// Checks the file and its folder. Creates an absent file if the options allow that; changes
+/// nothing else.
 pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
-    // Closing a descriptor drops every lock of the process on that file, also those of other
-    // connections. `create` closes a descriptor, so that no other thread of this process may let
-    // SQLite open the file meanwhile.
+    // `create` closes a descriptor of the file, which drops every lock of this process on the file.
+    // So no other thread of this process may open the file with SQLite between the creation and the
+    // close.
     static CREATING: Mutex<()> = Mutex::new(());
     let _preparing = CREATING
         .lock()
@@ -110,8 +110,8 @@ fn check_existing(path: &Path, folder: &Path, metadata: &fs::Metadata) -> Result
     if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device() {
         return Err(wrong(path, "is not an ordinary file"));
     }
-    // The check does not open the file: closing any descriptor of the file would drop the locks
-    // that this process holds on it.
+    // `access` does not open the file. Closing a descriptor would drop the file locks of this
+    // process.
     rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK)
         .map_err(|error| refused(path, "cannot be read and written", io::Error::from(error)))?;
     rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
@@ -123,9 +123,9 @@ fn check_existing(path: &Path, folder: &Path, metadata: &fs::Metadata) -> Result
     })
 }
 
-/// The problem of a file that may be in use under another name. SQLite keeps its log and its locks
-/// beside the name that it was given. Processes that use different names would not exclude each
-/// other, and would damage the file.
+/// The problem of a file that may be in use under a second name. SQLite keeps its log in files
+/// beside the path. Processes that open the file with different names use different logs: their
+/// locks would not exclude each other, and their writes would damage the file.
 fn second_name_problem(names: u64, is_mounted_itself: bool) -> Option<&'static str> {
     if names > 1 {
         return Some(
@@ -141,8 +141,8 @@ fn second_name_problem(names: u64, is_mounted_itself: bool) -> Option<&'static s
     )
 }
 
-/// Whether the file itself, not just its folder, is a mount point. A kernel that cannot tell counts
-/// as no.
+/// Whether the file itself, and not only its folder, is a mount point. False if the kernel does not
+/// report mount points.
 #[cfg(target_os = "linux")]
 pub(super) fn is_mounted_itself(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
@@ -172,12 +172,12 @@ fn create(path: &Path) -> Result<()> {
     }
 }
 
-/// The kind of network file system of a file or folder, after following links; `None` for a local
-/// one.
+/// The name of the network file system of a file or folder, after following links; `None` for a
+/// local file system.
 #[cfg(target_os = "linux")]
 fn network_file_system(path: &Path) -> Option<&'static str> {
-    // The numbers are from statfs(2). FUSE is among them because most of its file systems are
-    // remote and few of them lock.
+    // The numbers are from statfs(2). FUSE is in the list because most FUSE file systems are remote
+    // and few of them support file locks.
     const KINDS: [(u32, &str); 14] = [
         (0x0102_1997, "a 9P file system"),
         (0x5346_414f, "AFS"),
@@ -210,7 +210,7 @@ fn network_file_system(_: &Path) -> Option<&'static str> {
     None
 }
 
-/// The error for a refusal of the operating system.
+/// The error for a call that the operating system refused.
 fn refused(path: &Path, problem: impl std::fmt::Display, error: io::Error) -> Error {
     let mut refused = wrong(path, problem);
     if error.kind() == Io::PermissionDenied {
@@ -231,12 +231,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_disk_under_the_tests_is_local() {
+    fn the_root_folder_is_on_no_network_file_system() {
         assert_eq!(network_file_system(Path::new("/")), None);
     }
 
     #[test]
-    fn a_file_has_one_name() {
+    fn a_file_with_a_hard_link_or_its_own_mount_is_a_problem() {
         assert_eq!(second_name_problem(1, false), None);
         assert!(
             second_name_problem(2, false)

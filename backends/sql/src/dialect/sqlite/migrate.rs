@@ -1,4 +1,4 @@
-//! Brings the tables of a file up to date.
+//! Upgrades the tables of a file.
 
 use distlock_core::Result;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::migrate::LATEST;
 
-/// Brings the tables up to date and returns the version before.
+/// Upgrades the tables, and returns the former version. Creates an absent file and absent tables.
 pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     let present = match FileId::of(&context.path) {
         Ok(Some(_)) => present(context).await?,
@@ -19,7 +19,8 @@ pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     };
     let version = match present {
         PresentVersion::Version(version) => version,
-        // Each step creates the missing parts and names a new history.
+        // All migrations run: each one creates what is missing, and the first one inserts a meta
+        // row with a new name of the history.
         PresentVersion::Emptied => 0,
     };
     if present == PresentVersion::Version(0) {

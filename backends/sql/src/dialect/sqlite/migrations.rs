@@ -14,7 +14,7 @@ mod tests {
     use crate::migrate::{LATEST, TablesStatus};
 
     #[test]
-    fn versions_are_numbered_without_gaps() {
+    fn the_versions_of_the_migrations_have_no_gaps() {
         for (number, migration) in (1..).zip(&MIGRATIONS) {
             assert_eq!(migration.version, number);
         }

@@ -12,26 +12,29 @@ use crate::{
 
 /// An opened SQLite file.
 ///
-/// Its locks and its records share two connections, one that writes and one that reads, which close
-/// when both are closed or dropped. A health check has a connection of its own. Any number of
-/// processes of one host may open the same file.
+/// The locks and the records share three connections: for batches, for hints and queue entries, and
+/// for reads. The connections close when both the locks and the records are closed or dropped. A
+/// health check opens its own connection. Any number of processes of one host may open the same
+/// file.
 #[derive(Clone, Debug)]
 pub struct Sqlite(OpenedStore<SqliteDialect>);
 
 impl Sqlite {
-    /// Opens the file. Creates it, readable by its owner only, and its tables where they are
-    /// absent, unless [`SqliteConfig::migrate`] is false. Never changes tables that exist.
+    /// Opens the file. Creates an absent file (readable only by its owner) and absent tables,
+    /// unless [`SqliteConfig::migrate`] is false. Never changes tables that exist.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for an option, path or file that cannot be right (a folder, not
-    /// a database, not writable, on a network file system, tables of another version); then nothing
-    /// was changed. [`ErrorKind::Unavailable`] when other processes keep the file busy.
+    /// [`ErrorKind::InvalidConfig`] for a wrong option, path or file: a folder, no database, on a
+    /// network file system, or with tables of another version. After this error, nothing was
+    /// changed. [`ErrorKind::AccessDenied`] for a file or folder that this process must not read
+    /// and write. [`ErrorKind::Unavailable`] when other processes keep the file busy.
     ///
     /// # Cancel safety
     ///
     /// Safe: a created file and created tables stay, and the next call uses them.
     ///
+    /// [`ErrorKind::AccessDenied`]: distlock_core::ErrorKind::AccessDenied
     /// [`ErrorKind::InvalidConfig`]: distlock_core::ErrorKind::InvalidConfig
     /// [`ErrorKind::Unavailable`]: distlock_core::ErrorKind::Unavailable
     pub async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
@@ -50,19 +53,19 @@ impl Sqlite {
         self.0.records()
     }
 
-    /// The number of statements that this process has sent to the file so far, with all its
-    /// handles.
+    /// The number of statements that this store and all handles reopened from it have sent so far.
     #[must_use]
     pub fn statements(&self) -> u64 {
         self.0.statements()
     }
 
-    /// Removes rows that are idle for longer than [`SqliteConfig::reap_after`] now, and returns
-    /// their number. This also happens by itself, a few times in that period.
+    /// Removes the rows that have been idle for longer than [`SqliteConfig::reap_after`], and
+    /// returns the number of removed rows. A background task does the same four times in each
+    /// `reap_after`.
     ///
     /// # Errors
     ///
-    /// Failures of the store; rows that were removed until then stay removed.
+    /// Failures of the store. Rows that were removed before a failure stay removed.
     ///
     /// # Cancel safety
     ///
@@ -71,12 +74,12 @@ impl Sqlite {
         self.0.reap().await
     }
 
-    /// Brings the tables of a file up to date, and creates the file and the tables where they are
-    /// absent. The answer holds the version before and the applied migrations.
+    /// Upgrades the tables of a file. Creates an absent file and absent tables. The answer contains
+    /// the former version and the applied migrations.
     ///
     /// # Errors
     ///
-    /// As [`Sqlite::open`].
+    /// The same errors as [`Sqlite::open`].
     ///
     /// # Cancel safety
     ///
@@ -85,16 +88,16 @@ impl Sqlite {
         during::<SqliteDialect, _>("migrate", SqliteDialect::migrate(config, clock).await)
     }
 
-    /// Reads the state of a file's tables, and the migrations that [`Sqlite::migrate`] would apply.
-    /// Changes nothing.
+    /// Reads the version of a file's tables, and the migrations that [`Sqlite::migrate`] would
+    /// apply. Changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`Sqlite::open`].
+    /// The same errors as [`Sqlite::open`].
     ///
     /// # Cancel safety
     ///
-    /// Safe: it only reads.
+    /// Safe: the call only reads.
     pub async fn status(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
         during::<SqliteDialect, _>("migrate", SqliteDialect::status(config, clock).await)
     }

@@ -14,25 +14,27 @@ use crate::config::{
     escape, flag, invalid,
 };
 
-/// The path of the file and how the store uses it.
+/// The path of a SQLite file, and the options of a store in this file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SqliteConfig {
-    /// The database file. It is created, readable by its owner only, when it is absent.
+    /// The database file. An absent file is created, readable only by its owner.
     pub path: PathBuf,
-    /// How long a free or expired row stays before it is removed; 1 s to 365 days, 1 h by default.
+    /// The time after which a free or expired row is removed; 1 s to 365 days, 1 h by default.
     pub reap_after: Duration,
-    /// Whether connecting creates a missing file and missing tables. It never changes existing
-    /// ones.
+    /// Whether connecting creates an absent file and absent tables. Connecting never changes tables
+    /// that exist.
     pub migrate: bool,
     /// A text before the tables' names; empty by default.
     pub table_prefix: String,
-    /// How long a statement waits for another process that writes; 1 ms to 1 s, 1 s by default.
+    /// The longest wait of a statement for another process that writes; 1 ms to 1 s, 1 s by
+    /// default.
     pub busy_timeout: Duration,
-    /// Use the file in spite of one of these dangers. The file is on a network file system, whose
-    /// locks cannot be relied on. Or it may be in use under another name (a hard link, or mounted
-    /// by itself), so that nobody would be excluded. Or this process is in a container with a boot
-    /// id or a time since boot of its own, so that others would take its locks.
+    /// Whether the file is used in spite of one of these dangers. The file is on a network file
+    /// system, whose file locks are not reliable. Or the file may be in use under a second name (it
+    /// has a hard link or is mounted by itself), and processes with different names do not exclude
+    /// each other. Or this process is in a container with another boot id or another time since
+    /// boot than the machine, and other processes would treat its leases as expired.
     pub force: bool,
 }
 
@@ -55,7 +57,7 @@ impl SqliteConfig {
         TABLE_PREFIX,
     ];
 
-    /// A file with the default of every other option.
+    /// The configuration of a file with the default of every other option.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -72,7 +74,7 @@ impl SqliteConfig {
     /// # Errors
     ///
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option, and for an
-    /// unknown one the nearest known name.
+    /// unknown option the most similar known name.
     pub fn from_url_parts(path: &str, options: &[(String, String)]) -> Result<Self> {
         Self::parse(path, options).map_err(|error| error.on("sqlite"))
     }
@@ -108,8 +110,8 @@ impl SqliteConfig {
             return Err(invalid("the path of the SQLite file is empty"));
         }
         if path.to_str().is_none_or(|path| path.contains('\0')) {
-            // The text is not shown: it cannot be a path, and it may be a URL that was meant for a
-            // server.
+            // The error does not show the text: the text is no path, and may be the URL of a server
+            // with a password.
             return Err(invalid(
                 "the path of the SQLite file is not UTF-8 or holds a NUL",
             ));
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_and_written_back() {
+    fn options_are_read_from_a_url_and_written_to_it() {
         assert_eq!(parse(&[]).unwrap(), SqliteConfig::new("/tmp/a b.db"));
         let config = parse(&[
             ("busy_timeout", "250ms"),
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_named() {
+    fn a_wrong_option_is_refused_with_its_name() {
         let long = "p".repeat(33);
         for (name, value, says) in [
             ("reap_afer", "1h", "did you mean `reap_after`?"),

@@ -1,24 +1,24 @@
-//! The forms in which a batch's values travel.
+//! The encodings of a batch's values as parameters of one statement.
 
 use serde::Serialize;
 use uuid::Uuid;
 
-/// An array, as `json_each` reads it.
+/// The rows as a JSON array for `json_each`.
 pub(super) fn json<T: Serialize>(rows: &[T]) -> String {
     // Strings, numbers and null cannot fail to serialise.
     serde_json::to_string(rows).unwrap_or_default()
 }
 
-/// Ids side by side, 16 bytes each, in the order of the rows.
+/// All ids as one blob: 16 bytes for each id, in the order of the rows.
 pub(super) fn id_blob<'a>(ids: impl Iterator<Item = &'a Uuid>) -> Vec<u8> {
     ids.flat_map(|id| *id.as_bytes()).collect()
 }
 
-/// Values side by side, and the position of each.
+/// All values as one blob. The statement cuts each value out by its position.
 #[derive(Default)]
 pub(super) struct ValueBlob {
-    /// The blob ends with one byte that belongs to no value: SQLite takes an empty blob's `substr`
-    /// for NULL.
+    /// The values one after the other. [`Self::into_bytes`] adds one byte that belongs to no value,
+    /// because SQLite's `substr` of an empty blob is NULL.
     bytes: Vec<u8>,
 }
 

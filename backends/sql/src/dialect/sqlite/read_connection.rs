@@ -1,7 +1,7 @@
-//! The connection that reads.
+//! The connection for reads.
 //!
-//! A read whose future is not polled any more keeps the connection; later reads then get a new one,
-//! so that no read waits for ever.
+//! A caller can keep the future of a read without polling the future. Such a read keeps its
+//! connection, and later reads get a new connection, so that no read waits for ever.
 
 use std::{
     sync::{
@@ -16,20 +16,20 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::connection::ConnectionSlot;
 
-/// How long one read waits for the one before it. Most take microseconds.
+/// The longest wait of a read for the read before it. Most reads take microseconds.
 const READ_WAIT: Duration = Duration::from_secs(1);
 
-/// The shared connection of all reads. A reader has the connection for itself, and its future may
-/// stop being polled in the middle of the read. Later readers then go on with a new connection.
+/// The connection of all reads. Only one read uses the connection at a time. If that read does not
+/// end within [`READ_WAIT`], later reads use a new connection.
 #[derive(Debug, Default)]
 pub(super) struct ReadConnection {
-    // A std mutex: it is held only to look and to swap, never across an await.
+    // A std mutex: no caller holds this mutex across an await.
     slot: StdMutex<Arc<Mutex<ConnectionSlot>>>,
     closed: AtomicBool,
 }
 
 impl ReadConnection {
-    /// The connection, until the guard is dropped.
+    /// Waits for the connection. The caller has the connection until the guard is dropped.
     pub(super) async fn take(&self, clock: &dyn Clock) -> OwnedMutexGuard<ConnectionSlot> {
         loop {
             let slot = Arc::clone(&self.slot());
@@ -44,8 +44,8 @@ impl ReadConnection {
         }
     }
 
-    /// Closes the connection; later reads are refused. A reader that holds the connection for too
-    /// long closes it at its own end.
+    /// Closes the connection, and refuses later reads. If a read keeps the connection for longer
+    /// than [`READ_WAIT`], that connection closes when the read ends.
     pub(super) async fn close(&self, clock: &dyn Clock) {
         self.closed.store(true, Relaxed);
         self.take(clock).await.close().await;

@@ -83,7 +83,7 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
         owner,
         held,
         last_token: token,
-        // The trace is only a hint: any other text there counts as no trace.
+        // An unreadable `meta`, or any other text, means that no force-release is known.
         forced: owner.is_none() && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
         freed_at: (owner.is_none() && this_boot).then_some(until),
         hint_remaining: if this_boot {
@@ -103,7 +103,8 @@ pub(super) fn record(
     let key: String = column(row, 0)?;
     let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;
     let boot: &[u8] = column(row, 3)?;
-    // The time that the machine was off is unknown.
+    // The age of a row of an earlier boot is unknown, because nothing measures the time while the
+    // machine is off.
     let age = match boot == context.boot {
         true => Some(after(column(row, 4)?, now.boot)),
         false => None,
@@ -112,7 +113,8 @@ pub(super) fn record(
     Ok((key, entry))
 }
 
-/// The time from one moment to a later one, both in microseconds; zero when it is not later.
+/// The time from `earlier` to `later`, both in microseconds; zero when `later` is not the later
+/// one.
 fn after(earlier: i64, later: i64) -> Duration {
     let micros = later.saturating_sub(earlier);
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))

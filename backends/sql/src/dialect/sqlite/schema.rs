@@ -1,7 +1,8 @@
-//! The tables that a SQLite file must have: as the migration creates them.
+//! The tables that a SQLite file must have: the tables that the migrations create.
 //!
-//! SQLite keeps the statement that created a table. The parts of that statement are compared with
-//! the parts of our own, since the catalogue's other views show no collation and no check.
+//! SQLite stores the statement that created a table. The parts of that statement are compared with
+//! the parts of the migration's statement. The other views of SQLite's catalogue show neither
+//! collations nor checks.
 
 use sqlx::{Row as _, SqliteConnection};
 
@@ -11,7 +12,7 @@ use crate::{
     schema_check::{FoundPart, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences},
 };
 
-/// The parts that differ.
+/// The differences between the required tables and the file's tables.
 pub(crate) async fn compare(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -30,7 +31,7 @@ pub(crate) async fn compare(
     Ok(differences(prefix, &tables(), &[], &found, false))
 }
 
-/// The tables of the required version, since no promise rests on later ones.
+/// The tables of the required version. No promise of the locks depends on later tables.
 fn tables() -> Vec<Table<String>> {
     let mut tables = Vec::new();
     for statement in MIGRATIONS
@@ -51,7 +52,7 @@ fn tables() -> Vec<Table<String>> {
     tables
 }
 
-/// The parts of the statement that creates a table: its storage, its columns, and constraints of
+/// The parts of a statement that creates a table: the storage, the columns, and the constraints of
 /// the whole table.
 fn parts(sql: &str) -> Vec<(String, String)> {
     let sql = normalised(sql);
@@ -85,7 +86,7 @@ fn parts(sql: &str) -> Vec<(String, String)> {
     parts
 }
 
-/// The statement without comments, quotes, capitals and meaningless spaces.
+/// The statement in lower case, without comments, quotes and superfluous spaces.
 fn normalised(sql: &str) -> String {
     let lines = sql
         .lines()
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statement_is_taken_apart() {
+    fn the_statement_of_a_migration_is_split_into_its_parts() {
         let tables = tables();
         let names: Vec<_> = tables
             .iter()
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn spelling_makes_no_difference() {
+    fn case_quotes_spaces_and_comments_make_no_difference() {
         let one =
             "CREATE TABLE IF NOT EXISTS a (b TEXT CHECK (b IN (0, 1)), -- c, d\n c BLOB\n) STRICT";
         let other = "create table \"a\"(\nb text  CHECK(b in( 0,1 ) ),c BLOB) strict";

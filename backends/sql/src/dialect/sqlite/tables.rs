@@ -1,7 +1,7 @@
 //! Finds, creates and upgrades the tables.
 //!
-//! All migrations are applied in one transaction, so that other processes never see half of them.
-//! Tables that differ are refused and never changed.
+//! All migrations are applied in one transaction, so that other processes see either all tables or
+//! none. Tables that differ from the required form are refused, and are never changed.
 
 use distlock_core::{Error, Result};
 use sqlx::SqliteConnection;
@@ -19,28 +19,29 @@ use crate::{
     schema_check::refusal,
 };
 
-/// The mode stays set in the file.
+/// Sets the journal mode. The file keeps this mode for all later connections.
 const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";
 
-/// The content of a file.
+/// The tables in a file.
 enum TablesFound {
     Nothing,
-    /// Only tables of others.
+    /// Only tables of other programs.
     Others,
+    /// All tables of distlock.
     Ours,
 }
 
 /// The version of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PresentVersion {
-    /// 0 when there are none.
+    /// The version; 0 when there are no tables.
     Version(i64),
-    /// The meta row is absent: somebody has emptied its table.
+    /// The version is unknown, because the meta row was deleted.
     Emptied,
 }
 
-/// Creates the tables where they are absent and that is wanted, and checks them. Returns the name
-/// of their history.
+/// Checks the tables. Creates absent tables first, if the configuration allows that. Returns the
+/// name of the tables' history.
 pub(super) async fn ready(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -65,7 +66,7 @@ pub(super) async fn ready(
         return Err(not_migrated(context, &problem).into());
     }
     if version < LATEST && context.config.migrate && !context.was_opened() {
-        // Locks work without the missing table.
+        // A failed upgrade is only logged, because locks work without the table of version 2.
         if let Err(error) = upgrade(connection, context).await {
             let error = error.into_error();
             tracing::debug!(%error, "the tables stay at version {version}");
@@ -139,8 +140,7 @@ async fn present_version(
     })
 }
 
-/// The version of the tables, and the name of their history; `None` when somebody has deleted that
-/// row.
+/// The version of the tables, and the name of their history; `None` when the meta row is absent.
 async fn meta(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -148,8 +148,8 @@ async fn meta(
     query_optional(connection, context, context.statements.meta.text()).await
 }
 
-/// Checks that this program works with tables of this version, and that they are as the promises
-/// need them.
+/// Checks that this program works with tables of this version, and that the tables have the
+/// required form.
 pub(super) async fn check(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -169,7 +169,7 @@ pub(super) async fn check(
     Err(file::wrong(&context.path, problem).into())
 }
 
-/// Creates the tables; for an empty file the write-ahead log first, which stays set.
+/// Creates the tables. An empty file gets a write-ahead log first.
 async fn create(
     connection: &mut SqliteConnection,
     context: &StoreContext,
@@ -181,15 +181,15 @@ async fn create(
     upgrade(connection, context).await.map(drop)
 }
 
-/// Applies the missing migrations in one transaction, and returns the version before.
+/// Applies the missing migrations in one transaction, and returns the former version.
 pub(super) async fn upgrade(
     connection: &mut SqliteConnection,
     context: &StoreContext,
 ) -> Result<i64, SetUpError> {
-    // If this future is dropped half-way or fails, the connection is dropped too, and SQLite rolls
-    // back.
+    // If this future is dropped before its end or fails, the caller drops the connection too or
+    // sends `ROLLBACK`. In both cases SQLite rolls the transaction back.
     run(connection, context, "BEGIN IMMEDIATE").await?;
-    // Another process may have done it while this one waited.
+    // Another process may have applied the migrations while this process waited for the write lock.
     let version = match present_version(connection, context).await? {
         PresentVersion::Version(version) => version,
         PresentVersion::Emptied => 0,

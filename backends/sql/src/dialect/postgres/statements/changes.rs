@@ -2,11 +2,11 @@
 
 use super::templates::{Insert, Update};
 
-/// A lock is free when its row has no owner or when its lease is over. An owner that has the lock
-/// already gets the same token again. The new token is the higher of the previous one plus one and
-/// the server's clock. `$6` is this process's hint id.
+/// A lock is free when its row has no owner or when its lease has expired. An owner that holds the
+/// lock already gets the same token again. Any other grant gets a new token: the previous token
+/// plus one, or the server's clock, whichever is higher. `$6` is this process's hint id.
 ///
-/// A row of a held lock is not even locked, so that asking for a held lock writes nothing.
+/// The statement does not lock the row of a held lock, so that a refused acquire writes nothing.
 pub(super) const ACQUIRE: Insert = Insert {
     input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::text[], $5::text[]) AS k (key, owner, \
         ttl, holder, meta)",
@@ -31,7 +31,7 @@ pub(super) const ACQUIRE: Insert = Insert {
     number: "token",
 };
 
-/// Steps of the ticket: 0 keep, 1 issue, 2 redeem.
+/// The column `step` is the change of the ticket: 0 keep, 1 issue, 2 redeem.
 pub(super) const RENEW: Update = Update {
     input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::int8[], $5::int4[], $6::uuid[])
            AS k (key, owner, token, ttl, step, nonce)",
@@ -47,13 +47,13 @@ pub(super) const RENEW: Update = Update {
     notify_channel: None,
 };
 
-/// `$4` is this process's hint id, `$5` the channel of notifications. It notifies only where a
-/// process waits, because a notification costs every committing session.
+/// `$4` is this process's hint id, `$5` the channel of notifications. The statement notifies only
+/// if another process waits, because a notification delays every session that commits.
 ///
-/// A release grants nothing, so it waits for no disk and no standby. A crash of the server can
-/// bring back, for the rest of its lease, a lock that was freed in the last moments before (three
-/// times `wal_writer_delay`). A failover can bring back a lock whose release the standby had not
-/// received. Every later grant does wait, and its commit covers everything that was written before.
+/// A release grants nothing, so that its commit does not wait for the disk or a standby. A crash of
+/// the server can lose the releases of the last moments (three times `wal_writer_delay`): such a
+/// lock is held again for the rest of its lease. A failover can lose a release that the standby had
+/// not received. A later grant waits for the disk, and its commit includes all earlier releases.
 pub(super) const RELEASE: Update = Update {
     input: "unnest($1::text[], $2::uuid[], $3::int8[]) AS k (key, owner, token)",
     table: "distributed_lock",
@@ -85,7 +85,7 @@ pub(super) const HAND_OVER: Update = Update {
 };
 
 /// `$3` is this process's hint id, `$4` the channel of notifications.
-// The text in `meta` is `dialect::FORCED`.
+// The text in `meta` must be equal to `dialect::FORCED`.
 pub(super) const FORCE: Update = Update {
     input: "unnest($1::text[], $2::int8[]) AS k (key, token)",
     table: "distributed_lock",
@@ -98,7 +98,7 @@ pub(super) const FORCE: Update = Update {
     notify_channel: Some("$4"),
 };
 
-/// A tombstone's version is exceeded, never repeated.
+/// In the place of a tombstone, the new version is higher than the tombstone's version.
 pub(super) const CREATE: Insert = Insert {
     input: "unnest($1::text[], $2::bytea[]) AS k (key, value)",
     table: "distributed_record",

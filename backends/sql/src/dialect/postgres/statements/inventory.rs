@@ -1,6 +1,7 @@
 //! Statements about the tables themselves.
 
-/// The version counts the table that version 2 adds, which leaves `schema_version` alone.
+/// The version of the tables, and the name of their history. Migration 2 leaves `schema_version` at
+/// 1 and adds a table; so the version is 2 if that table exists.
 pub(super) const META: &str = "
 SELECT schema_version + (schema_version = 1 AND to_regclass('distributed_line') IS NOT \
     NULL)::int, epoch
@@ -12,8 +13,8 @@ coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.reln
              AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')
            ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1), current_schema())";
 
-/// Those of our tables that exist, all as of one moment: `to_regclass` would look each name up by
-/// itself, and would find half of the tables that another process is just committing.
+/// The tables of distlock that exist, all from one snapshot. `to_regclass` would look up each name
+/// at another moment, and could find only some of the tables that another process is committing.
 pub(super) const TABLES_PRESENT: &str = "
 SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = current_schema() AND c.relname IN ('distributed_lock', 'distributed_record', \
@@ -33,10 +34,11 @@ SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at > clock_times
        (SELECT count(*) FROM distributed_record WHERE deleted)
   FROM distributed_lock";
 
-/// For each part of each existing table: the table, the part, and its value. Of the checks only
-/// those of a range count. An index counts if it is unique for one whole column, for every row and
-/// at once, and compares as the column does: the statement that takes a lock needs such an index.
-/// Quotes are left out, because `quote_all_identifiers` puts them everywhere.
+/// For each part of each existing table: the table, the part, and the value of the part. Only
+/// checks of a range are reported. An index is reported as a unique key if it has one whole column,
+/// covers every row, is checked immediately, and has the collation of the column: the statement of
+/// an acquire needs such an index. Quotes are removed, because the setting `quote_all_identifiers`
+/// adds quotes to every name.
 pub(super) const SCHEMA_PARTS: &str = "
 WITH ours AS (
     SELECT c.oid, c.relname::text AS name, c.relkind, c.relpersistence

@@ -1,7 +1,8 @@
-//! Statements that read rows, and those that set waiter hints.
+//! Statements that read rows, and the statements that set waiter hints.
 
-/// The columns of a lock's row: times in microseconds, and how long lease and hint still last. An
-/// infinite time is no number, and the server would refuse the whole statement because of one row.
+/// The columns of a lock's row. Times and the remaining times of lease and hint are in
+/// microseconds. An infinite time is reported as null: it cannot become a number, and one such row
+/// would make the server refuse the whole statement.
 pub(super) const LOCK_COLUMNS: &str = "lock_name, holder_id, token,
        (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * \
            1000000 END)::int8,
@@ -16,9 +17,9 @@ pub(super) const LOOK: &str = "
 SELECT {lock_columns}
   FROM distributed_lock WHERE lock_name = ANY ($1::text[])";
 
-/// `$1` names; `$2` this process's hint id; `$3` the life of the hint; `$4` how little of a hint
-/// may remain before it is renewed. Where another process's hint stands, it becomes the hint of
-/// several, 0.
+/// `$1` names; `$2` this process's hint id; `$3` the lifetime of the hint; `$4` the remaining
+/// lifetime at which a hint is renewed. A live hint of another process becomes the hint of several
+/// processes, 0.
 pub(super) const SET_HINTS: &str = "
 UPDATE distributed_lock l SET
        wanted_by = CASE WHEN l.wanted_until > clock_timestamp() + $4 * interval '1 microsecond' \
@@ -31,8 +32,8 @@ UPDATE distributed_lock l SET
          ORDER BY lock_name FOR UPDATE SKIP LOCKED) k
  WHERE l.lock_name = k.lock_name AND l.holder_id IS NOT NULL";
 
-/// `$1` a name; the rest as for [`SET_HINTS`]. Returns whether the lock is held and carries a hint
-/// of this process, so that its release will be notified.
+/// `$1` a name; the other parameters are those of [`SET_HINTS`]. Returns whether the lock is held
+/// and has a hint that stands for this process, so that the release will notify this process.
 pub(super) const SET_HINT: &str = "
 WITH marked AS (
     UPDATE distributed_lock SET
@@ -49,7 +50,8 @@ WITH marked AS (
                     AND wanted_by IN ($2, 0) AND wanted_until > clock_timestamp() + $4 * interval \
                         '1 microsecond')";
 
-/// `$1` the first name, `$2` a name to leave out, `$3` the upper bound, `$4` the number of rows.
+/// `$1` the first name, `$2` a name to leave out (the last name of the page before), `$3` the first
+/// name above the range, `$4` the largest number of rows.
 pub(super) const LIST: &str = "
 SELECT {lock_columns}
   FROM distributed_lock
@@ -72,7 +74,7 @@ pub(super) const VERSIONS: &str = "
 SELECT record_key, version FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT \
     deleted";
 
-/// As [`LIST`].
+/// The same parameters as [`LIST`], with keys instead of names.
 pub(super) const SCAN: &str = "
 SELECT record_key, version, value,
        (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * \

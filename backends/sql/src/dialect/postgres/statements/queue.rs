@@ -1,7 +1,7 @@
 //! Statements of the store queue.
 
-/// `$1` names, `$2` ids of entries, `$3` the lease of an entry. Returns each name and the number of
-/// entries ahead.
+/// `$1` names, `$2` ids of entries, `$3` the lease of an entry. Returns for each entry the lock's
+/// name and the number of entries ahead in the same queue.
 pub(super) const RENEW_QUEUE_ENTRIES: &str = "
 WITH kept AS (
     INSERT INTO distributed_line AS l (lock_name, waiter, ticket, expires_at)
@@ -15,8 +15,9 @@ WITH kept AS (
     FROM kept k";
 
 /// `$1` names, `$2` ids of entries, `$3` the channel of notifications, `$4` the text before the
-/// name there. It notifies even if nobody is seen behind: a contender may be joining at this
-/// moment, and neither statement sees the uncommitted rows of the other.
+/// name in a notification. The statement notifies even if it finds no entry behind the removed
+/// entry. A contender may be joining at the same moment: the statement does not see the uncommitted
+/// entry of that contender, and the contender still counts the removed entry as ahead.
 pub(super) const LEAVE_QUEUES: &str = "
 WITH gone AS (
     DELETE FROM distributed_line

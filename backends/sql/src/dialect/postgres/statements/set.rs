@@ -52,14 +52,14 @@ struct Batches {
     delete: Sql,
 }
 
-/// One statement's text, cheap to send again.
+/// The text of one statement. A clone shares the text.
 #[derive(Clone)]
 pub(crate) struct Sql(Arc<str>);
 
 impl Sql {
     pub(crate) fn text(&self) -> SqlStr {
-        // Safe: the text is one of the constants of this folder; only the prefix varies, and it
-        // holds nothing but `[a-z0-9_]`.
+        // Safe: the text is one of the constants of this folder. Only the prefix varies, and the
+        // prefix contains only `[a-z0-9_]`.
         AssertSqlSafe(Arc::clone(&self.0)).into_sql_str()
     }
 }
@@ -104,7 +104,8 @@ impl Statements {
         }
     }
 
-    /// The statement of a batch. A `lone` operation waits for its row.
+    /// The statement of a batch. The statement of a `lone` operation waits for a locked row; the
+    /// statement of several operations leaves locked rows out.
     pub(crate) fn batch(&self, kind: OperationKind, lone: bool) -> &Sql {
         let batches = if lone { &self.one } else { &self.many };
         match kind {
@@ -119,17 +120,18 @@ impl Statements {
         }
     }
 
-    /// A migration's text for these tables.
+    /// The text of a migration with the table prefix added to every name.
     pub(crate) fn script(&self, text: &str) -> String {
         prefixed(text, &self.prefix)
     }
 
-    /// An expression for the schema of the tables: the known one, or the first along the
-    /// `search_path` that has one of them. If none has, the tables are created in the first schema
-    /// that exists.
+    /// An expression for the schema of the tables: `known`, or the first schema of the
+    /// `search_path` that has one of the tables. If no schema has a table, the tables are created
+    /// in the first schema of the `search_path` that exists.
     pub(crate) fn schema(&self, known: Option<&str>) -> String {
         match known {
-            // The name is sent as bytes, because the meaning of a quote depends on a setting.
+            // The name is sent as hexadecimal bytes, because the meaning of a backslash in a quoted
+            // text depends on a setting.
             Some(known) => {
                 let hex = known.bytes().fold(String::new(), |mut hex, byte| {
                     let _ = write!(hex, "{byte:02x}");
@@ -147,7 +149,8 @@ impl Statements {
     }
 }
 
-/// Every name of ours begins with `distributed_`, and nothing else does.
+/// Adds the table prefix to every name. In the statements, all names of tables and indexes begin
+/// with `distributed_`, and no other word does.
 fn prefixed(text: &str, prefix: &str) -> String {
     text.replace("distributed_", &format!("{prefix}distributed_"))
 }

@@ -2,24 +2,24 @@
 //!
 //! Both forms share all conditions and assignments, so that they cannot differ in meaning.
 
-/// The server's clock in microseconds since 1970: tokens and versions rise with it.
+/// The server's clock in microseconds since 1970. New tokens and versions are at least this high.
 const NOW_MICROS: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
 
-/// A batch that only changes existing rows.
+/// The parts of a statement that only changes existing rows.
 pub(super) struct Update {
-    /// The operations as rows `k`.
+    /// The source of the operations: one row `k` for each operation.
     pub(super) input: &'static str,
     pub(super) table: &'static str,
     pub(super) key: &'static str,
     /// The condition on the row `l` that an operation may change.
     pub(super) when: &'static str,
     pub(super) set: &'static str,
-    /// The columns that a changed row returns beside its key. `{wanted}` says whether another
-    /// process waits for it.
+    /// The columns that a changed row returns after its key. `{wanted}` stands for the condition
+    /// that another process waits for the row.
     pub(super) returning: &'static str,
-    /// This process's hint id, for `{wanted}`.
+    /// The parameter with this process's hint id, for `{wanted}`.
     pub(super) hint_id: &'static str,
-    /// The channel on which waiters are notified.
+    /// The parameter with the channel on which waiters are notified; `None` without notifications.
     pub(super) notify_channel: Option<&'static str>,
 }
 
@@ -59,9 +59,9 @@ pub(super) fn update(it: &Update, lone: bool) -> String {
         .replace("{now_micros}", NOW_MICROS)
 }
 
-/// A batch that changes existing rows and creates missing ones.
+/// The parts of a statement that changes existing rows and creates missing rows.
 pub(super) struct Insert {
-    /// The operations as rows `k`.
+    /// The source of the operations: one row `k` for each operation.
     pub(super) input: &'static str,
     pub(super) table: &'static str,
     pub(super) key: &'static str,
@@ -74,8 +74,9 @@ pub(super) struct Insert {
     pub(super) number: &'static str,
 }
 
-/// The text of a statement that changes existing rows and creates missing ones. `lone` = it
-/// carries out one operation and waits for a row that is locked; otherwise it leaves such rows out.
+/// The text of a statement that changes existing rows and creates missing rows. With `lone`, the
+/// statement carries out one operation and waits for a locked row. Otherwise the statement leaves
+/// locked rows out.
 pub(super) fn insert(it: &Insert, lone: bool) -> String {
     let Insert {
         input,
@@ -122,7 +123,7 @@ pub(super) fn insert(it: &Insert, lone: bool) -> String {
     .replace("{now_micros}", NOW_MICROS)
 }
 
-/// One row of values instead of rows out of arrays.
+/// Turns an input of arrays into an input of one row of values.
 fn values(input: &str) -> String {
     input.replace("unnest(", "(SELECT ").replace("[]", "")
 }

@@ -1,8 +1,8 @@
-//! Sends a batch: one conditional statement, and one read of the rows of operations that it did not
-//! carry out.
+//! Sends a batch: one conditional statement, and one read of the rows of the operations that the
+//! statement did not carry out.
 //!
-//! An operation without a clear refusal is sent again alone, so that a row that was locked for a
-//! moment does not count as held.
+//! If the row does not give the reason of a refusal, the operation is sent again alone. So a row
+//! that another transaction locked for a moment does not count as a held lock.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,8 @@ use crate::{
     statement_error::{Access, StatementError},
 };
 
-/// How often a lone operation is sent when its row changed between the statement and the read.
+/// The largest number of sends of a lone operation whose row changes between the statement and the
+/// read of the row.
 const TRIES: u8 = 4;
 
 /// One batch in flight.
@@ -32,7 +33,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) ops: &'a [Operation],
     pub(crate) context: &'a StoreContext,
     pub(crate) connection: &'a mut PgConnection,
-    /// Whether the connection broke after the operations were carried out.
+    /// Set to true when the read of the refused rows has shown that the connection is unusable.
     pub(crate) broke: &'a mut bool,
 }
 
@@ -62,8 +63,8 @@ impl Batch<'_> {
                             Reply::Done(Ok(Answer::Acquired(Attempt::Busy(None))))
                         }
                         None if last && lone => Reply::Done(Err(left_unchanged())),
-                        // Nothing in the row forbids it: the row was locked, or has changed just
-                        // now.
+                        // The row allows the operation now: another transaction had the row locked,
+                        // or the row has changed since the statement.
                         None => Reply::Alone,
                     },
                 })
@@ -75,7 +76,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Sends the statement, and returns its effect for each name.
+    /// Sends the statement. Returns its effect for each name or key whose row it changed.
     async fn change(
         &mut self,
         kind: OperationKind,
@@ -87,7 +88,7 @@ impl Batch<'_> {
             query: sqlx::query(context.statements.batch(kind, lone).text()),
             lone,
         };
-        // The answer is read to its end, because an error of the commit shows only there.
+        // All rows are read, because an error of the commit comes only after the last row.
         let rows = bind(query, kind, self.ops, context)
             .fetch_all(&mut *self.connection)
             .await
@@ -150,7 +151,8 @@ impl Batch<'_> {
     }
 }
 
-/// Each try changed nothing, and nothing in the row forbids the change.
+/// The error for an operation that no send has carried out, although its row allowed the operation
+/// each time.
 fn left_unchanged() -> Error {
     Error::new(
         ErrorKind::Unavailable,

@@ -13,9 +13,9 @@ pub(super) struct RefusedRows {
     pub(super) records: HashMap<RecordKey, Version>,
 }
 
-/// Detects a lock that other processes pass on very fast: each attempt finds it held, and each read
-/// finds it free, but its token changes in between. Such a lock is busy, and nobody can name its
-/// holder.
+/// Detects a lock that changes hands very fast: each attempt finds the lock held, and each read
+/// finds the lock free, but its token changes between the reads. Such a lock is busy, and no read
+/// shows its holder.
 #[derive(Default)]
 pub(super) struct FastTurnover {
     token: Option<FencingToken>,
@@ -31,7 +31,7 @@ impl FastTurnover {
         }
     }
 
-    /// Whether the fast turnover explains that the lock was not taken.
+    /// Whether the operation is an acquire that failed because of the fast turnover.
     pub(super) const fn is_reason(&self, op: &Operation) -> bool {
         matches!(op, Operation::Acquire(_)) && self.seen
     }

@@ -11,14 +11,15 @@ use crate::{
 
 type Statement = Query<'static, Postgres, PgArguments>;
 
-/// A statement and its values so far.
+/// A statement with the values that are bound so far.
 pub(super) struct BatchQuery {
     pub(super) query: Statement,
     pub(super) lone: bool,
 }
 
 impl BatchQuery {
-    /// Binds one value of each operation: an array, or the value itself for a lone operation.
+    /// Binds one parameter with the values of all operations: an array, or the single value of a
+    /// lone operation.
     fn bind_each<T>(mut self, values: impl Iterator<Item = T>) -> Self
     where
         T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,
@@ -32,7 +33,7 @@ impl BatchQuery {
         self
     }
 
-    /// Binds one value for all operations.
+    /// Binds one parameter whose value is the same for all operations.
     fn bind_once<T>(mut self, value: T) -> Self
     where
         T: Encode<'static, Postgres> + Type<Postgres> + Send + 'static,

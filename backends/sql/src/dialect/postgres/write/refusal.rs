@@ -1,7 +1,8 @@
 //! The answer to an operation that its statement did not carry out.
 //!
-//! Only a row that forbids the operation refuses it. Otherwise the row was locked, or has changed
-//! since, and the operation is sent again.
+//! An operation counts as refused only if its row does not allow the operation. If the row allows
+//! the operation, the row was locked or has changed since the statement, and the operation is sent
+//! again.
 
 use distlock_core::{Lease, Renewal, Result, TicketStep};
 
@@ -15,8 +16,8 @@ use crate::{
     wait::RENEW_HINT_BELOW,
 };
 
-/// The answer to an operation that was not carried out, from its row; `None` when nothing in the
-/// row forbids the operation.
+/// The answer to an operation that was not carried out, from its row; `None` when the row allows
+/// the operation.
 pub(super) fn refusal(
     op: &Operation,
     refused_rows: &Result<RefusedRows>,
@@ -44,7 +45,7 @@ pub(super) fn refusal(
     Some(Ok(refused(op, row, context.history_changed())))
 }
 
-/// Whether nothing in the row forbids the operation.
+/// Whether the row, in the state in which it was read, allows the operation.
 fn is_allowed(op: &Operation, look: Option<&LockRowAndNonce>, refused_rows: &RefusedRows) -> bool {
     let version = |key| refused_rows.records.get(key).copied();
     match op {
@@ -66,7 +67,7 @@ fn is_allowed(op: &Operation, look: Option<&LockRowAndNonce>, refused_rows: &Ref
     }
 }
 
-/// Whether the row is the lease's, even if the lease is over.
+/// Whether the row has the owner and the token of the lease, even if the lease has expired.
 fn stands_in(look: &LockRowAndNonce, lease: &Lease) -> bool {
     look.row.owner == Some(lease.owner)
         && lease.token.is_none_or(|token| token == look.row.last_token)
@@ -77,7 +78,8 @@ fn holds(look: &LockRowAndNonce, lease: &Lease) -> bool {
     look.row.held.is_some() && stands_in(look, lease)
 }
 
-/// Whether the renewal's ticket is the one in the row, where the renewal redeems a ticket.
+/// Whether the row allows the renewal's change of the ticket: a ticket that is redeemed must be the
+/// ticket in the row.
 fn fits(look: &LockRowAndNonce, renewal: &Renewal) -> bool {
     match renewal.ticket {
         TicketStep::Keep | TicketStep::Issue(_) => true,

@@ -1,8 +1,8 @@
-//! Sends a batch until its outcome is known or its time is over.
+//! Sends a batch until its outcome is known or its time limit has passed.
 //!
-//! A batch is sent a second time only if the server rolled it back, or if the connection was lost
-//! and every operation may be repeated. After a lost connection an unclear answer stays an unknown
-//! outcome.
+//! A batch is sent again only if the server rolled it back, or if the connection was lost and every
+//! operation may be repeated. If the answer after a lost connection does not determine the outcome
+//! of both sends, the outcome is unknown.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
     statement_error::Access,
 };
 
-/// Sends a batch over a connection of `pool`.
+/// Sends a batch on a connection of `pool`.
 pub(crate) async fn send(
     context: &StoreContext,
     pool: &ConnectionPool,
@@ -71,8 +71,8 @@ pub(crate) async fn send(
                 context.counters.count_retry();
                 earlier_error = Some(failed.into_error());
             }
-            // The reason of the second failure does not matter: the first may have been
-            // carried out.
+            // After a lost connection, the error of the first send is reported, because the first
+            // send may have been carried out.
             Err(failed) => {
                 return Err(earlier_error.map_or_else(|| context.failure(failed), Failure::Whole));
             }

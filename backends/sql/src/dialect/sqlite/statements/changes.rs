@@ -2,11 +2,11 @@
 
 /// `?1` rows of name, TTL, label, meta; `?2` owners; `?6` this process's hint id; `?7` the token.
 ///
-/// Takes the locks that are free and whose last token is lower, and renews those that their owner
-/// holds with just this token. So each changed row has this token, and the number of changed rows
-/// is nearly always the whole answer: `RETURNING` would cost more than the change itself, because
-/// SQLite opens a temporary table for it. A lock is free when its row has no owner, when its lease
-/// is over, or when it is from another boot.
+/// Takes a lock that is free and whose last token is lower than `?7`. Renews a lock that the same
+/// owner holds with exactly this token. So each changed row has the token `?7`, and the number of
+/// changed rows is nearly always a sufficient answer. `RETURNING` would cost more than the change
+/// itself, because SQLite opens a temporary table for `RETURNING`. A lock is free when its row has
+/// no owner, when its lease has expired, or when its row is from another boot.
 pub(super) const ACQUIRE: &str = "
 INSERT INTO distributed_lock AS l
     (lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta)
@@ -30,9 +30,9 @@ WHERE (l.token < ?7
    OR (l.token = ?7 AND l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at > \
        ?4)";
 
-/// `?8` rows of name, token or null; `?9` owners; `?6` this process's hint id; `?10` whether locks
-/// are freed that other processes wait for. As with [`ACQUIRE`], the number of rows is mostly the
-/// whole answer.
+/// `?8` rows of name, token or null; `?9` owners; `?6` this process's hint id; `?10` whether the
+/// statement also frees locks that other processes wait for. The number of changed rows is nearly
+/// always a sufficient answer.
 pub(super) const RELEASE: &str = "
 UPDATE distributed_lock AS l SET
     holder_id = NULL, boot_id = ?3, expires_at = ?4, holder = '', meta = NULL, nonce = NULL
@@ -73,7 +73,8 @@ UPDATE distributed_lock AS l SET
    AND (j.value ->> 4 IS NULL OR l.token = j.value ->> 4)
 RETURNING lock_name, token";
 
-/// `?1` rows of name, token. The text in `meta` is [`FORCED`](crate::dialect::FORCED).
+/// `?1` rows of name, token. The text in `meta` must be equal to
+/// [`FORCED`](crate::dialect::FORCED).
 pub(super) const FORCE: &str = "
 UPDATE distributed_lock AS l SET
     holder_id = NULL, expires_at = ?4, holder = '', meta = 'force-released', nonce = NULL
@@ -83,7 +84,8 @@ UPDATE distributed_lock AS l SET
    AND l.holder_id IS NOT NULL AND l.boot_id = ?3 AND l.expires_at > ?4
 RETURNING lock_name";
 
-/// `?1` rows of key, start, length; `?2` values. A tombstone's version is exceeded, never repeated.
+/// `?1` rows of key, start, length; `?2` values. In the place of a tombstone, the new version is
+/// higher than the tombstone's version.
 pub(super) const CREATE: &str = "
 INSERT INTO distributed_record AS r (record_key, version, value, deleted, boot_id, written_at)
 SELECT j.value ->> 0, ?5, substr(?2, (j.value ->> 1) + 1, j.value ->> 2), 0, ?3, ?4

@@ -1,13 +1,15 @@
 //! Statements about the tables themselves.
 
-/// The version counts the table that version 2 adds, which leaves `schema_version` alone.
+/// The version of the tables, and the name of their history. Migration 2 leaves `schema_version` at
+/// 1 and adds a table; so the version is 2 if that table exists.
 pub(super) const META: &str = "
 SELECT schema_version + (schema_version = 1
        AND EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = \
            'distributed_line')), epoch
   FROM distributed_meta WHERE id = 1";
 
-/// The number of tables and other objects in the file, and the number of ours.
+/// The number of all tables and other objects in the file, and the number of distlock's tables
+/// among them.
 pub(super) const TABLES_PRESENT: &str = "
 SELECT count(*),
        coalesce(sum(name IN ('distributed_lock', 'distributed_record', 'distributed_meta')), 0)
@@ -25,8 +27,9 @@ SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND boot_id = ?3 AND expires
        (SELECT count(*) FROM distributed_record WHERE deleted = 1)
   FROM distributed_lock";
 
-/// Our tables, the statement of each, and its triggers. Each trigger can change rows or leave them
-/// out; even one `AFTER` may write to its own table.
+/// For each table of distlock: its name, the statement that created the table, and its triggers.
+/// Every trigger is reported: any trigger can change or drop written rows, because in SQLite even a
+/// trigger `AFTER` a change can write to its own table.
 pub(super) const SCHEMA_PARTS: &str = "
 SELECT o.name, coalesce(o.sql, ''),
        coalesce((SELECT group_concat('the trigger ' || t.name, ' and ') FROM sqlite_master t

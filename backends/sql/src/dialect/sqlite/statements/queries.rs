@@ -1,4 +1,4 @@
-//! Statements that read rows, and the one that sets waiter hints.
+//! Statements that read rows, and the statement that sets waiter hints.
 
 /// The columns of a lock's row.
 pub(super) const LOCK_COLUMNS: &str = "lock_name, holder_id, token, boot_id, expires_at, \
@@ -10,9 +10,9 @@ SELECT {lock_columns}
   FROM distributed_lock
  WHERE lock_name IN (SELECT value FROM json_each(?1))";
 
-/// `?1` names; `?2` this process's hint id; `?3` the end of the new hint. A hint that ends before
-/// `?4` is renewed. Where another process's hint stands for longer, it becomes the hint of several,
-/// 0.
+/// `?1` names; `?2` this process's hint id; `?3` the end of the new hint. A hint that ends at or
+/// before `?4` is replaced. A hint of another process that ends later becomes the hint of several
+/// processes, 0.
 pub(super) const SET_HINTS: &str = "
 UPDATE distributed_lock SET wanted_by = CASE WHEN wanted_until > ?4 THEN 0 ELSE ?2 END, \
     wanted_until = ?3
@@ -20,8 +20,9 @@ UPDATE distributed_lock SET wanted_by = CASE WHEN wanted_until > ?4 THEN 0 ELSE 
    AND holder_id IS NOT NULL
    AND (wanted_by NOT IN (?2, 0) OR wanted_until <= ?4)";
 
-/// `?1` the first name, `?2` a name to leave out, `?5` the upper bound (null = no bound: every blob
-/// is above every text), `?6` the number of rows.
+/// `?1` the first name, `?2` a name to leave out (the last name of the page before), `?5` the first
+/// name above the range (null = no limit: `x''` is a blob, and every blob sorts after every text),
+/// `?6` the largest number of rows.
 pub(super) const LIST: &str = "
 SELECT {lock_columns}
   FROM distributed_lock
@@ -38,8 +39,8 @@ SELECT record_key, version, value, boot_id, written_at
   FROM distributed_record
  WHERE record_key IN (SELECT value FROM json_each(?1)) AND deleted = 0";
 
-/// As [`LIST`]: `?1` the first key, `?2` a key to leave out, `?3` the upper bound, `?4` the number
-/// of rows.
+/// `?1` the first key, `?2` a key to leave out (the last key of the page before), `?3` the first
+/// key above the range or null, `?4` the largest number of rows.
 pub(super) const SCAN: &str = "
 SELECT record_key, version, value, boot_id, written_at
   FROM distributed_record

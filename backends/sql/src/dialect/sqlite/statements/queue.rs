@@ -1,7 +1,8 @@
 //! Statements of the store queue.
 
-/// `?1` rows of name and id of the entry, `?6` the lease of an entry. Returns each name and the
-/// number of entries ahead. Both statements travel together.
+/// `?1` rows of name and id of the entry, `?6` the lease of an entry. Returns for each entry the
+/// lock's name and the number of entries ahead in the same queue. The two statements are sent
+/// together.
 pub(super) const RENEW_QUEUE_ENTRIES: &str = "
 INSERT INTO distributed_line (lock_name, waiter, boot_id, ticket, expires_at)
 SELECT j.value ->> 0, j.value ->> 1, ?3, ?4, ?4 + ?6 FROM json_each(?1) AS j WHERE true

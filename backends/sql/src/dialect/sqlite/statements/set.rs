@@ -16,8 +16,9 @@ use super::{
 pub(crate) struct Statements {
     pub(crate) acquire: Sql,
     pub(crate) release: Sql,
-    /// Both in one transaction, so that they share its sync, which costs more than either. It has
-    /// four results, of which the second and the third count rows.
+    /// Acquire and release in one transaction, so that they share one sync to the disk. The sync
+    /// costs more than both statements. The transaction has four results; the second result and the
+    /// third result are the numbers of rows that the two statements changed.
     pub(crate) acquire_and_release: Sql,
     pub(crate) renew: Sql,
     pub(crate) hand_over: Sql,
@@ -46,14 +47,14 @@ pub(crate) struct Statements {
     prefix: String,
 }
 
-/// One statement's text, cheap to send again.
+/// The text of one statement. A clone shares the text.
 #[derive(Clone)]
 pub(crate) struct Sql(Arc<str>);
 
 impl Sql {
     pub(crate) fn text(&self) -> SqlStr {
-        // Safe: the text is one of the constants of this folder; only the prefix varies, and it
-        // holds nothing but `[a-z0-9_]`.
+        // Safe: the text is one of the constants of this folder. Only the prefix varies, and the
+        // prefix contains only `[a-z0-9_]`.
         AssertSqlSafe(Arc::clone(&self.0)).into_sql_str()
     }
 }
@@ -95,20 +96,21 @@ impl Statements {
         }
     }
 
-    /// A migration's text for these tables.
+    /// The text of a migration with the table prefix added to every name.
     pub(crate) fn script(&self, text: &str) -> SqlStr {
         AssertSqlSafe(prefixed(text, &self.prefix)).into_sql_str()
     }
 }
 
-/// Every name of ours begins with `distributed_`, and nothing else does.
+/// Adds the table prefix to every name. In the statements, all names of tables and indexes begin
+/// with `distributed_`, and no other word does.
 fn prefixed(text: &str, prefix: &str) -> String {
     text.replace("distributed_", &format!("{prefix}distributed_"))
 }
 
-/// The text with `$7` for `?7`. For `?7`, SQLite also counts the numbers that the statement leaves
-/// out, and the driver takes values for them, until it has none left for the last numbers. The
-/// driver looks `$7` up by its name.
+/// The text with `$7` in the place of `?7`, and so on. The two statements of one transaction do not
+/// use the same numbers. With `?7`, SQLite also counts the unused numbers below 7, and the driver
+/// would use up values for these numbers. With `$7`, the driver finds the value by its number.
 fn named(text: &str) -> String {
     text.replace('?', "$")
 }

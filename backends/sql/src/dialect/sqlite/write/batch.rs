@@ -1,6 +1,6 @@
-//! One batch in flight, and the batches of all kinds but acquires and releases.
+//! One batch in flight, and the sending of every kind of batch except acquires and releases.
 //!
-//! Every answer of SQLite is read to its end, because SQLite commits only there.
+//! All rows of a result are read, because SQLite commits only after the last row.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) context: &'a StoreContext,
     pub(crate) open: &'a mut OpenConnection,
     pub(crate) now: ClockReadings,
-    /// Whether it was sent before and met other writers, so that nothing was done.
+    /// Whether the batch was sent before. The earlier send changed nothing, because another process
+    /// was writing.
     pub(crate) resent: bool,
 }
 
@@ -47,7 +48,7 @@ impl Batch<'_> {
         Ok(answers.into_iter().map(Reply::Done).collect())
     }
 
-    /// Carries the operations out by one statement, which returns the rows that it changed.
+    /// Carries the operations out with one statement, which returns the changed rows.
     async fn change_rows(
         &mut self,
         kind: OperationKind,
@@ -84,8 +85,8 @@ impl Batch<'_> {
         Ok(ops.iter().map(answer).collect())
     }
 
-    /// Counts a statement. While others write, SQLite is asked every millisecond; these repetitions
-    /// do not count.
+    /// Counts a statement. While another process writes, the statement is repeated every
+    /// millisecond; these repetitions are not counted.
     pub(super) fn count(&self, kind: OperationKind) {
         if !self.resent {
             self.context.counters.count(kind.name());
@@ -109,7 +110,7 @@ impl Batch<'_> {
     }
 }
 
-/// The row of this lock; `None` when it is gone.
+/// The row of this lock; `None` when there is no row.
 pub(super) fn row_of<'r>(name: &LockName, rows: &'r RefusedRows) -> Result<Option<&'r LockRow>> {
     let row = rows.as_ref().map_err(Clone::clone)?.get(name);
     row.map(Result::as_ref).transpose().map_err(Clone::clone)

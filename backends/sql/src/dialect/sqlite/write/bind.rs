@@ -15,14 +15,15 @@ use crate::{
 
 type Statement = Query<'static, Sqlite, SqliteArguments>;
 
-/// The locks that one statement or transaction acquires and releases.
+/// The locks that one statement acquires or releases, or that one transaction acquires and
+/// releases.
 #[derive(Clone, Copy)]
 pub(super) struct LockChanges<'a> {
     pub(super) requests: &'a [&'a AcquireRequest],
     /// The token of the acquired locks.
     pub(super) token: u64,
     pub(super) leases: &'a [&'a Lease],
-    /// Whether locks are released that other processes wait for.
+    /// Whether a lock is released even if another process waits for it.
     pub(super) even_wanted: bool,
 }
 
@@ -144,7 +145,7 @@ fn bind_first(
         .bind(now.wall)
 }
 
-/// Name, TTL in microseconds, label, meta.
+/// The columns of an acquire: name, TTL in microseconds, label, meta.
 fn columns(request: &AcquireRequest) -> (&str, u64, &str, Option<&str>) {
     (
         request.name.as_str(),

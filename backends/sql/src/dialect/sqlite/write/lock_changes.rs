@@ -1,8 +1,9 @@
 //! Acquires and releases.
 //!
-//! Each statement reports only the number of rows that it changed, which mostly is all of them.
-//! Otherwise the rows are read; an acquire is sent again with the token that its row needs, and a
-//! release again for locks that other processes wait for.
+//! A statement reports only the number of rows that it changed. Usually it changed all rows, and
+//! the number is a sufficient answer. Otherwise the rows are read. Then an acquire may be sent
+//! again, with another token, and a release may be sent again for locks that other processes wait
+//! for.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -26,8 +27,8 @@ use crate::{
 };
 
 impl Batch<'_> {
-    /// Sends a batch of acquires, releases, or both. Each name is in it once, so that the order
-    /// does not matter.
+    /// Sends a batch of acquires, releases, or both. A batch contains each name only once, so that
+    /// the order of the operations does not matter.
     pub(super) async fn acquire_and_release(
         &mut self,
     ) -> Result<Vec<Result<Answer>>, StatementError> {
@@ -43,8 +44,9 @@ impl Batch<'_> {
             even_wanted: false,
         };
         let (acquired, released) = self.change_locks(changes).await?;
-        // The transaction is committed now, so that a later failure concerns single operations
-        // only. The rows of released locks are read first, before others take the locks.
+        // The transaction is committed now. A later failure must be reported only for the operation
+        // that it concerns. The rows of released locks are read first, because another process may
+        // take these locks soon.
         let mut releases = self.released(&leases, released).await.into_iter();
         let mut acquires = self.acquired(&acquires, acquired).await.into_iter();
         let answers = self.ops.iter().filter_map(|op| match op {
@@ -52,8 +54,9 @@ impl Batch<'_> {
             _ => releases.next(),
         });
         let mut answers = answers.collect::<Vec<_>>();
-        // Rows that others used since the clock was read may be reaped already, and with them their
-        // tokens, which were higher.
+        // This process may have been suspended after it read the clock. If `reap_after` has passed,
+        // other owners may have used a lock with a higher token since then, and the reaper may have
+        // removed that row. The token of this grant would be lower than an earlier token.
         let read_at = Moment::from_boot(Duration::from_micros(self.now.boot.unsigned_abs()));
         if self.context.clock.now().since(read_at) >= self.context.config.reap_after {
             self.give_back(&mut answers).await;
@@ -61,7 +64,7 @@ impl Batch<'_> {
         Ok(answers)
     }
 
-    /// The answers to these acquires, of which the statement has granted `acquired`.
+    /// The answers to these acquires. The statement has granted `acquired` of them.
     async fn acquired(&mut self, ops: &[&Operation], acquired: usize) -> Vec<Result<Answer>> {
         let wall = self.now.wall.unsigned_abs();
         if acquired == ops.len() {
@@ -75,8 +78,8 @@ impl Batch<'_> {
         for op in ops {
             let answer = match op.lock().map(|name| row_of(name, &rows)) {
                 Some(Ok(Some(row))) => self.acquired_by_row(op, row).await,
-                // Some were granted, but it is unknown which: each caller asks again as the same
-                // owner.
+                // Some acquires were granted, but the rows that show which ones cannot be read. So
+                // the outcome is unknown, and each caller can ask again as the same owner.
                 Some(Err(error)) if acquired > 0 && rows.is_err() => Err(unknown(&error)),
                 Some(Err(error)) => Err(error),
                 _ => Ok(refused(op, None, false)),
@@ -86,8 +89,9 @@ impl Batch<'_> {
         answers
     }
 
-    /// The answer to an acquire, by its row. Where the lock is its owner's already, or is free and
-    /// has a token that the wall clock has not reached, the acquire is sent again.
+    /// The answer to an acquire, from its row. The acquire is sent again in two cases: its owner
+    /// holds the lock already with another token, or the lock is free and its last token is not
+    /// below the wall clock.
     async fn acquired_by_row(&mut self, op: &Operation, row: &LockRow) -> Result<Answer> {
         let wall = self.now.wall.unsigned_abs();
         let is_ours = op.request().map(|request| request.owner) == row.owner;
@@ -112,7 +116,7 @@ impl Batch<'_> {
         };
         match self.change_locks_again(changes).await {
             Ok((1, _)) => self.granted(op, Ok(token)),
-            // Others were faster.
+            // Another owner has taken the lock since the row was read.
             Ok(_) => Ok(refused(op, None, false)),
             Err(failed) => Err(failed.into_error()),
         }
@@ -126,8 +130,8 @@ impl Batch<'_> {
         carried_out(op, effect, &self.open.epoch)
     }
 
-    /// The answers to releases of these leases, of which the statement has released `plainly`:
-    /// those for whose locks no other process waits.
+    /// The answers to releases of these leases. The first statement has released `plainly` of them:
+    /// it releases only locks that no other process waits for.
     async fn released(&mut self, leases: &[&Lease], plainly: usize) -> Vec<Result<Answer>> {
         let outcome = |others_waiting| {
             Ok(Answer::Released(ReleaseOutcome::Released {
@@ -138,8 +142,9 @@ impl Batch<'_> {
         if plainly == leases.len() {
             return leases.iter().map(|_| outcome(Some(false))).collect();
         }
-        // Leases that still stand in their rows: other processes wait for their locks. A lone lease
-        // needs no look, because the next statement tells.
+        // The rows show the leases that the first statement did not release: other processes wait
+        // for their locks. For a lone lease no row is read, because the next statement shows
+        // whether the lease was still in its row.
         let (lone, rows) = match leases {
             [_] => (true, Ok(HashMap::new())),
             _ => (
@@ -185,8 +190,8 @@ impl Batch<'_> {
                     Err(error) => Err(error.clone()),
                 };
             }
-            // The others were all released, or none of them, or some; only in the last case their
-            // rows must tell.
+            // This lease was not in its row when the row was read. If the first statement released
+            // none or all of such leases, the answer is clear. Otherwise the row must show it.
             match (row(lease)?, plainly) {
                 (_, 0) => not_held(),
                 (_, plainly) if plainly == rest => outcome(Some(false)),
@@ -197,8 +202,8 @@ impl Batch<'_> {
         leases.iter().map(answer).collect()
     }
 
-    /// Whether the lease was released just now, as far as its row still tells: others may have held
-    /// the lock since.
+    /// Whether this batch released the lease, from the time when its row became free. The error
+    /// means that another owner has used the lock since then, so that the row does not show it.
     fn freed(&self, lease: &Lease, row: &LockRow) -> Result<bool> {
         match (row.owner, row.freed_at) {
             (Some(owner), _) if owner == lease.owner => Ok(false),
@@ -209,8 +214,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Sends a statement that follows another one of the batch, as long as others write. The first
-    /// statement is sent again with the batch.
+    /// Sends a later statement of the batch, and repeats it while other processes write. (The first
+    /// statement is not repeated here: the whole batch is sent again.)
     async fn change_locks_again(
         &mut self,
         changes: LockChanges<'_>,
@@ -227,8 +232,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Sends one statement or transaction, and returns the numbers of locks that it has acquired
-    /// and released.
+    /// Sends one statement or transaction. Returns the number of acquired locks and the number of
+    /// released locks.
     async fn change_locks(
         &mut self,
         changes: LockChanges<'_>,
@@ -254,8 +259,8 @@ impl Batch<'_> {
             }
         };
         let begun = !done.is_empty();
-        // If the transaction was begun and not committed, the connection is closed, and SQLite
-        // rolls back.
+        // A transaction that was begun and not committed leaves the connection unusable. Closing
+        // the connection makes SQLite roll back.
         self.open.is_spent |= begun && done.len() < steps;
         outcome.map_err(|failed| match begun {
             true => failed.without_retry(),
@@ -275,8 +280,8 @@ impl Batch<'_> {
         })
     }
 
-    /// Releases the locks that were granted with the time of asking as their token, and answers
-    /// that nothing was granted.
+    /// Releases the locks that were granted with the outdated clock reading as their token. Changes
+    /// their answers to an error.
     async fn give_back(&mut self, answers: &mut [Result<Answer>]) {
         let outdated = self.now.wall.unsigned_abs();
         let (mut granted, mut releases) = (Vec::new(), Vec::new());
@@ -293,8 +298,8 @@ impl Batch<'_> {
             return;
         }
         self.now = self.context.now();
-        // While the row stands, another acquire of the same owner would find it and take its token
-        // for a fresh one.
+        // Without this release, another acquire of the same owner would find the row held by itself
+        // and would report the outdated token.
         let changes = LockChanges {
             requests: &[],
             token: 0,
@@ -313,7 +318,7 @@ impl Batch<'_> {
     }
 }
 
-/// Whether the row is the lease's, even if the lease is over.
+/// Whether the row has the owner and the token of the lease, even if the lease has expired.
 fn stands_in(row: &LockRow, lease: &Lease) -> bool {
     row.owner == Some(lease.owner) && lease.token.is_none_or(|token| token == row.last_token)
 }
@@ -325,7 +330,8 @@ fn taken_meanwhile() -> Error {
     )
 }
 
-/// The statement was carried out, but it is unknown for which callers.
+/// The error for a statement that was carried out for some of the operations, when the rows that
+/// would show for which ones cannot be read.
 fn unknown(error: &Error) -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,

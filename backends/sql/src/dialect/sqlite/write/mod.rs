@@ -1,7 +1,8 @@
 //! Batches that change something.
 //!
-//! Acquires and releases share a transaction, and count the rows that they change. Every other kind
-//! is one statement that returns the changed rows. Rows are read only to explain what was refused.
+//! Acquires and releases share a transaction; their statements report the number of changed rows.
+//! Every other kind has one statement that returns the changed rows. Rows are read only if some
+//! operation was not carried out.
 
 mod batch;
 mod bind;

@@ -1,7 +1,7 @@
-//! Sends a batch, again and again while other processes write.
+//! Sends a batch, and repeats it while other processes write.
 //!
-//! The connection leaves its slot for the time of the batch: if this future is dropped half-way,
-//! the connection closes, and SQLite rolls back.
+//! The batch takes the connection out of its slot. If the future of the batch is dropped before its
+//! end, the connection closes, and SQLite rolls back.
 
 use distlock_backend_kit::batch::{Failure, Reply};
 use distlock_core::Result;
@@ -13,7 +13,7 @@ use crate::{
     operation::{Answer, Operation, OperationKind},
 };
 
-/// Sends a batch over the connection of `writer`.
+/// Sends a batch on the connection of `writer`.
 pub(crate) async fn send(
     context: &StoreContext,
     writer: &Mutex<ConnectionSlot>,
@@ -28,8 +28,8 @@ pub(crate) async fn send(
             ops,
             context,
             open: &mut open,
-            // The clock is read just before sending: the caller read it earlier, so that the
-            // lease is never shorter than the caller counts.
+            // The clock is read just before sending. The caller has read the clock earlier, so that
+            // the caller's deadline is never later than the end of the lease in the store.
             now: context.now(),
             resent: busy_retry.is_some(),
         };
