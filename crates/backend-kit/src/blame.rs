@@ -1,8 +1,8 @@
-//! Which of a store's options is the wrong one.
+//! The search for the option that causes an error.
 //!
-//! A backend parses all its options at once, and its error names none of the places where they were
-//! written. This module finds the option: options are added one by one, and the first one that
-//! brings the same error is the wrong one.
+//! A backend parses all its options at once, so its error does not say which option caused it. This
+//! module finds that option: it parses with one more option at a time, and the first option that
+//! brings the same error is the cause.
 
 use distlock_core::{ErrorKind, Result};
 
@@ -13,12 +13,14 @@ pub type Pair = (String, String);
 
 /// Parses a target with all options of a driver.
 ///
-/// `parse` is called with the body of the URL and the first options of those that were given, and
-/// must depend on nothing else.
+/// `parse` gets the parts of the target and a list of options. It is called with all given options,
+/// and after an error again with the first 0, 1, 2 and more of them. Its result must depend on
+/// these two arguments only.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidConfig`] for an option that the driver does not have; the error of `parse`,
-/// with the place where the option or the URL was written that causes it.
+/// [`ErrorKind::InvalidConfig`] for an option that the driver does not have. Otherwise the error of
+/// `parse`, with the place where the option was written that causes the error, or with the place of
+/// the URL if no option does.
 pub fn parse<T>(
     driver: &dyn Driver,
     parts: &mut TargetParts,

@@ -1,4 +1,4 @@
-//! The contract between one kind of store and the list of all kinds.
+//! The contract of a driver, which opens one kind of store from a URL.
 
 use std::fmt::Debug;
 
@@ -7,37 +7,37 @@ use distlock_core::{Result, Store};
 
 use crate::{DriverOption, DriverUrl, Drivers, TargetParts};
 
-/// One kind of store: which URLs are its own, which options it takes, and how it is opened.
+/// One kind of store: its URLs, its options, and the code that opens it.
 #[async_trait]
 pub trait Driver: Debug + Send + Sync + 'static {
     /// The name of the backend in messages, for example `redis`.
     fn name(&self) -> &'static str;
 
     /// The schemes of its URLs in lower case, without the colon. A scheme that ends with `+` is a
-    /// prefix: `kv+` stands for `kv+redis` and every other scheme that begins so.
+    /// prefix: `kv+` stands for `kv+redis` and every other scheme that starts with `kv+`.
     fn schemes(&self) -> &'static [&'static str];
 
     /// The forms of its URLs, for documentation and help.
     fn urls(&self) -> &'static [DriverUrl];
 
-    /// The options that this kind of store takes, in the order of the documentation. All stores
-    /// take `connect_timeout`, which is not listed.
+    /// The options of this kind of store, in the order of the documentation. All stores have the
+    /// option `connect_timeout`, which is not listed.
     fn options(&self) -> &'static [DriverOption];
 
-    /// Reads the URL and its options, and opens nothing.
+    /// Checks the URL and its options without opening the store.
     ///
     /// # Errors
-    /// As [`Driver::open`], for everything that can be told without the store.
+    /// As [`Driver::open`], for everything that can be checked without the store.
     fn check(&self, parts: TargetParts, drivers: &Drivers) -> Result<()>;
 
-    /// Opens a store. A driver that wraps another store opens it with `drivers`.
+    /// Opens a store. A driver that wraps another store opens that store with `drivers`.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a URL or an option that is
-    /// wrong, which is named; and whatever the store refuses.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) with the wrong URL or option; and
+    /// the errors of the store.
     ///
     /// # Cancel safety
-    /// Dropping the future must leave nothing open.
+    /// A drop of the future must leave no connection or file open.
     async fn open(&self, parts: TargetParts, drivers: &Drivers) -> Result<Store>;
 
     /// Creates or upgrades the store's tables. A store without tables only checks that it can be
@@ -47,7 +47,8 @@ pub trait Driver: Debug + Send + Sync + 'static {
     /// As [`Driver::open`].
     ///
     /// # Cancel safety
-    /// Each step must be atomic; dropping the future may leave later ones for the next call.
+    /// Each step must be atomic. After a drop of the future, the next call does the remaining
+    /// steps.
     async fn migrate(&self, parts: TargetParts, drivers: &Drivers) -> Result<Migrated> {
         self.open(parts, drivers).await?.close().await;
         Ok(Migrated::default())
@@ -60,12 +61,12 @@ pub trait Driver: Debug + Send + Sync + 'static {
 pub struct Migrated {
     /// The version of the tables now; `None` for a backend without tables.
     pub version: Option<i64>,
-    /// The steps that this call took.
+    /// The names of the steps that this call applied.
     pub applied: Vec<&'static str>,
 }
 
 impl Migrated {
-    /// Tables of this version, after these steps.
+    /// The result of a migration to `version` that applied these steps.
     #[must_use]
     pub fn to_version(version: i64, applied: Vec<&'static str>) -> Self {
         Self {

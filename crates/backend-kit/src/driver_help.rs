@@ -1,18 +1,19 @@
-//! The forms of a driver's URLs, and its options, for its users.
+//! The forms of a driver's URLs and its options, for help texts and documentation.
 
 /// One option of a kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverOption {
-    /// Its name, as in `?name=value`.
+    /// The name of the option, as in `?name=value`.
     pub name: &'static str,
-    /// Its values and their effect.
+    /// The values of the option and their effect.
     pub help: &'static str,
-    /// Its default, in words or as a value; empty when nothing stands in its place.
+    /// The default, in words or as a value; empty if the option has no default.
     pub default: &'static str,
 }
 
 impl DriverOption {
-    /// The option of every store. A driver lists it only if its own parser knows it, too.
+    /// The option that every store has. A driver lists it only if the driver's own parser knows the
+    /// option, too.
     pub const CONNECT_TIMEOUT: Self = Self::new(
         "connect_timeout",
         "100 ms to 60 s: how long opening may take",
@@ -33,14 +34,14 @@ impl DriverOption {
 /// One form of URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverUrl {
-    /// The form, with its variable parts in capitals, for example `redis://HOST:PORT`.
+    /// The form, with the variable parts in capitals, for example `redis://HOST:PORT`.
     pub form: &'static str,
-    /// The store that it names.
+    /// The store that such a URL names.
     pub store: &'static str,
 }
 
 impl DriverUrl {
-    /// A form and the store that it names.
+    /// A form of URL, and the store that such a URL names.
     #[must_use]
     pub const fn new(form: &'static str, store: &'static str) -> Self {
         Self { form, store }

@@ -1,4 +1,4 @@
-//! The list of drivers: from a URL to an open store.
+//! The list of drivers, which opens a store from its URL.
 
 use std::{future::Future, sync::Arc};
 
@@ -6,15 +6,16 @@ use distlock_core::{Clock, Error, ErrorKind, Result, Store};
 
 use crate::{Driver, Migrated, Target, TargetParts, not_compiled_in, suggest::nearest};
 
-/// The drivers that a program opens stores with.
+/// The drivers with which a program opens stores.
 ///
 /// Errors about unknown schemes, suggestions and documentation are made from this list.
 #[derive(Clone, Debug, Default)]
 pub struct Drivers {
     drivers: Vec<Arc<dyn Driver>>,
-    /// Schemes of the backends that a build can have, with the features that bring each of them.
+    /// Schemes of optional backends, with the features of the library that add each backend to a
+    /// build.
     features: Vec<(&'static str, &'static str)>,
-    /// Schemes of backends of later versions, with the name of the backend.
+    /// Schemes of backends that are planned for a later version, with the name of the backend.
     planned: Vec<(&'static str, &'static str)>,
 }
 
@@ -25,22 +26,22 @@ impl Drivers {
         Self::default()
     }
 
-    /// Adds a driver. Its schemes win over those of drivers that were added before.
+    /// Adds a driver. For a scheme of several drivers, the driver that was added last is used.
     #[must_use]
     pub fn with(mut self, driver: Arc<dyn Driver>) -> Self {
         self.drivers.push(driver);
         self
     }
 
-    /// Notes that these features of the library, separated by commas, bring the driver of a scheme.
-    /// An error names them where the driver is missing.
+    /// Notes that these features of the library, separated by commas, add the driver of a scheme.
+    /// The error about a missing driver names the features.
     #[must_use]
     pub fn brought_by(mut self, scheme: &'static str, features: &'static str) -> Self {
         self.features.push((scheme, features));
         self
     }
 
-    /// Notes a scheme of a backend of a later version.
+    /// Notes a scheme of a backend that is planned for a later version.
     #[must_use]
     pub fn planning(mut self, scheme: &'static str, backend: &'static str) -> Self {
         self.planned.push((scheme, backend));
@@ -71,10 +72,10 @@ impl Drivers {
     /// Opens a store.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for a URL or option that is wrong, which is named;
-    /// [`ErrorKind::Unsupported`] for a backend that this build does not have;
-    /// [`ErrorKind::Unavailable`] when the store does not answer within the `connect_timeout`; and
-    /// what else the backend reports. Passwords never appear in any of them.
+    /// [`ErrorKind::InvalidConfig`] with the wrong URL or option; [`ErrorKind::Unsupported`] for a
+    /// backend that this build does not have; [`ErrorKind::Unavailable`] when the store does not
+    /// answer within the `connect_timeout`; and all other errors of the backend. No error contains
+    /// a password.
     ///
     /// # Cancel safety
     /// Safe.
@@ -90,8 +91,8 @@ impl Drivers {
             .await
     }
 
-    /// Opens a store by its parts, without a limit and without waiting for its locker: for a driver
-    /// that wraps another store.
+    /// Opens a store from its parts, for a driver that wraps another store. The time is not limited
+    /// here, and the call does not wait until the locker is connected.
     ///
     /// # Errors
     /// As [`Drivers::open`].
@@ -105,17 +106,17 @@ impl Drivers {
     /// Creates or upgrades a store's tables.
     ///
     /// # Errors
-    /// As [`Drivers::open`], and whatever the store refuses.
+    /// As [`Drivers::open`], and the errors of the store about its tables.
     ///
     /// # Cancel safety
-    /// Each step is atomic; dropping the future may leave later ones for the next call.
+    /// Each step is atomic. After a drop of the future, the next call does the remaining steps.
     pub async fn migrate(&self, target: impl Into<Target>) -> Result<Migrated> {
         let parts = target.into().parts()?;
         Limit::of(&parts).bound(self.migrate_parts(parts)).await
     }
 
-    /// As [`Drivers::migrate`], by the parts and without a limit: for a driver that wraps another
-    /// store.
+    /// As [`Drivers::migrate`], from the parts and without a limit of time, for a driver that wraps
+    /// another store.
     ///
     /// # Errors
     /// As [`Drivers::migrate`].
@@ -126,15 +127,15 @@ impl Drivers {
         self.driver_of(&parts)?.migrate(parts, self).await
     }
 
-    /// Reads a URL and its options, and opens nothing.
+    /// Checks a URL and its options without opening the store.
     ///
     /// # Errors
-    /// As [`Drivers::open`], for everything that can be told without the store.
+    /// As [`Drivers::open`], for everything that can be checked without the store.
     pub fn check(&self, target: impl Into<Target>) -> Result<()> {
         self.check_parts(target.into().parts()?)
     }
 
-    /// As [`Drivers::check`], by the parts: for a driver that wraps another store.
+    /// As [`Drivers::check`], from the parts, for a driver that wraps another store.
     ///
     /// # Errors
     /// As [`Drivers::check`].
@@ -186,12 +187,12 @@ impl Drivers {
     }
 }
 
-/// Whether a scheme of a driver ends with `+`, and this one begins with it.
+/// Whether the driver's scheme `known` ends with `+`, and `scheme` starts with `known`.
 fn is_prefix(known: &str, scheme: &str) -> bool {
     known.ends_with('+') && scheme.len() > known.len() && scheme.starts_with(known)
 }
 
-/// The bound on the whole of opening, whichever step of it hangs.
+/// The time limit on opening a store, for all steps together.
 struct Limit {
     clock: Arc<dyn Clock>,
     time: std::time::Duration,
@@ -208,8 +209,8 @@ impl Limit {
     }
 
     async fn bound<T>(self, opening: impl Future<Output = Result<T>>) -> Result<T> {
-        // Boxed, because the drivers' connecting futures are large and callers should not carry
-        // them.
+        // Boxed, because the drivers' futures are large, and the futures of all callers would
+        // contain them.
         let opening = Box::pin(opening);
         tokio::select! {
             biased;

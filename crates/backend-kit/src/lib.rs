@@ -1,9 +1,9 @@
-//! The common ground of all backends.
+//! The code that all backends share.
 //!
-//! A backend brings a [`Driver`]: the schemes of its URLs, its options, and how a store is opened.
-//! [`Drivers`] is a list of them, which opens a [`Target`] with the driver of its scheme. The other
-//! modules are parts that several backends share. This crate knows no backend, and it never decides
-//! who holds a lock.
+//! A backend implements a [`Driver`]: the schemes of its URLs, its options, and the code that opens
+//! a store. [`Drivers`] is a list of drivers, and opens a [`Target`] with the driver of its scheme.
+//! The other modules are parts that several backends use. This crate knows no particular backend,
+//! and never decides who holds a lock.
 //!
 //! # Map
 //!

@@ -1,10 +1,10 @@
-//! Removes passwords from everything that is printed.
+//! Removes passwords from URLs before they are printed.
 
-/// A backend URL without secrets: the user stays, the password and the values of secret query
-/// options become `***`.
+/// Returns a backend URL without secrets: the user stays, and the password and the values of secret
+/// query options become `***`.
 ///
-/// It accepts any text, URL or not, and hides too much rather than too little: a password may hold
-/// an unescaped `/`, `?` or `@`.
+/// The function accepts any text, also one that is no URL. In doubt it hides more: a password may
+/// hold an unescaped `/`, `?` or `@`.
 #[must_use]
 pub fn mask(url: &str) -> String {
     let (head, query) = match url.rfind('@').map_or_else(
@@ -25,8 +25,8 @@ pub fn mask(url: &str) -> String {
     mask_options(&shown)
 }
 
-/// Hides the values of secret options wherever an option can begin: after `?` and after `&`. With
-/// an `@` in it, a URL does not show for certain where its query begins.
+/// Hides the values of secret options wherever an option can begin: after `?` and after `&`. If a
+/// URL has an `@`, the beginning of its query cannot be recognised with certainty.
 fn mask_options(url: &str) -> String {
     let mut is_first = true;
     let parts = url.split('&').map(|part| {
@@ -58,8 +58,8 @@ fn decoded(part: &str) -> String {
 /// Options that name the file of a private key.
 const KEY_FILES: [&str; 5] = ["key", "ssl-key", "sslkey", "tls_key", "peer_tls_key"];
 
-/// Whether an option's value must not be shown. The path of a key file is no secret; the key
-/// itself, given by mistake instead of its path, is one.
+/// Whether the value of an option must not be shown. The path of a key file is no secret. A private
+/// key itself, given by mistake instead of its path, is a secret.
 #[must_use]
 pub fn is_secret(key: &str, value: &str) -> bool {
     let key = key.to_lowercase();
@@ -72,8 +72,9 @@ pub fn is_secret(key: &str, value: &str) -> bool {
         .any(|word| key.contains(word))
 }
 
-/// Whether this text can be the hosts of a URL, each with or without a port. Any other text may be
-/// a password that holds a character with a meaning in URLs, or that lacks its `@`.
+/// Whether this text can be the list of hosts of a URL, each with or without a port. Any other text
+/// may be a part of a password: the password holds an unescaped character such as `/`, or the `@`
+/// after it is missing.
 pub(crate) fn names_hosts(authority: &str) -> bool {
     authority.split(',').all(|host| {
         let (host, port) = match host.strip_prefix('[') {
@@ -92,7 +93,8 @@ pub(crate) fn names_hosts(authority: &str) -> bool {
     })
 }
 
-/// Hides the rest of a URL that names no user and has something else than hosts before its path.
+/// Hides the rest of a URL without an `@` whose part before the path is no list of hosts, because
+/// that part may be a password.
 fn without_what_is_no_host(head: &str) -> Option<String> {
     let start = head.find("://")? + 3;
     let rest = &head[start..];
@@ -111,7 +113,7 @@ fn mask_userinfo(head: &str) -> String {
     let start = match (head.find("://"), head.find("//")) {
         (Some(at), _) => at + 3,
         (None, _) if is_path => return head.to_owned(),
-        // The colon is missing.
+        // The colon of `://` is missing.
         (None, Some(at)) => at + 2,
         (None, None) => 0,
     };
@@ -164,7 +166,7 @@ mod tests {
                 "redis+cluster://h1:1,[::1]:2,h3/x",
                 "redis+cluster://h1:1,[::1]:2,h3/x",
             ),
-            // A mistyped URL.
+            // The colon of `://` or one slash is missing.
             ("redis//u:hunter2@h", "redis//u:***@h"),
             ("redis:/u:hunter2@h", "redis:***@h"),
             ("u:hunter2@h", "u:***@h"),

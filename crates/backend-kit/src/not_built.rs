@@ -1,12 +1,11 @@
-//! The sentence about a part that this build does not have, the same for every store.
+//! The sentence of the error about a part that this build does not have, the same for every store.
 //!
-//! Nothing is published, so the sentence names the steps that work in a checkout: the line of
-//! `Cargo.toml` and the command that the README prints. `tests/readme.rs` keeps the two texts
-//! equal.
+//! The crates are not published, so the sentence names the steps that work in a checkout: the line
+//! for `Cargo.toml` and the command, as in the README. `tests/readme.rs` keeps the two texts equal.
 
-/// The sentence for a part, `what`, that these `features` of the library bring. The features are
-/// separated by commas (`redis,tls`). The command-line tool has every backend, so the sentence
-/// names the tool only for the tool's own features.
+/// The sentence for the part `what`, which these `features` of the library add. The features are
+/// separated by commas (`redis,tls`). The command-line tool always has every backend, so the
+/// sentence mentions the tool only for features that the tool also has.
 #[must_use]
 pub fn not_compiled_in(what: &str, features: &str) -> String {
     let listed: Vec<_> = features
@@ -30,7 +29,7 @@ pub fn not_compiled_in(what: &str, features: &str) -> String {
     text
 }
 
-/// The features of the library that the package of the tool also has.
+/// The features of the library that the package of the command-line tool also has.
 const TOOL_FEATURES: [&str; 2] = ["sasl", "tls"];
 
 #[cfg(test)]
@@ -38,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sentence_names_the_line_and_the_command_that_work() {
+    fn the_sentence_names_the_line_of_cargo_toml_and_the_command() {
         assert_eq!(
             not_compiled_in("the sqlite backend", "sqlite"),
             "the sqlite backend is not compiled in: in Cargo.toml, write `distlock = { path = \

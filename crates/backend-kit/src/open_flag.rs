@@ -1,6 +1,6 @@
-//! The check that every backend makes before each operation: whether its handle is open.
+//! The check of every backend before each operation that its handle is open.
 //!
-//! This module owns the flag. Invariant: once closed, a flag stays closed.
+//! This module owns the flag. Invariant: a closed flag stays closed.
 
 use std::sync::{
     Arc,
@@ -9,10 +9,10 @@ use std::sync::{
 
 use distlock_core::{Error, ErrorKind, Result};
 
-/// Whether a handle on a store is open. Once closed it stays closed.
+/// A flag that says whether a handle on a store is open. A closed flag stays closed.
 ///
-/// Each handle has a flag of its own, also one that was reopened from another. Clones share the
-/// flag: a handle gives one to each of its contenders, which outlive the call that made them.
+/// Each handle has its own flag, also a handle that was reopened from another one. Clones share the
+/// flag. A handle gives a clone to each of its contenders, so that the contenders notice a close.
 ///
 /// ```
 /// use distlock::{ErrorKind, backend::OpenFlag};
@@ -41,7 +41,7 @@ impl OpenFlag {
         Ok(())
     }
 
-    /// Closes the handle. Returns whether it was open until now.
+    /// Closes the handle. Returns whether the handle was open before.
     #[expect(
         clippy::must_use_candidate,
         reason = "a handle with nothing to give back closes without a look at the answer"

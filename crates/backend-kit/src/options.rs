@@ -28,8 +28,8 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Puts this place before a message, unless the place is the program or the URL that its author
-    /// is looking at.
+    /// Puts this place before a message. A place in the program or in its URL is left out, because
+    /// the author of the program knows that place.
     #[must_use]
     pub fn locate(&self, message: impl fmt::Display) -> String {
         match self {
@@ -54,11 +54,11 @@ impl fmt::Display for Origin {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Given {
-    /// Its name.
+    /// The name of the option.
     pub key: String,
-    /// Its value.
+    /// The value of the option.
     pub value: String,
-    /// The place where it was written.
+    /// The place where the option was written.
     pub origin: Origin,
 }
 
@@ -70,8 +70,8 @@ impl Given {
         Error::new(error.kind(), self.origin.locate(error))
     }
 
-    /// An [`ErrorKind::InvalidConfig`] that points at this option. The value is shown unless it is
-    /// a secret.
+    /// An [`ErrorKind::InvalidConfig`] with the place and the name of this option. The value is
+    /// shown unless it is a secret.
     #[must_use]
     pub fn wrong(&self, problem: impl fmt::Display) -> Error {
         let shown = if is_secret(&self.key, &self.value) {
@@ -101,8 +101,8 @@ impl fmt::Debug for Given {
     }
 }
 
-/// All options of one backend. A backend takes each of its options out once; an option that is left
-/// at the end is unknown.
+/// The options that were given for one backend. The backend takes each option that it knows out of
+/// this list. An option that is left at the end is unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     given: Vec<Given>,
@@ -113,7 +113,7 @@ impl Options {
     /// Adds an option.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when the option is there already.
+    /// [`ErrorKind::InvalidConfig`] when the option was added before.
     pub fn add(&mut self, key: String, value: String, origin: Origin) -> Result<()> {
         if let Some(earlier) = self.given.iter().find(|given| given.key == key) {
             let places = if earlier.origin == origin {
@@ -130,17 +130,17 @@ impl Options {
         Ok(())
     }
 
-    /// Takes an option out.
+    /// Takes an option out of the list.
     pub fn take(&mut self, key: &'static str) -> Option<Given> {
         self.known.push(key);
         let at = self.given.iter().position(|given| given.key == key)?;
         Some(self.given.remove(at))
     }
 
-    /// Takes a duration out.
+    /// Takes an option out of the list and parses its value as a duration.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when the value is no duration, or outside the range.
+    /// [`ErrorKind::InvalidConfig`] when the value is no duration, or is outside the range.
     pub fn take_duration(
         &mut self,
         key: &'static str,
@@ -157,7 +157,7 @@ impl Options {
         Ok(Some(time))
     }
 
-    /// Takes all remaining options.
+    /// Takes all options with a name in `known` out of the list.
     pub fn take_all(&mut self, known: &[&'static str]) -> Vec<Given> {
         self.known.extend(known);
         let (taken, left) = std::mem::take(&mut self.given)
@@ -170,14 +170,14 @@ impl Options {
     /// Checks that every option was taken.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] that names the first remaining option and the one that was
-    /// probably meant.
+    /// [`ErrorKind::InvalidConfig`] that names the first remaining option, and the known option
+    /// that the user probably meant.
     pub fn finish(mut self, backend: &str) -> Result<()> {
         let Some(unknown) = self.given.first() else {
             return Ok(());
         };
         self.known.sort_unstable();
-        // An option of every backend may also be listed by one of them.
+        // A backend may also take an option that every backend has, such as `connect_timeout`.
         self.known.dedup();
         Err(Error::new(
             ErrorKind::InvalidConfig,
@@ -188,8 +188,8 @@ impl Options {
     }
 }
 
-/// The error for an option that a backend does not have. It names the option that was probably
-/// meant.
+/// The error for an option that a backend does not have. The error names the known option that the
+/// user probably meant.
 #[must_use]
 pub fn unknown_option(name: &str, backend: &str, known: &[DriverOption]) -> Error {
     let mut known: Vec<_> = known.iter().map(|option| option.name).collect();

@@ -1,9 +1,9 @@
 //! Panics of foreign libraries that a backend catches and turns into errors.
 //!
 //! Rust calls the program's panic hook before a panic can be caught, and the default hook prints
-//! the panic. This module owns a mark for each thread: whether a panic there is caught. A hook may
-//! ask for the mark and print nothing. This module must never replace the hook, which belongs to
-//! the host program.
+//! the panic. This module owns a counter for each thread, which says whether a panic on that thread
+//! is caught. A hook may read it through [`is_caught`] and then print nothing. This module must
+//! never replace the hook, which belongs to the host program.
 
 use std::{
     cell::Cell,
@@ -36,8 +36,8 @@ impl Drop for Catching {
     }
 }
 
-/// For a panic hook: whether the panic of this thread is caught and becomes an error, so that the
-/// hook need not print it.
+/// For a panic hook: returns whether the panic of this thread is caught and becomes an error, so
+/// that the hook need not print the panic.
 ///
 /// ```
 /// let print = std::panic::take_hook();
@@ -49,7 +49,7 @@ impl Drop for Catching {
 /// ```
 #[must_use]
 pub fn is_caught() -> bool {
-    // A thread that is ending has dropped the variable.
+    // On a thread that is ending, the thread-local variable may be gone.
     CATCHING
         .try_with(Cell::get)
         .is_ok_and(|catching| catching > 0)

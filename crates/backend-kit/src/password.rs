@@ -1,8 +1,9 @@
-//! The rule for sending a password to a server, the same for every store.
+//! The rule for sending a password to a server, which is the same for every store.
 //!
-//! This module owns the rule and its sentences. Invariant: a password leaves this machine through
-//! TLS, or in clear text because the option `tls=disable` allows it. It must never resolve a name
-//! or open a connection, so a refusal comes before anything is sent.
+//! This module owns the rule and the texts of its errors and findings. Invariant: a password leaves
+//! this machine through TLS only, or in clear text if the option `tls=disable` allows that. The
+//! module must never resolve a name or open a connection, so a refusal comes before anything is
+//! sent.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,10 +11,10 @@ use distlock_core::{Error, ErrorKind, Health, Result, Verdict};
 
 use crate::not_compiled_in;
 
-/// The value of the option `tls` that lets a password leave this machine in clear.
+/// The value of the option `tls` that allows a password to leave this machine in clear text.
 pub const TLS_DISABLE: &str = "disable";
 
-/// The way in which one store sends its password. A backend fills it from its options.
+/// The way in which one store sends its password. A backend fills this value from its options.
 #[derive(Clone, Copy, Debug)]
 pub struct PasswordRule<'a> {
     /// Whether a password is sent in a form that an eavesdropper can use.
@@ -22,16 +23,16 @@ pub struct PasswordRule<'a> {
     pub encrypted: bool,
     /// Whether the option `tls=disable` allows clear text.
     pub clear_allowed: bool,
-    /// Whether this build can speak TLS.
+    /// Whether this build supports TLS.
     pub tls_built: bool,
-    /// The features that bring the backend with TLS: `redis,tls`.
+    /// The features of the library that add the backend with TLS, for example `redis,tls`.
     pub features: &'a str,
-    /// The sentence that tells how to turn TLS on: "write rediss:// instead of redis://".
+    /// The advice how to turn TLS on, for example "write rediss:// instead of redis://".
     pub remedy: &'a str,
 }
 
 impl PasswordRule<'_> {
-    /// Refuses a password that would cross a network in clear. `host` is a name or an address
+    /// Refuses a password that would cross a network in clear text. `host` is a name or an address
     /// without its port, as the user or another server wrote it.
     ///
     /// # Errors
@@ -55,7 +56,7 @@ impl PasswordRule<'_> {
         ))
     }
 
-    /// Adds the doctor's finding about the password's way to these hosts.
+    /// Adds the doctor's finding about the encryption of the password on its way to these hosts.
     pub fn examine<'h>(&self, hosts: impl IntoIterator<Item = &'h str>, health: &mut Health) {
         let beyond = hosts.into_iter().find(|host| !is_loopback(host));
         let (verdict, detail) = match beyond {
@@ -77,7 +78,7 @@ impl PasswordRule<'_> {
 
 /// Whether a connection to this host stays on this machine: `localhost`, the addresses in
 /// 127.0.0.0/8, and `::1`. Any other name counts as another machine, because a name server decides
-/// where it leads.
+/// to which address the name resolves.
 #[must_use]
 pub fn is_loopback(host: &str) -> bool {
     let bare = host
@@ -111,7 +112,7 @@ mod tests {
     };
 
     #[test]
-    fn only_loopback_hosts_stay_on_this_machine() {
+    fn only_localhost_and_loopback_addresses_are_on_this_machine() {
         for host in [
             "localhost",
             "LocalHost",
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_text_needs_the_users_consent() {
+    fn a_password_in_clear_text_is_refused_without_tls_disable() {
         let says = |rule: PasswordRule<'_>| rule.check("db.example").unwrap_err().to_string();
         let said = says(RULE);
         for word in ["\"db.example\"", "write rediss://", "`tls` to `disable`"] {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_doctor_warns_of_clear_text_beyond_this_machine() {
+    fn the_doctor_warns_of_a_password_in_clear_text_to_another_machine() {
         let verdict = |rule: PasswordRule<'_>, hosts: &[&str]| {
             let mut health = Health::new("a server");
             rule.examine(hosts.iter().copied(), &mut health);

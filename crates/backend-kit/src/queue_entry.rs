@@ -1,69 +1,73 @@
 //! A queue entry: one contender's short lease in the store queue of a lock name.
 //!
-//! After a release, only the first contender should ask for the lock. If all of them asked, each
-//! release would cost the store one request for each waiter. So each contender keeps an entry in a
-//! queue at the store. Only the first contender watches the lock itself, as a lone waiter does. The
-//! others wait until the contenders ahead have left.
+//! After a release, only the first contender should ask for the lock. If all contenders asked, each
+//! release would cost the store one request for each contender. So each contender keeps an entry in
+//! a queue at the store. Only the first contender watches the lock itself. The others wait until
+//! the contenders ahead have left.
 //!
-//! A contender renews its entry while it waits, and gives it up when it gets the lock or goes away.
-//! A contender that died blocks the queue for [`ENTRY_LEASE`] at most. The queue decides only which
-//! contender *asks*: mutual exclusion never rests on it, and a contender that cannot keep its entry
-//! asks as if there were no queue. Later, shared locks wait in the same queue, in the order of its
-//! tickets.
+//! A contender renews its entry while it waits, and removes the entry when it gets the lock or
+//! gives up. The entry of a dead contender blocks the queue for [`ENTRY_LEASE`] at most. The queue
+//! decides only which contender *asks*. Mutual exclusion never depends on the queue, and a
+//! contender that cannot keep its entry asks as if there were no queue.
 //!
-//! This module owns when to ask the store for the entry again. Backends own the requests.
-//! Invariant: a contender asks again before its entry can expire.
+//! This module decides at which moments a contender renews its entry. Backends send the requests.
+//! Invariant: a contender renews its entry before the entry can expire.
 
 use std::time::Duration;
 
 use distlock_core::{Error, Moment};
 
-/// How long the store keeps an entry that is not renewed.
+/// The time for which the store keeps an entry that is not renewed.
 pub const ENTRY_LEASE: Duration = Duration::from_secs(4);
 
-/// The longest time between two renewals of an entry. Two renewals may fail before it is lost.
+/// The longest time between two renewals of an entry. With it, two renewals may fail before the
+/// entry expires.
 const RENEW_AFTER: Duration = Duration::from_millis(1300);
 
-/// How long a contender without an entry acts as if there were no queue.
+/// The time for which a contender that cannot keep its entry acts as if there were no queue.
 const WITHOUT_QUEUE: Duration = Duration::from_secs(10);
 
 /// The longest time between two polls, for each contender ahead.
 const PER_CONTENDER: Duration = Duration::from_millis(200);
 
-/// The assumed time that one contender takes, in a queue that does not move.
+/// The time that one contender is assumed to need until it leaves the queue, while the queue does
+/// not move.
 const LONGEST_PER_CONTENDER: Duration = Duration::from_millis(400);
 
 /// The shortest time between two polls.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// How a contender learns that a contender ahead has left.
+/// The way in which a contender learns that a contender ahead has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LearnsOfChange {
     /// The store sends notifications. Polls only find changes whose notification was lost.
     ByNotification,
-    /// It polls, the more often the nearer it is to the front.
+    /// The contender polls, and polls more often the nearer it is to the front.
     ByPolling,
 }
 
-/// One contender's queue entry.
+/// The state of one contender's queue entry, and the moment of the next request for it.
 #[derive(Debug)]
 pub struct EntrySchedule {
     learns: LearnsOfChange,
-    /// Contenders ahead at the last answer, less those that have left since.
+    /// The number of contenders ahead at the last answer, less the number of notifications since
+    /// then that a contender has left.
     ahead: u32,
-    /// Whether the store answered that no contender is ahead, or keeps no queue.
+    /// Whether the store answered that no contender is ahead, or the contender acts without a
+    /// queue.
     first: bool,
     asked: Option<Moment>,
     due: Option<Moment>,
-    /// The measured time in which one contender leaves the queue.
+    /// The measured time between two contenders that leave the queue.
     per_contender: Duration,
-    /// Whether a contender left after the store was asked. The answer may be older than that.
+    /// Whether a contender left after the last request was sent. The answer to that request may not
+    /// count that contender.
     missed: bool,
 }
 
 impl EntrySchedule {
-    /// An entry that the store has not been asked for yet.
+    /// An entry for which no request was sent yet.
     #[must_use]
     pub const fn new(learns: LearnsOfChange) -> Self {
         Self {
@@ -77,7 +81,7 @@ impl EntrySchedule {
         }
     }
 
-    /// Notes that the store keeps the entry, with so many contenders ahead.
+    /// Notes the store's answer that it keeps the entry, with `ahead` contenders ahead of it.
     pub fn kept(&mut self, now: Moment, ahead: u32) {
         if let Some(asked) = self.asked {
             let passed = now.since(asked);
@@ -101,9 +105,9 @@ impl EntrySchedule {
         }
     }
 
-    /// The time to the next poll, before the front is expected: the nearer it is, the shorter. The
-    /// contender right behind the first polls twice in the time that one takes, because the next
-    /// release is for the first.
+    /// The time until the next poll. It ends before this contender is expected at the front, and is
+    /// shorter the nearer the contender is to the front. The contender right behind the first one
+    /// polls twice in the time in which one contender leaves.
     fn until_next_poll(&self) -> Duration {
         let expected = self.per_contender.saturating_mul(self.ahead);
         let sooner = if self.ahead == 1 {
@@ -116,8 +120,8 @@ impl EntrySchedule {
     }
 
     /// Notes that the store did not keep the entry. After a temporary failure, the last answer
-    /// counts for as long as the entry may live. Otherwise the contender asks by itself for a
-    /// while.
+    /// counts as long as the entry may still exist. Otherwise the contender acts as if there were
+    /// no queue, for 10 seconds.
     pub fn not_kept(&mut self, now: Moment, why: &Error) {
         let known = self.asked.filter(|asked| now.since(*asked) < ENTRY_LEASE);
         if why.is_retryable() && known.is_some() {
@@ -129,13 +133,13 @@ impl EntrySchedule {
         self.due = Some(now + WITHOUT_QUEUE);
     }
 
-    /// Notes that the store is being asked now, so that no second request is sent meanwhile.
+    /// Notes that a request is sent now, so that no second request becomes due before its answer.
     pub fn asking(&mut self, now: Moment) {
         self.missed = false;
         self.due = Some(now + RENEW_AFTER);
     }
 
-    /// Notes the store's notification that a contender has left the queue.
+    /// Notes the store's notification that some contender has left the queue.
     pub fn somebody_left(&mut self) {
         self.missed = true;
         self.ahead = self.ahead.saturating_sub(1);
@@ -144,7 +148,7 @@ impl EntrySchedule {
         }
     }
 
-    /// Notes that notifications may have been lost.
+    /// Notes that notifications may have been lost, so that a request is due at once.
     pub fn look_again(&mut self) {
         self.missed = true;
         self.due = None;
@@ -156,8 +160,8 @@ impl EntrySchedule {
         self.first
     }
 
-    /// The time until the store must be asked again for the entry and the number of contenders
-    /// ahead.
+    /// The time until the next request to the store, which renews the entry and returns the number
+    /// of contenders ahead.
     #[must_use]
     pub fn due_in(&self, now: Moment) -> Duration {
         self.due.map_or(Duration::ZERO, |due| due.since(now))
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contender_is_not_first_before_the_store_was_asked() {
+    fn a_contender_is_not_first_before_the_first_answer_of_the_store() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         assert!(!entry.is_first() && entry.due_in(START).is_zero());
         entry.kept(START, 0);
@@ -185,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn a_contender_without_an_entry_asks_by_itself() {
+    fn a_contender_that_cannot_keep_its_entry_acts_without_a_queue() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         entry.kept(START, 3);
         assert!(!entry.is_first());
-        let away = Error::new(ErrorKind::Unavailable, "away");
-        entry.not_kept(START, &away);
+        let unreachable = Error::new(ErrorKind::Unavailable, "unreachable");
+        entry.not_kept(START, &unreachable);
         assert!(!entry.is_first(), "the entry still counts");
-        entry.not_kept(START + ENTRY_LEASE, &away);
+        entry.not_kept(START + ENTRY_LEASE, &unreachable);
         assert!(entry.is_first());
         entry.kept(START, 3);
         let denied = Error::new(ErrorKind::AccessDenied, "no such table");
@@ -202,20 +206,21 @@ mod tests {
     }
 
     #[test]
-    fn notifications_count_down_and_lead_to_one_question() {
+    fn a_request_is_due_when_notifications_have_counted_down_to_zero() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         entry.kept(START, 2);
         entry.somebody_left();
         assert!(!entry.due_in(START).is_zero(), "one is still ahead");
         entry.somebody_left();
-        // It may have been a contender behind that left, so the store is asked.
+        // The contenders that left may have been behind this one. So the entry is not first by
+        // notifications alone, and a request is due.
         assert!(!entry.is_first() && entry.due_in(START).is_zero());
         entry.kept(START, 1);
         assert!(!entry.is_first());
     }
 
     #[test]
-    fn an_answer_older_than_a_departure_is_asked_for_again() {
+    fn a_request_is_due_after_an_answer_that_may_be_older_than_a_notification() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         entry.asking(START);
         entry.kept(START, 2);
@@ -229,16 +234,19 @@ mod tests {
     }
 
     #[test]
-    fn polls_follow_the_pace_of_the_queue() {
+    fn polls_are_more_frequent_the_faster_the_queue_moves() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByPolling);
         entry.kept(START, 4);
         assert_eq!(entry.due_in(START), ms(800));
-        // Two left within 100 ms, so the next two are expected to take as long.
+        // Two contenders left within 100 ms, so the two contenders ahead are expected to leave
+        // within the next 100 ms. The next poll is due after three quarters of that time.
         entry.kept(START + ms(100), 2);
         assert_eq!(entry.due_in(START + ms(100)), ms(75));
         entry.kept(START + ms(150), 1);
         assert_eq!(entry.due_in(START + ms(150)), ms(25));
-        // None left: twice as long, up to the pace of a queue that does not move.
+        // No contender left since the last answer. So the expected time of 50 ms for one contender
+        // is doubled, and the poll is due after half of that. The expected time grows up to
+        // `LONGEST_PER_CONTENDER`.
         entry.kept(START + ms(200), 1);
         assert_eq!(entry.due_in(START + ms(200)), ms(50));
         for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! A password that no output shows.
+//! A password type whose `Debug` output does not show the password.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ impl Secret {
         Self(password.into())
     }
 
-    /// The password itself, for the driver; never print it.
+    /// The password itself, for the database driver. Never print the result.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

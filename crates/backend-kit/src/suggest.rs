@@ -1,6 +1,6 @@
 //! Suggestions for mistyped words.
 
-/// The known word that was probably meant, if one is near enough.
+/// The known word that the user probably meant; `None` if no known word is similar enough.
 #[must_use]
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_lowercase();
@@ -12,7 +12,8 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, word)| word)
 }
 
-/// The end of a message about an unknown word: the one that was probably meant, or all known ones.
+/// The end of a message about an unknown word: the known word that the user probably meant, or all
+/// known words.
 #[must_use]
 pub fn hint(given: &str, known: &[&str]) -> String {
     if let Some(word) = nearest(given, known.iter().copied()) {
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_words_only() {
+    fn only_a_similar_word_is_suggested() {
         let known = ["connect_timeout", "reap_after", "url"];
         assert_eq!(nearest("conect_timeout", known), Some("connect_timeout"));
         assert_eq!(nearest("reapafter", known), Some("reap_after"));

@@ -23,7 +23,7 @@ pub struct Target {
 
 /// The parts of a target, checked as far as possible without knowing the backend.
 ///
-/// A driver takes its options out of `options` and reads the rest of the URL from `body`.
+/// A driver takes its options out of `options`, and parses the rest of the URL in `body`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TargetParts {
@@ -33,7 +33,7 @@ pub struct TargetParts {
     pub body: String,
     /// The options from the query and from [`Target::option`], without `connect_timeout`.
     pub options: Options,
-    /// How long opening may take, 100 ms to 60 s.
+    /// The longest time that opening may take, 100 ms to 60 s.
     pub connect_timeout: Duration,
     /// The clock of the store's client.
     pub clock: Arc<dyn Clock>,
@@ -60,14 +60,15 @@ impl TargetParts {
         Error::new(ErrorKind::Unsupported, self.origin.locate(problem))
     }
 
-    /// The time-out for a backend that gives up by itself, with a better error than the registry's:
-    /// nine tenths of `connect_timeout`.
+    /// The time-out for a backend that limits its own connecting: nine tenths of `connect_timeout`.
+    /// The backend's own error then comes before the general error of
+    /// [`Drivers::open`](crate::Drivers::open), and says more.
     #[must_use]
     pub fn own_connect_timeout(&self) -> Duration {
         (self.connect_timeout * 9 / 10).max(*Target::CONNECT_TIMEOUTS.start())
     }
 
-    /// The parts of the store that a wrapper stands on: the same target under another scheme.
+    /// The same parts with another scheme, for a driver that opens the store that it wraps.
     #[must_use]
     pub fn with_scheme(mut self, scheme: impl Into<String>) -> Self {
         self.scheme = scheme.into();
@@ -76,7 +77,7 @@ impl TargetParts {
 }
 
 impl Target {
-    /// How long opening a store may take by default.
+    /// The default of the longest time that opening a store may take.
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
     /// A store by its URL. The URL is checked when the store is opened.
@@ -90,7 +91,7 @@ impl Target {
         }
     }
 
-    /// A SQLite file; its path may hold any character.
+    /// A SQLite file, by its path. The path may hold any character.
     #[must_use]
     pub fn sqlite(path: impl AsRef<Path>) -> Self {
         use std::fmt::Write as _;
@@ -119,7 +120,7 @@ impl Target {
         self
     }
 
-    /// Adds an option, as a query parameter of the URL would.
+    /// Adds an option, with the effect of a query parameter of the URL.
     #[must_use]
     pub fn option(self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.option_from(key, value, Origin::Code)
@@ -141,7 +142,8 @@ impl Target {
     pub(crate) const CONNECT_TIMEOUTS: RangeInclusive<Duration> =
         Duration::from_millis(100)..=Duration::from_secs(60);
 
-    /// How long to wait for the store, 100 ms to 60 s; the same as the option `connect_timeout`.
+    /// Sets the longest time that opening may take, 100 ms to 60 s; the same as the option
+    /// `connect_timeout`.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
@@ -193,7 +195,7 @@ impl Target {
         &self.origin
     }
 
-    /// Takes the target apart.
+    /// Splits the target into its parts.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] for a URL without a scheme, for an address that may hold a part
@@ -247,8 +249,9 @@ impl Target {
         })
     }
 
-    /// Refuses a URL whose password is not escaped or lacks its `@`: the rest of the password would
-    /// be taken for a host, a port or an option, and be shown as that.
+    /// Refuses a URL with a password that is not escaped, or without the `@` after the password.
+    /// Otherwise a part of the password would be parsed as a host, a port or an option, and would
+    /// be shown in messages.
     fn check_address(&self, body: &str, query: &str) -> Result<()> {
         const ESCAPES: &str = "in a user or a password, `/`, `?`, `#`, `@` and `%` are written \
         %2F, %3F, %23, %40 and %25";
@@ -313,7 +316,8 @@ impl From<&Self> for Target {
     }
 }
 
-/// Resolves `%41`; text that is no such escape stays. `None` when the result is not UTF-8.
+/// Decodes escapes such as `%41`. A `%` without two hexadecimal digits stays. `None` when the
+/// result is not UTF-8.
 #[must_use]
 pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -346,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_are_resolved_and_other_percent_signs_stay() {
+    fn percent_escapes_are_decoded_and_other_percent_signs_stay() {
         for (text, decoded) in [
             ("/tmp/a b", Some("/tmp/a b")),
             ("%2Ftmp%3f%25", Some("/tmp?%")),
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn any_path_survives_the_way_into_a_url_and_back() {
+    fn a_path_with_any_character_is_read_back_from_its_url() {
         for path in [
             "/tmp/x.db",
             "/tmp/what?.db",
@@ -374,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn options_come_from_both_places_and_never_twice() {
+    fn an_option_in_the_url_and_in_the_program_is_refused() {
         let target = Target::new("sqlite:x.db?reap_after=1h").option("migrate", "false");
         assert_eq!(
             target.reveal_url(),
@@ -390,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_connect_has_the_same_bounds_everywhere() {
+    fn a_connect_timeout_out_of_range_is_refused_in_the_url_and_in_the_program() {
         let error = |target: Target| target.parts().unwrap_err().to_string();
         for time in ["0s", "99ms", "61s"] {
             let said = error(Target::new(format!("memory:?connect_timeout={time}")));
@@ -407,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_without_a_scheme_says_so() {
+    fn a_target_without_a_scheme_is_refused() {
         for (url, says) in [("", "no backend is given"), ("/tmp/x.db", "has no scheme")] {
             let error = Target::new(url).parts().unwrap_err();
             assert!(error.to_string().contains(says), "{error}");

@@ -1,9 +1,9 @@
 //! The check of TLS files when a store is opened.
 //!
-//! This module owns the check that each file can be read and holds the kind of thing its option
-//! expects. Invariant: a wrong file is a configuration error with the file's name, not a failed
-//! connection later. It must never put a part of a file into an error, because a private key is a
-//! secret.
+//! This module owns the check that each file can be read and holds the certificates or the key that
+//! its option expects. Invariant: a wrong file is a configuration error with the name of the file,
+//! and not a failed connection later. The module must never put the content of a file into an
+//! error, because a private key is a secret.
 
 use std::{fs, path::Path};
 
@@ -17,25 +17,26 @@ use rustls::{
 
 use distlock_core::{Error, ErrorKind, Result};
 
-/// An option, and the PEM file that it names.
+/// An option, and the PEM file that the option names.
 #[derive(Clone, Copy, Debug)]
 pub struct TlsFile<'a> {
-    /// The option's name, as the user knows it.
+    /// The name of the option, as the user writes it.
     pub option: &'a str,
-    /// The path that the option is set to.
+    /// The path in the value of the option.
     pub path: &'a Path,
 }
 
 impl<'a> TlsFile<'a> {
-    /// The file of an option.
+    /// The file at `path`, which `option` names.
     #[must_use]
     pub const fn new(option: &'a str, path: &'a Path) -> Self {
         Self { option, path }
     }
 
-    /// Reads the certificates of the trusted authorities. A collection often holds some
-    /// certificates that cannot be used. With `all`, one such certificate is an error: the driver
-    /// would refuse the file later.
+    /// Reads the certificates of the trusted authorities. A collection of authorities often holds
+    /// some certificates that cannot be used. With `all`, one unusable certificate is an error, for
+    /// a driver that would later refuse such a file. Without `all`, only a file without any usable
+    /// certificate is an error.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] with the option and the file, when the file cannot be read or
@@ -87,7 +88,7 @@ impl<'a> TlsFile<'a> {
     }
 
     fn certificates(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
-        // The drivers would read a file without any certificate as an empty list.
+        // The drivers would accept a file without any certificate as an empty list.
         match CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>() {
             Ok(certificates) if !certificates.is_empty() => Ok(certificates),
             _ => Err(self.wrong("holds no certificate in PEM form")),
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unusable_file_is_named_and_its_content_hidden() {
+    fn an_unusable_file_is_named_in_the_error_and_its_content_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("some.pem");
         let missing = folder.path().join("missing.pem");

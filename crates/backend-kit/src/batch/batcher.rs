@@ -1,4 +1,5 @@
-//! The entry point of group commit: a batcher takes operations and answers them.
+//! The entry point of group commit: a batcher takes operations from callers and returns their
+//! answers.
 
 use std::{
     fmt::Debug,
@@ -30,7 +31,7 @@ impl<E: Executor> Clone for Batcher<E> {
 }
 
 impl<E: Executor> Batcher<E> {
-    /// A batcher whose tasks run on the present runtime.
+    /// A batcher whose tasks run on the calling runtime.
     #[must_use]
     pub fn new(executor: E, limits: Limits) -> Self {
         Self(Arc::new(BatcherShared {
@@ -49,7 +50,7 @@ impl<E: Executor> Batcher<E> {
         }))
     }
 
-    /// The store behind it.
+    /// The executor that sends the batches.
     #[must_use]
     pub fn executor(&self) -> &E {
         &self.0.executor
@@ -59,8 +60,9 @@ impl<E: Executor> Batcher<E> {
     ///
     /// # Errors
     /// The errors of the store; [`ErrorKind::Closed`] after [`Batcher::close`];
-    /// [`ErrorKind::OutcomeUnknown`] when the runtime that drove the operation's batch was shut
-    /// down, and [`ErrorKind::Unavailable`] when that happened before the batch was sent.
+    /// [`ErrorKind::OutcomeUnknown`] when the runtime that drove the batch of the operation was
+    /// shut down, and [`ErrorKind::Unavailable`] when the runtime was shut down before the batch
+    /// was sent.
     ///
     /// # Cancel safety
     /// Safe: see the [module](super).
@@ -73,11 +75,11 @@ impl<E: Executor> Batcher<E> {
         }
     }
 
-    /// Refuses new operations, answers those that were not sent yet with
-    /// [`ErrorKind::Closed`], and waits for those in flight. Idempotent.
+    /// Refuses new operations, answers operations that were not sent yet with
+    /// [`ErrorKind::Closed`], and waits for operations in flight. The call is idempotent.
     ///
     /// # Cancel safety
-    /// Safe: the operations that were refused stay refused.
+    /// Safe: the batcher stays closed, and a second call waits for the operations in flight.
     pub async fn close(&self) {
         let (refused, caller_driven) = {
             let mut state = self.0.state();
@@ -88,8 +90,8 @@ impl<E: Executor> Batcher<E> {
             .iter()
             .for_each(|operation| operation.take_over(&self.0));
         for pending in refused {
-            // A caller that went away needs no answer: nothing was sent, so there is nothing to
-            // undo.
+            // The result is ignored: an operation whose caller has gone was not sent, so there is
+            // nothing to undo.
             let _ = pending.answer(Err(closed()));
         }
         loop {
@@ -103,7 +105,8 @@ impl<E: Executor> Batcher<E> {
         }
     }
 
-    /// Sends an operation now if a flight is free and the queue is empty; otherwise queues it.
+    /// Lets the caller drive the operation now if a permit is free, the queue is empty and the key
+    /// is not in flight. Otherwise queues the operation.
     fn admit(&self, op: E::Op) -> Admitted<'_, E> {
         let shared = &self.0;
         let mut state = shared.state();

@@ -1,9 +1,10 @@
-//! The drivers of batches: a caller's own future for a lone operation, a task for a queue.
+//! The two ways to drive operations: the caller's own future drives a lone operation, and a task
+//! drives the batches of the queue.
 //!
-//! This module owns the permits to have a batch in flight. Invariant: a permit keeps the queue
-//! moving or is given back, also when its task is destroyed. An operation in flight is always
-//! driven to its end: by its caller, or by a task once its caller stops polling or others wait for
-//! it.
+//! This module owns the permits to have a batch in flight. Invariant: the owner of a permit sends
+//! the next batch of the queue or gives the permit back, also when its task is destroyed. An
+//! operation in flight is always driven to its end: by its caller, or by a task after the caller
+//! went away or when other operations wait for it.
 
 use std::{
     future::{Future, poll_fn},
@@ -24,14 +25,15 @@ use super::{
     shared::BatcherShared,
 };
 
-/// The permit to have one batch in flight. Its owner keeps the queue moving, or gives it back.
+/// The permit to have one batch in flight. Its owner sends batches until the queue is empty, and
+/// then gives the permit back.
 pub(super) struct FlightPermit<E: Executor> {
     shared: Arc<BatcherShared<E>>,
     /// Keys of the batch in flight.
     claimed: ClaimedKeys,
-    /// Keys of the batch whose answers are being handed out, while another one is in flight.
+    /// Keys of the batch whose answers are being handed out, while another batch is in flight.
     unanswered: ClaimedKeys,
-    /// How many tasks with this permit were destroyed before their end.
+    /// The number of tasks with this permit that were destroyed before their end.
     tasks_lost: u8,
     given_back: bool,
 }
@@ -51,10 +53,11 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    /// Starts a task that works on the queue.
+    /// Starts a task that sends the queue.
     pub(super) fn spawn(self) {
         let shared = Arc::clone(&self.shared);
-        // After a task was destroyed, its runtime may be gone. The present one is used instead.
+        // After a task was destroyed, its runtime may be gone. So the new task runs on the calling
+        // runtime.
         let home = shared.home.clone().filter(|_| self.tasks_lost == 0);
         let handle = home.or_else(|| Handle::try_current().ok());
         match handle {
@@ -64,8 +67,8 @@ impl<E: Executor> FlightPermit<E> {
     }
 
     /// Ends an operation that its caller drove, and frees its keys. With an empty queue, the permit
-    /// is given back. Otherwise a task with this permit works on the queue, so the caller gets its
-    /// answer at once.
+    /// is given back. Otherwise a new task takes the permit and sends the queue, so that the caller
+    /// gets its answer without waiting for the queue.
     fn give_back_or_spawn(mut self, operation: &Arc<CallerOperation<E>>) {
         let claimed = mem::take(&mut self.claimed);
         let mut state = self.shared.state();
@@ -86,20 +89,21 @@ impl<E: Executor> FlightPermit<E> {
 
     async fn work(mut self) {
         let shared = Arc::clone(&self.shared);
-        // The batch that has its answers, which are not handed out yet.
-        let mut back: Option<(Batch<E>, Outcome<E>)> = None;
+        // The last batch with its answers, which are not handed out yet.
+        let mut answered: Option<(Batch<E>, Outcome<E>)> = None;
         loop {
-            let next = match &back {
+            let next = match &answered {
                 Some((batch, outcome)) => self.take_ahead(batch, outcome),
                 None => {
-                    // Callers that were just answered submit their next operation. After one turn
-                    // of the scheduler, it joins this batch instead of the one after it.
+                    // Callers that were just answered submit their next operations. The yield lets
+                    // them run first, so that these operations join the next batch and not the
+                    // batch after that.
                     tokio::task::yield_now().await;
                     self.take_next()
                 }
             };
             let Some(mut batch) = next else {
-                let Some((batch, outcome)) = back.take() else {
+                let Some((batch, outcome)) = answered.take() else {
                     return;
                 };
                 hand_out(&shared, batch, outcome).await;
@@ -110,14 +114,15 @@ impl<E: Executor> FlightPermit<E> {
             let outcome = {
                 let mut flight = pin!(shared.executor.run(batch.kind, &batch.ops));
                 let mut first = Poll::Pending;
-                if let Some((batch, outcome)) = back.take() {
-                    // The first poll sends it. The answers are handed out while the store works.
+                if let Some((batch, outcome)) = answered.take() {
+                    // The first poll sends the new batch. The answers of the last batch are handed
+                    // out while the store works.
                     first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
                     hand_out(&shared, batch, outcome).await;
                     self.free_answered_keys();
                     if shared.in_steps {
-                        // Callers that were just answered run first. Otherwise each step of the
-                        // store would wake a thread for its waiter.
+                        // The yield lets the callers that were just answered run first. Otherwise
+                        // each step of the store's answer would wake a thread for this task.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -127,19 +132,19 @@ impl<E: Executor> FlightPermit<E> {
                 }
             };
             self.tasks_lost = 0;
-            back = Some((batch, outcome));
+            answered = Some((batch, outcome));
         }
     }
 
-    /// The next batch, to be sent before the answers of the last one are handed out. `None` unless
-    /// the executor wants that, enough operations wait, and no answer must be undone or sent singly
-    /// first.
-    fn take_ahead(&mut self, back: &Batch<E>, outcome: &Outcome<E>) -> Option<Batch<E>> {
+    /// Takes the next batch before the answers of the last batch are handed out. `None` if the
+    /// executor does not want that, if too few operations wait, or if an undo or a single operation
+    /// must be sent first.
+    fn take_ahead(&mut self, answered: &Batch<E>, outcome: &Outcome<E>) -> Option<Batch<E>> {
         let Ok(replies) = outcome else { return None };
         let mut state = self.shared.state();
-        if !state.queue.sends_ahead(back.ops.len())
-            || back.alone
-            || back.lost_a_caller()
+        if !state.queue.sends_ahead(answered.ops.len())
+            || answered.is_single
+            || answered.lost_a_caller()
             || replies.iter().any(|reply| matches!(reply, Reply::Alone))
         {
             return None;
@@ -149,8 +154,8 @@ impl<E: Executor> FlightPermit<E> {
             .take_ahead(&self.shared.executor, &mut self.claimed)
     }
 
-    /// Frees the keys of the batch whose answers have been handed out, and starts a task for
-    /// operations that waited for them, if a permit is free.
+    /// Frees the keys of the batch whose answers have been handed out. Starts a task for operations
+    /// that waited for these keys, if a permit is free.
     fn free_answered_keys(&mut self) {
         let unanswered = mem::take(&mut self.unanswered);
         let mut state = self.shared.state();
@@ -160,19 +165,21 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    /// The next batch. Without one, it gives the permit back under the same lock.
+    /// Takes the next batch. Without a next batch, gives the permit back before the mutex is
+    /// unlocked, so that no operation is queued in between without a task.
     fn take_next(&mut self) -> Option<Batch<E>> {
         let mut state = self.shared.state();
-        // A permit above the limit was for a long queue, and is given back once the queue is short.
-        // The only permit of a task is kept: callers that drive their own operations must not be
-        // left alone with the queue.
-        let (running, alone) = (state.running, state.caller_driven.len() + 1);
-        let crowd = state.queue.len() >= self.shared.undivided;
-        let batch = if running > self.shared.in_flight && running > alone && !crowd {
-            None
-        } else {
-            state.queue.take(&self.shared.executor)
-        };
+        // A permit above the limit was taken for a long queue, and is given back when the queue is
+        // short. But the last permit of a task is kept: the callers that drive their own operations
+        // do not send the queue.
+        let (running, own_and_callers) = (state.running, state.caller_driven.len() + 1);
+        let queue_is_long = state.queue.len() >= self.shared.undivided;
+        let batch =
+            if running > self.shared.in_flight && running > own_and_callers && !queue_is_long {
+                None
+            } else {
+                state.queue.take(&self.shared.executor)
+            };
         if batch.is_none() {
             self.given_back = true;
             state.running -= 1;
@@ -199,8 +206,8 @@ impl<E: Executor> Drop for FlightPermit<E> {
             return;
         }
         // The task was destroyed: its runtime was shut down, or the executor panicked. The callers
-        // of the batch in flight learn it from the closed channel. Another task works on the queue,
-        // or its callers get an error below.
+        // of the batch in flight get an error, because their channels are closed. Another task
+        // sends the queue, or the callers in the queue get an error below.
         self.unclaim();
         self.given_back = true;
         if self.tasks_lost == 0 {
@@ -234,72 +241,74 @@ type Flight<E> = Pin<
     >,
 >;
 
-/// An operation that is sent at once, and that its caller drives. A task takes it over when the
-/// caller goes away, and also when other operations wait for it, because a caller may stop polling
-/// for any time.
+/// An operation that is sent at once, and that its caller drives. A task takes the operation over
+/// when the caller goes away, and also when other operations wait for it, because a caller may stop
+/// polling for any time.
 pub(super) struct CallerDriven<E: Executor> {
     shared: Arc<BatcherShared<E>>,
     operation: Arc<CallerOperation<E>>,
-    /// The answer's channel, once a task has taken the operation over.
+    /// The channel of the answer, after a task has taken the operation over.
     reply: Option<oneshot::Receiver<Answered<E>>>,
-    over: bool,
+    ended: bool,
 }
 
-/// The place of an operation that its caller drives, or drove before.
+/// The shared state of an operation that its caller drives, or drove before a task took it over.
 pub(super) struct CallerOperation<E: Executor> {
-    /// The key that no other batch may have meanwhile.
+    /// The key of the operation, which no other batch may have while the operation is in flight.
     key: ClaimedKeys,
-    // A std mutex: it is held to read and to swap only.
-    driven: Mutex<Driver<E>>,
+    // A std mutex, which is held only to read and to swap the value.
+    driven: Mutex<DrivenBy<E>>,
 }
 
-enum Driver<E: Executor> {
-    /// Its caller drives it, and is woken through this waker when a task takes it over.
+enum DrivenBy<E: Executor> {
+    /// The caller drives the operation. The waker wakes the caller when a task takes the operation
+    /// over.
     Caller(Flight<E>, Option<Waker>),
-    /// Its caller polls it at this moment. The flag says whether a task takes it over afterwards.
+    /// The caller polls the operation at this moment. The flag says whether a task must take the
+    /// operation over after the poll.
     CallerPolling { task_wanted: bool },
-    /// A task drives it, and the caller does not know that yet.
+    /// A task drives the operation, and the caller has not received this channel yet.
     Task(oneshot::Receiver<Answered<E>>),
 }
 
 impl<E: Executor> CallerOperation<E> {
-    /// Whether an operation of this key has to wait for this one.
+    /// Whether an operation with this key has to wait for this operation.
     pub(super) fn has_key(&self, key: u64) -> bool {
         self.key.contains(key)
     }
 
-    /// Has a task drive the operation from now on, because others wait for it.
+    /// Starts a task that drives the operation from now on, because other operations wait for it.
     pub(super) fn take_over(&self, shared: &Arc<BatcherShared<E>>) {
         let mut driven = self.driven();
-        match mem::replace(&mut *driven, Driver::CallerPolling { task_wanted: true }) {
-            Driver::Caller(flight, waker) => {
+        match mem::replace(&mut *driven, DrivenBy::CallerPolling { task_wanted: true }) {
+            DrivenBy::Caller(flight, waker) => {
                 let (reply, answered) = oneshot::channel();
-                *driven = Driver::Task(answered);
+                *driven = DrivenBy::Task(answered);
                 drop(driven);
                 spawn_rest(shared, flight, reply);
-                // Woken, the caller waits for the task's answer instead.
+                // The woken caller finds the channel, and waits for the answer of the task.
                 waker.into_iter().for_each(Waker::wake);
             }
-            Driver::CallerPolling { .. } => {}
-            by_task @ Driver::Task(_) => *driven = by_task,
+            DrivenBy::CallerPolling { .. } => {}
+            by_task @ DrivenBy::Task(_) => *driven = by_task,
         }
     }
 
-    /// Takes the operation out, for its caller to poll.
-    fn take(&self) -> Driver<E> {
+    /// Takes the operation out, so that its caller can poll it.
+    fn take(&self) -> DrivenBy<E> {
         mem::replace(
             &mut *self.driven(),
-            Driver::CallerPolling { task_wanted: false },
+            DrivenBy::CallerPolling { task_wanted: false },
         )
     }
 
-    fn driven(&self) -> MutexGuard<'_, Driver<E>> {
-        // No code panics while it holds the mutex.
+    fn driven(&self) -> MutexGuard<'_, DrivenBy<E>> {
+        // The poison is ignored: no code panics while it holds the mutex.
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Starts a task that drives an operation to its end, and then works on the queue.
+/// Starts a task that drives an operation to its end, and then sends the queue.
 fn spawn_rest<E: Executor>(
     shared: &Arc<BatcherShared<E>>,
     flight: Flight<E>,
@@ -338,10 +347,10 @@ impl<E: Executor> CallerDriven<E> {
             shared: Arc::clone(shared),
             operation: Arc::new(CallerOperation {
                 key,
-                driven: Mutex::new(Driver::Caller(Box::pin(flight), None)),
+                driven: Mutex::new(DrivenBy::Caller(Box::pin(flight), None)),
             }),
             reply: None,
-            over: false,
+            ended: false,
         }
     }
 
@@ -355,20 +364,21 @@ impl<E: Executor> Future for CallerDriven<E> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.reply.is_none() {
-            // Taken out while it is polled: a panic then drops it, and it is not polled again.
+            // The operation is taken out during the poll. So a panic drops the operation, and it is
+            // not polled again.
             match self.operation.take() {
-                Driver::Caller(mut flight, waker) => match flight.as_mut().poll(context) {
+                DrivenBy::Caller(mut flight, waker) => match flight.as_mut().poll(context) {
                     Poll::Ready((permit, _, answer)) => {
-                        self.over = true;
+                        self.ended = true;
                         permit.give_back_or_spawn(&self.operation);
                         return Poll::Ready(answer);
                     }
                     Poll::Pending => {
                         let mut driven = self.operation.driven();
-                        if matches!(*driven, Driver::CallerPolling { task_wanted: false }) {
+                        if matches!(*driven, DrivenBy::CallerPolling { task_wanted: false }) {
                             let waker = waker.filter(|it| it.will_wake(context.waker()));
                             let waker = waker.unwrap_or_else(|| context.waker().clone());
-                            *driven = Driver::Caller(flight, Some(waker));
+                            *driven = DrivenBy::Caller(flight, Some(waker));
                             return Poll::Pending;
                         }
                         drop(driven);
@@ -377,19 +387,19 @@ impl<E: Executor> Future for CallerDriven<E> {
                         self.reply = Some(answered);
                     }
                 },
-                Driver::Task(answered) => self.reply = Some(answered),
-                Driver::CallerPolling { .. } => return Poll::Pending,
+                DrivenBy::Task(answered) => self.reply = Some(answered),
+                DrivenBy::CallerPolling { .. } => return Poll::Pending,
             }
         }
         let answer = poll_reply::<E>(&mut self.reply, context);
-        self.over = answer.is_ready();
+        self.ended = answer.is_ready();
         answer
     }
 }
 
 impl<E: Executor> Drop for CallerDriven<E> {
     fn drop(&mut self) {
-        if self.over {
+        if self.ended {
             return;
         }
         let shared = &self.shared;
@@ -399,10 +409,10 @@ impl<E: Executor> Drop for CallerDriven<E> {
             .retain(|it| !Arc::ptr_eq(it, &self.operation));
         drop(state);
         let reply = match self.operation.take() {
-            // Its answer has no receiver, so the task undoes it.
-            Driver::Caller(flight, _) => return spawn_rest(shared, flight, oneshot::channel().0),
-            Driver::Task(answered) => Some(answered),
-            Driver::CallerPolling { .. } => self.reply.take(),
+            // The channel has no receiver, so the task undoes the answer.
+            DrivenBy::Caller(flight, _) => return spawn_rest(shared, flight, oneshot::channel().0),
+            DrivenBy::Task(answered) => Some(answered),
+            DrivenBy::CallerPolling { .. } => self.reply.take(),
         };
         if let Some(reply) = reply {
             undo_unreceived(shared, reply);
@@ -412,7 +422,7 @@ impl<E: Executor> Drop for CallerDriven<E> {
 
 /// An operation that waits for its batch.
 pub(super) struct QueuedOperation<'a, E: Executor> {
-    // Borrowed: all callers would contend for the reference count of an `Arc`.
+    // A reference, because all callers would contend for the reference count of an `Arc`.
     shared: &'a Arc<BatcherShared<E>>,
     reply: Option<oneshot::Receiver<Answered<E>>>,
 }
@@ -445,7 +455,7 @@ impl<E: Executor> Drop for QueuedOperation<'_, E> {
     }
 }
 
-/// Waits for the answer from a task. It never resolves a second time.
+/// Polls for the answer of a task. After the answer, the result is always `Pending`.
 fn poll_reply<E: Executor>(
     reply: &mut Option<oneshot::Receiver<Answered<E>>>,
     context: &mut Context<'_>,
@@ -465,13 +475,14 @@ fn poll_reply<E: Executor>(
     })
 }
 
-/// Has the answer of a caller that goes away undone, now or when it comes.
+/// Closes the channel of a caller that goes away. An answer that is already in the channel is
+/// undone here, and a later answer by the task that cannot send it.
 fn undo_unreceived<E: Executor>(
     shared: &Arc<BatcherShared<E>>,
     mut reply: oneshot::Receiver<Answered<E>>,
 ) {
     reply.close();
-    // The answer may have come between the last poll and the close of the channel.
+    // The answer may have been sent between the last poll and the close of the channel.
     if let Ok((op, Ok(answer))) = reply.try_recv() {
         shared.undo(&op, &answer);
     }

@@ -1,4 +1,4 @@
-//! The interface of group commit: the executor that a backend supplies, and the limits of a batch.
+//! The interface of group commit for backends: the executor, and the limits of batches.
 
 use std::{fmt::Debug, future::Future};
 
@@ -16,7 +16,7 @@ pub trait Executor: Send + Sync + 'static {
     /// The kind of an operation.
     fn kind(&self, op: &Self::Op) -> Self::Kind;
 
-    /// Whether this kind is sent before the others, which take turns.
+    /// Whether this kind is sent before the other kinds, which take turns.
     fn is_urgent(&self, kind: Self::Kind) -> bool;
 
     /// The row that the operation changes. A batch holds each key once, in byte order.
@@ -29,19 +29,21 @@ pub trait Executor: Send + Sync + 'static {
 
     /// Sends one batch and reads the answers, one per operation and in the same order.
     ///
-    /// It runs to its end, also when callers go away, unless its runtime is shut down.
+    /// The batcher polls this future to its end, also when callers go away, unless its runtime is
+    /// shut down.
     fn run(
         &self,
         kind: Self::Kind,
         ops: &[Self::Op],
     ) -> impl Future<Output = Result<Vec<Reply<Self::Answer>>, Failure>> + Send;
 
-    /// The operation that takes back an answer which no caller received: the release of a lock that
-    /// was granted to a caller that went away. It is sent before all others.
+    /// The operation that undoes an answer without a receiver: the release of a lock that was
+    /// granted to a caller that went away. The batcher sends the undo before all other operations.
+    /// `None`: the answer needs no undo.
     fn undo(&self, op: &Self::Op, answer: &Self::Answer) -> Option<Self::Op>;
 
-    /// Whether an operation is still sent when its caller went away before that. A release is, an
-    /// acquire is not.
+    /// Whether an operation is still sent when its caller went away before the sending: `true` for
+    /// a release, `false` for an acquire.
     fn outlives_caller(&self, op: &Self::Op) -> bool;
 }
 
@@ -50,18 +52,18 @@ pub trait Executor: Send + Sync + 'static {
 pub enum Reply<A> {
     /// The store's answer, or its error for this operation only.
     Done(Result<A>),
-    /// The store did nothing for this operation, and it may succeed in a batch of its own: the
-    /// store skipped a row that another client had locked.
+    /// The store skipped this operation, because another client had locked its row. The operation
+    /// may succeed when it is sent singly.
     Alone,
 }
 
 /// The failure of a whole batch.
 #[derive(Debug)]
 pub enum Failure {
-    /// One of its operations may be the cause, and it is safe to send them again: each is sent
-    /// singly.
+    /// One operation of the batch may be the cause, and it is safe to send the operations again:
+    /// the batcher sends each singly.
     Split(Error),
-    /// No operation would succeed alone: all get this error.
+    /// No operation would succeed if it was sent singly. All operations get this error.
     Whole(Error),
 }
 
@@ -69,25 +71,26 @@ pub enum Failure {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Operations in a batch.
+    /// The largest number of operations in a batch.
     pub operations: usize,
-    /// Bytes in a batch, by [`Executor::bytes`]. A larger operation is sent alone.
+    /// The largest number of bytes in a batch, by [`Executor::bytes`]. A larger operation has a
+    /// batch of its own.
     pub bytes: usize,
-    /// Batches that may be in flight at the same time. A key is never in two of them.
+    /// The largest number of batches in flight at the same time. A key is never in two of them.
     pub in_flight: usize,
-    /// Queue length above which the queue is split into several batches. Then up to twice as many
-    /// batches may be in flight, and each takes its part. Several batches of middle size keep
-    /// callers and the store busy at the same time. With one large batch, each side waits for the
-    /// other.
+    /// Queue length above which the queue is split into several batches. Then up to twice
+    /// [`in_flight`](Self::in_flight) batches may be in flight. Several batches of middle size keep
+    /// callers and the store busy at the same time. With one large batch, the callers wait for the
+    /// store, and then the store waits for the callers.
     pub undivided: usize,
-    /// Whether the next batch is sent before the answers of the last one are handed out, when the
-    /// queue has about as many operations as were answered. That keeps the store busy, and batches
-    /// become smaller. It pays where the store needs more time for a batch than the network, and
-    /// where acquires and releases share a batch.
+    /// Whether the next batch is sent before the answers of the last batch are handed out, if the
+    /// queue has at least half as many operations as the last batch. The store is then busy without
+    /// a gap, but batches are smaller. This is faster if the store needs more time for a batch than
+    /// the network, and if acquires and releases share a batch.
     pub ahead: bool,
-    /// Whether the store answers one batch in several steps, each of which wakes the waiting task.
-    /// After a batch that was sent [`ahead`](Self::ahead), the callers that were just answered then
-    /// run before the batch is polled again.
+    /// Whether the store answers one batch in several steps, each of which wakes the task of the
+    /// batch. If so, after a batch that was sent [`ahead`](Self::ahead), the callers that were just
+    /// answered run before that batch is polled again.
     pub in_steps: bool,
 }
 

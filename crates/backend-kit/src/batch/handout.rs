@@ -1,8 +1,8 @@
-//! Handing out the answers of a batch.
+//! The delivery of the answers of a batch to the callers.
 //!
-//! This module owns the way of each answer to its caller. Invariant: every answer of a batch is
-//! given to its caller, undone, or its operation is queued again; also when the task that hands out
-//! is destroyed. The module never sends anything itself.
+//! This module owns this delivery. Invariant: each answer of a batch is given to its caller or
+//! undone, or its operation is queued again, also when the task that hands out the answers is
+//! destroyed. The module sends nothing to the store.
 
 use std::{
     collections::VecDeque,
@@ -22,29 +22,30 @@ use super::{
 /// The result of a batch.
 pub(super) type Outcome<E> = Result<Vec<Reply<<E as Executor>::Answer>>, Failure>;
 
-/// The batcher as this module needs it. A trait breaks the circle: the batcher's state knows the
-/// tasks that hand out answers.
+/// The part of the batcher that this module calls. The trait avoids a circle of imports, because
+/// the batcher's state uses this module.
 pub(super) trait BatchOwner<E: Executor>: Clone + Send + Sync + 'static {
-    /// Queues operations to be sent singly.
+    /// Queues operations that must be sent singly, each in its own request.
     fn send_singly(&self, operations: impl Iterator<Item = Pending<E>>);
 
-    /// Notes that an operation that was sent singly has ended. Returns operations that are given
-    /// up.
-    fn single_ended(&self, failed: bool) -> VecDeque<Pending<E>>;
+    /// Counts the result of an operation that was sent singly. After too many failures in a row,
+    /// returns all operations that wait to be sent singly; the caller answers them with the error.
+    fn count_single_result(&self, failed: bool) -> VecDeque<Pending<E>>;
 
     /// Undoes an answer that no caller received.
     fn undo(&self, op: &E::Op, answer: &E::Answer);
 }
 
-/// Number of answers from which on they are handed out between two turns of the scheduler.
+/// The smallest number of answers that are handed out together, at the point where the scheduler
+/// wakes tasks that yield.
 const WOKEN_TOGETHER: usize = 8;
 
-/// Hands out the answers of a batch that came back.
+/// Hands out the answers of a batch.
 ///
-/// For each task that another task wakes, tokio's scheduler wakes a thread. Where that thread
-/// shares a processor, it runs at once, finds one task, and sleeps again, for answer after answer.
-/// So many answers are handed out at the point where a task that yields is woken: there the
-/// scheduler first collects all woken tasks, and then wakes one thread.
+/// When a task wakes another task, tokio's scheduler also wakes a worker thread. If that thread
+/// shares a processor with this one, it runs at once, finds one task, and sleeps again, once for
+/// each answer. So a large number of answers is handed out at the point where the scheduler wakes
+/// tasks that yield. There the scheduler first collects all woken tasks, and then wakes one thread.
 ///
 /// # Cancel safety
 /// When the future is dropped, the remaining answers are handed out at once.
@@ -56,22 +57,23 @@ pub(super) async fn hand_out<E: Executor>(
     if batch.ops.len() < WOKEN_TOGETHER {
         return distribute(owner, batch, outcome);
     }
-    let mut back = Some((batch, outcome));
+    let mut undelivered = Some((batch, outcome));
     let mut finishing = None;
     poll_fn(|context| {
-        // Woken, for whatever reason: the drop hands out what is not handed out yet.
+        // This is the second poll. The drop of the value in `finishing` hands out the answers if
+        // the waker has not done so yet.
         if finishing.take().is_some() {
             return Poll::Ready(());
         }
         let together = Arc::new(WokenTogether {
             owner: owner.clone(),
-            back: Mutex::new(back.take()),
+            undelivered: Mutex::new(undelivered.take()),
             waiting_task: context.waker().clone(),
         });
         let waker = Waker::from(Arc::clone(&together));
         finishing = Some(FinishOnDrop(together));
-        // The yield wakes the waker that it is polled with, from the place where the scheduler
-        // wakes tasks that yield. Without a scheduler, it wakes at once.
+        // The yield wakes the waker of its poll at the point where the scheduler wakes tasks that
+        // yield. Without a scheduler, the yield wakes that waker at once.
         let turn = pin!(tokio::task::yield_now());
         let _ = turn.poll(&mut Context::from_waker(&waker));
         Poll::Pending
@@ -79,21 +81,24 @@ pub(super) async fn hand_out<E: Executor>(
     .await;
 }
 
-/// The answers of a batch, which are handed out when this waker is woken.
+/// A waker that hands out the answers of a batch when it is woken.
 struct WokenTogether<E: Executor, O: BatchOwner<E>> {
     owner: O,
-    // A std mutex: it is held while the answers are handed out, which never waits.
-    back: Mutex<Option<(Batch<E>, Outcome<E>)>>,
+    // A std mutex, which is held while the answers are handed out. Handing out never waits.
+    undelivered: Mutex<Option<(Batch<E>, Outcome<E>)>>,
     /// The task that waits until all answers are handed out.
     waiting_task: Waker,
 }
 
 impl<E: Executor, O: BatchOwner<E>> WokenTogether<E, O> {
     fn finish(&self) {
-        // Locked to the end: a second caller of this function would otherwise return early and free
-        // the keys of the batch while answers are still being handed out.
-        let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((batch, outcome)) = back.take() {
+        // The mutex is locked to the end of this function. Otherwise a second caller would return
+        // early, and the keys of the batch would be freed while answers are still being handed out.
+        let mut undelivered = self
+            .undelivered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((batch, outcome)) = undelivered.take() {
             distribute(&self.owner, batch, outcome);
         }
     }
@@ -106,7 +111,7 @@ impl<E: Executor, O: BatchOwner<E>> Wake for WokenTogether<E, O> {
     }
 }
 
-/// Hands the answers out in its drop, also when the task is destroyed before it is woken.
+/// Hands the answers out in its drop, also when the task is destroyed before it was woken.
 struct FinishOnDrop<E: Executor, O: BatchOwner<E>>(Arc<WokenTogether<E, O>>);
 
 impl<E: Executor, O: BatchOwner<E>> Drop for FinishOnDrop<E, O> {
@@ -116,9 +121,9 @@ impl<E: Executor, O: BatchOwner<E>> Drop for FinishOnDrop<E, O> {
 }
 
 fn distribute<E: Executor>(owner: &impl BatchOwner<E>, batch: Batch<E>, outcome: Outcome<E>) {
-    let (alone, lone) = (batch.alone, batch.ops.len() == 1);
-    if alone {
-        let given_up = owner.single_ended(outcome.is_err());
+    let (is_single, is_one) = (batch.is_single, batch.ops.len() == 1);
+    if is_single {
+        let given_up = owner.count_single_result(outcome.is_err());
         if let Err(Failure::Split(error) | Failure::Whole(error)) = &outcome {
             for pending in given_up {
                 let _ = pending.answer(Err(error.clone()));
@@ -130,7 +135,7 @@ fn distribute<E: Executor>(owner: &impl BatchOwner<E>, batch: Batch<E>, outcome:
             let mut replies = replies.into_iter();
             for pending in batch.into_pending() {
                 match replies.next() {
-                    Some(Reply::Alone) if !lone => {
+                    Some(Reply::Alone) if !is_one => {
                         owner.send_singly(std::iter::once(pending));
                     }
                     reply => {
@@ -141,7 +146,7 @@ fn distribute<E: Executor>(owner: &impl BatchOwner<E>, batch: Batch<E>, outcome:
                 }
             }
         }
-        Err(Failure::Split(error)) if !lone => {
+        Err(Failure::Split(error)) if !is_one => {
             log::debug(move || {
                 tracing::debug!(
                     %error,

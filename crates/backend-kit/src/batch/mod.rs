@@ -1,24 +1,24 @@
 //! Group commit: many operations share one round trip and one disk flush.
 //!
-//! An operation is sent at once when nothing is in flight, and its caller's own future drives it:
-//! no task, no timer, no queue. Otherwise it joins the next batch, which is sent as soon as the one
-//! in flight has its answers. A task then takes over the operation that the queue waits for,
-//! because its caller may stop polling.
+//! An operation is sent at once when nothing is in flight, and the future of its caller drives it,
+//! without a task, a timer or a queue. Otherwise the operation joins the next batch, which is sent
+//! as soon as the batch in flight has its answers. If a caller drives the operation in flight, a
+//! task takes that operation over, because the caller may stop polling while others wait.
 //!
 //! A batch holds operations of one [kind](Executor::Kind), and each [key](Executor::key) once,
-//! sorted by key: two multi-row statements that are not sorted can deadlock each other. Every
-//! operation gets an answer of its own. After a batch that failed as a whole, its operations are
-//! sent singly; so are operations that the store skipped. So one blocked row never fails its
-//! neighbours. The urgent kind (renewals) is sent first.
+//! sorted by key: two statements that lock several rows in different orders can deadlock each
+//! other. Every operation gets its own answer. After the failure of a whole batch, its operations
+//! are sent singly, and so are operations that the store skipped. So one blocked row never fails
+//! the operations on other rows. The urgent kind (renewals) is sent first.
 //!
 //! This module owns the order of all operations of one handle. Invariant: a key is never in two
 //! batches in flight. An answer that no caller received is undone before any later operation.
 //!
 //! # Cancel safety
 //! [`Batcher::submit`] may be dropped at any time. An operation that was not sent yet is dropped,
-//! or still sent where the executor [wants that](Executor::outlives_caller). A task of the batcher
-//! drives an operation in flight to its end, and [undoes](Executor::undo) its answer before any
-//! operation that was submitted later. Other operations of the batch are not affected.
+//! unless [`Executor::outlives_caller`] returns `true` for it. A task of the batcher drives an
+//! operation in flight to its end, and [undoes](Executor::undo) its answer before any operation
+//! that was submitted later. Other operations of the batch are not affected.
 
 mod batcher;
 mod drive;

@@ -1,7 +1,8 @@
-//! The queue of operations, and the order in which they are sent.
+//! The queue of operations, and the order in which operations are sent.
 //!
-//! This module is plain data. Invariant: a key is claimed by one batch at a time, and an undo is
-//! sent before everything else. The module sends nothing and locks nothing.
+//! This module owns the waiting operations and the keys in flight. Invariant: at most one batch at
+//! a time has claimed a key, and an undo is sent before all other operations. The module is plain
+//! data: it sends nothing and locks nothing.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -18,12 +19,13 @@ use distlock_core::{
 
 use super::executor::{Executor, Limits};
 
-/// Number of single failures in a row after which the other single operations get the error, too.
-/// Each may have waited a second for a locked row, and then the store is more likely at fault than
-/// the rows.
-const ALONE_FAILURES: u32 = 8;
+/// The number of singly sent operations that fail in a row, after which all other operations that
+/// wait to be sent singly get the same error. Each of them may wait a second for a locked row, and
+/// after so many failures the cause is probably the store and not the rows.
+const MAX_SINGLE_FAILURES: u32 = 8;
 
-/// An operation with its answer, so that a receiver that is gone can have it undone.
+/// An operation with its answer. The operation is needed to undo the answer if the receiver is
+/// gone.
 pub(super) type Answered<E> = (<E as Executor>::Op, Result<<E as Executor>::Answer>);
 
 /// An operation that waits to be sent.
@@ -46,7 +48,8 @@ impl<E: Executor> Pending<E> {
         Self { op, reply: None }
     }
 
-    /// Sends the answer to the caller. Returns it when the caller has gone.
+    /// Sends the answer to the caller. Returns the answer with its operation when the caller has
+    /// gone.
     pub(super) fn answer(self, answer: Result<E::Answer>) -> Option<Answered<E>> {
         match self.reply {
             Some(reply) => reply.send((self.op, answer)).err(),
@@ -72,18 +75,19 @@ impl<E: Executor> Pending<E> {
     }
 }
 
-/// Operations that are sent together.
+/// Operations that are sent in one request.
 pub(super) struct Batch<E: Executor> {
     pub(super) kind: E::Kind,
     pub(super) ops: Vec<E::Op>,
     replies: Vec<Option<oneshot::Sender<Answered<E>>>>,
     pub(super) claimed: ClaimedKeys,
-    /// Whether its one operation is sent singly after a failure.
-    pub(super) alone: bool,
+    /// Whether this batch holds one operation that is sent singly after the failure of a larger
+    /// batch.
+    pub(super) is_single: bool,
 }
 
 impl<E: Executor> Batch<E> {
-    /// Whether a caller of one of its operations went away.
+    /// Whether the caller of at least one operation of this batch has gone.
     pub(super) fn lost_a_caller(&self) -> bool {
         let gone = |reply: &Option<oneshot::Sender<_>>| {
             reply.as_ref().is_none_or(oneshot::Sender::is_closed)
@@ -91,7 +95,7 @@ impl<E: Executor> Batch<E> {
         self.replies.iter().any(gone)
     }
 
-    /// Its operations, to be answered or sent again.
+    /// Converts the batch into its operations, so that they can be answered or sent again.
     pub(super) fn into_pending(self) -> impl Iterator<Item = Pending<E>> {
         self.ops
             .into_iter()
@@ -100,8 +104,9 @@ impl<E: Executor> Batch<E> {
     }
 }
 
-/// The keys that no other batch may have while this one is in flight, as hashes. Two keys with one
-/// hash count as the same key, and one of them only waits.
+/// Hashes of the keys that no other batch may have while this batch is in flight. Two keys with the
+/// same hash count as one key, so an operation of the second key waits longer than necessary, but
+/// is still correct.
 #[derive(Clone, Default)]
 pub(super) struct ClaimedKeys(Vec<u64>);
 
@@ -114,13 +119,15 @@ impl ClaimedKeys {
 pub(super) struct Queue<E: Executor> {
     limits: Limits,
     undo: VecDeque<Pending<E>>,
-    /// By kind. An empty kind keeps its entry.
+    /// Operations that wait for a batch, by kind. A kind without operations keeps its entry.
     waiting: BTreeMap<E::Kind, VecDeque<Pending<E>>>,
-    alone: VecDeque<Pending<E>>,
-    alone_failures: u32,
-    /// The lane of the last batch: the next batch comes from the lanes after it.
-    last: Option<Lane<E::Kind>>,
-    /// Keys in flight, and keys of the batch that is being put together.
+    /// Operations that must be sent singly, in the order of their kinds.
+    singles: VecDeque<Pending<E>>,
+    single_failures: u32,
+    /// The sub-queue of the last batch. The search for the next batch starts at the sub-queue after
+    /// it, so that the sub-queues take turns.
+    last: Option<SubQueue<E::Kind>>,
+    /// The keys of all batches in flight, and of the batch that is being put together.
     busy: HashSet<u64, BuildHasherDefault<AsIs>>,
     hasher: OfNames,
 }
@@ -131,8 +138,8 @@ impl<E: Executor> Queue<E> {
             limits,
             undo: VecDeque::new(),
             waiting: BTreeMap::new(),
-            alone: VecDeque::new(),
-            alone_failures: 0,
+            singles: VecDeque::new(),
+            single_failures: 0,
             last: None,
             busy: HashSet::default(),
             hasher: OfNames::default(),
@@ -141,12 +148,14 @@ impl<E: Executor> Queue<E> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.undo.is_empty()
-            && self.alone.is_empty()
+            && self.singles.is_empty()
             && self.waiting.values().all(VecDeque::is_empty)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.undo.len() + self.alone.len() + self.waiting.values().map(VecDeque::len).sum::<usize>()
+        self.undo.len()
+            + self.singles.len()
+            + self.waiting.values().map(VecDeque::len).sum::<usize>()
     }
 
     pub(super) fn push(&mut self, executor: &E, pending: Pending<E>) {
@@ -160,50 +169,51 @@ impl<E: Executor> Queue<E> {
         self.undo.push_back(pending);
     }
 
-    /// Queues an operation to be sent singly; the urgent kind first.
-    pub(super) fn push_alone(&mut self, executor: &E, pending: Pending<E>) {
+    /// Queues an operation that must be sent singly, in the order of the kinds.
+    pub(super) fn push_single(&mut self, executor: &E, pending: Pending<E>) {
         let kind = executor.kind(&pending.op);
         let at = self
-            .alone
+            .singles
             .partition_point(|other| executor.kind(&other.op) <= kind);
-        self.alone.insert(at, pending);
+        self.singles.insert(at, pending);
     }
 
-    /// Notes how a single operation ended. After too many failures in a row, returns the operations
-    /// that are given up.
-    pub(super) fn alone_ended(&mut self, failed: bool) -> VecDeque<Pending<E>> {
-        self.alone_failures = if failed { self.alone_failures + 1 } else { 0 };
-        if self.alone_failures < ALONE_FAILURES {
+    /// Counts the result of an operation that was sent singly. After [`MAX_SINGLE_FAILURES`]
+    /// failures in a row, removes and returns all operations that wait to be sent singly: the
+    /// caller must answer them with the error.
+    pub(super) fn count_single_result(&mut self, failed: bool) -> VecDeque<Pending<E>> {
+        self.single_failures = if failed { self.single_failures + 1 } else { 0 };
+        if self.single_failures < MAX_SINGLE_FAILURES {
             return VecDeque::new();
         }
-        self.alone_failures = 0;
-        std::mem::take(&mut self.alone)
+        self.single_failures = 0;
+        std::mem::take(&mut self.singles)
     }
 
-    /// Whether the queue is long enough to send the next batch before `back` answers are handed
-    /// out.
-    pub(super) fn sends_ahead(&self, back: usize) -> bool {
-        self.limits.ahead && self.len() * 2 >= back
+    /// Whether the next batch is sent before `unanswered` answers of the last batch are handed out:
+    /// the executor wants that, and the queue has at least half as many operations.
+    pub(super) fn sends_ahead(&self, unanswered: usize) -> bool {
+        self.limits.ahead && self.len() * 2 >= unanswered
     }
 
-    /// Takes every operation that waits, except undos.
+    /// Takes every waiting operation except undos.
     pub(super) fn drain(&mut self) -> Vec<Pending<E>> {
         let waiting = std::mem::take(&mut self.waiting);
-        let alone = std::mem::take(&mut self.alone);
-        alone
+        let singles = std::mem::take(&mut self.singles);
+        singles
             .into_iter()
             .chain(waiting.into_values().flatten())
             .collect()
     }
 
-    /// Takes every operation that waits.
+    /// Takes every waiting operation, including undos.
     pub(super) fn drain_all(&mut self) -> Vec<Pending<E>> {
         let mut all: Vec<_> = self.undo.drain(..).collect();
         all.extend(self.drain());
         all
     }
 
-    /// Claims the key of one operation, unless it is in flight.
+    /// Claims the key of one operation, unless the key is in flight.
     pub(super) fn claim_one(&mut self, executor: &E, op: &E::Op) -> Option<ClaimedKeys> {
         let key = self.key(executor, op);
         self.busy.insert(key).then(|| ClaimedKeys(vec![key]))
@@ -221,61 +231,74 @@ impl<E: Executor> Queue<E> {
         }
     }
 
-    /// Takes the next batch before the answers of the last one are handed out. It may have keys of
-    /// that one, because its operations were submitted before. The other keys stay claimed until
-    /// the answers have been handed out: an answer without a receiver is undone, and a later
-    /// operation of the same owner must not overtake that undo.
-    pub(super) fn take_ahead(&mut self, executor: &E, back: &mut ClaimedKeys) -> Option<Batch<E>> {
-        self.unclaim(back);
+    /// Takes the next batch before the answers of the last batch, with the keys `answered`, are
+    /// handed out. The next batch may have keys of the last one, because its operations were
+    /// submitted before the last batch was answered. The keys of the last batch that the next batch
+    /// does not have stay claimed until the answers are handed out. Otherwise a new operation could
+    /// be sent before the undo of an answer without a receiver, and that undo would then end the
+    /// grant of the new operation.
+    pub(super) fn take_ahead(
+        &mut self,
+        executor: &E,
+        answered: &mut ClaimedKeys,
+    ) -> Option<Batch<E>> {
+        self.unclaim(answered);
         let next = self.take(executor);
-        back.0.retain(|key| self.busy.insert(*key));
+        answered.0.retain(|key| self.busy.insert(*key));
         next
     }
 
-    /// The next batch. `None` when every key in the queue is in flight, or the queue is empty.
+    /// Takes the next batch. `None` when every key in the queue is in flight, or the queue is
+    /// empty.
     ///
-    /// Undos are sent first, then the urgent kind. The other kinds take turns, so that none waits
-    /// without end.
+    /// Undos are sent first, then the urgent kind. The other kinds take turns, so that no kind
+    /// waits without end.
     pub(super) fn take(&mut self, executor: &E) -> Option<Batch<E>> {
         if let Some(first) = self.undo.front() {
             let kind = executor.kind(&first.op);
-            if let Some(batch) = self.gather(executor, Lane::Undo, kind) {
+            if let Some(batch) = self.gather(executor, SubQueue::Undo, kind) {
                 return Some(batch);
             }
         }
-        let mut lanes = Vec::with_capacity(self.waiting.len() + 1);
-        if let Some(first) = self.alone.front() {
-            lanes.push((Lane::Alone, executor.kind(&first.op)));
+        let mut sub_queues = Vec::with_capacity(self.waiting.len() + 1);
+        if let Some(first) = self.singles.front() {
+            sub_queues.push((SubQueue::Singles, executor.kind(&first.op)));
         }
-        lanes.extend(
+        sub_queues.extend(
             self.waiting
                 .iter()
                 .filter(|(_, waiting)| !waiting.is_empty())
-                .map(|(kind, _)| (Lane::Kind(*kind), *kind)),
+                .map(|(kind, _)| (SubQueue::Kind(*kind), *kind)),
         );
-        let next = lanes.partition_point(|(lane, _)| Some(*lane) <= self.last);
-        lanes.rotate_left(next);
-        lanes.sort_by_key(|(_, kind)| !executor.is_urgent(*kind));
-        for (lane, kind) in lanes {
-            if let Some(batch) = self.gather(executor, lane, kind) {
-                self.last = Some(lane);
+        let next = sub_queues.partition_point(|(sub_queue, _)| Some(*sub_queue) <= self.last);
+        sub_queues.rotate_left(next);
+        sub_queues.sort_by_key(|(_, kind)| !executor.is_urgent(*kind));
+        for (sub_queue, kind) in sub_queues {
+            if let Some(batch) = self.gather(executor, sub_queue, kind) {
+                self.last = Some(sub_queue);
                 return Some(batch);
             }
         }
         None
     }
 
-    /// Takes a batch from the front of a lane: one kind, each key once, within the limits.
-    fn gather(&mut self, executor: &E, lane: Lane<E::Kind>, kind: E::Kind) -> Option<Batch<E>> {
-        let waiting = match lane {
-            Lane::Undo => &mut self.undo,
-            Lane::Alone => &mut self.alone,
-            Lane::Kind(kind) => self.waiting.get_mut(&kind)?,
+    /// Takes a batch from the front of a sub-queue: operations of one kind, each key once, within
+    /// the limits.
+    fn gather(
+        &mut self,
+        executor: &E,
+        sub_queue: SubQueue<E::Kind>,
+        kind: E::Kind,
+    ) -> Option<Batch<E>> {
+        let waiting = match sub_queue {
+            SubQueue::Undo => &mut self.undo,
+            SubQueue::Singles => &mut self.singles,
+            SubQueue::Kind(kind) => self.waiting.get_mut(&kind)?,
         };
-        let alone = lane == Lane::Alone;
+        let is_single = sub_queue == SubQueue::Singles;
         let part = waiting.len().div_ceil(2 * self.limits.in_flight.max(1));
         let most = self.limits.operations.min(part.max(self.limits.undivided));
-        let most = if alone { 1 } else { most };
+        let most = if is_single { 1 } else { most };
         let mut taken: Vec<Pending<E>> = Vec::with_capacity(waiting.len().min(most));
         let mut left = VecDeque::new();
         let mut keys = Vec::with_capacity(waiting.len().min(most));
@@ -322,14 +345,14 @@ impl<E: Executor> Queue<E> {
             ops,
             replies,
             claimed: ClaimedKeys(keys),
-            alone,
+            is_single,
         })
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Lane<K> {
+enum SubQueue<K> {
     Undo,
-    Alone,
+    Singles,
     Kind(K),
 }

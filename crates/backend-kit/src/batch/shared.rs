@@ -1,8 +1,8 @@
 //! The state that all handles of a batcher share.
 //!
 //! This module owns the queue, the number of batches in flight, and the operations that their
-//! callers drive. Invariant: while the queue is not empty, a task works on it, or a batch in flight
-//! will start one. The mutex is never held across an await.
+//! callers drive. Invariant: while the queue is not empty, a task sends its operations, or the end
+//! of a batch in flight starts such a task. The mutex is never held across an await.
 
 use std::{
     collections::VecDeque,
@@ -30,14 +30,15 @@ pub(super) struct BatcherShared<E: Executor> {
     pub(super) in_steps: bool,
     /// The runtime of the batcher's tasks.
     pub(super) home: Option<Handle>,
-    // A std mutex: it is held for queue operations only, never across an await.
+    // A std mutex, which is held for changes of the state only.
     pub(super) state: Mutex<BatcherState<E>>,
     pub(super) quiet: Notify,
 }
 
 pub(super) struct BatcherState<E: Executor> {
     pub(super) queue: Queue<E>,
-    /// Permits in use: batches in flight, and tasks that are about to send one.
+    /// The number of permits in use: one for each batch in flight, and for each task that is about
+    /// to send a batch.
     pub(super) running: usize,
     /// Operations in flight that their callers drive.
     pub(super) caller_driven: Vec<Arc<CallerOperation<E>>>,
@@ -49,7 +50,7 @@ impl<E: Executor> BatcherShared<E> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends the operation that takes `answer` back, before all others.
+    /// Queues the operation that undoes `answer`, ahead of all other operations.
     pub(super) fn undo(self: &Arc<Self>, op: &E::Op, answer: &E::Answer) {
         let Some(undo) = self.executor.undo(op, answer) else {
             return;
@@ -64,9 +65,10 @@ impl<E: Executor> BatcherShared<E> {
         self.start_queue(state, &caller_driven);
     }
 
-    /// Operations whose callers must not drive them any longer, because `op` is about to be queued:
-    /// the one with its key, and one more where no permit belongs to a task. The task of that one
-    /// then works on the queue.
+    /// Returns the operations that a task must drive from now on instead of their callers, because
+    /// `op` is about to be queued and a caller may stop polling. These are the operation with the
+    /// key of `op`, and one more if all permits belong to callers: its task then sends the queue,
+    /// too.
     pub(super) fn operations_to_take_over(
         &self,
         state: &mut BatcherState<E>,
@@ -85,19 +87,21 @@ impl<E: Executor> BatcherShared<E> {
         state.caller_driven.extract_if(.., taken).collect()
     }
 
-    /// Starts a task for the queue, if a permit is free.
+    /// Starts a task that sends the queue, if a permit is free. Starts a task for each operation in
+    /// `caller_driven`.
     pub(super) fn start_queue(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, BatcherState<E>>,
         caller_driven: &[Arc<CallerOperation<E>>],
     ) {
-        let crowd = state.running < 2 * self.in_flight && state.queue.len() >= self.undivided;
-        let permit = (state.running < self.in_flight || crowd).then(|| {
+        let queue_is_long =
+            state.running < 2 * self.in_flight && state.queue.len() >= self.undivided;
+        let permit = (state.running < self.in_flight || queue_is_long).then(|| {
             state.running += 1;
             FlightPermit::new(self)
         });
-        // Unlocked first: on a runtime that is shut down, a spawn drops the task at once, and that
-        // drop locks the mutex again.
+        // The mutex is unlocked before the spawn: on a runtime that is shut down, a spawn drops the
+        // task at once, and that drop locks the mutex.
         drop(state);
         permit.into_iter().for_each(FlightPermit::spawn);
         caller_driven
@@ -110,12 +114,12 @@ impl<E: Executor> BatchOwner<E> for Arc<BatcherShared<E>> {
     fn send_singly(&self, operations: impl Iterator<Item = Pending<E>>) {
         let mut state = self.state();
         for pending in operations {
-            state.queue.push_alone(&self.executor, pending);
+            state.queue.push_single(&self.executor, pending);
         }
     }
 
-    fn single_ended(&self, failed: bool) -> VecDeque<Pending<E>> {
-        self.state().queue.alone_ended(failed)
+    fn count_single_result(&self, failed: bool) -> VecDeque<Pending<E>> {
+        self.state().queue.count_single_result(failed)
     }
 
     fn undo(&self, op: &E::Op, answer: &E::Answer) {

@@ -4,7 +4,7 @@ use super::*;
 
 type Asking = std::pin::Pin<Box<dyn Future<Output = Result<u32>> + Send>>;
 
-/// One poll with a waker that wakes no task.
+/// Polls once, with a waker that wakes no task.
 fn poll_once(asking: &mut Asking) -> Option<Result<u32>> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match asking.as_mut().poll(&mut context) {
@@ -14,7 +14,7 @@ fn poll_once(asking: &mut Asking) -> Option<Result<u32>> {
 }
 
 #[tokio::test]
-async fn the_next_batch_is_sent_before_the_answers_where_the_executor_wants_that() {
+async fn the_next_batch_is_sent_before_the_answers_are_handed_out_if_ahead_is_set() {
     for ahead in [false, true] {
         let limits = Limits {
             ahead,
@@ -46,7 +46,7 @@ async fn the_next_batch_is_sent_before_the_answers_where_the_executor_wants_that
 }
 
 #[tokio::test]
-async fn no_batch_is_sent_ahead_of_an_undo() {
+async fn no_batch_is_sent_ahead_when_an_answer_must_be_undone() {
     let limits = Limits {
         ahead: true,
         ..Limits::default()
@@ -79,9 +79,9 @@ async fn no_batch_is_sent_ahead_of_an_undo() {
     );
 }
 
-/// A caller goes away after the next batch was sent, and before its own answer is handed out. The
-/// next caller of its key asks at once, and there is room in flight. Its operation must come after
-/// the undo: otherwise the undo would end its grant.
+/// A caller goes away after the next batch was sent and before its own answer is handed out.
+/// Another caller submits an operation with the same key at once, while a permit is free. That
+/// operation must be sent after the undo. Otherwise the undo would end the new grant.
 #[tokio::test]
 async fn a_key_stays_claimed_until_its_answer_is_handed_out() {
     let limits = Limits {
@@ -94,8 +94,8 @@ async fn a_key_stays_claimed_until_its_answer_is_handed_out() {
         let (batcher, op) = (batcher.clone(), op(Kind::Acquire, key, id));
         Box::pin(async move { batcher.submit(op).await })
     };
-    // While no permit is free, a task sends the queue. Afterwards the two other permits are in use
-    // again, behind it.
+    // First all three permits are in use, so a task takes the operation "a" over and sends the
+    // queue. Then the two other operations are answered, and two new ones take their permits.
     let mut asked = [("x", 0), ("y", 0), ("z", 0)].map(|(key, id)| ask(key, id));
     assert!(asked.iter_mut().all(|it| poll_once(it).is_none()));
     let mut caller = ask("a", 1);
@@ -108,21 +108,21 @@ async fn a_key_stays_claimed_until_its_answer_is_handed_out() {
     assert!(poll_once(&mut room).is_none() && poll_once(&mut other).is_none());
     let next = submit(&batcher, op(Kind::Acquire, "m", 4));
     until_queued(&batcher, 1).await;
-    let (heirs, heir) = std::sync::mpsc::channel();
+    let (sender, next_caller) = std::sync::mpsc::channel();
     let (mut asks, again) = (ask("a", 5), batcher.clone());
     let happens = move || {
         drop(caller);
         again.executor().let_through(1);
         assert!(matches!(poll_once(&mut room), Some(Ok(2))));
         assert!(poll_once(&mut asks).is_none());
-        heirs.send(asks).unwrap();
+        sender.send(asks).unwrap();
     };
     *batcher.executor().meanwhile.lock().unwrap() = Some((4, Box::new(happens)));
     batcher.executor().let_through(1);
     until_sent(&batcher, 7).await;
     batcher.executor().let_through(4);
     next.await.unwrap().unwrap();
-    assert_eq!(heir.try_recv().unwrap().await.unwrap(), 5);
+    assert_eq!(next_caller.try_recv().unwrap().await.unwrap(), 5);
     other.await.unwrap();
     let sent = batcher.executor().sent();
     let at = |kind, id| {

@@ -1,4 +1,4 @@
-//! Long queues: how they are split, and how their answers are handed out.
+//! Long queues: the sizes of their batches, and the delivery of many answers.
 
 use std::{future::Future, task::Poll};
 
@@ -8,7 +8,7 @@ use crate::batch::{
     queue::{Pending, Queue},
 };
 
-fn crowd(undivided: usize, waiting: u32) -> Vec<usize> {
+fn batch_sizes(undivided: usize, waiting: u32) -> Vec<usize> {
     let limits = Limits {
         operations: 100,
         in_flight: 2,
@@ -25,16 +25,20 @@ fn crowd(undivided: usize, waiting: u32) -> Vec<usize> {
 }
 
 #[test]
-fn a_long_queue_is_split_among_the_batches_that_may_be_in_flight() {
-    assert_eq!(crowd(8, 7), [7]);
-    assert_eq!(crowd(8, 20), [8, 8, 4]);
-    assert_eq!(crowd(8, 80), [20, 15, 12, 9, 8, 8, 8]);
-    assert_eq!(crowd(8, 1000)[0], 100, "and no batch is too large");
-    assert_eq!(crowd(usize::MAX, 80), [80]);
+fn a_long_queue_is_split_into_several_batches() {
+    assert_eq!(batch_sizes(8, 7), [7]);
+    assert_eq!(batch_sizes(8, 20), [8, 8, 4]);
+    assert_eq!(batch_sizes(8, 80), [20, 15, 12, 9, 8, 8, 8]);
+    assert_eq!(
+        batch_sizes(8, 1000)[0],
+        100,
+        "no batch has more operations than allowed"
+    );
+    assert_eq!(batch_sizes(usize::MAX, 80), [80]);
 }
 
 #[tokio::test]
-async fn more_batches_are_in_flight_while_the_queue_is_long() {
+async fn twice_as_many_batches_are_in_flight_while_the_queue_is_long() {
     let limits = Limits {
         in_flight: 2,
         undivided: 8,
@@ -44,7 +48,8 @@ async fn more_batches_are_in_flight_while_the_queue_is_long() {
     let asked: Vec<_> = (0..40)
         .map(|id| submit(&batcher, op(Kind::Acquire, format!("{id:02}"), id)))
         .collect();
-    // Two operations were sent alone, and two batches are parts of the queue.
+    // The first two operations were driven by their callers. Then two batches of the long queue
+    // were sent above the limit of two.
     until_sent(&batcher, 4).await;
     until("the others wait", || batcher.0.state().running == 4).await;
     let sent = batcher.executor().sent();
@@ -54,13 +59,14 @@ async fn more_batches_are_in_flight_while_the_queue_is_long() {
     for (id, asked) in asked.into_iter().enumerate() {
         assert_eq!(asked.await.unwrap().unwrap() as usize, id);
     }
-    until("it is quiet", || batcher.0.state().running == 0).await;
+    until("no batch is in flight", || batcher.0.state().running == 0).await;
     batcher.close().await;
 }
 
 type Answer = tokio::sync::oneshot::Receiver<(Op, Result<u32>)>;
 
-/// A batch of so many acquires that has its answers, and the callers that wait for them.
+/// Returns a future that hands out the answers of a batch of `count` acquires, and the receivers of
+/// these answers.
 fn answered_batch(
     batcher: &Batcher<Script>,
     count: u32,
@@ -89,12 +95,12 @@ fn all_are_answered(answers: &mut [Answer]) -> bool {
 }
 
 #[tokio::test]
-async fn many_answers_are_handed_out_after_one_turn_of_the_scheduler() {
+async fn many_answers_are_handed_out_after_a_yield_and_few_at_once() {
     let batcher = batcher(Script::open());
     let (handing, mut answers) = answered_batch(&batcher, 30);
     handing.await;
     assert!(all_are_answered(&mut answers));
-    // A few answers are handed out at once.
+    // A small number of answers is handed out at the first poll.
     let (handing, mut answers) = answered_batch(&batcher, 3);
     assert!(futures_poll(pin!(handing)).await.is_some());
     assert!(all_are_answered(&mut answers));
@@ -120,7 +126,7 @@ fn many_answers_are_handed_out_without_a_scheduler() {
     assert!(all_are_answered(&mut answers));
 }
 
-/// An answer without a receiver is undone, wherever it is handed out.
+/// Answers without a receiver are undone, also when many answers are handed out together.
 #[tokio::test]
 async fn answers_without_a_receiver_among_many_are_undone() {
     let batcher = batcher(Script::open());

@@ -1,4 +1,4 @@
-//! The batcher over a scripted store.
+//! Tests of the batcher with a scripted store.
 
 mod ahead;
 mod long_queue;
@@ -27,7 +27,7 @@ fn submit(batcher: &Batcher<Script>, op: Op) -> tokio::task::JoinHandle<Result<u
     tokio::spawn(async move { batcher.submit(op).await })
 }
 
-/// Waits for a condition; a wrong one fails the test instead of hanging it.
+/// Waits for a condition. Fails the test if the condition does not hold within 10 seconds.
 async fn until(what: &str, condition: impl Fn() -> bool) {
     let waiting = async {
         while !condition() {
@@ -54,7 +54,7 @@ async fn until_queued(batcher: &Batcher<Script>, operations: usize) {
 }
 
 #[tokio::test]
-async fn a_lone_operation_runs_in_its_callers_own_task() {
+async fn a_lone_operation_runs_in_the_task_of_its_caller() {
     let batcher = batcher(Script::open());
     let tasks = Handle::current().metrics();
     for id in 0..3 {
@@ -69,9 +69,10 @@ async fn a_lone_operation_runs_in_its_callers_own_task() {
     assert!(sent.iter().all(|sent| sent.task.is_none()));
 }
 
-/// The caller polls once and then does other work for a long time, as in an arm of a `select!`.
+/// The caller polls once and then does other work for a long time, for example in another arm of a
+/// `select!`.
 #[tokio::test]
-async fn a_caller_that_stops_polling_delays_no_other() {
+async fn a_caller_that_stops_polling_does_not_delay_queued_operations() {
     let batcher = batcher(Script::gated());
     let mut leader = pin!(batcher.submit(op(Kind::Acquire, "a", 0)));
     assert!(futures_poll(leader.as_mut()).await.is_none());
@@ -81,23 +82,24 @@ async fn a_caller_that_stops_polling_delays_no_other() {
     assert_eq!(behind.await.unwrap().unwrap().unwrap(), 1);
     assert_eq!(leader.await.unwrap(), 0);
     assert_eq!(batcher.executor().ids(), [vec![0], vec![1]]);
-    // Dropped afterwards, its operation is undone like any other.
+    // A task has taken the operation over. When the caller drops its future now, the operation is
+    // undone.
     let mut leader = Box::pin(batcher.submit(op(Kind::Acquire, "a", 2)));
     assert!(futures_poll(leader.as_mut()).await.is_none());
     let behind = submit(&batcher, op(Kind::Acquire, "b", 3));
     batcher.executor().let_through(3);
     behind.await.unwrap().unwrap();
     drop(leader);
-    until("it is undone", || {
+    until("the operation is undone", || {
         *batcher.executor().granted.lock().unwrap() == [0, 1, 3].into()
     })
     .await;
     batcher.close().await;
 }
 
-/// Also with a free permit, a second operation of its key depends on it.
+/// A second operation with the same key has to wait for the first one, also while a permit is free.
 #[tokio::test]
-async fn a_caller_that_stops_polling_delays_neither_its_key_nor_a_close() {
+async fn a_caller_that_stops_polling_does_not_delay_its_key_or_a_close() {
     let limits = Limits {
         in_flight: 3,
         ..Limits::default()
@@ -118,9 +120,9 @@ async fn a_caller_that_stops_polling_delays_neither_its_key_nor_a_close() {
     assert_eq!(leader.await.unwrap(), 5);
 }
 
-/// Callers on several threads wait, stop polling for a while, or go away.
+/// Callers on several threads wait for answers, stop polling for a while, or drop their futures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn callers_come_and_go_on_several_threads() {
+async fn callers_on_several_threads_get_their_answers_or_are_undone() {
     const EACH: u32 = 400;
     for in_flight in [1, 3] {
         let limits = Limits {
@@ -168,7 +170,7 @@ async fn callers_come_and_go_on_several_threads() {
 }
 
 #[tokio::test]
-async fn later_operations_share_the_next_batch_sorted() {
+async fn operations_during_a_flight_share_the_next_batch_sorted_by_key() {
     let batcher = batcher(Script::gated());
     let mut tasks = vec![submit(&batcher, op(Kind::Acquire, "x", 0))];
     until_sent(&batcher, 1).await;
@@ -184,7 +186,7 @@ async fn later_operations_share_the_next_batch_sorted() {
 }
 
 #[tokio::test]
-async fn a_batch_holds_each_key_once_and_one_kind_and_renewals_go_first() {
+async fn a_batch_holds_one_kind_and_each_key_once_and_renewals_are_sent_first() {
     let batcher = batcher(Script::gated());
     let mut tasks = vec![submit(&batcher, op(Kind::Acquire, "x", 0))];
     until_sent(&batcher, 1).await;
@@ -213,7 +215,7 @@ async fn a_batch_holds_each_key_once_and_one_kind_and_renewals_go_first() {
 }
 
 #[tokio::test]
-async fn batches_are_bounded_in_operations_and_bytes() {
+async fn a_batch_is_limited_in_operations_and_bytes() {
     let limits = Limits {
         operations: 3,
         bytes: 10,
@@ -245,16 +247,18 @@ async fn batches_are_bounded_in_operations_and_bytes() {
 }
 
 #[tokio::test]
-async fn a_grant_whose_caller_went_away_is_undone_before_anything_else() {
+async fn a_grant_whose_caller_went_away_is_undone_before_other_operations() {
     let batcher = batcher(Script::gated());
-    // Once as a caller that drives its operation, and once as one that waits in a batch.
+    // Two callers go away: the first one drives its operation itself, and the operation of the
+    // second one is in a batch.
     let leader = submit(&batcher, op(Kind::Acquire, "a", 0));
     until_sent(&batcher, 1).await;
     let renewal = submit(&batcher, op(Kind::Renew, "r", 1));
     until_queued(&batcher, 1).await;
     leader.abort();
     assert!(leader.await.unwrap_err().is_cancelled());
-    // The same owner asks again. The undo must not end its new grant.
+    // Another operation with the same key follows. The undo must be sent before it, or it would end
+    // the new grant.
     let again = submit(&batcher, op(Kind::Acquire, "a", 2));
     until_queued(&batcher, 2).await;
     batcher.executor().let_through(3);
@@ -289,7 +293,7 @@ async fn a_grant_whose_caller_went_away_is_undone_before_anything_else() {
 }
 
 #[tokio::test]
-async fn an_answer_that_came_but_was_never_read_is_undone() {
+async fn an_answer_that_was_sent_but_never_received_is_undone() {
     let batcher = batcher(Script::gated());
     let leader = submit(&batcher, op(Kind::Acquire, "a", 0));
     until_sent(&batcher, 1).await;
@@ -354,7 +358,7 @@ async fn the_operations_of_a_failed_batch_are_sent_singly() {
 }
 
 #[tokio::test]
-async fn many_single_failures_in_a_row_fail_the_rest() {
+async fn eight_single_failures_in_a_row_fail_all_waiting_single_operations() {
     let mut script = Script::gated();
     script.poisoned = (0..100).map(|id| format!("{id:03}")).collect();
     let batcher = batcher(script);
@@ -376,7 +380,7 @@ async fn many_single_failures_in_a_row_fail_the_rest() {
 }
 
 #[tokio::test]
-async fn a_failure_of_the_store_reaches_every_caller_at_once() {
+async fn a_whole_failure_of_a_batch_reaches_every_caller_without_a_retry() {
     let script = Script::gated();
     let batcher = batcher(script);
     let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
@@ -401,7 +405,7 @@ async fn a_failure_of_the_store_reaches_every_caller_at_once() {
 }
 
 #[tokio::test]
-async fn operations_that_the_store_skipped_are_sent_alone() {
+async fn operations_that_the_store_skipped_are_sent_singly() {
     let batcher = batcher(Script::gated());
     let leader = submit(&batcher, op(Kind::Acquire, "x", 0));
     until_sent(&batcher, 1).await;
@@ -429,7 +433,7 @@ async fn operations_that_the_store_skipped_are_sent_alone() {
 }
 
 #[tokio::test]
-async fn a_panic_fails_its_batch_and_nothing_else() {
+async fn a_panic_of_the_executor_fails_only_its_batch() {
     let batcher = batcher(Script::gated());
     let panic = || {
         let mut fates = batcher.executor().fates.lock().unwrap();
@@ -499,7 +503,7 @@ fn a_runtime_that_is_shut_down_answers_every_caller_and_the_batcher_still_works(
             .unwrap()
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        // The batcher still works, with a task of the runtime that is left.
+        // The batcher still works, with tasks on the runtime that still exists.
         batcher.executor().let_through(10);
         let mut tasks = Vec::new();
         for id in 2..6 {
@@ -518,7 +522,7 @@ async fn several_batches_in_flight_never_share_a_key() {
         in_flight: 3,
         ..Limits::default()
     };
-    // `Script::run` asserts that no key is in two batches.
+    // `Script::run` asserts that no key is in two batches at the same time.
     let batcher = Batcher::new(Script::open(), limits);
     let mut tasks = Vec::new();
     for id in 0..300 {
@@ -536,7 +540,7 @@ async fn several_batches_in_flight_never_share_a_key() {
     batcher.close().await;
 }
 
-/// One poll, with the waker of the test itself.
+/// Polls once, with the waker of the test itself.
 async fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
     let mut future = Some(future);
     std::future::poll_fn(move |context| {

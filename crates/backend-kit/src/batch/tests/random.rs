@@ -1,4 +1,4 @@
-//! Random histories.
+//! Random sequences of operations, drops and failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// One step of a random history.
+/// One step of a random sequence.
 #[derive(Clone, Debug)]
 enum Step {
     Submit(Kind, u8),
-    /// Drops one of the callers that still wait.
+    /// Drops one of the waiting callers.
     Drop(prop::sample::Index),
     Yield(u8),
 }
@@ -35,7 +35,7 @@ fn fate() -> impl Strategy<Value = Option<Fate>> {
 
 proptest! {
     #[test]
-    fn every_operation_has_its_own_answer_and_no_grant_is_left(
+    fn every_operation_gets_its_own_answer_and_no_grant_without_a_receiver_is_left(
         steps in prop::collection::vec(step(), 1..120),
         fates in prop::collection::vec(fate(), 0..30),
         in_flight in 1usize..4,
@@ -62,7 +62,8 @@ proptest! {
                         let id = *waiting.keys().nth(index.index(waiting.len())).unwrap();
                         let (op, task) = waiting.remove(&id).unwrap();
                         task.abort();
-                        // An answer that the task has received already stays.
+                        // The task may have received its answer before the abort. Its grant is then
+                        // not undone.
                         if op.kind == Kind::Acquire && matches!(task.await, Ok(Ok(_))) {
                             received.insert(id);
                         }
@@ -85,7 +86,7 @@ proptest! {
                     }
                 }
             }
-            // From here on no operation fails, so that every undo succeeds.
+            // From here on the store fails no batch, so that every remaining undo succeeds.
             batcher.executor().fates.lock().unwrap().clear();
             batcher.close().await;
             let sent = batcher.executor().sent();
@@ -95,8 +96,8 @@ proptest! {
                 let sorted = batch.ops.is_sorted_by(|a, b| a.key < b.key);
                 assert!(sorted, "unsorted or twice: {:?}", batch.ops);
             }
-            // The grants of the store are those that callers know, and those whose undo failed with
-            // the store.
+            // Each grant that is left at the store was received by a caller, or its undo was sent
+            // and failed.
             let granted = batcher.executor().granted.lock().unwrap().clone();
             assert!(received.is_subset(&granted));
             for lost in granted.difference(&received) {

@@ -1,4 +1,4 @@
-//! A store whose answers are scripted.
+//! A store with scripted answers.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -28,7 +28,7 @@ pub(super) fn op(kind: Kind, key: impl Into<String>, id: u32) -> Op {
     }
 }
 
-/// The scripted fate of a batch.
+/// The scripted failure of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fate {
     Split,
@@ -47,17 +47,18 @@ pub(super) struct Sent {
 
 pub(super) type Meanwhile = Box<dyn FnOnce() + Send>;
 
-/// A store that answers with the operation's id, records each batch, and can wait for the test.
+/// A store that answers each operation with its id, records each batch, and can hold an answer back
+/// until the test releases it.
 pub(super) struct Script {
     pub(super) sent: Mutex<Vec<Sent>>,
     pub(super) fates: Mutex<VecDeque<Fate>>,
     pub(super) gate: Option<Semaphore>,
-    /// Keys that fail a whole batch, each time.
+    /// Keys that make each batch with one of them fail.
     pub(super) poisoned: BTreeSet<String>,
     pub(super) out: Mutex<Vec<String>>,
-    /// The action during the batch that has this operation.
+    /// An action that runs while the batch with this operation is in flight.
     pub(super) meanwhile: Mutex<Option<(u32, Meanwhile)>>,
-    /// Grants that were not taken back.
+    /// The ids of acquires that were granted and not undone.
     pub(super) granted: Mutex<BTreeSet<u32>>,
 }
 
