@@ -13,9 +13,9 @@ pub type Pair = (String, String);
 
 /// Parses a target with all options of a driver.
 ///
-/// `parse` gets the parts of the target and a list of options. It is called with all given options,
-/// and after an error again with the first 0, 1, 2 and more of them. Its result must depend on
-/// these two arguments only.
+/// `parse` gets the parts of the target and a list of options. The first call has all given
+/// options. After an error, further calls have the first 0, 1, 2 and more of these options. The
+/// result of `parse` must depend on its two arguments only.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidConfig`] for an option that the driver does not have. Otherwise the error of

@@ -105,9 +105,9 @@ impl EntrySchedule {
         }
     }
 
-    /// The time until the next poll. It ends before this contender is expected at the front, and is
-    /// shorter the nearer the contender is to the front. The contender right behind the first one
-    /// polls twice in the time in which one contender leaves.
+    /// The time until the next poll. The poll comes before this contender is expected at the front,
+    /// and the time is shorter the nearer the contender is to the front. The contender right behind
+    /// the first one polls twice in the time in which one contender leaves.
     fn until_next_poll(&self) -> Duration {
         let expected = self.per_contender.saturating_mul(self.ahead);
         let sooner = if self.ahead == 1 {

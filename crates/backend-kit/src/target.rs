@@ -106,7 +106,8 @@ impl Target {
         Self::new(url)
     }
 
-    /// The target of a store that wraps this one: `kv+` before its URL.
+    /// The target of a store that wraps this store: the same URL with `prefix` before it, for
+    /// example `kv+`.
     #[must_use]
     pub fn wrapped_by(mut self, prefix: &str) -> Self {
         self.url.insert_str(0, prefix);

@@ -48,8 +48,8 @@ async fn an_attempt_after_an_unconfirmed_release_uses_a_new_owner() {
         () = drive => unreachable!(),
     };
     let mine = mine.unwrap();
-    // Now the release of the first grant reaches the store. Its owner is not the owner of the
-    // second grant.
+    // Now the release of the first grant reaches the store. The first and the second grant have
+    // different owners, so the release must not end the second grant.
     let releases = store.0.release.calls.load(SeqCst);
     network.arrive.add_permits(1);
     eventually("the release has arrived", || {
@@ -500,7 +500,8 @@ async fn every_call_ends_in_bounded_time_while_the_keeper_has_no_connection() {
         let refused = guard.extend(ttl).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         assert!(guard.is_valid());
-        // This extension is abandoned by its caller. It must not block the following calls.
+        // The caller abandons this extension. The following calls must not wait for the abandoned
+        // one.
         {
             let extend = guard.extend(ttl);
             tokio::pin!(extend);

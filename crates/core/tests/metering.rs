@@ -147,8 +147,8 @@ async fn a_locker_records_its_metrics_and_spans() {
     let guard = locker.lock("b").ttl(TTL).acquire().await.unwrap();
     store.0.delete("b");
     assert!(guard.extend(TTL).await.is_err());
-    // The loss is counted by the first thread that notices it. That may be the keeper thread, so
-    // the test waits for the count.
+    // The loss is counted by the first thread that notices it. The keeper thread may be the first,
+    // so the test waits for the count.
     let lost = || seen.count("distlock_lost_total backend=scripted reason=removed");
     eventually("the loss is counted", || (lost(), held()) == (1, 0.0)).await;
 

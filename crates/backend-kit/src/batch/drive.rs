@@ -25,8 +25,8 @@ use super::{
     shared::BatcherShared,
 };
 
-/// The permit to have one batch in flight. Its owner sends batches until the queue is empty, and
-/// then gives the permit back.
+/// The permit to have one batch in flight. The owner of a permit sends batches until the queue is
+/// empty, and then gives the permit back.
 pub(super) struct FlightPermit<E: Executor> {
     shared: Arc<BatcherShared<E>>,
     /// Keys of the batch in flight.

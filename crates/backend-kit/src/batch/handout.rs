@@ -43,9 +43,10 @@ const WOKEN_TOGETHER: usize = 8;
 /// Hands out the answers of a batch.
 ///
 /// When a task wakes another task, tokio's scheduler also wakes a worker thread. If that thread
-/// shares a processor with this one, it runs at once, finds one task, and sleeps again, once for
-/// each answer. So a large number of answers is handed out at the point where the scheduler wakes
-/// tasks that yield. There the scheduler first collects all woken tasks, and then wakes one thread.
+/// shares a processor with the present thread, the woken thread runs at once, finds one task, and
+/// sleeps again. That happens once for each answer. So a large number of answers is handed out at
+/// the point where the scheduler wakes tasks that yield. There the scheduler first collects all
+/// woken tasks, and then wakes one thread.
 ///
 /// # Cancel safety
 /// When the future is dropped, the remaining answers are handed out at once.

@@ -32,12 +32,12 @@ use crate::{
 
 /// A store that decides who holds a lock.
 ///
-/// Each operation on a lock has one of three results. It happened: `Ok` with a positive answer. It
-/// did not happen: `Ok` with a negative answer, or an error for which [`Error::did_not_happen`] is
-/// true. It may have happened: [`ErrorKind::OutcomeUnknown`], because the request was sent and its
-/// answer was lost. A backend must never turn an unknown outcome into one of the other two: the
-/// engine would leave a granted lock behind, or would treat a lock as held that another owner may
-/// hold.
+/// Each operation on a lock has one of three results. The operation happened: `Ok` with a positive
+/// answer. The operation did not happen: `Ok` with a negative answer, or an error for which
+/// [`Error::did_not_happen`] is true. The operation may have happened:
+/// [`ErrorKind::OutcomeUnknown`], because the request was sent and its answer was lost. A backend
+/// must never turn an unknown outcome into one of the other two: the engine would leave a granted
+/// lock behind, or would treat a lock as held that another owner may hold.
 ///
 /// # Rules for every backend
 ///
@@ -52,8 +52,8 @@ use crate::{
 /// - A duration in an answer (`valid_for`) is counted from the moment the request was sent. The
 ///   store must keep the lease at least that long.
 /// - A stored value that cannot be read is [`ErrorKind::Corrupt`] and never "free".
-/// - An owner's id is the right to renew and release. It must not appear in an error, a log or an
-///   answer to [`DistLock::inspect`].
+/// - A process that knows the id of an owner can renew and release its lock. So the id must not
+///   appear in an error, a log or an answer to [`DistLock::inspect`].
 /// - Names are compared byte for byte. A store that folds, trims or splits names needs an encoding,
 ///   such as [`encode`](crate::encode).
 /// - No method waits for a lock to become free. Each method ends within the backend's request
@@ -76,7 +76,8 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     /// report read them.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Opens a second handle on the same store. Its connections belong to the calling runtime.
+    /// Opens a second handle on the same store. The connections of the new handle belong to the
+    /// calling runtime.
     ///
     /// The engine calls this method on its keeper thread and uses the handle for renewals,
     /// background releases and clean-up. If those requests used a connection of the user's runtime,

@@ -35,7 +35,8 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
     /// began.
     fn tells_ages(&self) -> bool;
 
-    /// Opens a second handle on the same store. Its connections belong to the calling runtime.
+    /// Opens a second handle on the same store. The connections of the new handle belong to the
+    /// calling runtime.
     ///
     /// # Errors
     /// Those of connecting to the store.

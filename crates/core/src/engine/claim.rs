@@ -51,8 +51,8 @@ pub(crate) struct Claim {
     end: CallEnd,
     gives_up: bool,
     turn: Option<LocalTurn>,
-    /// The place among the contenders of this process. It replaces `turn` once this task has joined
-    /// a store queue.
+    /// The place among the contenders of this process. The place replaces `turn` when this task has
+    /// joined a store queue.
     store_place: Option<StorePlace>,
     contender: Option<Box<dyn Contender>>,
     /// The operation in flight, and the moment at which it was sent. The operation borrows nothing
@@ -161,8 +161,8 @@ impl Claim {
         }
     }
 
-    /// Waits for the answer to the operation in flight. Without one, sends a new operation first: a
-    /// request to join the store queue, or an attempt.
+    /// Waits for the answer to the operation in flight. If no operation is in flight, sends a new
+    /// one first: a request to join the store queue, or an attempt.
     async fn next_answer(&mut self, join: bool) -> Result<(Moment, Option<Attempt<Grant>>)> {
         if self.in_flight.is_some() {
             // No second attempt is sent: the store could grant both.

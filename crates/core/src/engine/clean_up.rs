@@ -115,6 +115,9 @@ pub(crate) async fn release_until_expiry(parts: Arc<LockerParts>, lease: Lease, 
     release_repeatedly(parts, &lease, until, 0).await;
 }
 
+/// Repeats a release on the keeper's own connection until the store confirms the release or `until`
+/// has passed.
+///
 /// `may_still_arrive` is the number of requests for the lock that may reach the store after a
 /// release. While the number is above zero, `NotHeld` does not end the loop, and each `Released`
 /// lowers the number by one.

@@ -2,9 +2,9 @@
 //!
 //! This module owns the queues, the local turns and the passing of a turn from one waiter to the
 //! next. Invariant: for each name, at most one task has the local turn, and a turn that is dropped
-//! passes to the next waiter. The module never asks the store. It also never calls a lease while it
-//! holds a mutex of a queue: the call may end the lease, an ending lease drops its turn, and that
-//! drop locks the same mutex, which would deadlock.
+//! passes to the next waiter. The module never asks the store. Its functions never call a lease
+//! while they hold a mutex of a queue: the call may end the lease, an ending lease drops its turn,
+//! and that drop locks the same mutex, which would deadlock.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map},
@@ -337,9 +337,9 @@ impl LocalTurn {
             let turn = Self::new(&queues, key.clone());
             match waiter.sender.send(NextStep::Ask { turn, step_aside }) {
                 Ok(()) | Err(NextStep::TakeOver(_)) => return,
-                // The waiter gave up in the meantime, so its turn comes back. The turn is unset
-                // here: its drop would otherwise pass it on, while this loop passes the turn on as
-                // well.
+                // The waiter gave up in the meantime, so its turn comes back. The turn is made
+                // empty here. Otherwise its drop would pass the turn on a second time, beside this
+                // loop.
                 Err(NextStep::Ask { mut turn, .. }) => turn.at = None,
             }
         }

@@ -24,7 +24,7 @@ const ROOM: usize = 4096;
 type LogLine = Box<dyn FnOnce() + Send>;
 
 thread_local! {
-    /// The queue of this thread. It is set only on a thread that must not wait for the log.
+    /// The queue of this thread, set only on a thread that must not wait for the log.
     static LOG_QUEUE: OnceCell<Rc<LogQueue>> = const { OnceCell::new() };
 }
 
@@ -176,8 +176,7 @@ mod tests {
             }
             log_queue().unwrap().missed.get()
         });
-        // The writer thread hangs. That delayed neither the lines of the sending thread nor its
-        // end.
+        // The writer thread hangs, but the sending thread has queued all its lines and has ended.
         assert_eq!(speaker.join().unwrap(), 7);
         assert_eq!(Arc::strong_count(&written), ROOM + 1);
         assert_eq!(written.load(SeqCst), 0);

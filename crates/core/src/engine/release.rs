@@ -127,8 +127,8 @@ pub(crate) async fn release_or_hand_over(
     } else {
         0
     };
-    // This value is kept until the release has an answer. Its drop lets the waiter ask the store,
-    // and an earlier question would find the lock still held.
+    // This value is kept until the release has an answer. The drop of the value lets the waiter ask
+    // the store. An earlier request of the waiter would find the lock still held.
     let mut failed_hand_over = None;
     if let Some(turn) = what.turn.take() {
         match turn.next_waiter(limit) {

@@ -143,8 +143,8 @@ mod tests {
         }
         store_place.remove(0);
         store_place.push(all.join(&name, turn(next).await));
-        // The last contender leaves before the others. The next task joins after that as well. When
-        // all have left, no entry is kept.
+        // The last contender leaves before the others. The next task joins after that, too. When
+        // all contenders have left, no entry is kept.
         store_place.pop();
         store_place.push(all.join(&name, turn(places.remove(0)).await));
         drop(store_place);

@@ -1,9 +1,9 @@
 //! The requests to the store that involve a ticket: issue, resume, renew, release.
 //!
 //! The store keeps a random value, the nonce, beside the lock of a ticket. Invariant: the step that
-//! redeems a nonce removes it, so one ticket is redeemed once. After a step with an unknown
-//! outcome, no step follows that the late arrival of the first one would undo. This module creates
-//! no guard; the caller does.
+//! redeems a nonce removes it, so one ticket is redeemed once. A step with an unknown outcome may
+//! reach the store late, so no later step is sent whose effect the late step would undo. This
+//! module creates no guard; the caller does.
 
 use std::{sync::Arc, time::Duration};
 

@@ -101,7 +101,7 @@ impl FenceGuard {
     pub const SQL_CONDITION: &'static str =
         "(fence_token < ? OR (fence_token = ? AND fence_owner = ?))";
 
-    /// A guard that has seen no fence. It lets the first fence through.
+    /// A guard that has seen no fence. Such a guard lets the first fence through.
     #[must_use]
     pub const fn new() -> Self {
         Self {

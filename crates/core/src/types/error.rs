@@ -14,7 +14,7 @@ use crate::types::{
 /// The result of a lock or record operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of a lock or record operation. It is one pointer wide and cheap to clone.
+/// An error of a lock or record operation. An error is one pointer wide and cheap to clone.
 ///
 /// Programs match on [`Error::kind`] or call a predicate. The text is for people and never holds a
 /// secret.

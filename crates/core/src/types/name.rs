@@ -116,7 +116,7 @@ impl fmt::Debug for RecordKey {
 }
 
 fn check(what: &str, name: &str, max: usize) -> Result<()> {
-    // Most names are printable ASCII of an allowed length. They skip the slower check of each
+    // Most names are printable ASCII of an allowed length. Such names skip the slower check of each
     // character.
     let plain = |byte: &u8| (b' '..=b'~').contains(byte);
     if (1..=max).contains(&name.len()) && name.as_bytes().iter().all(plain) {

@@ -62,8 +62,8 @@ proptest! {
                         let id = *waiting.keys().nth(index.index(waiting.len())).unwrap();
                         let (op, task) = waiting.remove(&id).unwrap();
                         task.abort();
-                        // The task may have received its answer before the abort. Its grant is then
-                        // not undone.
+                        // The task may have received its answer before the abort. The grant of the
+                        // task is then not undone.
                         if op.kind == Kind::Acquire && matches!(task.await, Ok(Ok(_))) {
                             received.insert(id);
                         }

@@ -1,4 +1,4 @@
-//! The jobs of the keeper. They run on the runtime of the keeper thread, or a simulation polls
+//! The jobs of the keeper. Jobs run on the runtime of the keeper thread, or a simulation polls
 //! them.
 //!
 //! This module owns the jobs that have not ended. Invariant: [`Jobs::shutdown`] drops every job

@@ -1,5 +1,5 @@
-//! The keeper thread. It renews leases, watches deadlines, and cleans up after callers that dropped
-//! their futures.
+//! The keeper thread, which renews leases, watches deadlines, and cleans up after callers that
+//! dropped their futures.
 
 mod connection;
 mod jobs;

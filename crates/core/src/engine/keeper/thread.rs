@@ -25,8 +25,8 @@ use crate::{
     types::error::{Error, ErrorKind, Result},
 };
 
-/// The control of the keeper thread. Its drop ends the thread once the jobs of the thread have
-/// ended.
+/// The control of the keeper thread. The drop of this value ends the thread when the jobs of the
+/// thread have ended.
 pub(crate) struct Keeper {
     shared: Arc<KeeperShared>,
     orders: mpsc::UnboundedSender<Order>,
@@ -174,7 +174,7 @@ impl Drop for JobEnded {
     }
 }
 
-/// The keeper's loop. It serves leases and orders until the locker stops the loop or is dropped.
+/// The keeper's loop: serves leases and orders until the locker stops the loop or is dropped.
 async fn keep_leases(
     shared: &Arc<KeeperShared>,
     backend: Arc<dyn DistLock>,
@@ -221,7 +221,8 @@ async fn keep_leases(
             () = sleep => {}
         }
     }
-    // Guards that are still held are not renewed any more. Their deadlines are still watched below.
+    // Guards that are still held are not renewed any more. `watch_deadlines` below still reports
+    // their losses.
     shared.schedule.stop_renewing();
     let wind_down = async {
         wind_down(shared, jobs).await;
