@@ -246,7 +246,8 @@ impl Guard {
     /// # Errors
     /// [`ErrorKind::Unsupported`] where the backend has no tickets, [`ErrorKind::InvalidArgument`]
     /// while nested guards exist, [`ErrorKind::Lost`], and failures of the store. After an error
-    /// the lock is released in the background.
+    /// this guard is dropped: the lock is released in the background, unless nested guards still
+    /// share it.
     ///
     /// # Cancel safety
     /// When the future is dropped, the lock is released in the background.
@@ -303,7 +304,8 @@ impl Drop for Guard {
     }
 }
 
-/// The release by the last guard. When it is dropped, the remaining steps happen in the background.
+/// The release by the last guard. When this value is dropped, the remaining steps happen in the
+/// background.
 struct LastGuardRelease<'a> {
     parts: &'a Arc<LockerParts>,
     lease_state: &'a Arc<LeaseState>,

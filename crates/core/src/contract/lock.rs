@@ -286,7 +286,7 @@ impl<T> Attempt<T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Grant {
-    /// Higher than every earlier token of this lock name.
+    /// The fencing token, which is higher than every earlier token of this lock name.
     pub token: FencingToken,
     /// The store's history that the token belongs to.
     pub epoch: Epoch,

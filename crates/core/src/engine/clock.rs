@@ -261,8 +261,8 @@ impl ManualClock {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// The number of sleeps that have not ended. A test uses it to wait until the code under test
-    /// sleeps.
+    /// The number of sleeps that have not ended. A test uses this number to wait until the code
+    /// under test sleeps.
     #[must_use]
     pub fn sleepers(&self) -> usize {
         self.locked().sleepers.len()

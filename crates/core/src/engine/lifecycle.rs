@@ -1,4 +1,5 @@
-//! Whether a locker is open, and the calls that may still end with a new lease.
+//! The open or closed state of a locker, and the number of calls that may still end with a new
+//! lease.
 //!
 //! This module owns the flag that a locker was closed, and the count of its running acquires.
 //! Invariant: a call is counted before it checks the flag, and `close` sets the flag before it

@@ -65,7 +65,7 @@ impl Eq for HashedName {}
 struct LocalQueue {
     waiting: VecDeque<LocalWaiter>,
     next_id: u64,
-    /// Hand-overs since the lock was last released at the store.
+    /// The number of counted hand-overs since the lock was last released at the store.
     hand_overs: u32,
     /// The lease of the task that holds the lock, if a task of this process does.
     holder: Option<Weak<dyn LocalHolder>>,
@@ -383,7 +383,7 @@ impl LocalQueue {
     }
 }
 
-/// A waiter that was taken out of the queue to get the lock itself.
+/// A waiter that was taken out of the queue, so that the lock can be handed over to the waiter.
 pub(crate) struct NextWaiter {
     waiter: LocalWaiter,
 }

@@ -185,7 +185,7 @@ impl FenceGuard {
 
     /// Forgets everything: any next fence is let through.
     ///
-    /// Use it for a resource that was emptied, or when all former holders are known to be gone.
+    /// Call this for a resource that was emptied, or when all former holders are known to be gone.
     /// [`Self::reset_to`] is safer.
     pub fn reset(&mut self) {
         *self = Self::new();

@@ -1,8 +1,9 @@
 //! The error type of all backends and of the engine.
 //!
-//! This module owns [`Error`], its kinds, and the text that people read. Invariant: the kind alone
-//! decides whether an operation may have happened and whether the call may be repeated; the text is
-//! never parsed. An error must never hold a secret.
+//! This module owns [`Error`], its kinds, and the text that people read. Invariant: the kind
+//! decides whether an operation may have happened, and the kind and the passing mark of a limit
+//! decide whether the same call may succeed later. No code parses the text. An error must never
+//! hold a secret.
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
@@ -192,8 +193,8 @@ impl fmt::Display for Error {
         f.write_str(&presentable(&inner.message))?;
         match &inner.source {
             Some(source) if source.is::<Self>() => write!(f, ": {source}"),
-            // A driver's text quotes the server, which may send control characters and pages of
-            // text.
+            // The text of a driver's error quotes the server, which may send control characters and
+            // pages of text.
             Some(source) => write!(f, ": {}", excerpt(&source.to_string())),
             None => Ok(()),
         }

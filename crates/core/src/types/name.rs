@@ -184,7 +184,7 @@ pub fn decode(encoded: &str) -> Option<String> {
         });
     }
     let text = String::from_utf8(bytes).ok()?;
-    // `~41` would be another spelling of `A`; only the spelling that `encode` gives is accepted.
+    // `~41` would be another spelling of `A`. Only the spelling that `encode` returns is accepted.
     (encode(&text) == encoded).then_some(text)
 }
 

@@ -26,8 +26,8 @@ const PREFIX: &str = "dlt1.";
 
 /// A held lock in a form that another process can resume, once.
 ///
-/// `Display` gives the text to pass on. The text is a secret, because a process that has the text
-/// can take the lock. `Debug` masks it.
+/// `Display` returns the text to pass to the other process. The text is a secret, because a process
+/// that has the text can take the lock. `Debug` masks the text.
 ///
 /// ```
 /// use distlock::Ticket;

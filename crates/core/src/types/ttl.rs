@@ -10,7 +10,7 @@ use crate::types::{
     error::{Error, ErrorKind, Result},
 };
 
-/// How long a lease lasts: a whole number of milliseconds, 1 ms to 24 h.
+/// The duration of a lease: a whole number of milliseconds, 1 ms to 24 h.
 ///
 /// A backend may require more than 1 ms (see
 /// [`Capabilities::min_ttl`](crate::Capabilities::min_ttl)). The [`Locker`](crate::Locker) checks
