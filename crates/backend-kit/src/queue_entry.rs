@@ -57,13 +57,15 @@ pub struct EntrySchedule {
     /// Whether the store answered that no contender is ahead, or the contender acts without a
     /// queue.
     first: bool,
-    asked: Option<Moment>,
+    /// The moment of the last answer that the store keeps the entry.
+    answered_at: Option<Moment>,
+    /// The moment at which the next request is due; `None` = at once.
     due: Option<Moment>,
     /// The measured time between two contenders that leave the queue.
     per_contender: Duration,
     /// Whether a contender left after the last request was sent. The answer to that request may not
     /// count that contender.
-    missed: bool,
+    left_since_request: bool,
 }
 
 impl EntrySchedule {
@@ -74,17 +76,17 @@ impl EntrySchedule {
             learns,
             ahead: 0,
             first: false,
-            asked: None,
+            answered_at: None,
             due: None,
             per_contender: LONGEST_PER_CONTENDER,
-            missed: false,
+            left_since_request: false,
         }
     }
 
     /// Notes the store's answer that it keeps the entry, with `ahead` contenders ahead of it.
     pub fn kept(&mut self, now: Moment, ahead: u32) {
-        if let Some(asked) = self.asked {
-            let passed = now.since(asked);
+        if let Some(answered_at) = self.answered_at {
+            let passed = now.since(answered_at);
             let left = self.ahead.saturating_sub(ahead);
             self.per_contender = if left > 0 {
                 passed / left
@@ -94,13 +96,13 @@ impl EntrySchedule {
             .clamp(SHORTEST, LONGEST_PER_CONTENDER);
         }
         (self.ahead, self.first) = (ahead, ahead == 0);
-        self.asked = Some(now);
+        self.answered_at = Some(now);
         let pause = match self.learns {
             LearnsOfChange::ByPolling if ahead > 0 => self.until_next_poll(),
             _ => RENEW_AFTER,
         };
         self.due = Some(now + pause);
-        if std::mem::take(&mut self.missed) && ahead > 0 {
+        if std::mem::take(&mut self.left_since_request) && ahead > 0 {
             self.due = None;
         }
     }
@@ -123,25 +125,27 @@ impl EntrySchedule {
     /// counts as long as the entry may still exist. Otherwise the contender acts as if there were
     /// no queue, for 10 seconds.
     pub fn not_kept(&mut self, now: Moment, why: &Error) {
-        let known = self.asked.filter(|asked| now.since(*asked) < ENTRY_LEASE);
+        let known = self
+            .answered_at
+            .filter(|answered_at| now.since(*answered_at) < ENTRY_LEASE);
         if why.is_retryable() && known.is_some() {
             self.due = Some(now + PER_CONTENDER);
             return;
         }
         (self.ahead, self.first) = (0, true);
-        self.asked = None;
+        self.answered_at = None;
         self.due = Some(now + WITHOUT_QUEUE);
     }
 
     /// Notes that a request is sent now, so that no second request becomes due before its answer.
     pub fn asking(&mut self, now: Moment) {
-        self.missed = false;
+        self.left_since_request = false;
         self.due = Some(now + RENEW_AFTER);
     }
 
     /// Notes the store's notification that some contender has left the queue.
     pub fn somebody_left(&mut self) {
-        self.missed = true;
+        self.left_since_request = true;
         self.ahead = self.ahead.saturating_sub(1);
         if self.ahead == 0 {
             self.due = None;
@@ -150,7 +154,7 @@ impl EntrySchedule {
 
     /// Notes that notifications may have been lost, so that a request is due at once.
     pub fn look_again(&mut self) {
-        self.missed = true;
+        self.left_since_request = true;
         self.due = None;
     }
 

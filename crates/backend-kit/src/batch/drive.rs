@@ -61,7 +61,7 @@ impl<E: Executor> FlightPermit<E> {
         let home = shared.home.clone().filter(|_| self.tasks_lost == 0);
         let handle = home.or_else(|| Handle::try_current().ok());
         match handle {
-            Some(handle) => drop(handle.spawn(self.work())),
+            Some(handle) => drop(handle.spawn(self.send_queue())),
             None => drop(self),
         }
     }
@@ -87,7 +87,8 @@ impl<E: Executor> FlightPermit<E> {
         }
     }
 
-    async fn work(mut self) {
+    /// Sends batches until the queue is empty, and hands out their answers.
+    async fn send_queue(mut self) {
         let shared = Arc::clone(&self.shared);
         // The last batch with its answers, which are not handed out yet.
         let mut answered: Option<(Batch<E>, Outcome<E>)> = None;
@@ -320,7 +321,7 @@ fn spawn_rest<E: Executor>(
             permit.shared.undo(&op, &answer);
         }
         permit.unclaim();
-        permit.work().await;
+        permit.send_queue().await;
     };
     let home = shared.home.clone();
     if let Some(handle) = home.or_else(|| Handle::try_current().ok()) {

@@ -139,8 +139,8 @@ impl Locker {
     /// Safe: it only reads.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let name = LockName::new(name)?;
-        let asked = self.parts.backend.inspect(&name);
-        self.ask(asked, "inspect", Some(&name)).await
+        let operation = self.parts.backend.inspect(&name);
+        self.ask(operation, "inspect", Some(&name)).await
     }
 
     /// All held locks whose names start with `prefix`, in byte order of their names. The list is
@@ -178,8 +178,8 @@ impl Locker {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
-        let asked = self.parts.backend.list(prefix, after, limit);
-        self.ask(asked, "list", None).await
+        let operation = self.parts.backend.list(prefix, after, limit);
+        self.ask(operation, "list", None).await
     }
 
     /// Frees a lock of any holder, if its token is still `token`. The guard of that holder is lost
@@ -199,8 +199,8 @@ impl Locker {
         token: FencingToken,
     ) -> Result<Forced> {
         let name = LockName::new(name)?;
-        let asked = self.parts.backend.force_release(&name, token);
-        self.ask(asked, "force_release", Some(&name)).await
+        let operation = self.parts.backend.force_release(&name, token);
+        self.ask(operation, "force_release", Some(&name)).await
     }
 
     /// The capabilities of the backend.
@@ -223,8 +223,8 @@ impl Locker {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn health(&self) -> Result<Health> {
-        let asked = self.parts.backend.health();
-        self.ask(asked, "health", None).await
+        let operation = self.parts.backend.health();
+        self.ask(operation, "health", None).await
     }
 
     /// Ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes
