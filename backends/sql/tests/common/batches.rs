@@ -20,7 +20,10 @@ pub(crate) struct ByHand<'a> {
 }
 
 /// Sends batches in which some operations are granted, renewed or released, and some are not.
-pub(crate) async fn one_mixed_batch(lock: &dyn DistLock, by_hand: &ByHand<'_>) {
+pub(crate) async fn each_operation_of_a_mixed_batch_has_its_own_answer(
+    lock: &dyn DistLock,
+    by_hand: &ByHand<'_>,
+) {
     let ttl = Ttl::new(LONG).unwrap();
     let change = |set: &str, names: &str| {
         (by_hand.sql)(&format!(

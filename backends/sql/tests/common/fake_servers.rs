@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The random messages of a protocol. Some have a correct frame and no meaning.
 #[derive(Clone, Copy)]
-pub(crate) struct Tongue {
+pub(crate) struct FakeProtocol {
     /// The server's first message, if it speaks first.
     pub(crate) greeting: fn(&mut Rng) -> Vec<u8>,
     /// The server's answer to these bytes.
@@ -41,7 +41,7 @@ pub(crate) struct Tongue {
 
 /// Checks that the error does not blame this library: a fake server is no bug of ours.
 #[track_caller]
-fn is_blameless(seed: u64, error: &Error) {
+fn assert_not_internal(seed: u64, error: &Error) {
     assert_ne!(error.kind(), ErrorKind::Internal, "SEED={seed}: {error}");
 }
 
@@ -54,8 +54,10 @@ fn first_seed() -> u64 {
 }
 
 /// Opens a store at many fake servers. No attempt may end in a panic or an internal error.
-pub(crate) async fn opening_at_fake_servers<F, T>(tongue: Tongue, open: impl Fn(SocketAddr) -> F)
-where
+pub(crate) async fn opening_at_fake_servers<F, T>(
+    tongue: FakeProtocol,
+    open: impl Fn(SocketAddr) -> F,
+) where
     F: Future<Output = Result<T>> + Send + 'static,
     T: Send + 'static,
 {
@@ -85,7 +87,7 @@ where
     let mut strange = 0;
     for (seed, opened) in outcomes {
         if let Ok(Err(error)) = opened {
-            is_blameless(seed, &error);
+            assert_not_internal(seed, &error);
             let says = format!("speaks something else than {}", tongue.name);
             strange += u64::from(error.to_string().contains(&says));
         }
@@ -93,7 +95,7 @@ where
     assert!(strange > SERVERS / 10, "only {strange} were recognised");
 }
 
-async fn serve(listener: TcpListener, seed: u64, tongue: Tongue) {
+async fn serve(listener: TcpListener, seed: u64, tongue: FakeProtocol) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             return;
@@ -102,7 +104,7 @@ async fn serve(listener: TcpListener, seed: u64, tongue: Tongue) {
     }
 }
 
-async fn converse(mut stream: TcpStream, mut rng: Rng, tongue: Tongue) {
+async fn converse(mut stream: TcpStream, mut rng: Rng, tongue: FakeProtocol) {
     // A later damage lets more of the client's code run.
     let sane = rng.usize(..8);
     let mut said = (tongue.greeting)(&mut rng);
@@ -140,13 +142,13 @@ fn damaged(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Carries bytes to a real server, and damages its answers while it is told to.
-struct Garbler {
+struct DamagingProxy {
     address: SocketAddr,
     garbles: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
-impl Garbler {
+impl DamagingProxy {
     async fn before(server: SocketAddr, seed: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -171,7 +173,7 @@ impl Garbler {
     }
 }
 
-impl Drop for Garbler {
+impl Drop for DamagingProxy {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -222,7 +224,7 @@ async fn amid_garbage<F>(server: SocketAddr, seed: u64, open: &impl Fn(SocketAdd
 where
     F: Future<Output = Result<Arc<dyn DistLock>>>,
 {
-    let garbler = Garbler::before(server, seed).await;
+    let garbler = DamagingProxy::before(server, seed).await;
     let lock = open(garbler.address).await.unwrap();
     garbler.garble(true);
     let mut unknown = false;
@@ -234,12 +236,12 @@ where
         let taken = tokio::spawn(async move { taking.try_acquire(&request).await }).await;
         let taken = taken.unwrap_or_else(|panic| panic!("SEED={seed}: {panic}"));
         if let Err(error) = taken {
-            is_blameless(seed, &error);
+            assert_not_internal(seed, &error);
             unknown |= error.kind() == ErrorKind::OutcomeUnknown;
         }
         let seen = tokio::spawn(async move { looking.inspect(&name).await }).await;
         if let Err(error) = seen.unwrap_or_else(|panic| panic!("SEED={seed}: {panic}")) {
-            is_blameless(seed, &error);
+            assert_not_internal(seed, &error);
         }
     }
     garbler.garble(false);

@@ -31,7 +31,7 @@ pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
 /// A hint of another process becomes the hint of several when a contender of this process waits.
 /// The other process may hold the lock itself, and its own hint would tell it nothing. `mark_as`
 /// sets a hint on the row for an hour, `marked_as` reads it.
-pub(crate) async fn a_hint_of_another_becomes_that_of_several(
+pub(crate) async fn a_hint_of_another_process_becomes_that_of_several(
     lock: &dyn DistLock,
     mark_as: impl AsyncFn(i64),
     marked_as: impl AsyncFn() -> i64,
@@ -59,7 +59,7 @@ pub(crate) async fn a_hint_of_another_becomes_that_of_several(
 /// A lock passes through many hands, each time in one statement. In between may come the first turn
 /// of the reaper, which costs at most so many statements, including those of a connection that it
 /// may open.
-pub(crate) async fn passes_on_in_one_statement(
+pub(crate) async fn a_hand_over_takes_one_statement(
     lock: &dyn DistLock,
     reaper: u64,
     statements: impl Fn() -> u64,

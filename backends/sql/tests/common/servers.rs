@@ -51,16 +51,16 @@ pub(crate) async fn a_locked_row_delays_only_itself<O>(
     let unlucky = vec![guards.remove(50)];
     let operator = lock_rows(&quoted(&unlucky));
     let until = Instant::now() + HELD_FOR;
-    are_told(&unlucky).await;
+    assert_lost_as_unreachable(&unlucky).await;
     // Six leases: each lock was renewed a dozen times beside the locked row.
     while Instant::now() < until {
-        all_live(&guards);
+        assert_all_valid(&guards);
         let other = within(SOON, "others are served", hold(locker, "another", TTL)).await;
         assert!(other.release().await.is_clean());
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     drop(operator);
-    are_free_again(locker, unlucky).await;
+    assert_free_again(locker, unlucky).await;
     for guard in guards {
         assert!(guard.release().await.is_clean());
     }
@@ -76,14 +76,14 @@ pub(crate) async fn locked_rows_delay_nobody_else<O>(
         let mut guards = hold_many(locker, 100, ttl).await;
         let unlucky: Vec<_> = guards.drain(45..45 + held).collect();
         let operator = lock_rows(&quoted(&unlucky));
-        are_told(&unlucky).await;
+        assert_lost_as_unreachable(&unlucky).await;
         tokio::time::sleep(ttl).await;
-        all_live(&guards);
+        assert_all_valid(&guards);
         for guard in guards {
             assert!(guard.release().await.is_clean());
         }
         drop(operator);
-        are_free_again(locker, unlucky).await;
+        assert_free_again(locker, unlucky).await;
     }
 }
 
@@ -145,20 +145,20 @@ fn quoted(guards: &[Guard]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-async fn are_told(unlucky: &[Guard]) {
+async fn assert_lost_as_unreachable(unlucky: &[Guard]) {
     for guard in unlucky {
         let reason = within(SOON, "who waits is told", guard.lost()).await;
         assert_eq!(reason, LossReason::Unreachable);
     }
 }
 
-fn all_live(guards: &[Guard]) {
+fn assert_all_valid(guards: &[Guard]) {
     for guard in guards {
         assert!(guard.is_valid(), "{:?} was lost", guard.name());
     }
 }
 
-async fn are_free_again(locker: &Locker, unlucky: Vec<Guard>) {
+async fn assert_free_again(locker: &Locker, unlucky: Vec<Guard>) {
     for guard in unlucky {
         // The last statement of the old holder may still be in flight.
         let again = eventually_async("free again", SOON, || async {
@@ -316,7 +316,7 @@ async fn most_of(mut asking: JoinSet<()>, count: impl Fn() -> usize) -> usize {
 
 /// The holder's connection is cut while another process waits over a working one: the holder must
 /// know of its loss before the next one is granted the lock. `cut` goes through `proxy`.
-pub(crate) async fn a_holder_that_is_cut_off_is_told_first(
+pub(crate) async fn a_holder_that_is_cut_off_learns_of_the_loss_first(
     cut: &Locker,
     direct: Locker,
     proxy: &FaultProxy,
@@ -348,12 +348,12 @@ pub(crate) async fn a_holder_that_is_cut_off_is_told_first(
 }
 
 /// A caller that asks all the time while sessions are ended, and checks each failure.
-pub(crate) struct Asking {
+pub(crate) struct SteadyCaller {
     stopped: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<()>,
 }
 
-pub(crate) fn told_as_documented(locker: &Locker) -> Asking {
+pub(crate) fn steady_caller(locker: &Locker) -> SteadyCaller {
     let stopped = Arc::new(AtomicBool::new(false));
     let task = tokio::spawn({
         let (locker, stopped) = (locker.clone(), Arc::clone(&stopped));
@@ -374,10 +374,10 @@ pub(crate) fn told_as_documented(locker: &Locker) -> Asking {
             }
         }
     });
-    Asking { stopped, task }
+    SteadyCaller { stopped, task }
 }
 
-impl Asking {
+impl SteadyCaller {
     pub(crate) async fn stop(self) {
         self.stopped.store(true, Ordering::Relaxed);
         within(SOON, "answered", self.task).await.unwrap();

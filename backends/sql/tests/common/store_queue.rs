@@ -10,7 +10,7 @@ use distlock_harness::eventually_async;
 const SOON: Duration = Duration::from_secs(60);
 
 /// A lock with a waiter passes on. Each of the lockers is an opened store of its own.
-pub(crate) async fn a_lock_passes_on(holder: &Locker, waiter: &Locker, name: &str) {
+pub(crate) async fn a_release_wakes_the_waiter(holder: &Locker, waiter: &Locker, name: &str) {
     let held = holder.lock(name).acquire().await.unwrap();
     let waiting = tokio::spawn(waiter.lock(name).wait(SOON).acquire());
     eventually_async("it waits", SOON, || async {
@@ -72,7 +72,7 @@ pub(crate) async fn no_queue_entry_stays(
 /// Programs without a store queue, and those that may not create its table, wait beside programs
 /// that have one. `open` opens with or without leave to create tables, `status` returns the version
 /// of the tables and the number of missing steps, and `migrate` returns the version that was found.
-pub(crate) async fn tables_of_the_version_before(
+pub(crate) async fn tables_of_version_1_work_beside_version_2(
     open: impl AsyncFn(bool) -> Locker,
     drop_line: impl AsyncFn(),
     status: impl AsyncFn() -> (i64, usize),
@@ -86,15 +86,15 @@ pub(crate) async fn tables_of_the_version_before(
     drop_line().await;
     assert_eq!(status().await, (1, 1));
     let old = open(false).await;
-    a_lock_passes_on(&new, &old, "without a line").await;
+    a_release_wakes_the_waiter(&new, &old, "without a line").await;
     assert_eq!(doctor(&old).await, Verdict::Warn);
     assert_eq!(migrate().await, 1);
     assert_eq!(status().await, (2, 0));
-    a_lock_passes_on(&old, &new, "with one").await;
+    a_release_wakes_the_waiter(&old, &new, "with one").await;
     assert_eq!(doctor(&old).await, Verdict::Pass);
     // Opening creates the table as well, where that is allowed.
     drop_line().await;
     let newest = open(true).await;
     assert_eq!(status().await, (2, 0));
-    a_lock_passes_on(&old, &newest, "with one again").await;
+    a_release_wakes_the_waiter(&old, &newest, "with one again").await;
 }

@@ -6,10 +6,10 @@ use distlock_harness::servers::mysql::{MySqlServer, Product};
 use crate::{locker, on_both, start};
 
 on_both! {
-    time_that_stands_still_within_a_statement => stands_still;
+    the_doctor_reports_that_sysdate_is_now => the_doctor_reports_that_sysdate_is_now;
 }
 
-async fn stands_still(product: Product) {
+async fn the_doctor_reports_that_sysdate_is_now(product: Product) {
     let (usual, still) = (
         start(product),
         MySqlServer::with(product, &["sysdate-is-now"]).unwrap(),

@@ -6,12 +6,12 @@ use distlock_harness::servers::mysql::{MySqlServer, Product};
 use crate::{on_both, open, over_records, start};
 
 on_both! {
-    locks => of_locks;
-    a_lock_over_records => of_records;
-    a_poor_user_of_an_odd_server => of_an_odd_server;
+    locks_conform => locks_conform;
+    a_lock_over_records_conforms => a_lock_over_records_conforms;
+    a_limited_user_on_an_odd_server_conforms => a_limited_user_on_an_odd_server_conforms;
 }
 
-async fn of_locks(product: Product) {
+async fn locks_conform(product: Product) {
     let server = start(product);
     let url = server.url();
     let subject = Subject::connect("mysql", move || open(url.clone())).await;
@@ -19,7 +19,7 @@ async fn of_locks(product: Product) {
     assert!(executed(&server) > 0, "lone operations are prepared");
 }
 
-async fn of_records(product: Product) {
+async fn a_lock_over_records_conforms(product: Product) {
     let server = start(product);
     let url = server.url();
     let subject = Subject::connect("mysql_records", move || over_records(url.clone())).await;
@@ -28,7 +28,7 @@ async fn of_records(product: Product) {
 
 /// Runs the suite on a server whose defaults are the opposite of the needed ones. It prepares no
 /// statements, and its user may change rows and nothing else.
-async fn of_an_odd_server(product: Product) {
+async fn a_limited_user_on_an_odd_server_conforms(product: Product) {
     let server = MySqlServer::with(
         product,
         &[

@@ -12,7 +12,8 @@ use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 use crate::{
     behind_a_proxy,
     common::{
-        self, a_hint_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, take,
+        self, a_hand_over_takes_one_statement, a_hint_of_another_process_becomes_that_of_several,
+        lease, take,
     },
     mysql, on_both,
     servers::{LONG, Polls, SOON, a_grant_takes_one_round_trip, a_release_keeps_the_token},
@@ -20,11 +21,11 @@ use crate::{
 };
 
 on_both! {
-    statements => counted;
-    statements_that_are_broken_off => broken_off;
-    a_hint_of_several_processes => several;
-    a_freed_row => freed;
-    round_trips => one_trip;
+    waiters_and_hand_overs_take_few_statements => waiters_and_hand_overs_take_few_statements;
+    a_rolled_back_batch_is_sent_again => a_rolled_back_batch_is_sent_again;
+    a_hint_becomes_that_of_several_processes => a_hint_becomes_that_of_several_processes;
+    a_freed_row_keeps_its_token => a_freed_row_keeps_its_token;
+    a_grant_is_one_round_trip => a_grant_is_one_round_trip;
 }
 
 /// The statements of a reaper's first turn, and of the connection that it may open.
@@ -34,10 +35,10 @@ fn request(name: &str) -> AcquireRequest {
     common::request(name, LONG)
 }
 
-async fn counted(product: Product) {
+async fn waiters_and_hand_overs_take_few_statements(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
-    passes_on_in_one_statement(&*mysql.lock(), REAPER, || mysql.statements()).await;
+    a_hand_over_takes_one_statement(&*mysql.lock(), REAPER, || mysql.statements()).await;
     // The first polls follow each other sooner; two more statements set the hint on each name's
     // row.
     let polls = Polls {
@@ -52,13 +53,13 @@ async fn counted(product: Product) {
     }
 }
 
-async fn one_trip(product: Product) {
+async fn a_grant_is_one_round_trip(product: Product) {
     let (_server, proxy, url) = behind_a_proxy(product).await;
     let mysql = mysql(&format!("{url}&pool_size=1")).await.unwrap();
     a_grant_takes_one_round_trip(&*mysql.lock(), &proxy).await;
 }
 
-async fn freed(product: Product) {
+async fn a_freed_row_keeps_its_token(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
     a_release_keeps_the_token(&*mysql.lock(), |token| {
@@ -68,10 +69,10 @@ async fn freed(product: Product) {
     .await;
 }
 
-async fn several(product: Product) {
+async fn a_hint_becomes_that_of_several_processes(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
-    a_hint_of_another_becomes_that_of_several(
+    a_hint_of_another_process_becomes_that_of_several(
         &*mysql.lock(),
         async |mark| {
             let marked = format!(
@@ -90,7 +91,7 @@ async fn several(product: Product) {
 
 /// A batch with a row that others have locked, or that the server rolls back, is sent again, and
 /// that is counted.
-async fn broken_off(product: Product) {
+async fn a_rolled_back_batch_is_sent_again(product: Product) {
     let server = start(product);
     let url = format!("{}&statement_timeout=1m", server.url());
     let mysql = mysql(&url).await.unwrap();

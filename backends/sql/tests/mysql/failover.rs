@@ -10,10 +10,10 @@ use crate::{
 };
 
 on_both! {
-    a_loss_is_reported_and_tokens_rise => of_a_failover;
+    after_a_failover_a_loss_is_reported => after_a_failover_a_loss_is_reported;
 }
 
-async fn of_a_failover(product: Product) {
+async fn after_a_failover_a_loss_is_reported(product: Product) {
     let mut primary = start(product);
     let proxy = FaultProxy::start(primary.address()).await.unwrap();
     let url = primary.url_at(proxy.address());

@@ -6,11 +6,11 @@ use distlock_harness::servers::mysql::Product;
 use fastrand::Rng;
 
 use crate::{
-    garbage::{Tongue, opening_at_fake_servers, operations_amid_garbage},
+    garbage::{FakeProtocol, opening_at_fake_servers, operations_amid_garbage},
     mysql, start,
 };
 
-const MYSQL: Tongue = Tongue {
+const MYSQL: FakeProtocol = FakeProtocol {
     greeting,
     reply,
     name: "MySQL",

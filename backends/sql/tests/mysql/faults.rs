@@ -25,33 +25,33 @@ use crate::{
     common::{lease, request, take},
     locker, mysql, on_both,
     servers::{
-        LONG, SOON, a_holder_that_is_cut_off_is_told_first, a_locked_row_delays_only_itself,
-        a_wait_for_a_row_is_part_of_the_lease, hold, locked_rows_delay_nobody_else,
-        told_as_documented, within,
+        LONG, SOON, a_holder_that_is_cut_off_learns_of_the_loss_first,
+        a_locked_row_delays_only_itself, a_wait_for_a_row_is_part_of_the_lease, hold,
+        locked_rows_delay_nobody_else, steady_caller, within,
     },
     sessions, start,
 };
 
 on_both! {
-    a_crash_keeps_locks_and_tokens => a_crash;
-    the_first_operation_after_a_restart => a_restart;
-    a_paused_server => a_pause;
-    a_cut_connection => a_cut;
-    lost_replies => lost;
-    a_batch_that_was_cut => cut_batch;
-    a_statement_that_comes_late => latecomers;
-    killed_sessions => killed;
-    a_server_set_read_only => read_only;
-    a_row_held_by_an_operator => an_operator;
-    rows_held_by_an_operator => many_rows;
-    limits_of_the_server => strict_limits;
-    a_row_that_is_waited_for => waited_for;
-    a_read_that_was_given_up => given_up;
+    a_crash_keeps_locks_and_tokens => a_crash_keeps_locks_and_tokens;
+    the_first_operation_after_a_restart_succeeds => the_first_operation_after_a_restart_succeeds;
+    a_paused_server_loses_the_lock_in_time => a_paused_server_loses_the_lock_in_time;
+    a_cut_holder_learns_of_the_loss_first => a_cut_holder_learns_of_the_loss_first;
+    a_grant_with_a_lost_reply_is_found_again => a_grant_with_a_lost_reply_is_found_again;
+    a_batch_that_was_cut_has_an_unknown_outcome => a_batch_that_was_cut_has_an_unknown_outcome;
+    a_late_statement_does_not_shorten_a_lease => a_late_statement_does_not_shorten_a_lease;
+    killed_sessions_are_replaced => killed_sessions_are_replaced;
+    a_read_only_server_is_unavailable => a_read_only_server_is_unavailable;
+    a_row_held_by_an_operator_delays_only_itself => a_row_held_by_an_operator_delays_only_itself;
+    rows_held_by_an_operator_delay_no_other_row => rows_held_by_an_operator_delay_no_other_row;
+    limits_of_the_server_are_switched_off => limits_of_the_server_are_switched_off;
+    a_wait_for_a_row_shortens_the_lease => a_wait_for_a_row_shortens_the_lease;
+    the_answer_of_an_abandoned_read_is_dropped => the_answer_of_an_abandoned_read_is_dropped;
 }
 
 const TTL: Duration = Duration::from_secs(3);
 
-async fn a_crash(product: Product) {
+async fn a_crash_keeps_locks_and_tokens(product: Product) {
     let mut server = start(product);
     let (locker, other) = (locker(&server.url()).await, locker(&server.url()).await);
     let guard = hold(&locker, "held", LONG).await;
@@ -84,7 +84,7 @@ async fn a_crash(product: Product) {
 }
 
 /// The server has closed the connection, and the client does not know.
-async fn a_restart(product: Product) {
+async fn the_first_operation_after_a_restart_succeeds(product: Product) {
     let mut server = start(product);
     let url = format!("{}&connect_timeout=1m&statement_timeout=1m", server.url());
     let locker = locker(&url).await;
@@ -97,7 +97,7 @@ async fn a_restart(product: Product) {
     assert!(again.release().await.is_clean());
 }
 
-async fn a_pause(product: Product) {
+async fn a_paused_server_loses_the_lock_in_time(product: Product) {
     let server = start(product);
     let url = format!("{}&statement_timeout=1s", server.url());
     let locker = locker(&url).await;
@@ -126,13 +126,13 @@ async fn impatient(product: Product) -> (MySqlServer, FaultProxy, String) {
     (server, proxy, format!("{url}&statement_timeout=1s"))
 }
 
-async fn a_cut(product: Product) {
+async fn a_cut_holder_learns_of_the_loss_first(product: Product) {
     let (server, proxy, url) = impatient(product).await;
     let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
-    a_holder_that_is_cut_off_is_told_first(&cut, direct, &proxy).await;
+    a_holder_that_is_cut_off_learns_of_the_loss_first(&cut, direct, &proxy).await;
 }
 
-async fn lost(product: Product) {
+async fn a_grant_with_a_lost_reply_is_found_again(product: Product) {
     let (server, proxy, url) = impatient(product).await;
     let mysql = mysql(&url).await.unwrap();
     let locker = Locker::new(mysql.lock());
@@ -164,7 +164,7 @@ async fn lost(product: Product) {
 
 /// The server is slow with a batch, and goes on with it after the connection was cut. The second
 /// send finds the rows locked by the first, and its callers must not be told that nothing happened.
-async fn cut_batch(product: Product) {
+async fn a_batch_that_was_cut_has_an_unknown_outcome(product: Product) {
     let (server, proxy, url) = behind_a_proxy(product).await;
     let mysql = mysql(&format!("{url}&pool_size=2&statement_timeout=1m"))
         .await
@@ -197,7 +197,7 @@ async fn cut_batch(product: Product) {
 
 /// A batch goes from row to row, and its time is as old as the batch. Meanwhile the holder was
 /// promised a later end.
-async fn latecomers(product: Product) {
+async fn a_late_statement_does_not_shorten_a_lease(product: Product) {
     let server = start(product);
     let url = format!("{}&pool_size=2&statement_timeout=1m", server.url());
     let (slow, swift) = (mysql(&url).await.unwrap(), mysql(&url).await.unwrap());
@@ -280,11 +280,11 @@ async fn slowed_down(server: &MySqlServer) {
         .unwrap();
 }
 
-async fn killed(product: Product) {
+async fn killed_sessions_are_replaced(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     let guard = hold(&locker, "a", TTL).await;
-    let asking = told_as_documented(&locker);
+    let asking = steady_caller(&locker);
     let until = Instant::now() + TTL * 2;
     while Instant::now() < until {
         for session in sessions(&server) {
@@ -308,7 +308,7 @@ async fn killed(product: Product) {
     .unwrap();
 }
 
-async fn read_only(product: Product) {
+async fn a_read_only_server_is_unavailable(product: Product) {
     let server = start(product);
     // The user is one that `read_only` binds: it does not bind administrators.
     server
@@ -342,14 +342,14 @@ async fn read_only(product: Product) {
     assert!(guard.release().await.is_clean());
 }
 
-async fn an_operator(product: Product) {
+async fn a_row_held_by_an_operator_delays_only_itself(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     a_locked_row_delays_only_itself(&locker, |names| lock_rows(&server, names)).await;
 }
 
 /// Servers have such limits against joins of large tables and long queries.
-async fn strict_limits(product: Product) {
+async fn limits_of_the_server_are_switched_off(product: Product) {
     let longest = match product {
         Product::MariaDb => "max-statement-time=0.3",
         Product::MySql => "max-execution-time=1",
@@ -375,13 +375,13 @@ async fn strict_limits(product: Product) {
     assert_eq!(lock.list("", None, 10).await.unwrap().len(), 3);
 }
 
-async fn many_rows(product: Product) {
+async fn rows_held_by_an_operator_delay_no_other_row(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     locked_rows_delay_nobody_else(&locker, |names| lock_rows(&server, names)).await;
 }
 
-async fn waited_for(product: Product) {
+async fn a_wait_for_a_row_shortens_the_lease(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     a_wait_for_a_row_is_part_of_the_lease(
@@ -428,7 +428,7 @@ impl Clock for Idle {
 
 /// The answer of an abandoned request comes later, and must not be taken for the answer to the next
 /// request.
-async fn given_up(product: Product) {
+async fn the_answer_of_an_abandoned_read_is_dropped(product: Product) {
     let server = start(product);
     let other = locker(&server.url()).await;
     let held = hold(&other, "held", LONG).await;

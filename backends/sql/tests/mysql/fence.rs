@@ -17,9 +17,9 @@ use crate::{
 };
 
 on_both! {
-    an_earlier_holder_changes_nothing => earlier;
-    a_concurrent_transaction => at_once;
-    a_row_with_its_own_fence_state => own_bar;
+    an_earlier_holder_changes_nothing => an_earlier_holder_changes_nothing;
+    a_concurrent_transaction_waits_for_the_first => a_concurrent_transaction_waits_for_the_first;
+    a_row_with_its_own_state_refuses_old_holders => a_row_with_its_own_state_refuses_old_holders;
 }
 
 fn fence(token: u64) -> Fence {
@@ -57,7 +57,7 @@ async fn pay(database: &mut MySqlConnection, fence: &Fence) -> Result<(), FenceE
     Ok(())
 }
 
-async fn earlier(product: Product) {
+async fn an_earlier_holder_changes_nothing(product: Product) {
     let server = start(product);
     let mut database = accounts(&server).await;
     let (early, late) = (fence(7), fence(8));
@@ -97,7 +97,7 @@ async fn earlier(product: Product) {
 }
 
 /// Two transactions at once: the second waits for the first and is judged by its result.
-async fn at_once(product: Product) {
+async fn a_concurrent_transaction_waits_for_the_first(product: Product) {
     let server = start(product);
     let mut database = accounts(&server).await;
     for (first, second, balance) in [(9, 8, "9"), (10, 11, "7")] {
@@ -132,7 +132,7 @@ async fn at_once(product: Product) {
 }
 
 /// No second table: the row carries its own fence state.
-async fn own_bar(product: Product) {
+async fn a_row_with_its_own_state_refuses_old_holders(product: Product) {
     let server = start(product);
     let mut database = accounts(&server).await;
     sqlx::raw_sql(

@@ -21,7 +21,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use crate::{
-    batches::{ByHand, one_mixed_batch},
+    batches::{ByHand, each_operation_of_a_mixed_batch_has_its_own_answer},
     common::request,
     locker, mysql, on_both,
     servers::{LONG, SOON, few_connections, stale_rows_are_counted},
@@ -29,18 +29,18 @@ use crate::{
 };
 
 on_both! {
-    a_storm => storm;
-    mixed_batches => unequals;
-    mixed_batches_as_text => unequals_as_text;
-    grants_whose_rows_cannot_be_read => unseen;
-    idle_rows => reaped;
-    stale_rows => stale;
-    connections => few;
-    small_packets => packets;
+    many_tasks_exclude_each_other => many_tasks_exclude_each_other;
+    each_operation_of_a_batch_has_its_own_answer => each_operation_of_a_batch_has_its_own_answer;
+    batches_as_text_answer_each_operation => batches_as_text_answer_each_operation;
+    a_grant_with_an_unreadable_row_is_unknown => a_grant_with_an_unreadable_row_is_unknown;
+    idle_rows_are_removed_once => idle_rows_are_removed_once;
+    stale_rows_are_shown_by_the_doctor => stale_rows_are_shown_by_the_doctor;
+    few_connections_serve_many_tasks => few_connections_serve_many_tasks;
+    no_statement_exceeds_a_small_packet_limit => no_statement_exceeds_a_small_packet_limit;
 }
 
 /// Two clients, so that their batches meet in the server.
-async fn storm(product: Product) {
+async fn many_tasks_exclude_each_other(product: Product) {
     const TASKS: usize = 256;
     let server = start(product);
     let lockers = [locker(&server.url()).await, locker(&server.url()).await];
@@ -75,7 +75,7 @@ async fn storm(product: Product) {
 
 /// A server with a small packet limit gets no larger statement, however many operations there are
 /// and however long their names.
-async fn packets(product: Product) {
+async fn no_statement_exceeds_a_small_packet_limit(product: Product) {
     const MANY: usize = 2200;
     let server = MySqlServer::with(product, &["max-allowed-packet=1M"]).unwrap();
     let mysql = mysql(&server.url()).await.unwrap();
@@ -132,12 +132,12 @@ async fn packets(product: Product) {
     );
 }
 
-async fn unequals(product: Product) {
+async fn each_operation_of_a_batch_has_its_own_answer(product: Product) {
     mixed(start(product)).await;
 }
 
 /// The same on a server that prepares no statements.
-async fn unequals_as_text(product: Product) {
+async fn batches_as_text_answer_each_operation(product: Product) {
     mixed(MySqlServer::with(product, &["max-prepared-stmt-count=0"]).unwrap()).await;
 }
 
@@ -149,11 +149,11 @@ async fn mixed(server: MySqlServer) {
         given_away: "holder_id = REPEAT('x', 16), token = token + 5, holder = 'thief'",
         wanted: "wanted_by = 1, wanted_until = expires_at",
     };
-    one_mixed_batch(&*mysql.lock(), &by_hand).await;
+    each_operation_of_a_mixed_batch_has_its_own_answer(&*mysql.lock(), &by_hand).await;
 }
 
 /// A grant whose row cannot be read afterwards may have happened: its outcome is unknown.
-async fn unseen(product: Product) {
+async fn a_grant_with_an_unreadable_row_is_unknown(product: Product) {
     let server = start(product);
     let root = server.url();
     mysql(&root).await.unwrap();
@@ -214,7 +214,7 @@ async fn unseen(product: Product) {
     }
 }
 
-async fn reaped(product: Product) {
+async fn idle_rows_are_removed_once(product: Product) {
     let server = start(product);
     let url = format!("{}&reap_after=1s", server.url());
     let stores = [mysql(&url).await.unwrap(), mysql(&url).await.unwrap()];
@@ -292,7 +292,7 @@ async fn reaped(product: Product) {
     assert!(rows.unwrap().detail.contains("2 held"), "{rows:?}");
 }
 
-async fn stale(product: Product) {
+async fn stale_rows_are_shown_by_the_doctor(product: Product) {
     let server = start(product);
     let locker = locker(&format!("{}&reap_after=1h", server.url())).await;
     // No other reaper takes a turn.
@@ -315,7 +315,7 @@ async fn stale(product: Product) {
     .await;
 }
 
-async fn few(product: Product) {
+async fn few_connections_serve_many_tasks(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
     // The handle that renews has as many.

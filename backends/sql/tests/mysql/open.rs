@@ -15,20 +15,20 @@ use crate::{
 };
 
 on_both! {
-    tables => of_tables;
-    refusals => refused;
-    tables_that_vanish => vanished;
-    tables_that_were_not_finished => unfinished;
-    a_missing_table => missing;
-    a_schema_changed_by_hand => changed;
-    other_schemas_changed_by_hand => keys;
-    a_binary_log_that_is_not_synced => unsynced;
-    clocks_that_differ => apart;
-    a_user_who_may_not_do_everything => limited;
-    transport => tls;
+    absent_tables_are_created_and_never_changed => absent_tables_are_created_and_never_changed;
+    a_problem_of_opening_is_named => a_problem_of_opening_is_named;
+    dropped_tables_are_not_created_again => dropped_tables_are_not_created_again;
+    partly_created_tables_are_completed => partly_created_tables_are_completed;
+    a_missing_table_is_made_by_the_named_command => a_missing_table_is_made_by_the_named_command;
+    the_doctor_reports_a_changed_table_or_setting => the_doctor_reports_a_changed_table_or_setting;
+    the_doctor_reports_each_change_of_a_table => the_doctor_reports_each_change_of_a_table;
+    the_doctor_reports_an_unsynced_binary_log => the_doctor_reports_an_unsynced_binary_log;
+    the_doctor_reports_a_clock_difference => the_doctor_reports_a_clock_difference;
+    the_doctor_reports_missing_rights => the_doctor_reports_missing_rights;
+    required_tls_is_used_or_opening_fails => required_tls_is_used_or_opening_fails;
 }
 
-async fn of_tables(product: Product) {
+async fn absent_tables_are_created_and_never_changed(product: Product) {
     let server = start(product);
     let url = server.url();
     let config = ServerConfig::from_url(&url).unwrap();
@@ -129,7 +129,7 @@ fn chain(error: &distlock_core::Error) -> String {
 }
 
 /// The process that created the tables was stopped in between: the missing tables are created.
-async fn unfinished(product: Product) {
+async fn partly_created_tables_are_completed(product: Product) {
     let server = start(product);
     let script = MySql::status(
         ServerConfig::from_url(&server.url()).unwrap(),
@@ -173,7 +173,7 @@ async fn unfinished(product: Product) {
 }
 
 /// For each missing table, the message names the command that creates it, and the command does.
-async fn missing(product: Product) {
+async fn a_missing_table_is_made_by_the_named_command(product: Product) {
     let server = start(product);
     let url = server.url();
     mysql(&url).await.unwrap();
@@ -194,7 +194,7 @@ async fn missing(product: Product) {
 }
 
 /// An open store creates no new tables: that would let a second holder in.
-async fn vanished(product: Product) {
+async fn dropped_tables_are_not_created_again(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
     let lock = mysql.lock();
@@ -210,7 +210,7 @@ async fn vanished(product: Product) {
     assert_eq!(server.sql("SHOW TABLES").unwrap(), "distributed_line");
 }
 
-async fn refused(product: Product) {
+async fn a_problem_of_opening_is_named(product: Product) {
     let server = start(product);
     server
         .sql(
@@ -253,7 +253,7 @@ async fn refused(product: Product) {
     assert!(error.to_string().contains(says), "{error}");
 }
 
-async fn changed(product: Product) {
+async fn the_doctor_reports_a_changed_table_or_setting(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     let verdict = async |check| finding(&locker, check).await;
@@ -280,7 +280,7 @@ async fn changed(product: Product) {
 }
 
 /// Each change is seen without the others.
-async fn keys(product: Product) {
+async fn the_doctor_reports_each_change_of_a_table(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
     for (change, says) in [
@@ -301,7 +301,7 @@ async fn keys(product: Product) {
     }
 }
 
-async fn unsynced(product: Product) {
+async fn the_doctor_reports_an_unsynced_binary_log(product: Product) {
     let server = MySqlServer::with(product, &["log-bin=log", "server-id=1", "sync-binlog=0"]);
     let server = server.unwrap();
     let locker = locker(&server.url()).await;
@@ -312,7 +312,7 @@ async fn unsynced(product: Product) {
     assert_eq!(found.verdict, Verdict::Pass, "{found:?}");
 }
 
-async fn apart(product: Product) {
+async fn the_doctor_reports_a_clock_difference(product: Product) {
     let server = start(product);
     let config = ServerConfig::from_url(&server.url()).unwrap();
     for clock in WRONG_CLOCKS {
@@ -329,7 +329,7 @@ async fn finding(locker: &Locker, check: &str) -> Finding {
 }
 
 /// A user that lacks rights is found out before the first lock is wanted.
-async fn limited(product: Product) {
+async fn the_doctor_reports_missing_rights(product: Product) {
     let server = start(product);
     locker(&server.url()).await;
     let all = "SELECT, INSERT, UPDATE, DELETE";
@@ -383,7 +383,7 @@ async fn a_node_of_a_galera_cluster() {
 }
 
 /// If the options ask for TLS, the connection has TLS or fails.
-async fn tls(product: Product) {
+async fn required_tls_is_used_or_opening_fails(product: Product) {
     let server = MySqlServer::start(product).unwrap();
     let at = server.address();
     let tls = format!(

@@ -13,8 +13,8 @@ use crate::{
 };
 
 on_both! {
-    tables_that_lack_something => lacking;
-    tables_of_a_former_version => former;
+    tables_without_a_needed_part_are_refused => tables_without_a_needed_part_are_refused;
+    tables_of_a_former_version_are_repaired => tables_of_a_former_version_are_repaired;
 }
 
 /// A change of the tables with the prefix `p_`, and the words of the error.
@@ -100,7 +100,7 @@ const CHANGES: [(&str, &str); 19] = [
     ),
 ];
 
-async fn lacking(product: Product) {
+async fn tables_without_a_needed_part_are_refused(product: Product) {
     let server = start(product);
     for (number, (change, says)) in CHANGES.into_iter().enumerate() {
         let prefix = format!("p{number}_");
@@ -129,7 +129,7 @@ async fn lacking(product: Product) {
 }
 
 /// The first merged version had no `expires_minute`.
-async fn former(product: Product) {
+async fn tables_of_a_former_version_are_repaired(product: Product) {
     let server = start(product);
     for (number, undo) in [
         // The table as that version created it.

@@ -7,16 +7,16 @@ use distlock_harness::servers::mysql::Product;
 use distlock_sql::{MySql, ServerConfig};
 
 use crate::{
-    lines::{no_queue_entry_stays, tables_of_the_version_before},
+    lines::{no_queue_entry_stays, tables_of_version_1_work_beside_version_2},
     locker, on_both, start,
 };
 
 on_both! {
-    no_queue_entry_is_left => left;
-    tables_of_the_version_before_go_on_working => before;
+    no_queue_entry_is_left => no_queue_entry_is_left;
+    tables_of_version_1_still_work => tables_of_version_1_still_work;
 }
 
-async fn left(product: Product) {
+async fn no_queue_entry_is_left(product: Product) {
     let server = start(product);
     let (holder, waiter) = (locker(&server.url()).await, locker(&server.url()).await);
     let places = async || {
@@ -34,7 +34,7 @@ async fn left(product: Product) {
     no_queue_entry_stays(&holder, &waiter, places, die).await;
 }
 
-async fn before(product: Product) {
+async fn tables_of_version_1_still_work(product: Product) {
     let server = start(product);
     let config = ServerConfig::from_url(&server.url()).unwrap();
     let open = async |migrate: bool| locker(&format!("{}&migrate={migrate}", server.url())).await;
@@ -48,5 +48,5 @@ async fn before(product: Product) {
         let before = MySql::migrate(config.clone(), Arc::new(SystemClock)).await;
         before.unwrap().version
     };
-    tables_of_the_version_before(open, drop_line, status, migrate).await;
+    tables_of_version_1_work_beside_version_2(open, drop_line, status, migrate).await;
 }

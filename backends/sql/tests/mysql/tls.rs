@@ -13,8 +13,8 @@ use crate::{
 };
 
 on_both! {
-    a_verified_server_and_a_verified_client => verified;
-    no_way_back_to_plain_text => plain;
+    a_verified_client_and_server_use_tls => a_verified_client_and_server_use_tls;
+    required_tls_never_falls_back_to_plain_text => required_tls_never_falls_back_to_plain_text;
 }
 
 async fn refused(url: &str) {
@@ -33,7 +33,7 @@ async fn refusal(url: &str, kind: ErrorKind) -> String {
     error.to_string()
 }
 
-async fn verified(product: Product) {
+async fn a_verified_client_and_server_use_tls(product: Product) {
     let pki = Pki::new().unwrap();
     let file = |name: &str| pki.path(name).display().to_string();
     let (ca, key) = (file("ca.crt"), file("server.key"));
@@ -88,7 +88,7 @@ async fn verified(product: Product) {
     }
 }
 
-async fn plain(product: Product) {
+async fn required_tls_never_falls_back_to_plain_text(product: Product) {
     // MySQL creates a certificate for itself unless it is told not to; present MariaDB versions
     // have none.
     let server = match product {

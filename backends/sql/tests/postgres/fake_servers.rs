@@ -6,11 +6,11 @@ use distlock_harness::servers::postgres::PostgresServer;
 use fastrand::Rng;
 
 use crate::{
-    garbage::{Tongue, opening_at_fake_servers, operations_amid_garbage},
+    garbage::{FakeProtocol, opening_at_fake_servers, operations_amid_garbage},
     open, try_open,
 };
 
-const POSTGRES: Tongue = Tongue {
+const POSTGRES: FakeProtocol = FakeProtocol {
     greeting: |_| Vec::new(),
     reply,
     name: "Postgres",

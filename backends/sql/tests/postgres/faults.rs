@@ -7,8 +7,8 @@ use distlock_harness::{FaultProxy, Process, eventually_async};
 
 use super::{
     servers::{
-        a_holder_that_is_cut_off_is_told_first, a_locked_row_delays_only_itself,
-        a_wait_for_a_row_is_part_of_the_lease, locked_rows_delay_nobody_else, told_as_documented,
+        a_holder_that_is_cut_off_learns_of_the_loss_first, a_locked_row_delays_only_itself,
+        a_wait_for_a_row_is_part_of_the_lease, locked_rows_delay_nobody_else, steady_caller,
     },
     *,
 };
@@ -156,7 +156,7 @@ async fn the_first_operation_after_a_restart_is_carried_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_stands_still_loses_the_lock_in_time_and_serves_again() {
+async fn a_stopped_server_loses_the_lock_in_time_and_serves_again() {
     let server = PostgresServer::start().unwrap();
     let locker = locker(&format!("{}?statement_timeout=1s", server.url())).await;
     let guard = hold(&locker, "a", TTL).await;
@@ -218,11 +218,11 @@ async fn a_lease_that_outlasts_a_cut_connection_survives() {
 async fn a_holder_that_is_cut_off_is_told_before_the_next_grant() {
     let (server, proxy, url) = behind_a_proxy().await;
     let (cut, direct) = (locker(&url).await, locker(&server.url()).await);
-    a_holder_that_is_cut_off_is_told_first(&cut, direct, &proxy).await;
+    a_holder_that_is_cut_off_learns_of_the_loss_first(&cut, direct, &proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_reply_is_a_grant_that_recognises_itself() {
+async fn a_grant_with_a_lost_reply_is_found_again() {
     let (_server, proxy, url) = behind_a_proxy().await;
     let postgres = open(&url).await;
     let lock = postgres.lock();
@@ -251,7 +251,7 @@ async fn a_lost_reply_is_a_grant_that_recognises_itself() {
 /// the rows locked by the first. Its callers must not be told that nothing happened, nor that a
 /// lock was lost which the first send freed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
+async fn a_batch_that_was_cut_during_its_commit_has_an_unknown_outcome() {
     // The server's default: a statement does not end with its client.
     let server = PostgresServer::with(&["client_connection_check_interval=0"]).unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
@@ -345,12 +345,12 @@ async fn a_batch_that_was_cut_while_it_commits_is_not_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_sessions_are_made_again() {
+async fn killed_sessions_are_replaced() {
     let server = PostgresServer::start().unwrap();
     let locker = locker(&server.url()).await;
     let ttl = Duration::from_secs(10);
     let guard = hold(&locker, "a", ttl).await;
-    let asking = told_as_documented(&locker);
+    let asking = steady_caller(&locker);
     // The time is longer than the lease, so that renewals are needed.
     let until = Instant::now() + ttl + ttl / 2;
     while Instant::now() < until {
@@ -381,7 +381,7 @@ async fn rows_that_an_operator_keeps_locked_delay_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_for_a_row_takes_of_the_lease() {
+async fn a_wait_for_a_row_shortens_the_lease() {
     let server = PostgresServer::start().unwrap();
     let locker = locker(&server.url()).await;
     a_wait_for_a_row_is_part_of_the_lease(
@@ -412,7 +412,7 @@ fn lock_rows(server: &PostgresServer, names: &str) -> Process {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_becomes_read_only_is_unavailable_until_it_is_not() {
+async fn a_read_only_server_is_unavailable_until_it_takes_writes_again() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
     let lock = postgres.lock();

@@ -32,7 +32,8 @@ mod waiting;
 use std::{sync::Arc, time::Duration};
 
 use common::{
-    a_hint_of_another_becomes_that_of_several, lease, passes_on_in_one_statement, request, take,
+    a_hand_over_takes_one_statement, a_hint_of_another_process_becomes_that_of_several, lease,
+    request, take,
 };
 use distlock_core::{Locker, OwnerId, Result, SystemClock};
 use distlock_harness::servers::postgres::PostgresServer;

@@ -15,7 +15,7 @@ use distlock_harness::FaultProxy;
 use futures_util::{future::join_all, poll};
 
 use super::{
-    batches::{ByHand, one_mixed_batch},
+    batches::{ByHand, each_operation_of_a_mixed_batch_has_its_own_answer},
     servers::{a_grant_takes_one_round_trip, few_connections},
     *,
 };
@@ -96,13 +96,13 @@ async fn storm(url: &str, tasks: usize, names: usize, rounds: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_tasks_on_many_names() {
+async fn many_tasks_on_many_names_exclude_each_other() {
     let server = PostgresServer::start().unwrap();
     storm(&server.url(), 256, 256, 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_tasks_on_few_names_in_hostile_sessions() {
+async fn many_tasks_on_few_names_in_sessions_with_bad_defaults_exclude_each_other() {
     let server = PostgresServer::with(&HOSTILE).unwrap();
     storm(&server.url(), 256, 8, 3).await;
 }
@@ -121,7 +121,7 @@ async fn few_connections_serve_many_tasks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_operation_of_a_batch_is_answered_for_itself() {
+async fn each_operation_of_a_batch_has_its_own_answer() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
     let by_hand = ByHand {
@@ -130,7 +130,7 @@ async fn each_operation_of_a_batch_is_answered_for_itself() {
         given_away: "holder_id = gen_random_uuid(), token = token + 5, holder = 'thief'",
         wanted: "wanted_by = 1, wanted_until = expires_at",
     };
-    one_mixed_batch(&*postgres.lock(), &by_hand).await;
+    each_operation_of_a_mixed_batch_has_its_own_answer(&*postgres.lock(), &by_hand).await;
 }
 
 /// A caller whose row an operator has locked is told so, and the others of its batch do not wait

@@ -101,7 +101,7 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
 
 /// For each missing table, the message names the command that creates it, and the command does.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_table_is_made_by_the_command_that_is_named() {
+async fn a_missing_table_is_created_by_the_named_command() {
     let server = PostgresServer::start().unwrap();
     let url = server.url();
     open(&url).await;
@@ -138,7 +138,7 @@ async fn a_missing_table_is_made_by_the_command_that_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opening_names_the_problem() {
+async fn a_problem_of_opening_is_named() {
     let server = PostgresServer::start().unwrap();
     let url = server.url();
     refused(
@@ -193,7 +193,7 @@ async fn opening_names_the_problem() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_doctor_sees_what_the_user_may_not_do() {
+async fn the_doctor_reports_missing_rights() {
     let server = PostgresServer::start().unwrap();
     open(&server.url()).await;
     server
@@ -232,7 +232,7 @@ async fn the_doctor_sees_what_the_user_may_not_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_doctor_sees_what_was_set_or_changed_by_hand() {
+async fn the_doctor_reports_changed_settings_and_tables() {
     let server = PostgresServer::with(&["fsync=off", "synchronous_commit=off"]).unwrap();
     let postgres = open(&server.url()).await;
     let verdict = |health: &distlock_core::Health, check: &str| {
@@ -277,7 +277,7 @@ async fn the_doctor_sees_what_was_set_or_changed_by_hand() {
 
 /// Each change is seen without the others.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_doctor_sees_each_change_by_itself() {
+async fn the_doctor_reports_each_change_of_a_table() {
     let server = PostgresServer::with(&["full_page_writes=off"]).unwrap();
     let url = server.url();
     open(&url).await;
@@ -366,7 +366,7 @@ async fn published_record(postgres: &Postgres) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_doctor_sees_that_clocks_differ() {
+async fn the_doctor_reports_a_clock_difference() {
     let server = PostgresServer::start().unwrap();
     for clock in WRONG_CLOCKS {
         let opened = Postgres::open(config(&server.url()), Arc::new(clock)).await;

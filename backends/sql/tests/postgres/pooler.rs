@@ -10,7 +10,7 @@ use super::*;
 
 /// Until the client disconnects, the session is its own: everything works as without a pooler.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_in_session_mode_makes_no_difference() {
+async fn a_pooler_in_session_mode_is_accepted() {
     let server = PostgresServer::start().unwrap();
     let pooler = PgBouncer::start(&server, PoolMode::Session).unwrap();
     let (ours, theirs) = (locker(&pooler.url()).await, locker(&pooler.url()).await);

@@ -103,7 +103,7 @@ const CHANGES: [(&str, &str); 21] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_that_lack_something_are_refused() {
+async fn tables_without_a_needed_part_are_refused() {
     let server = PostgresServer::start().unwrap();
     for (number, (change, says)) in CHANGES.into_iter().enumerate() {
         let prefix = format!("p{number}_");
@@ -132,7 +132,7 @@ async fn tables_that_lack_something_are_refused() {
 
 /// The first version made the names unique without a primary key; locks work with such tables.
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_of_a_former_version_are_taken() {
+async fn tables_of_a_former_version_are_accepted() {
     let server = PostgresServer::start().unwrap();
     open(&server.url()).await;
     for (table, key) in [("lock", "lock_name"), ("record", "record_key")] {

@@ -11,7 +11,10 @@ use distlock_sql::{Postgres, ServerConfig};
 
 use crate::{
     SOON,
-    lines::{a_lock_passes_on, doctor, no_queue_entry_stays, tables_of_the_version_before},
+    lines::{
+        a_release_wakes_the_waiter, doctor, no_queue_entry_stays,
+        tables_of_version_1_work_beside_version_2,
+    },
     open,
 };
 
@@ -39,7 +42,7 @@ async fn no_queue_entry_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_of_the_version_before_go_on_working() {
+async fn tables_of_version_1_still_work() {
     let server = PostgresServer::start().unwrap();
     let config = ServerConfig::from_url(&server.url()).unwrap();
     let open = async |migrate: bool| locker(&format!("{}?migrate={migrate}", server.url())).await;
@@ -53,12 +56,12 @@ async fn tables_of_the_version_before_go_on_working() {
         let before = Postgres::migrate(config.clone(), Arc::new(SystemClock)).await;
         before.unwrap().version
     };
-    tables_of_the_version_before(open, drop_line, status, migrate).await;
+    tables_of_version_1_work_beside_version_2(open, drop_line, status, migrate).await;
 }
 
 /// A user that may not create tables opens tables of version 1, and waits without a store queue.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_may_not_make_tables_works_without_a_store_queue() {
+async fn a_user_who_must_not_create_tables_waits_without_a_store_queue() {
     let server = PostgresServer::start().unwrap();
     let url = server.url();
     let owner = locker(&url).await;
@@ -70,8 +73,8 @@ async fn a_user_who_may_not_make_tables_works_without_a_store_queue() {
         )
         .unwrap();
     let poor = locker(&server.url_as("poor", "secret")).await;
-    a_lock_passes_on(&owner, &poor, "a").await;
-    a_lock_passes_on(&poor, &owner, "a").await;
+    a_release_wakes_the_waiter(&owner, &poor, "a").await;
+    a_release_wakes_the_waiter(&poor, &owner, "a").await;
     assert_eq!(doctor(&poor).await, Verdict::Warn);
 }
 

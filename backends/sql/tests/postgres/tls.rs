@@ -22,7 +22,7 @@ async fn refusal(url: &str, kind: ErrorKind) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_verified_server_and_a_verified_client_speak_through_tls() {
+async fn a_verified_client_and_server_use_tls() {
     let pki = Pki::new().unwrap();
     let server = PostgresServer::with_tls(&pki).unwrap();
     let file = |name: &str| pki.path(name).display().to_string();

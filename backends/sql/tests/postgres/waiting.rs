@@ -12,7 +12,7 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use super::{servers::stale_rows_are_counted, *};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_notifies_only_where_a_process_waits() {
+async fn a_release_notifies_only_if_another_process_waits() {
     let server = PostgresServer::start().unwrap();
     let pool = PgPoolOptions::new().connect(&server.url()).await.unwrap();
     let mut told = PgListener::connect_with(&pool).await.unwrap();
@@ -41,7 +41,7 @@ async fn a_release_notifies_only_where_a_process_waits() {
 async fn a_hint_becomes_that_of_several_processes() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
-    a_hint_of_another_becomes_that_of_several(
+    a_hint_of_another_process_becomes_that_of_several(
         &*postgres.lock(),
         async |mark| {
             let marked = format!(
@@ -137,10 +137,10 @@ async fn an_expired_lease_is_noticed_without_a_notification() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_passes_on_in_one_statement() {
+async fn a_hand_over_is_one_statement() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
-    passes_on_in_one_statement(&*postgres.lock(), 19, || postgres.statements()).await;
+    a_hand_over_takes_one_statement(&*postgres.lock(), 19, || postgres.statements()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -247,16 +247,16 @@ async fn sessions_that_are_idle_for_long_are_kept() {
 /// The lock is held at each attempt and free at each read: it is busy, and the store has not
 /// failed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_passes_on_faster_than_its_row_is_read_is_busy() {
+async fn a_lock_that_changes_hands_faster_than_its_row_is_read_is_busy() {
     /// More attempts than a caller makes before it reports a failure.
     const TURNS: u64 = 40;
     let server = PostgresServer::start().unwrap();
-    in_replication(&server);
+    make_sessions_replication_sessions(&server);
     let locker = locker(&server.url()).await;
     let first = hold(&locker, "a", LONG).await;
     let token = first.token();
     assert!(first.release().await.is_clean());
-    everybody_is_overtaken(&server);
+    make_every_acquire_lose_a_race(&server);
     let once = locker.lock("a").ttl(LONG).try_acquire().await;
     assert!(matches!(once, Ok(Attempt::Busy(None))), "{once:?}");
     let waiter = locker.clone();
@@ -280,14 +280,14 @@ async fn a_lock_that_passes_on_faster_than_its_row_is_read_is_busy() {
 async fn a_contender_that_loses_every_race_backs_off() {
     const TURNS: u64 = 20;
     let server = PostgresServer::start().unwrap();
-    in_replication(&server);
-    let clock = Breaths::default();
+    make_sessions_replication_sessions(&server);
+    let clock = SleepCountingClock::default();
     let opened = Postgres::open(config(&server.url()), Arc::new(clock.clone())).await;
     let lock = opened.unwrap().lock();
     let asked = request("a", LONG);
     let grant = take(&*lock, &asked).await;
     lock.release(&lease(&asked, &grant)).await.unwrap();
-    everybody_is_overtaken(&server);
+    make_every_acquire_lose_a_race(&server);
     let mut contender = lock.contend(&asked).await.unwrap();
     let before = clock.taken();
     for _ in 0..TURNS {
@@ -296,21 +296,21 @@ async fn a_contender_that_loses_every_race_backs_off() {
         contender.wait(LONG).await;
     }
     // The listener, when it begins, and the poller wake the waiters.
-    let breaths = clock.taken() - before;
-    assert!(breaths > TURNS / 2, "{breaths}");
+    let short_sleeps = clock.taken() - before;
+    assert!(short_sleeps > TURNS / 2, "{short_sleeps}");
 }
 
 /// The system's clock, which counts the short sleeps that came to their ends.
 #[derive(Clone, Debug, Default)]
-struct Breaths(Arc<AtomicU64>);
+struct SleepCountingClock(Arc<AtomicU64>);
 
-impl Breaths {
+impl SleepCountingClock {
     fn taken(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-impl Clock for Breaths {
+impl Clock for SleepCountingClock {
     fn now(&self) -> Moment {
         SystemClock.now()
     }
@@ -333,8 +333,8 @@ impl Clock for Breaths {
 
 /// A trigger makes every acquire find that another owner has just had the lock. Opening refuses
 /// tables whose triggers run in ordinary sessions, and the waiter opens further connections later.
-/// So the trigger runs only in replication sessions, which `in_replication` makes.
-fn everybody_is_overtaken(server: &PostgresServer) {
+/// So the trigger runs only in replication sessions, which `make_sessions_replication_sessions` makes.
+fn make_every_acquire_lose_a_race(server: &PostgresServer) {
     server
         .sql(
             "CREATE FUNCTION overtake() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -352,7 +352,7 @@ fn everybody_is_overtaken(server: &PostgresServer) {
 }
 
 /// Makes every session that begins from now on a replication session.
-fn in_replication(server: &PostgresServer) {
+fn make_sessions_replication_sessions(server: &PostgresServer) {
     let all = "ALTER ROLE ALL SET session_replication_role = replica";
     server.sql(all).unwrap();
 }
@@ -372,7 +372,7 @@ async fn waiting(server: &PostgresServer, name: &'static str) -> tokio::task::Jo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_rows_are_removed_by_the_first_reaper() {
+async fn idle_rows_are_removed_only_by_the_first_reaper() {
     let server = PostgresServer::start().unwrap();
     let url = format!("{}?reap_after=1s", server.url());
     let stores = [open(&url).await, open(&url).await];

@@ -60,7 +60,7 @@ async fn two_handles_exclude_each_other() {
 /// Many requests at once form batches, of similar and different requests, and of correct and wrong
 /// releases.
 #[tokio::test]
-async fn everyone_in_a_batch_gets_their_own_answer() {
+async fn each_operation_of_a_batch_has_its_own_answer() {
     let place = Place::new();
     let lock = place.open().await.lock();
     for unlike in [false, true] {
@@ -125,7 +125,7 @@ async fn everyone_in_a_batch_gets_their_own_answer() {
 
 /// Acquires and releases share a transaction, and each still has its own answer.
 #[tokio::test]
-async fn acquires_and_releases_share_a_batch() {
+async fn acquires_and_releases_of_one_batch_have_their_own_answers() {
     let place = Place::new();
     let store = place.open().await;
     let lock = store.lock();
@@ -223,7 +223,7 @@ async fn a_batch_that_fails_half_way_is_rolled_back() {
 /// Of two locks that are released together, one was gone before, and another owner takes the other
 /// one as soon as it is free.
 #[tokio::test]
-async fn a_clean_release_does_not_look_like_a_loss() {
+async fn a_release_whose_lock_is_taken_at_once_has_an_unknown_outcome() {
     let place = Place::new();
     let lock = place.open().await.lock();
     let (ours, gone) = (request("ours"), request("gone"));
@@ -270,7 +270,7 @@ async fn the_same_owner_gets_the_same_token_and_a_fresh_lease() {
 }
 
 #[tokio::test]
-async fn a_stale_lock_is_taken_over_and_its_holder_learns_why() {
+async fn an_expired_lock_is_taken_over_and_its_holder_learns_the_reason() {
     let place = Place::new();
     let (clock, shared) = manual();
     let lock = place.open_at(shared).await.lock();
@@ -369,7 +369,7 @@ async fn an_unreadable_row_is_corrupt_and_never_free() {
 }
 
 #[tokio::test]
-async fn a_lock_passes_on_in_one_step() {
+async fn a_hand_over_is_one_step() {
     let place = Place::new();
     let store = place.open().await;
     let lock = store.lock();
@@ -389,7 +389,7 @@ async fn a_lock_passes_on_in_one_step() {
     ));
     assert_eq!(take(&lock, &second).await.token, next.token);
     assert_eq!(lock.release(&lease(&second, &next)).await.unwrap(), FREED);
-    passes_on_in_one_statement(&*lock, 10, || store.statements()).await;
+    a_hand_over_takes_one_statement(&*lock, 10, || store.statements()).await;
 }
 
 #[tokio::test]
@@ -426,7 +426,7 @@ async fn a_ticket_is_redeemed_once() {
 }
 
 #[tokio::test]
-async fn force_needs_the_right_token() {
+async fn a_force_release_with_another_token_is_refused() {
     let place = Place::new();
     let lock = place.open().await.lock();
     let mine = request("a");
@@ -468,7 +468,7 @@ async fn force_needs_the_right_token() {
 }
 
 #[tokio::test]
-async fn a_release_tells_whether_another_process_waits() {
+async fn a_release_reports_whether_another_process_waits() {
     let place = Place::new();
     let lock = place.open().await.lock();
     let waiting = ReleaseOutcome::Released {
@@ -537,7 +537,7 @@ async fn names_are_compared_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn lists_are_paged_and_prefixes_are_plain_text() {
+async fn a_list_is_paged_and_its_prefix_is_plain_text() {
     let place = Place::new();
     let lock = place.open().await.lock();
     for text in ["a%1", "a%2", "a_3", "ab", "b"] {
@@ -618,7 +618,7 @@ async fn a_dropped_acquisition_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn closed_handles_say_so() {
+async fn a_closed_handle_refuses_operations() {
     let place = Place::new();
     let store = place.open().await;
     let (lock, records) = (store.lock(), store.records());

@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{lease, passes_on_in_one_statement};
+use common::{a_hand_over_takes_one_statement, lease};
 use distlock_core::{
     AcquireRequest, Attempt, Clock, DistLock, Grant, HolderInfo, Lease, LockName, ManualClock,
     OwnerId, SystemClock, Ttl,

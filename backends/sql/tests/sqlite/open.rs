@@ -9,7 +9,7 @@ use super::*;
 const CHILD_PATH: &str = "DISTLOCK_SQL_TEST_PATH";
 
 #[tokio::test]
-async fn a_new_file_is_private_and_logs_ahead() {
+async fn a_new_file_is_private_and_has_a_write_ahead_log() {
     let place = Place::new();
     let store = place.open().await;
     let mode = std::fs::metadata(&place.path).unwrap().permissions().mode();
@@ -26,7 +26,7 @@ async fn a_new_file_is_private_and_logs_ahead() {
 }
 
 #[test]
-fn eight_threads_open_a_new_file_at_once() {
+fn eight_threads_that_open_a_new_file_at_once_get_the_same_tables() {
     let place = Place::new();
     let barrier = std::sync::Barrier::new(8);
     std::thread::scope(|scope| {
@@ -50,7 +50,7 @@ fn eight_threads_open_a_new_file_at_once() {
 }
 
 #[test]
-fn eight_processes_open_a_new_file_at_once() {
+fn eight_processes_that_open_a_new_file_at_once_get_the_same_tables() {
     let place = Place::new();
     let children: Vec<_> = (0..8)
         .map(|_| {
@@ -108,7 +108,7 @@ async fn error_of(config: SqliteConfig) -> distlock_core::Error {
 }
 
 #[tokio::test]
-async fn without_leave_to_migrate_nothing_is_created() {
+async fn with_migrate_off_nothing_is_created() {
     let place = Place::new();
     let mut config = place.config();
     config.migrate = false;
@@ -154,7 +154,7 @@ async fn without_leave_to_migrate_nothing_is_created() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_stays_as_it_is() {
+async fn a_file_that_is_no_database_is_refused_and_not_changed() {
     for content in ["hello, I am a letter\n".to_owned(), "x".repeat(10_000)] {
         let place = Place::new();
         std::fs::write(&place.path, &content).unwrap();
@@ -287,7 +287,7 @@ async fn tables_changed_by_hand_are_refused() {
 }
 
 #[tokio::test]
-async fn prefixes_share_a_file_and_nothing_else() {
+async fn stores_with_different_prefixes_in_one_file_share_nothing() {
     let place = Place::new();
     let plain = place.open().await;
     let mut config = place.config();
@@ -299,7 +299,7 @@ async fn prefixes_share_a_file_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_replaced_file_is_another_history() {
+async fn a_replaced_file_has_another_epoch() {
     let place = Place::new();
     let store = place.open().await;
     let lock = store.lock();

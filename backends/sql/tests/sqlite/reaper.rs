@@ -16,7 +16,7 @@ async fn rows(place: &Place, table: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn idle_rows_go_and_used_ones_stay() {
+async fn idle_rows_are_removed_and_used_rows_stay() {
     let place = Place::new();
     let (clock, shared) = manual();
     let store = place.open_at(shared).await;
@@ -66,7 +66,7 @@ async fn reap(store: &Sqlite, clock: &ManualClock) {
 }
 
 #[tokio::test]
-async fn a_token_ahead_of_the_clock_is_never_forgotten() {
+async fn a_row_with_a_token_ahead_of_the_clock_is_not_removed() {
     let place = Place::new();
     let (clock, shared) = manual();
     let store = place.open_at(shared).await;
@@ -96,7 +96,7 @@ async fn a_token_ahead_of_the_clock_is_never_forgotten() {
 }
 
 #[tokio::test]
-async fn rows_of_an_earlier_boot_go_when_this_boot_is_old_enough() {
+async fn rows_of_an_earlier_boot_are_removed_when_this_boot_is_old_enough() {
     let place = Place::new();
     let (clock, shared) = manual();
     let store = place.open_at(shared).await;
@@ -111,7 +111,7 @@ async fn rows_of_an_earlier_boot_go_when_this_boot_is_old_enough() {
 }
 
 #[tokio::test]
-async fn tombstones_go_and_records_stay() {
+async fn tombstones_are_removed_and_records_stay() {
     let place = Place::new();
     let (clock, shared) = manual();
     let store = place.open_at(shared).await;
@@ -137,7 +137,7 @@ async fn tombstones_go_and_records_stay() {
 }
 
 #[tokio::test]
-async fn reaping_happens_by_itself_and_once_for_all_handles() {
+async fn the_background_reaper_runs_once_for_all_handles() {
     let place = Place::new();
     let (clock, shared) = manual();
     let stores = [
@@ -159,7 +159,7 @@ async fn reaping_happens_by_itself_and_once_for_all_handles() {
 /// A handle that was opened on one runtime and reopened on another, as for renewals, outlives the
 /// first runtime.
 #[test]
-fn reaping_goes_on_without_the_runtime_that_opened_the_file() {
+fn reaping_continues_after_the_runtime_that_opened_the_file_has_ended() {
     let place = Place::new();
     let mut config = place.config();
     config.reap_after = Duration::from_secs(1);

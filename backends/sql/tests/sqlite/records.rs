@@ -102,7 +102,7 @@ async fn values_are_bytes_of_any_kind_up_to_the_limit() {
 }
 
 #[tokio::test]
-async fn many_are_read_in_the_order_asked_for() {
+async fn several_records_are_read_in_the_requested_order() {
     let place = Place::new();
     let records = place.open().await.records();
     put(&records, "a", b"1", Expect::Absent).await;
@@ -121,7 +121,7 @@ async fn many_are_read_in_the_order_asked_for() {
 }
 
 #[tokio::test]
-async fn ages_are_told_by_the_clock_since_boot() {
+async fn the_age_of_a_record_comes_from_the_clock_since_boot() {
     let place = Place::new();
     let (clock, shared) = manual();
     let records = place.open_at(shared).await.records();
@@ -153,7 +153,7 @@ async fn a_lock_over_records_is_free_after_a_reboot() {
 }
 
 #[tokio::test]
-async fn a_reboot_lifts_no_ban() {
+async fn a_ban_stays_after_a_reboot() {
     let place = Place::new();
     let store = place.open().await;
     let node = NodeId::new("n1").unwrap();
@@ -195,7 +195,7 @@ async fn a_reboot_lifts_no_ban() {
 }
 
 #[tokio::test]
-async fn scans_are_paged_and_in_byte_order() {
+async fn a_scan_is_paged_and_in_byte_order() {
     let place = Place::new();
     let records = place.open().await.records();
     for text in [

@@ -68,7 +68,7 @@ const CHANGES: [(&str, &str, &str); 11] = [
 ];
 
 #[tokio::test]
-async fn tables_that_lack_something_are_refused() {
+async fn tables_without_a_needed_part_are_refused() {
     let clock = || Arc::new(SystemClock);
     let all = Place::new();
     let status = Sqlite::status(all.config(), clock()).await.unwrap();

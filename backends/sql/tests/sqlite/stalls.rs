@@ -11,7 +11,7 @@ use super::*;
 
 /// A caller that sent a request and does not poll for the answer delays nobody.
 #[tokio::test]
-async fn a_read_that_is_not_polled_delays_nobody() {
+async fn a_read_that_is_not_polled_does_not_delay_other_reads() {
     for opened in [false, true] {
         let place = Place::new();
         let store = place.open().await;
@@ -42,7 +42,7 @@ async fn a_read_that_is_not_polled_delays_nobody() {
 /// Between reading the clock and asking for the lock a process may be stopped for as long as rows
 /// stay. Others may have had the lock meanwhile, with higher tokens that no row remembers.
 #[tokio::test]
-async fn a_token_of_long_ago_is_not_granted() {
+async fn a_token_from_an_outdated_clock_reading_is_not_granted() {
     let place = Place::new();
     let clock = Stopping::default();
     let lock = place.open_at(Arc::new(clock.clone())).await.lock();

@@ -3,7 +3,7 @@
 use distlock_core::Locker;
 
 use super::*;
-use crate::lines::{no_queue_entry_stays, tables_of_the_version_before};
+use crate::lines::{no_queue_entry_stays, tables_of_version_1_work_beside_version_2};
 
 async fn locker(place: &Place) -> Locker {
     Locker::new(place.open().await.lock())
@@ -29,7 +29,7 @@ async fn no_queue_entry_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_of_the_version_before_go_on_working() {
+async fn tables_of_version_1_still_work() {
     let place = Place::new();
     let clock = || Arc::new(SystemClock);
     let open = async |migrate: bool| {
@@ -47,5 +47,5 @@ async fn tables_of_the_version_before_go_on_working() {
         let before = Sqlite::migrate(place.config(), clock()).await;
         before.unwrap().version
     };
-    tables_of_the_version_before(open, drop_line, status, migrate).await;
+    tables_of_version_1_work_beside_version_2(open, drop_line, status, migrate).await;
 }

@@ -18,7 +18,7 @@ async fn another_program(place: &Place) -> SqliteConnection {
 
 /// In a database without a write-ahead log, a reader can keep a transaction from being committed.
 #[tokio::test]
-async fn a_commit_that_is_refused_leaves_the_file_to_others() {
+async fn after_a_refused_commit_other_processes_can_write() {
     let place = Place::new();
     let mut raw = another_program(&place).await;
     let (store, other) = (place.open().await, place.open().await.lock());
@@ -50,7 +50,7 @@ async fn a_commit_that_is_refused_leaves_the_file_to_others() {
 
 /// Its transaction is open, nobody will end it, and this handle gets no further request.
 #[test]
-fn a_runtime_that_ends_in_the_middle_leaves_the_file_to_others() {
+fn after_a_runtime_ends_in_a_transaction_other_processes_can_write() {
     let place = Place::new();
     let mine = tokio::runtime::Runtime::new().unwrap();
     let others = tokio::runtime::Runtime::new().unwrap();

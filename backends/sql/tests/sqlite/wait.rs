@@ -72,7 +72,7 @@ async fn a_release_by_another_process_is_noticed() {
 async fn a_hint_becomes_that_of_several_processes() {
     let place = Place::new();
     let lock = place.open().await.lock();
-    common::a_hint_of_another_becomes_that_of_several(
+    common::a_hint_of_another_process_becomes_that_of_several(
         &*lock,
         async |mark| {
             let marked = format!(
@@ -102,7 +102,7 @@ async fn the_end_of_a_lease_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_waiting_second_costs_at_most_twenty_statements_however_many_wait() {
+async fn any_number_of_waiters_costs_at_most_twenty_statements_a_second() {
     let place = Place::new();
     let store = place.open().await;
     let other = place.open().await;
@@ -147,7 +147,7 @@ async fn a_waiting_second_costs_at_most_twenty_statements_however_many_wait() {
 }
 
 #[tokio::test]
-async fn nobody_polls_when_nobody_waits() {
+async fn without_waiters_no_poll_is_sent() {
     let place = Place::new();
     let (clock, shared) = manual();
     let store = place.open_at(shared).await;
@@ -191,7 +191,7 @@ async fn a_wake_up_that_nobody_received_is_kept() {
 }
 
 #[test]
-fn a_poller_whose_runtime_went_away_is_replaced() {
+fn a_poller_whose_runtime_has_ended_is_replaced() {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -221,7 +221,7 @@ fn a_poller_whose_runtime_went_away_is_replaced() {
 
 /// The runtime may be driven again, or never.
 #[test]
-fn a_poller_whose_runtime_stands_still_is_replaced() {
+fn a_poller_whose_runtime_is_not_driven_is_replaced() {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
