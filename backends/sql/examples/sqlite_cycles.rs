@@ -1,5 +1,6 @@
-//! Cycles a second of 64 callers on different names, and the median of one caller, against a plain
-//! INSERT and DELETE through one connection with the same settings.
+//! Measures cycles of acquire and release on SQLite: the cycles a second of 64 callers on different
+//! names, and the median time of one caller. The comparison is a plain INSERT and DELETE on one
+//! connection with the same settings.
 //!
 //! ```sh
 //! cargo run --release -p distlock-sql --features sqlite --example sqlite_cycles \
@@ -41,7 +42,7 @@ async fn main() -> Result<(), Failure> {
         None => tempfile::tempdir()?,
     };
     let time = Duration::from_secs_f64(seconds);
-    // The rounds are interleaved, so that a slow phase of the disk meets both sides.
+    // The rounds are interleaved, so that a slow phase of the disk slows both sides.
     for round in 1..=3 {
         let (plain_median, our_median) = alone(folder.path(), time).await?;
         println!(
@@ -60,7 +61,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The medians of one caller, in mixed order.
+/// The median times of one caller: for plain cycles, and for cycles of distlock.
 async fn alone(folder: &Path, time: Duration) -> Result<(Duration, Duration), Failure> {
     let connection = connect(folder).await?;
     let store = open(folder).await?;
@@ -68,8 +69,8 @@ async fn alone(folder: &Path, time: Duration) -> Result<(Duration, Duration), Fa
     let until = Instant::now() + time;
     let (mut plain, mut ours) = (Vec::new(), Vec::new());
     while Instant::now() < until {
-        // The order is random: the file system commits its journal now and then, and a fixed order
-        // would let the same side pay for it.
+        // The order is random. The file system sometimes commits its journal, and with a fixed
+        // order that commit could always delay the same side.
         if fastrand::bool() {
             plain.push(plain_cycle(&connection, "alone").await?);
         } else {

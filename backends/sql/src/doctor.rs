@@ -18,8 +18,8 @@ use crate::{
 /// The lock name that the check of the store queue uses. No caller acquires this lock.
 const TEST_LOCK: &str = "distlock:doctor";
 
-/// Reports the rights that the user lacks. An element of `denied` has a form such as `INSERT ON
-/// distributed_lock`.
+/// Reports the rights that the user lacks. An example of an element of `denied` is
+/// `INSERT ON distributed_lock`.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn report_rights(health: &mut Health, denied: &[String]) {
     let (verdict, detail) = if denied.is_empty() {

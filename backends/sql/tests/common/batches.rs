@@ -1,4 +1,4 @@
-//! One batch in which each operation must get its own answer.
+//! A batch of different outcomes, in which each operation must get its own answer.
 
 use distlock_core::{
     AcquireRequest, Attempt, DistLock, FencingToken, Grant, HolderLabel, Lease, LockName,
@@ -8,12 +8,13 @@ use futures_util::future::join_all;
 
 use crate::servers::LONG;
 
-/// SQL that changes rows by hand: the table's part, and the columns that are set.
+/// Changes of rows without the store: `sql` sends a statement, and the other fields are lists of
+/// assignments.
 pub(crate) struct ByHand<'a> {
     pub(crate) sql: &'a dyn Fn(&str),
-    /// Frees the row: it has no owner any more.
+    /// Frees the row: the row then has no owner.
     pub(crate) free: &'a str,
-    /// Gives the row to another owner, whose label is thief.
+    /// Gives the row to another owner with the label `thief`.
     pub(crate) given_away: &'a str,
     /// Sets the hint of another process.
     pub(crate) wanted: &'a str,
@@ -56,8 +57,8 @@ pub(crate) async fn each_operation_of_a_mixed_batch_has_its_own_answer(
     let leases: Vec<_> = requests.iter().zip(&first).filter_map(lease).collect();
     assert_eq!(leases.len(), 40, "{first:?}");
     let renewal = Renewal::plain(ttl);
-    // The last ones are renewed one by one, so that leases with different tokens share a batch
-    // later.
+    // The renewals are sent in the reverse order of the acquires, so that leases with different
+    // tokens share a batch.
     let renewed = join_all(leases.iter().rev().map(|it| lock.renew(it, &renewal))).await;
     for (renewed, lease) in renewed.into_iter().zip(leases.iter().rev()) {
         match renewed.unwrap() {
@@ -66,7 +67,7 @@ pub(crate) async fn each_operation_of_a_mixed_batch_has_its_own_answer(
         }
     }
 
-    // Ten rows were freed by hand, and ten were given to another owner.
+    // By hand, ten rows are freed, and ten rows are given to another owner.
     change(by_hand.free, "< 'n-20'");
     change(by_hand.given_away, ">= 'n-40'");
     let others: Vec<_> = names.iter().map(request).collect();
@@ -92,7 +93,7 @@ pub(crate) async fn each_operation_of_a_mixed_batch_has_its_own_answer(
         let ours = matches!(released.unwrap(), ReleaseOutcome::Released { .. });
         assert_eq!(ours, (10..30).contains(&at), "{at}");
     }
-    // Another process waits for one of them.
+    // Another process waits for one of these locks.
     change(by_hand.wanted, "= 'n-15'");
     let leases: Vec<_> = others.iter().zip(&second).filter_map(lease).collect();
     let released = join_all(leases.iter().map(|it| lock.release(it))).await;
@@ -103,8 +104,7 @@ pub(crate) async fn each_operation_of_a_mixed_batch_has_its_own_answer(
         let wanted = lease.name.as_str() == "n-15";
         assert!(!wanted || others_waiting != Some(false), "{lease:?}");
     }
-    // One lease has expired, and its row then gets another token, although no other owner was
-    // there.
+    // One lease expires. Later one row gets another token, although its owner stays the same.
     let requests: Vec<_> = names.iter().map(request).collect();
     (by_hand.sql)("DELETE FROM distributed_lock");
     let third = acquired(&requests).await;

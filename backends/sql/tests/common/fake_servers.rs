@@ -1,4 +1,4 @@
-//! Servers that send bytes that no real server sends: random bytes, and damaged answers.
+//! Servers that send bytes that no real server sends: random bytes and damaged answers.
 
 use std::{
     net::SocketAddr,
@@ -22,30 +22,32 @@ use tokio::{
 
 use crate::common::request;
 
-/// The number of servers in one run.
+/// The number of fake servers in one run.
 const SERVERS: u64 = 150;
 
-/// A client with half an answer waits for the rest: the fake server hangs up first.
+/// The time after which a fake server closes a silent connection. A client with half an answer
+/// waits for the rest of the answer and sends nothing.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The random messages of a protocol. Some have a correct frame and no meaning.
+/// The random messages of a fake server. Some messages have a correct frame but no meaning.
 #[derive(Clone, Copy)]
 pub(crate) struct FakeProtocol {
-    /// The server's first message, if it speaks first.
+    /// The server's first message; empty if the client sends the first message.
     pub(crate) greeting: fn(&mut Rng) -> Vec<u8>,
-    /// The server's answer to these bytes.
+    /// The server's answer to the client's bytes.
     pub(crate) reply: fn(&mut Rng, &[u8]) -> Vec<u8>,
     /// The library's name for the protocol.
     pub(crate) name: &'static str,
 }
 
-/// Checks that the error does not blame this library: a fake server is no bug of ours.
+/// Checks that the error is not `Internal`: that kind means a bug of this library, and a fake
+/// server is no such bug.
 #[track_caller]
 fn assert_not_internal(seed: u64, error: &Error) {
     assert_ne!(error.kind(), ErrorKind::Internal, "SEED={seed}: {error}");
 }
 
-/// The first seed; `SEED` repeats a run.
+/// The first seed: the environment variable `SEED` if set, to repeat a run, or a random number.
 #[expect(clippy::print_stdout, reason = "the test runner shows it")]
 fn first_seed() -> u64 {
     let seed = std::env::var("SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
@@ -105,7 +107,7 @@ async fn serve(listener: TcpListener, seed: u64, tongue: FakeProtocol) {
 }
 
 async fn converse(mut stream: TcpStream, mut rng: Rng, tongue: FakeProtocol) {
-    // A later damage lets more of the client's code run.
+    // The first messages are not damaged, so that more of the client's code runs.
     let sane = rng.usize(..8);
     let mut said = (tongue.greeting)(&mut rng);
     for step in 0..32 {
@@ -123,7 +125,7 @@ async fn converse(mut stream: TcpStream, mut rng: Rng, tongue: FakeProtocol) {
     }
 }
 
-/// The same bytes, with a few of them changed, left out or replaced.
+/// The bytes with a few bytes changed, cut off or replaced.
 fn damaged(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     match rng.u8(..6) {
         0..=2 if !bytes.is_empty() => {
@@ -141,7 +143,7 @@ fn damaged(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Carries bytes to a real server, and damages its answers while it is told to.
+/// A proxy to a real server that damages the server's answers while `garbles` is true.
 struct DamagingProxy {
     address: SocketAddr,
     garbles: Arc<AtomicBool>,
@@ -197,15 +199,15 @@ async fn carry(client: TcpStream, server: TcpStream, mut rng: Rng, garbles: Arc<
             }
         }
     };
-    // When one side hangs up, the other side is disconnected too.
+    // When one side closes its connection, the other side is disconnected too.
     tokio::select! {
         () = there => {}
         () = back => {}
     }
 }
 
-/// Sends operations whose answers are garbage. No operation may end in a panic or an internal
-/// error, and afterwards the store works again.
+/// Sends operations whose answers are damaged. No operation may end in a panic or an internal
+/// error. With undamaged answers, the store works again.
 pub(crate) async fn operations_amid_garbage<F>(server: SocketAddr, open: impl Fn(SocketAddr) -> F)
 where
     F: Future<Output = Result<Arc<dyn DistLock>>>,
@@ -219,7 +221,7 @@ where
     assert!(unknown.contains(&true), "no outcome was unknown");
 }
 
-/// Whether the outcome of an operation was unknown.
+/// Runs one store with damaged answers. Returns whether the outcome of an operation was unknown.
 async fn amid_garbage<F>(server: SocketAddr, seed: u64, open: &impl Fn(SocketAddr) -> F) -> bool
 where
     F: Future<Output = Result<Arc<dyn DistLock>>>,

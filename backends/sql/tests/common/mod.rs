@@ -1,4 +1,4 @@
-//! Tests of locks below the locker, the same for every server.
+//! Tests of the trait `DistLock` without a `Locker`, the same for every dialect.
 
 use std::time::Duration;
 
@@ -28,9 +28,9 @@ pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
     Lease::new(request.name.clone(), request.owner, Some(grant.token))
 }
 
-/// A hint of another process becomes the hint of several when a contender of this process waits.
-/// The other process may hold the lock itself, and its own hint would tell it nothing. `mark_as`
-/// sets a hint on the row for an hour, `marked_as` reads it.
+/// The hint of another process becomes the hint of several processes when a contender of this
+/// process waits. The other process may hold the lock itself, and a holder ignores its own hint.
+/// `mark_as` sets a hint on the row for an hour, and `marked_as` reads the hint.
 pub(crate) async fn a_hint_of_another_process_becomes_that_of_several(
     lock: &dyn DistLock,
     mark_as: impl AsyncFn(i64),
@@ -56,9 +56,9 @@ pub(crate) async fn a_hint_of_another_process_becomes_that_of_several(
     assert_eq!(released, told);
 }
 
-/// A lock passes through many hands, each time in one statement. In between may come the first turn
-/// of the reaper, which costs at most so many statements, including those of a connection that it
-/// may open.
+/// Each hand-over of a lock takes one statement. `reaper` is the largest number of statements of
+/// the reaper's first run, which may happen during the test; the number includes the opening of a
+/// connection.
 pub(crate) async fn a_hand_over_takes_one_statement(
     lock: &dyn DistLock,
     reaper: u64,

@@ -1,4 +1,4 @@
-//! Tests that are the same for every server, through a locker or below it.
+//! Tests that are the same for every server, with a `Locker` or without one.
 
 use std::{
     future::Future,
@@ -25,23 +25,22 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// A lease that does not end within any test.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
-/// The lease of the locks beside a locked row.
+/// The TTL of the locks whose rows nobody else locks.
 const TTL: Duration = Duration::from_secs(10);
 
 pub(crate) async fn hold(locker: &Locker, name: &str, ttl: Duration) -> Guard {
     locker.lock(name).ttl(ttl).acquire().await.expect("granted")
 }
 
-/// Awaits `future`, and fails with `what` when it takes too long.
+/// Awaits `future`, and fails with the message `what` after `time`.
 pub(crate) async fn within<T>(time: Duration, what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(time, future)
         .await
         .unwrap_or_else(|_| panic!("{what}: not within {time:?}"))
 }
 
-/// One row is locked by a transaction that stays open for a minute; a hundred other locks stay
-/// held. `lock_rows` begins the transaction, which locks the rows of these names; dropping its
-/// result ends the transaction.
+/// A transaction locks one row for a minute. A hundred other locks stay held. `lock_rows` begins
+/// the transaction and locks the rows of the given names; dropping its result ends the transaction.
 pub(crate) async fn a_locked_row_delays_only_itself<O>(
     locker: &Locker,
     lock_rows: impl Fn(&str) -> O,
@@ -52,7 +51,7 @@ pub(crate) async fn a_locked_row_delays_only_itself<O>(
     let operator = lock_rows(&quoted(&unlucky));
     let until = Instant::now() + HELD_FOR;
     assert_lost_as_unreachable(&unlucky).await;
-    // Six leases: each lock was renewed a dozen times beside the locked row.
+    // A minute is six leases: each of the other locks is renewed about a dozen times.
     while Instant::now() < until {
         assert_all_valid(&guards);
         let other = within(SOON, "others are served", hold(locker, "another", TTL)).await;
@@ -66,8 +65,8 @@ pub(crate) async fn a_locked_row_delays_only_itself<O>(
     }
 }
 
-/// Requests for the locked rows are not answered. All other locks stay held, however many rows are
-/// locked and however short their leases are.
+/// Requests for locked rows fail. All other locks stay held, with several locked rows and with
+/// short leases too.
 pub(crate) async fn locked_rows_delay_nobody_else<O>(
     locker: &Locker,
     lock_rows: impl Fn(&str) -> O,
@@ -87,9 +86,9 @@ pub(crate) async fn locked_rows_delay_nobody_else<O>(
     }
 }
 
-/// A caller that waited for a row gets a lease that counts from its request, and the row's lease
-/// does not end before. `waits` says whether a statement waits for a row, and `ends` returns the
-/// end of the row's lease in microseconds since 1970.
+/// The lease of a caller that waited for a locked row counts from the caller's request. The lease
+/// in the row does not end before the caller's lease. `waits` says whether a statement waits for a
+/// row, and `ends` returns the end of the row's lease in microseconds since 1970.
 pub(crate) async fn a_wait_for_a_row_is_part_of_the_lease<O>(
     locker: &Locker,
     kept_for: Duration,
@@ -112,8 +111,8 @@ pub(crate) async fn a_wait_for_a_row_is_part_of_the_lease<O>(
         let waited = seen.elapsed();
         let came_of_it = asking.is_finished();
         drop(operator);
-        // On a busy machine the server may have given up, or the request may come too late for the
-        // row.
+        // On a busy machine, the server may have stopped the wait, or the request may arrive after
+        // the row was unlocked. Then the round does not count.
         match within(SOON, "answered", asking).await.unwrap() {
             Ok(guard) if !came_of_it => break (guard, waited),
             Ok(guard) => assert!(guard.release().await.is_clean()),
@@ -139,7 +138,7 @@ async fn hold_many(locker: &Locker, many: u32, ttl: Duration) -> Vec<Guard> {
     guards
 }
 
-/// The names as a list of literals.
+/// The names of the locks as a list of SQL literals.
 fn quoted(guards: &[Guard]) -> String {
     let names = guards.iter().map(|it| format!("'{}'", it.name()));
     names.collect::<Vec<_>>().join(", ")
@@ -168,8 +167,8 @@ async fn assert_free_again(locker: &Locker, unlucky: Vec<Guard>) {
     }
 }
 
-/// A freed row keeps its token: later tokens rise from there, even if it is ahead of the clock.
-/// `set_token` changes it in all rows.
+/// A freed row keeps its token. Later tokens are higher, even if the row's token is ahead of the
+/// clock. `set_token` changes the token in all rows.
 pub(crate) async fn a_release_keeps_the_token(lock: &dyn DistLock, set_token: impl Fn(u64)) {
     let asked = request("kept", LONG);
     let grant = take(lock, &asked).await;
@@ -189,18 +188,18 @@ pub(crate) async fn a_release_keeps_the_token(lock: &dyn DistLock, set_token: im
     }
 }
 
-/// The number of statements that waiters may cost: the same for one waiter and for many.
+/// The allowed number of statements of waiters: the same for one waiter and for many waiters.
 pub(crate) struct Polls {
-    /// How many seconds to count.
+    /// The length of the test in seconds.
     pub(crate) seconds: u32,
     /// The number of statements allowed in each second.
     pub(crate) each: u32,
-    /// The number of statements allowed once.
+    /// The number of further statements allowed in the whole test.
     pub(crate) once: u32,
 }
 
 impl Polls {
-    /// Each of the waiters waits for another lock.
+    /// Checks the number of statements of `waiters` waiters. Each waiter waits for another lock.
     pub(crate) async fn suffice(
         &self,
         lock: &dyn DistLock,
@@ -240,9 +239,9 @@ impl Polls {
     }
 }
 
-/// The doctor counts the rows that nobody has removed yet, and warns when they should have been
-/// removed long ago: after twice `reap_after`, which is an hour. `make` creates a row whose lease
-/// has been over for so many seconds, if there is none.
+/// The doctor counts the rows of expired leases. The doctor warns if such a row is older than twice
+/// `reap_after`, which is an hour. `make` creates a row whose lease ended the given number of
+/// seconds ago, if the row does not exist.
 pub(crate) async fn stale_rows_are_counted(locker: &Locker, make: impl Fn(&str, u32)) {
     for (name, seconds, verdict, says) in [
         ("recent", 60, Verdict::Pass, " 1 stale (the oldest for 6"),
@@ -250,7 +249,7 @@ pub(crate) async fn stale_rows_are_counted(locker: &Locker, make: impl Fn(&str, 
     ] {
         eventually_async(says, SOON, || async {
             make("recent", 60);
-            // The row is made again if a reaper has removed it.
+            // If a reaper has removed the row, the row is created again.
             make(name, seconds);
             let findings = locker.health().await.unwrap().findings;
             let rows = findings.into_iter().find(|it| it.check == "rows")?;
@@ -261,9 +260,9 @@ pub(crate) async fn stale_rows_are_counted(locker: &Locker, make: impl Fn(&str, 
     }
 }
 
-/// However many tasks ask at once, the server sees no more than `bare` connections of a handle, and
-/// no more than `with_locker` of a locker, which renews with a second handle. `count` asks the
-/// server.
+/// With any number of tasks, a handle opens at most `bare` connections. A locker opens at most
+/// `with_locker` connections, because a locker renews with a second handle. `count` returns the
+/// number of connections that the server has.
 pub(crate) async fn few_connections(
     lock: Arc<dyn DistLock>,
     bare: usize,
@@ -301,7 +300,7 @@ pub(crate) async fn few_connections(
     assert!((1..=with_locker).contains(&most), "{most}");
 }
 
-/// The highest count until all tasks have ended.
+/// The highest number that `count` returns until all tasks have ended.
 async fn most_of(mut asking: JoinSet<()>, count: impl Fn() -> usize) -> usize {
     let mut most = 0;
     while !asking.is_empty() {
@@ -314,8 +313,9 @@ async fn most_of(mut asking: JoinSet<()>, count: impl Fn() -> usize) -> usize {
     most.max(count())
 }
 
-/// The holder's connection is cut while another process waits over a working one: the holder must
-/// know of its loss before the next one is granted the lock. `cut` goes through `proxy`.
+/// The holder's connection is cut while another process waits on a working connection. The holder
+/// must learn of the loss before the lock is granted to the other process. `cut` connects through
+/// `proxy`.
 pub(crate) async fn a_holder_that_is_cut_off_learns_of_the_loss_first(
     cut: &Locker,
     direct: Locker,
@@ -326,7 +326,7 @@ pub(crate) async fn a_holder_that_is_cut_off_learns_of_the_loss_first(
     let token = guard.token();
     proxy.stop(Direction::ToServer);
     proxy.stop(Direction::ToClient);
-    // Another process waits for the lock over a working connection: the holder must be told first.
+    // Another process waits for the lock on a working connection.
     let other = tokio::spawn(async move {
         let guard = direct.lock("a").wait(SOON).acquire().await.unwrap();
         (Instant::now(), guard)
@@ -338,8 +338,8 @@ pub(crate) async fn a_holder_that_is_cut_off_learns_of_the_loss_first(
     assert!(told <= granted, "told {:?} late", told - granted);
     assert!(next.token() > token);
     proxy.pass();
-    // Requests that the cut connection held back, and later steps of the old holder, change
-    // nothing.
+    // Requests that arrive late over the cut connection, and later operations of the old holder,
+    // change nothing.
     assert!(!guard.release().await.is_clean());
     next.extend(ttl).await.unwrap();
     assert!(next.release().await.is_clean());
@@ -347,7 +347,8 @@ pub(crate) async fn a_holder_that_is_cut_off_learns_of_the_loss_first(
     assert!(again.unwrap().release().await.is_clean());
 }
 
-/// A caller that asks all the time while sessions are ended, and checks each failure.
+/// A caller that sends requests all the time while sessions are ended, and checks the kind of each
+/// failure.
 pub(crate) struct SteadyCaller {
     stopped: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<()>,
@@ -368,7 +369,7 @@ pub(crate) fn steady_caller(locker: &Locker) -> SteadyCaller {
                     Err(error) => assert!(known(error.kind()), "{error:?}"),
                 }
                 if let Err(error) = locker.inspect(&*name).await {
-                    // A read may be repeated, so that its outcome is never unknown.
+                    // A read changes nothing, so that its outcome is never reported as unknown.
                     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
                 }
             }
@@ -384,11 +385,11 @@ impl SteadyCaller {
     }
 }
 
-/// A host whose wall clock is wrong by so many seconds.
+/// The clock of a host whose wall clock is wrong by this number of seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WrongClock(i64);
 
-/// One clock ahead, and one behind.
+/// A wall clock that is ahead, and a wall clock that is behind.
 pub(crate) const WRONG_CLOCKS: [WrongClock; 2] = [WrongClock(60), WrongClock(-60)];
 
 impl Clock for WrongClock {
@@ -410,12 +411,13 @@ impl Clock for WrongClock {
     }
 }
 
-/// The round trips of a granted lock and of a held one, alone and in a batch. The proxy counts
-/// packets, since a server counts statements, of which several may travel together. The store has
-/// one connection, so that requests that arrive while the first is in flight form a batch.
+/// Counts the round trips of a grant and of a refusal, alone and in a batch. The proxy counts the
+/// round trips, because the server counts statements, and one round trip can carry several
+/// statements. The store has one connection, so that requests that arrive while the first request
+/// is in flight form a batch.
 pub(crate) async fn a_grant_takes_one_round_trip(lock: &dyn DistLock, proxy: &FaultProxy) {
     const MANY: u64 = 40;
-    // The reaper sends requests too, now and then.
+    // The reaper sometimes sends requests too, so that the lowest count of several rounds is used.
     const ROUNDS: usize = 5;
     for (set, many, granted, busy) in [("one", 1, 1, 2), ("batch", MANY, 2, 4)] {
         let requests = || {
@@ -438,7 +440,7 @@ pub(crate) async fn a_grant_takes_one_round_trip(lock: &dyn DistLock, proxy: &Fa
                 lock.release(&lease(request, grant)).await.unwrap();
             }
         }
-        // The first request may find the connection in use, and then joins the batch.
+        // A request that finds the connection in use joins the next batch.
         assert!((1..=granted).contains(&took), "{set}: {took}");
         assert!((1..=busy).contains(&refused), "{set}: {refused}");
     }

@@ -1,4 +1,4 @@
-//! The store queue, and tables of version 1, which have none.
+//! The store queue, and tables of version 1, which have no store queue.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use distlock_backend_kit::queue_entry::ENTRY_LEASE;
 use distlock_core::{Locker, Verdict};
 use distlock_harness::eventually_async;
 
-/// The limit for anything that needs no long time, on a machine that is busy with other tests.
+/// The time limit for every short step, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A lock with a waiter passes on. Each of the lockers is an opened store of its own.
+/// The release of a lock wakes the waiter of another store. The two lockers use separately opened
+/// stores.
 pub(crate) async fn a_release_wakes_the_waiter(holder: &Locker, waiter: &Locker, name: &str) {
     let held = holder.lock(name).acquire().await.unwrap();
     let waiting = tokio::spawn(waiter.lock(name).wait(SOON).acquire());
@@ -37,9 +38,9 @@ pub(crate) async fn doctor(locker: &Locker) -> Verdict {
     line.unwrap_or_else(|| panic!("{health:?}")).verdict
 }
 
-/// A contender gives up its queue entry when it gets the lock and when it goes away. The entry of a
-/// contender that died is removed by the next one that leaves the queue. `places` counts the
-/// store's entries, and `die` leaves an entry that nobody renews.
+/// A contender gives up its queue entry when it gets the lock and when it is cancelled. The entry
+/// of a contender that has died is removed by the next contender that leaves the queue. `places`
+/// counts the entries in the store, and `die` creates an entry that nobody renews.
 pub(crate) async fn no_queue_entry_stays(
     holder: &Locker,
     locker: &Locker,
@@ -69,9 +70,10 @@ pub(crate) async fn no_queue_entry_stays(
     assert!(granted.release().await.is_clean());
 }
 
-/// Programs without a store queue, and those that may not create its table, wait beside programs
-/// that have one. `open` opens with or without leave to create tables, `status` returns the version
-/// of the tables and the number of missing steps, and `migrate` returns the version that was found.
+/// A store without the table of the store queue, and a store with this table, can wait for the same
+/// lock. `open` opens a store; its argument is the option `migrate`. `drop_line` drops the table.
+/// `status` returns the version of the tables and the number of missing migrations, and `migrate`
+/// returns the former version.
 pub(crate) async fn tables_of_version_1_work_beside_version_2(
     open: impl AsyncFn(bool) -> Locker,
     drop_line: impl AsyncFn(),
@@ -92,7 +94,7 @@ pub(crate) async fn tables_of_version_1_work_beside_version_2(
     assert_eq!(status().await, (2, 0));
     a_release_wakes_the_waiter(&old, &new, "with one").await;
     assert_eq!(doctor(&old).await, Verdict::Pass);
-    // Opening creates the table as well, where that is allowed.
+    // With the option `migrate`, opening creates the table too.
     drop_line().await;
     let newest = open(true).await;
     assert_eq!(status().await, (2, 0));

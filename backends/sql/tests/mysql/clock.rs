@@ -1,4 +1,4 @@
-//! The server's clock, when it is right and when it is wrong.
+//! The doctor's check of the server's functions of time.
 
 use distlock_core::Verdict;
 use distlock_harness::servers::mysql::{MySqlServer, Product};

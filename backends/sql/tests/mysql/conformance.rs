@@ -1,4 +1,4 @@
-//! The conformance suite, as far as one process can run it.
+//! The conformance suite on real servers, without the cases that need several processes.
 
 use distlock_conformance::Subject;
 use distlock_harness::servers::mysql::{MySqlServer, Product};
@@ -26,8 +26,8 @@ async fn a_lock_over_records_conforms(product: Product) {
     conforms(subject.unwrap()).await;
 }
 
-/// Runs the suite on a server whose defaults are the opposite of the needed ones. It prepares no
-/// statements, and its user may change rows and nothing else.
+/// Runs the suite on a server whose defaults are the opposite of the needed defaults. The server
+/// prepares no statements, and its user has only the rights to read and change rows.
 async fn a_limited_user_on_an_odd_server_conforms(product: Product) {
     let server = MySqlServer::with(
         product,
@@ -39,7 +39,7 @@ async fn a_limited_user_on_an_odd_server_conforms(product: Product) {
             "character-set-server=latin1",
             "max-prepared-stmt-count=0",
             "collation-server=latin1_swedish_ci",
-            // The sessions of users without special rights begin with a clock that stands still.
+            // `init-connect` applies to users without special rights. It stops their clock.
             "init-connect=SET timestamp=1000000000, completion_type=1, sql_select_limit=1, \
                 innodb_lock_wait_timeout=50",
         ],
@@ -68,7 +68,7 @@ async fn a_limited_user_on_an_odd_server_conforms(product: Product) {
     );
 }
 
-/// How many prepared statements the server was asked to carry out.
+/// The number of prepared statements that the server has carried out.
 fn executed(server: &MySqlServer) -> u64 {
     let status = server.sql("SHOW GLOBAL STATUS LIKE 'Com_stmt_execute'");
     let status = status.unwrap();

@@ -1,5 +1,4 @@
-//! Counts statements: of waiters, of a lock that passes on, and of transactions that the server
-//! rolls back.
+//! Counts the statements of waiters, of hand-overs, and of transactions that the server rolls back.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +27,7 @@ on_both! {
     a_grant_is_one_round_trip => a_grant_is_one_round_trip;
 }
 
-/// The statements of a reaper's first turn, and of the connection that it may open.
+/// The largest number of statements of a reaper's first run, including the opening of a connection.
 const REAPER: u64 = 10;
 
 fn request(name: &str) -> AcquireRequest {
@@ -39,8 +38,7 @@ async fn waiters_and_hand_overs_take_few_statements(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
     a_hand_over_takes_one_statement(&*mysql.lock(), REAPER, || mysql.statements()).await;
-    // The first polls follow each other sooner; two more statements set the hint on each name's
-    // row.
+    // The first intervals between polls are shorter. Two more statements set the hints.
     let polls = Polls {
         seconds: 2,
         each: 20,
@@ -89,18 +87,20 @@ async fn a_hint_becomes_that_of_several_processes(product: Product) {
     .await;
 }
 
-/// A batch with a row that others have locked, or that the server rolls back, is sent again, and
-/// that is counted.
+/// A batch is sent again, and the repetition is counted, in two cases: another transaction has
+/// locked one of its rows, or the server rolls the batch back.
 async fn a_rolled_back_batch_is_sent_again(product: Product) {
     let server = start(product);
     let url = format!("{}&statement_timeout=1m", server.url());
     let mysql = mysql(&url).await.unwrap();
     let mut operator = MySqlConnection::connect(&server.url()).await.unwrap();
     locked(&mysql, &mut operator).await;
-    // A handle that has met a locked row probes it before it waits again; this one has met none.
+    // A handle that has found a row locked sends a probe before its next wait. This new handle has
+    // found none.
     let mysql = crate::mysql(&url).await.unwrap();
     let mut observer = MySqlConnection::connect(&server.url()).await.unwrap();
-    // The operator's changes outweigh ours, so that the server rolls our transaction back.
+    // The server rolls back the transaction with fewer changes. The operator's transaction changes
+    // a thousand rows, so that the server rolls the store's transaction back.
     server
         .sql(
             "CREATE TABLE ballast (n INT PRIMARY KEY); \
@@ -111,14 +111,14 @@ async fn a_rolled_back_batch_is_sent_again(product: Product) {
         .unwrap();
     let deadline = Instant::now() + SOON;
     let mut round = 0;
-    // The operator may come too late.
+    // The operator's statement may come too late for a deadlock; then the round is repeated.
     while !deadlocked(&mysql, &mut operator, &mut observer, round).await {
         assert!(Instant::now() < deadline, "no deadlock in {round} rounds");
         round += 1;
     }
 }
 
-/// An operator locks one row and keeps it.
+/// An operator keeps one row locked: the batch is sent again without this row.
 async fn locked(mysql: &MySql, operator: &mut MySqlConnection) {
     let leases = forty(mysql, "locked").await;
     send(operator, "START TRANSACTION").await.unwrap();
@@ -138,8 +138,8 @@ async fn locked(mysql: &MySql, operator: &mut MySqlConnection) {
     }
 }
 
-/// An operator locks the last row and then asks for an earlier one. Returns whether the server
-/// rolled our transaction back, and no caller was told.
+/// An operator locks the last row and then an earlier row. Returns whether the server rolled the
+/// store's transaction back and every renewal succeeded all the same.
 async fn deadlocked(
     mysql: &MySql,
     operator: &mut MySqlConnection,
@@ -161,7 +161,7 @@ async fn deadlocked(
         async move { renew(&mysql, &leases).await }
     });
     while number(observer, WAITING).await == 0 && !renewing.is_finished() {
-        // The server checks again only after no request came for 100 ms.
+        // The server updates this table only if nobody has read it for 100 ms.
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
     let before = lock_row(&format!("round-{round}-20"));
@@ -172,7 +172,7 @@ async fn deadlocked(
     if taken_back {
         assert!(mysql.retries() > retries, "once more");
     }
-    // On a machine that stood still one of them may have waited for too long.
+    // After a pause of the whole machine, a renewal may have waited for too long and failed.
     let extended = |it: &Result<Renewed>| matches!(it, Ok(Renewed::Extended { .. }));
     taken_back && renewed.iter().all(extended)
 }

@@ -33,7 +33,7 @@ async fn after_a_failover_a_loss_is_reported(product: Product) {
     proxy.redirect(replica.address());
     primary.kill();
 
-    // Connections are made anew, and each renewal sees the promoted state.
+    // All connections are opened again, and each renewal reads the rows of the new primary.
     let told = async {
         while lost.is_valid() {
             let _ = lost.extend(LONG).await;

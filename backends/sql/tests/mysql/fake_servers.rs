@@ -47,7 +47,7 @@ fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
     [&length[..3], &[number], payload].concat()
 }
 
-/// Version 10 of the handshake.
+/// The server's first message, in version 10 of MySQL's handshake.
 fn greeting(rng: &mut Rng) -> Vec<u8> {
     let mut payload = vec![10];
     payload.extend(b"8.0.36\0");

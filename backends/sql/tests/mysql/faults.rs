@@ -1,4 +1,4 @@
-//! Holders and waiters while the server, or the way to it, breaks.
+//! Holders and waiters while the server or the network fails.
 
 use std::{
     sync::{
@@ -59,7 +59,7 @@ async fn a_crash_keeps_locks_and_tokens(product: Product) {
     let token = freed.token();
     assert!(freed.release().await.is_clean());
     server.restart().unwrap();
-    // Requests in flight may fail with the broken connection; later ones find the server again.
+    // Requests in flight may fail with their connection; later requests open a new connection.
     let shown = eventually_async("the server is found again", SOON, || async {
         other.inspect("held").await.ok()
     })
@@ -74,7 +74,7 @@ async fn a_crash_keeps_locks_and_tokens(product: Product) {
     let next = within(SOON, "granted", hold(&other, "freed", LONG)).await;
     assert!(next.token() > token);
     assert!(next.release().await.is_clean());
-    // Its own connection may have been idle since.
+    // The connection that renews may have been idle since the crash.
     assert!(matches!(
         guard.release().await,
         Released::Clean | Released::Unconfirmed(_)
@@ -83,7 +83,7 @@ async fn a_crash_keeps_locks_and_tokens(product: Product) {
     assert!(again.release().await.is_clean());
 }
 
-/// The server has closed the connection, and the client does not know.
+/// The server has closed the connection, and the client has not noticed that.
 async fn the_first_operation_after_a_restart_succeeds(product: Product) {
     let mut server = start(product);
     let url = format!("{}&connect_timeout=1m&statement_timeout=1m", server.url());
@@ -103,7 +103,8 @@ async fn a_paused_server_loses_the_lock_in_time(product: Product) {
     let locker = locker(&url).await;
     let guard = hold(&locker, "a", TTL).await;
     server.signal(Signal::STOP).unwrap();
-    // Each request ends within a limit; the first may come before all threads stand still.
+    // Each request ends within a time limit. The first request may still be answered before all
+    // threads of the server have stopped.
     let refused = eventually_async("it stands still", SOON, || async {
         let lock = locker.lock("b").ttl(TTL).wait(Duration::ZERO);
         lock.acquire().await.err()
@@ -141,7 +142,7 @@ async fn a_grant_with_a_lost_reply_is_found_again(product: Product) {
     // The lost reply may belong to another request.
     while mysql.retries() < before + 2 {
         assert!(Instant::now() < deadline, "not asked again");
-        // A statement is prepared once on each connection, which is a request of its own.
+        // This first use prepares the statements on the connection, which needs further requests.
         assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
         proxy.swallow_one_reply();
         let guard = within(SOON, "granted", hold(&locker, "a", LONG)).await;
@@ -151,7 +152,7 @@ async fn a_grant_with_a_lost_reply_is_found_again(product: Product) {
     }
     let rows = server.sql("SELECT COUNT(*) FROM distributed_lock");
     assert_eq!(rows.unwrap(), "1");
-    // The same for a release.
+    // The reply to a release is lost.
     let guard = hold(&locker, "a", LONG).await;
     proxy.swallow_one_reply();
     assert!(matches!(
@@ -162,8 +163,9 @@ async fn a_grant_with_a_lost_reply_is_found_again(product: Product) {
     assert_eq!(server.sql(free).unwrap(), "1");
 }
 
-/// The server is slow with a batch, and goes on with it after the connection was cut. The second
-/// send finds the rows locked by the first, and its callers must not be told that nothing happened.
+/// The server is slow with a batch, and continues the batch after the connection was cut. The
+/// second send finds the rows locked by the first send. The answer must not say that nothing
+/// happened.
 async fn a_batch_that_was_cut_has_an_unknown_outcome(product: Product) {
     let (server, proxy, url) = behind_a_proxy(product).await;
     let mysql = mysql(&format!("{url}&pool_size=2&statement_timeout=1m"))
@@ -175,13 +177,13 @@ async fn a_batch_that_was_cut_has_an_unknown_outcome(product: Product) {
         let grant = take(&*lock, request).await;
         lock.release(&lease(request, &grant)).await.unwrap();
     }
-    // When all rows are locked, the last one waits.
+    // The batch waits at its last row. All its rows are locked then.
     let held_up = slow_at(&server, "other");
     let cut = async || {
         slowed_down(&server).await;
         proxy.reset();
     };
-    // Requests that arrive while the first is in flight form one batch.
+    // The requests that arrive while the first request is in flight form one batch.
     let (_, one, other, ()) = tokio::join!(
         lock.try_acquire(&asked[0]),
         lock.try_acquire(&asked[1]),
@@ -195,8 +197,9 @@ async fn a_batch_that_was_cut_has_an_unknown_outcome(product: Product) {
     }
 }
 
-/// A batch goes from row to row, and its time is as old as the batch. Meanwhile the holder was
-/// promised a later end.
+/// A batch changes its rows one after the other, with the time when the batch began. While a slow
+/// batch waits at one row, the owner of a later row gets a lease with a later end. The slow batch
+/// must not shorten this lease.
 async fn a_late_statement_does_not_shorten_a_lease(product: Product) {
     let server = start(product);
     let url = format!("{}&pool_size=2&statement_timeout=1m", server.url());
@@ -212,7 +215,7 @@ async fn a_late_statement_does_not_shorten_a_lease(product: Product) {
         server.sql(ends).unwrap().parse::<i64>().unwrap()
     };
 
-    // The trigger loses the statement's report, so that the row decides.
+    // The trigger makes the statement lose its report, so that the rows must be read.
     let held_up = slow_at(&server, "one");
     let (.., told) = tokio::join!(
         slow.try_acquire(&asked[0]),
@@ -258,7 +261,8 @@ async fn a_late_statement_does_not_shorten_a_lease(product: Product) {
 
 /// Every change of this lock's row waits until the result is dropped.
 fn slow_at(server: &MySqlServer, name: &str) -> Process {
-    // It sleeps in short turns, since in a long one a server sees that its client has gone.
+    // The trigger sleeps for many short times. During a long sleep, the server would notice that
+    // its client has disconnected.
     let slow = format!(
         "SET GLOBAL log_bin_trust_function_creators = 1;
          DROP TRIGGER IF EXISTS slow;
@@ -271,7 +275,7 @@ fn slow_at(server: &MySqlServer, name: &str) -> Process {
     server.hold_open("SELECT GET_LOCK('slow', 5)").unwrap()
 }
 
-/// Waits until a statement is slowed down in this way.
+/// Waits until a statement sleeps in the trigger of [`slow_at`].
 async fn slowed_down(server: &MySqlServer) {
     let waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'";
     let waits = async || (server.sql(waits).unwrap() != "0").then_some(());
@@ -288,7 +292,7 @@ async fn killed_sessions_are_replaced(product: Product) {
     let until = Instant::now() + TTL * 2;
     while Instant::now() < until {
         for session in sessions(&server) {
-            // The session may have ended by itself.
+            // The session may have ended already.
             let _ = server.sql(&format!("KILL {session}"));
         }
         tokio::time::sleep(TTL / 3).await;
@@ -310,7 +314,7 @@ async fn killed_sessions_are_replaced(product: Product) {
 
 async fn a_read_only_server_is_unavailable(product: Product) {
     let server = start(product);
-    // The user is one that `read_only` binds: it does not bind administrators.
+    // The variable `read_only` applies only to users without administrator rights.
     server
         .sql(&format!(
             "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'; \
@@ -348,7 +352,8 @@ async fn a_row_held_by_an_operator_delays_only_itself(product: Product) {
     a_locked_row_delays_only_itself(&locker, |names| lock_rows(&server, names)).await;
 }
 
-/// Servers have such limits against joins of large tables and long queries.
+/// Some servers limit the size of joins and the time of queries. The sessions of the store switch
+/// these limits off.
 async fn limits_of_the_server_are_switched_off(product: Product) {
     let longest = match product {
         Product::MariaDb => "max-statement-time=0.3",
@@ -363,7 +368,7 @@ async fn limits_of_the_server_are_switched_off(product: Product) {
         leases.push(lease(request, &take(&*lock, request).await));
     }
     let _operator = lock_rows(&server, "'b'");
-    // The wait is long enough for a limit that would end the session.
+    // The wait for the row is longer than the server's time limit for a statement.
     let renewed = leases
         .iter()
         .map(|it| async { lock.renew(it, &Renewal::plain(ttl)).await });
@@ -400,7 +405,7 @@ async fn a_wait_for_a_row_shortens_the_lease(product: Product) {
     .await;
 }
 
-/// Locks the rows as an operator does who then forgets to commit.
+/// Locks the rows in a transaction that stays open, like an operator who forgets to commit.
 fn lock_rows(server: &MySqlServer, names: &str) -> Process {
     let select = "SELECT token FROM distributed_lock WHERE lock_name IN";
     server
@@ -408,7 +413,8 @@ fn lock_rows(server: &MySqlServer, names: &str) -> Process {
         .unwrap()
 }
 
-/// A clock on which connections have been idle for long.
+/// The system's clock, moved forward by a number of seconds: connections then seem to have been
+/// idle for a long time.
 #[derive(Debug, Default)]
 struct Idle(AtomicU64);
 
@@ -426,7 +432,7 @@ impl Clock for Idle {
     }
 }
 
-/// The answer of an abandoned request comes later, and must not be taken for the answer to the next
+/// The answer to an abandoned request arrives later, and must not count as the answer to the next
 /// request.
 async fn the_answer_of_an_abandoned_read_is_dropped(product: Product) {
     let server = start(product);
@@ -443,7 +449,7 @@ async fn the_answer_of_an_abandoned_read_is_dropped(product: Product) {
         // The connection is tested before it is used again.
         idle.0.fetch_add(60, Ordering::Relaxed);
         server.signal(Signal::STOP).unwrap();
-        // The first request may come before all threads stand still.
+        // The first request may still be answered before all threads of the server have stopped.
         eventually_async("it is given up", SOON, || async {
             idle.0.fetch_add(60, Ordering::Relaxed);
             let read = records.get(&key);

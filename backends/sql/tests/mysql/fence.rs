@@ -75,8 +75,7 @@ async fn an_earlier_holder_changes_nothing(product: Product) {
         refused.refusal(),
         Some(FenceRefusal::SameTokenOtherOwner { .. })
     ));
-    // A fence state that was rolled back was never raised; other resources have states of their
-    // own.
+    // After a rollback, the fence state is not raised. Each resource has its own fence state.
     let mut transaction = database.begin().await.unwrap();
     admit(&mut transaction, "account", &fence(20))
         .await
@@ -96,7 +95,8 @@ async fn an_earlier_holder_changes_nothing(product: Product) {
     assert_eq!(server.sql(balance).unwrap(), "6");
 }
 
-/// Two transactions at once: the second waits for the first and is judged by its result.
+/// Of two transactions at once, the second waits for the first, and its check uses the first
+/// transaction's result.
 async fn a_concurrent_transaction_waits_for_the_first(product: Product) {
     let server = start(product);
     let mut database = accounts(&server).await;
@@ -131,7 +131,7 @@ async fn a_concurrent_transaction_waits_for_the_first(product: Product) {
     }
 }
 
-/// No second table: the row carries its own fence state.
+/// The caller's row contains its own fence state in two columns, without a second table.
 async fn a_row_with_its_own_state_refuses_old_holders(product: Product) {
     let server = start(product);
     let mut database = accounts(&server).await;

@@ -38,7 +38,7 @@ use distlock_harness::{
 use distlock_kv::KvLock;
 use distlock_sql::{MySql, ServerConfig};
 
-/// Runs a test on both products, each with a server of its own.
+/// Runs each test on both products, each time with a new server.
 macro_rules! on_both {
     ($($name:ident => $test:ident;)*) => {$(
         mod $name {
@@ -62,7 +62,7 @@ fn start(product: Product) -> MySqlServer {
     MySqlServer::start(product).expect("starts")
 }
 
-/// The sessions that the server has over TCP, which its own client does not use.
+/// The ids of the server's TCP sessions. The server's own client uses no TCP.
 fn sessions(server: &MySqlServer) -> Vec<String> {
     // MySQL's table of sessions fails on statements that are not text.
     let shown = server.sql("SHOW PROCESSLIST").unwrap();

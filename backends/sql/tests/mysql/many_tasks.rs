@@ -1,4 +1,4 @@
-//! Many tasks at once: nothing is lost, and callers never see a deadlock of the server.
+//! Many tasks at once: every operation gets its answer, and no caller gets a deadlock as an error.
 
 use std::{
     sync::{
@@ -39,7 +39,7 @@ on_both! {
     no_statement_exceeds_a_small_packet_limit => no_statement_exceeds_a_small_packet_limit;
 }
 
-/// Two clients, so that their batches meet in the server.
+/// Two stores run at the same time, so that their batches compete in the server.
 async fn many_tasks_exclude_each_other(product: Product) {
     const TASKS: usize = 256;
     let server = start(product);
@@ -56,7 +56,7 @@ async fn many_tasks_exclude_each_other(product: Product) {
                         let number = (task + round * 7) % names;
                         let lock = locker.lock(format!("storm-{number}"));
                         let guard = lock.ttl(LONG).wait(LONG).acquire().await.unwrap();
-                        // The count is exact only if the lock excludes everybody else.
+                        // The final count is exact only if no two tasks hold the lock at once.
                         let before = counters[number].load(Ordering::Relaxed);
                         tokio::task::yield_now().await;
                         counters[number].store(before + 1, Ordering::Relaxed);
@@ -73,8 +73,8 @@ async fn many_tasks_exclude_each_other(product: Product) {
     }
 }
 
-/// A server with a small packet limit gets no larger statement, however many operations there are
-/// and however long their names.
+/// A server with a small packet limit never gets a larger statement, with any number of operations
+/// and with names of any length.
 async fn no_statement_exceeds_a_small_packet_limit(product: Product) {
     const MANY: usize = 2200;
     let server = MySqlServer::with(product, &["max-allowed-packet=1M"]).unwrap();
@@ -120,7 +120,7 @@ async fn no_statement_exceeds_a_small_packet_limit(product: Product) {
     assert_eq!(found.pop().unwrap().unwrap().value, large);
     assert!(found.iter().all(Option::is_none));
 
-    // A value that can never be sent is refused, and its outcome is not unknown.
+    // A value that exceeds the limit is refused, and the outcome is not unknown.
     server.sql("SET GLOBAL max_allowed_packet = 65536").unwrap();
     let records = super::mysql(&server.url()).await.unwrap().records();
     let refused = records.put(&keys[0], &large, Expect::Absent).await;
@@ -136,7 +136,7 @@ async fn each_operation_of_a_batch_has_its_own_answer(product: Product) {
     mixed(start(product)).await;
 }
 
-/// The same on a server that prepares no statements.
+/// The same test on a server that prepares no statements.
 async fn batches_as_text_answer_each_operation(product: Product) {
     mixed(MySqlServer::with(product, &["max-prepared-stmt-count=0"]).unwrap()).await;
 }
@@ -152,7 +152,7 @@ async fn mixed(server: MySqlServer) {
     each_operation_of_a_mixed_batch_has_its_own_answer(&*mysql.lock(), &by_hand).await;
 }
 
-/// A grant whose row cannot be read afterwards may have happened: its outcome is unknown.
+/// An acquire whose row cannot be read afterwards may have been granted: its outcome is unknown.
 async fn a_grant_with_an_unreadable_row_is_unknown(product: Product) {
     let server = start(product);
     let root = server.url();
@@ -189,7 +189,7 @@ async fn a_grant_with_an_unreadable_row_is_unknown(product: Product) {
     for request in join_all(requests().map(async |it| lock.try_acquire(&it).await)).await {
         assert!(matches!(request.unwrap(), Attempt::Acquired(_)));
     }
-    // The tokens are ahead of the clock, so that the rows must be read after the grant.
+    // The tokens are ahead of the clock, so that the rows must be read after the statement.
     server
         .sql(&format!(
             "UPDATE distributed_lock SET holder_id = NULL, expires_at = 1, token = token + \
@@ -207,7 +207,7 @@ async fn a_grant_with_an_unreadable_row_is_unknown(product: Product) {
     assert_eq!(held.unwrap(), "40");
     let refused = answers.into_iter().filter_map(Result::err);
     let refused: Vec<_> = refused.collect();
-    // Operations that went alone get their token in another way; their number is chance.
+    // Operations that were sent alone get their token in another way. Their number is random.
     assert!(!refused.is_empty(), "all forty went alone");
     for error in refused {
         assert!(!error.did_not_happen(), "{error:?}");
@@ -235,11 +235,11 @@ async fn idle_rows_are_removed_once(product: Product) {
     let freed = locker.lock("freed").ttl(LONG).acquire().await.unwrap();
     let token = freed.token();
     assert!(freed.release().await.is_clean());
-    // The clock of the server was wrong at the last turn.
+    // The last claim of the reaper has a time in the future: the clock was wrong then.
     server
         .sql("UPDATE distributed_meta SET reaped_at = 4000000000000000")
         .unwrap();
-    // Many rows are left over, and an operator has locked one of them.
+    // There are many idle rows, and an operator has locked one of them.
     server
         .sql(
             "INSERT INTO distributed_lock (lock_name, holder_id, token, acquired_at, expires_at, \
@@ -251,7 +251,7 @@ async fn idle_rows_are_removed_once(product: Product) {
              kinds",
         )
         .unwrap();
-    // The row is made again if a reaper was first.
+    // If a background reaper has removed the row, the row is created again.
     let stale = "SELECT token FROM distributed_lock WHERE lock_name = 'stale-7'";
     let operator = loop {
         server
@@ -295,7 +295,7 @@ async fn idle_rows_are_removed_once(product: Product) {
 async fn stale_rows_are_shown_by_the_doctor(product: Product) {
     let server = start(product);
     let locker = locker(&format!("{}&reap_after=1h", server.url())).await;
-    // No other reaper takes a turn.
+    // A fresh claim keeps the background reapers from running.
     server
         .sql(
             "UPDATE distributed_meta SET reaped_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', \
@@ -318,6 +318,6 @@ async fn stale_rows_are_shown_by_the_doctor(product: Product) {
 async fn few_connections_serve_many_tasks(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
-    // The handle that renews has as many.
+    // The handle that renews has as many connections.
     few_connections(mysql.lock(), 4, 8, || sessions(&server).len()).await;
 }

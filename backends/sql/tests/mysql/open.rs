@@ -1,4 +1,4 @@
-//! Connecting to tables that exist, that are missing, and that were changed by hand.
+//! Opens stores whose tables exist, are missing, or were changed by hand.
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,13 +50,13 @@ async fn absent_tables_are_created_and_never_changed(product: Product) {
     let again = migrate().await.unwrap();
     assert_eq!((again.version, again.migrations.len()), (2, 0));
 
-    // Several stores open at once, and the tables are created once.
+    // Several stores are opened at once, and the tables are created only once.
     let new = format!("{url}&table_prefix=new_");
     for opened in join_all((0..4).map(|_| mysql(&new))).await {
         opened.unwrap();
     }
 
-    // Prefixes separate stores in one database; the epoch names the tables.
+    // Different prefixes separate the stores in one database. Each store has its own epoch.
     let (plain, prefixed) = (
         locker(&url).await,
         locker(&format!("{url}&table_prefix=app_")).await,
@@ -112,12 +112,12 @@ async fn absent_tables_are_created_and_never_changed(product: Product) {
     assert!(error.to_string().contains("only some"), "{error}");
 }
 
-/// The error of opening, in the form in which migrating reports it.
+/// Turns the error text of opening into the error text of migrating.
 fn said(opening: &str) -> String {
     opening.replacen("open", "migrate", 1)
 }
 
-/// An error and its causes.
+/// The text of an error and of all its causes.
 fn chain(error: &distlock_core::Error) -> String {
     let mut all = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -128,7 +128,8 @@ fn chain(error: &distlock_core::Error) -> String {
     all
 }
 
-/// The process that created the tables was stopped in between: the missing tables are created.
+/// The process that created the tables was stopped between two tables. The missing tables are
+/// created.
 async fn partly_created_tables_are_completed(product: Product) {
     let server = start(product);
     let script = MySql::status(
@@ -156,7 +157,7 @@ async fn partly_created_tables_are_completed(product: Product) {
         }
     });
     join_all(finished).await;
-    // Another program's table of the same name is left as it is.
+    // A table of another program with the same name is not changed.
     server
         .sql("CREATE TABLE other_distributed_meta (name TEXT)")
         .unwrap();
@@ -166,13 +167,14 @@ async fn partly_created_tables_are_completed(product: Product) {
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(chain(&error).contains("another program's"), "{error}");
-    // Running the command would only fail again.
+    // The error does not name the command, because the command would fail too.
     assert!(!chain(&error).contains("run `distlock"), "{error}");
     let others = server.sql("SHOW TABLES LIKE 'other%'").unwrap();
     assert_eq!(others, "other_distributed_meta");
 }
 
-/// For each missing table, the message names the command that creates it, and the command does.
+/// For each missing table, the error names the command that creates the table, and this command
+/// succeeds.
 async fn a_missing_table_is_made_by_the_named_command(product: Product) {
     let server = start(product);
     let url = server.url();
@@ -193,7 +195,8 @@ async fn a_missing_table_is_made_by_the_named_command(product: Product) {
     }
 }
 
-/// An open store creates no new tables: that would let a second holder in.
+/// An open store does not create dropped tables again: in empty tables, a held lock would be
+/// granted to a second holder.
 async fn dropped_tables_are_not_created_again(product: Product) {
     let server = start(product);
     let mysql = mysql(&server.url()).await.unwrap();
@@ -248,7 +251,7 @@ async fn a_problem_of_opening_is_named(product: Product) {
     );
     let error = mysql(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    // The error names the option, not the share of its time that this step has.
+    // The error names the option `connect_timeout`, not the time limit of a single step.
     let says = "did not answer in time (option `connect_timeout`)";
     assert!(error.to_string().contains(says), "{error}");
 }
@@ -273,13 +276,13 @@ async fn the_doctor_reports_a_changed_table_or_setting(product: Product) {
     let found = verdict("tables").await;
     assert_eq!(found.verdict, Verdict::Fail, "{found:?}");
     assert!(found.detail.contains("varchar(64)"), "{found:?}");
-    // A value that does not fit is refused, and never cut off.
+    // A value that does not fit its column is refused, and is never shortened.
     let long = "n".repeat(200);
     let refused = locker.lock(&*long).wait(Duration::ZERO).acquire().await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidConfig);
 }
 
-/// Each change is seen without the others.
+/// The doctor reports each change.
 async fn the_doctor_reports_each_change_of_a_table(product: Product) {
     let server = start(product);
     let locker = locker(&server.url()).await;
@@ -328,7 +331,7 @@ async fn finding(locker: &Locker, check: &str) -> Finding {
     found.unwrap_or_else(|| panic!("{check}: {health:?}"))
 }
 
-/// A user that lacks rights is found out before the first lock is wanted.
+/// The doctor reports a user's missing rights before the first operation fails.
 async fn the_doctor_reports_missing_rights(product: Product) {
     let server = start(product);
     locker(&server.url()).await;
@@ -347,7 +350,7 @@ async fn the_doctor_reports_missing_rights(product: Product) {
     server.sql(&user).unwrap();
     let url = server.url_as("poor").unwrap();
     let rights = async || {
-        // Sessions may keep the rights that they began with.
+        // A session may keep the rights from its begin, so that each check opens a new store.
         let health = locker(&url).await.health().await.unwrap();
         let found = health.findings.iter().find(|it| it.check == "rights");
         found.cloned().unwrap_or_else(|| panic!("{health:?}"))
@@ -362,7 +365,7 @@ async fn the_doctor_reports_missing_rights(product: Product) {
     assert!(found.detail.contains(lacks), "{found:?}");
 }
 
-/// One node of a cluster: locks work as elsewhere, and the doctor names the promises that a cluster
+/// On one node of a Galera cluster, locks work, and the doctor names the promises that a cluster
 /// does not keep.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_galera_cluster() {
@@ -382,7 +385,7 @@ async fn a_node_of_a_galera_cluster() {
     assert!(found.detail.contains("one node"), "{found:?}");
 }
 
-/// If the options ask for TLS, the connection has TLS or fails.
+/// If the options demand TLS, the connection has TLS or fails.
 async fn required_tls_is_used_or_opening_fails(product: Product) {
     let server = MySqlServer::start(product).unwrap();
     let at = server.address();
@@ -401,7 +404,8 @@ async fn required_tls_is_used_or_opening_fails(product: Product) {
             let error = mysql(&tls).await;
             assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
         }
-        // MySQL creates an authority when it is set up, and takes passwords over TLS only.
+        // MySQL creates its own authority during its installation, and accepts passwords only over
+        // TLS.
         Product::MySql => {
             server
                 .sql(
@@ -419,7 +423,7 @@ async fn required_tls_is_used_or_opening_fails(product: Product) {
             assert!(guard.release().await.is_clean());
             let error = mysql(&url("ssl-mode=DISABLED")).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
-            // The certificate is from an authority that nobody trusts.
+            // The certificate is from an authority that this machine does not trust.
             let error = mysql(&url("ssl-mode=VERIFY_IDENTITY")).await.unwrap_err();
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }

@@ -1,4 +1,4 @@
-//! Opening refuses tables that lack something that a promise needs.
+//! Opening refuses tables that lack a part that a promise of the locks needs.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ on_both! {
     tables_of_a_former_version_are_repaired => tables_of_a_former_version_are_repaired;
 }
 
-/// A change of the tables with the prefix `p_`, and the words of the error.
+/// Changes of the tables with the prefix `p_`; for each change, a part of the error text.
 const CHANGES: [(&str, &str); 19] = [
     (
         "ALTER TABLE p_distributed_lock DROP PRIMARY KEY",
@@ -106,7 +106,7 @@ async fn tables_without_a_needed_part_are_refused(product: Product) {
         let prefix = format!("p{number}_");
         let (change, says) = (change.replace("p_", &prefix), says.replace("p_", &prefix));
         let url = format!("{}&table_prefix={prefix}", server.url());
-        // Unchanged tables are accepted, again and again.
+        // Unchanged tables are accepted each time.
         for _ in 0..2 {
             mysql(&url).await.unwrap();
         }
@@ -128,11 +128,11 @@ async fn tables_without_a_needed_part_are_refused(product: Product) {
     }
 }
 
-/// The first merged version had no `expires_minute`.
+/// The lock table of the first version has no column `expires_minute`; a migration adds it.
 async fn tables_of_a_former_version_are_repaired(product: Product) {
     let server = start(product);
     for (number, undo) in [
-        // The table as that version created it.
+        // The table in the form that the first version created.
         "DROP KEY distributed_lock_expires_minute, DROP COLUMN expires_minute, ADD KEY \
             distributed_lock_expires_at (expires_at)",
         // The same table without the old index.
@@ -172,7 +172,7 @@ async fn tables_of_a_former_version_are_repaired(product: Product) {
         let indexes = server.sql(&indexes).unwrap();
         assert!(indexes.contains("expires_minute"), "{indexes}");
         assert!(!indexes.contains("expires_at"), "{indexes}");
-        // The old rows are still there.
+        // The rows of the old table still exist.
         let guard = hold(&locker(&url).await, "kept", LONG).await;
         assert!(guard.token() > token);
         assert!(guard.release().await.is_clean());

@@ -1,4 +1,4 @@
-//! If the options ask for TLS, the connection has TLS or fails.
+//! If the options demand TLS, the connection has TLS or fails.
 
 use distlock_core::{ErrorKind, Verdict};
 use distlock_harness::{
@@ -60,13 +60,13 @@ async fn a_verified_client_and_server_use_tls(product: Product) {
         let guard = hold(&locker, "a", LONG).await;
         assert!(guard.release().await.is_clean());
     }
-    // Encrypted, but the certificate is not verified.
+    // The connection is encrypted, but the certificate is not verified.
     let unverified = mysql(&at(&format!("ssl-mode=REQUIRED&{client}"))).await;
     unverified.unwrap().lock().close().await;
 
     refused(&at("ssl-mode=DISABLED")).await;
     refused(&at(&format!("ssl-mode=VERIFY_CA&ssl-ca={ca}"))).await;
-    // The authority is not trusted by default, nor by this file.
+    // The authority is not trusted by default. The authority is not in this file either.
     let stranger = Pki::new().unwrap();
     let strange = stranger.path("ca.crt").display().to_string();
     for untrusted in [
@@ -89,7 +89,7 @@ async fn a_verified_client_and_server_use_tls(product: Product) {
 }
 
 async fn required_tls_never_falls_back_to_plain_text(product: Product) {
-    // MySQL creates a certificate for itself unless it is told not to; present MariaDB versions
+    // MySQL creates its own certificate unless an option forbids that. The tested MariaDB versions
     // have none.
     let server = match product {
         Product::MariaDb => start(product),
@@ -105,8 +105,9 @@ async fn required_tls_never_falls_back_to_plain_text(product: Product) {
     let guard = hold(&locker(&preferred).await, "a", LONG).await;
     assert!(guard.release().await.is_clean());
 
-    // A password does not leave this machine in plain text unless an option allows it. The resolver
-    // takes 127.1 for 127.0.0.1; the text alone does not show that.
+    // A password does not leave this machine in plain text unless an option allows that. The
+    // resolver resolves 127.1 to 127.0.0.1, but the library does not recognise 127.1 as this
+    // machine.
     let user = "CREATE USER bob IDENTIFIED BY 'hunter2'; GRANT ALL ON distlock.* TO bob";
     server.sql(user).unwrap();
     let port = server.address().port();
@@ -119,7 +120,7 @@ async fn required_tls_never_falls_back_to_plain_text(product: Product) {
         assert!(said.contains(word), "{said}");
     }
     if product == Product::MariaDb {
-        // MySQL's own rule demands TLS for a password that it has not seen yet.
+        // MySQL itself demands TLS for a password that is not in its cache.
         let url = format!("mysql://bob:hunter2@127.1:{port}/distlock?tls=disable");
         let health = locker(&url).await.health().await.unwrap();
         let found = health.findings.iter().find(|it| it.check == "password");

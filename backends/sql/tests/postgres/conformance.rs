@@ -1,4 +1,4 @@
-//! The conformance suite, as a user that may only read and write our tables.
+//! The conformance suite, as a user with only the rights to read and write distlock's tables.
 
 use distlock_conformance::{Subject, Workers};
 use distlock_core::Store;
@@ -7,7 +7,7 @@ use distlock_kv::KvLock;
 
 use super::*;
 
-/// The user's sessions begin with the opposite of the needed settings.
+/// Default settings of the user's sessions: the opposite of the settings that the store needs.
 const ODD: &str = "ALTER ROLE app SET default_transaction_isolation = 'serializable';
                    ALTER ROLE app SET default_transaction_deferrable = on;
                    ALTER ROLE app SET timezone = 'Asia/Kolkata';
@@ -27,7 +27,8 @@ async fn conforms(subject: Subject) {
     assert!(!results.is_empty(), "no case of this name");
 }
 
-/// A server with tables and such a user. It syncs its disk, because the suite asks for its health.
+/// A server with tables, and the URL of a user with few rights. The server syncs its disk, because
+/// the suite checks the doctor's report.
 async fn prepared() -> (PostgresServer, String) {
     let server = PostgresServer::with(&["fsync=on"]).unwrap();
     Postgres::migrate(config(&server.url()), Arc::new(SystemClock))

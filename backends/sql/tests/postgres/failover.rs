@@ -26,7 +26,7 @@ async fn a_loss_in_a_failover_is_reported_and_tokens_rise() {
     proxy.redirect(replica.address());
     primary.kill();
 
-    // Connections are made anew, and each renewal sees the promoted state.
+    // All connections are opened again, and each renewal reads the rows of the new primary.
     let told = async {
         while lost.is_valid() {
             let _ = lost.extend(LONG).await;

@@ -1,4 +1,4 @@
-//! Holders, waiters and callers while the server, or the way to it, breaks.
+//! Holders, waiters and other callers while the server or the network fails.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use super::{
 
 const TTL: Duration = Duration::from_secs(3);
 
-/// A server behind a proxy, and a URL that leads through it.
+/// A server, a proxy before the server, and a URL that leads through the proxy.
 async fn behind_a_proxy() -> (PostgresServer, FaultProxy, String) {
     let server = PostgresServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
@@ -31,11 +31,11 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     let freed = hold(&locker, "b", LONG).await;
     let freed_token = freed.token();
     assert!(freed.release().await.is_clean());
-    // A release is on the disk with the next grant at the latest.
+    // The commit of the next grant writes the release to the disk at the latest.
     let guard = hold(&locker, "a", LONG).await;
     let waiting = tokio::spawn({
         let other = other.clone();
-        // After a few failures in a row the caller is told, and may go on.
+        // After a few failures in a row, a waiter gets an error and asks again.
         async move {
             eventually_async("served", LONG, || async {
                 other.lock("a").ttl(LONG).wait(LONG).acquire().await.ok()
@@ -45,7 +45,7 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     });
     server.restart().unwrap();
     assert!(guard.is_valid());
-    // A connection that broke may cost one try.
+    // A broken connection may fail the first request.
     let seen = eventually_async("it answers again", SOON, || async {
         locker.inspect("a").await.ok()
     })
@@ -57,7 +57,7 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     let again = hold(&locker, "b", LONG).await;
     assert!(again.token() > freed_token);
     let token = guard.token();
-    // The connection may have broken during the release; then the lock is released in the
+    // The connection may break during the release. Then the clean-up releases the lock in the
     // background.
     let _ = guard.release().await;
     let next = within(SOON, "the waiter is served", waiting)
@@ -67,8 +67,8 @@ async fn a_crash_and_restart_keep_locks_tokens_and_history() {
     assert!(next.token() > token);
 }
 
-/// A release grants nothing, so that it does not wait for the disk. The next grant does, and takes
-/// the release with it.
+/// A release grants nothing, so that its commit does not wait for the disk. The next grant waits
+/// for the disk, and its commit includes the release.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_waits_for_the_disk_and_a_release_does_not() {
     const ROUNDS: u32 = 8;
@@ -78,7 +78,8 @@ async fn a_grant_waits_for_the_disk_and_a_release_does_not() {
         let bytes = server.sql(&format!("SELECT pg_current_wal_{what}_lsn() - '0/0'"));
         bytes.unwrap().parse().unwrap()
     };
-    // Otherwise the writer process would put everything on the disk soon, without any grant.
+    // The server's WAL writer is stopped. Otherwise this process would soon write every commit to
+    // the disk, without any grant.
     let writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
     let writer = server.sql(writer).unwrap().parse().unwrap();
     let _paused = server.pause_one(writer).unwrap();
@@ -95,11 +96,13 @@ async fn a_grant_waits_for_the_disk_and_a_release_does_not() {
         take(&*lock, &names[1]).await;
         assert!(bytes("flush") >= freed);
     }
-    // The server writes something by itself now and then, and the reaper has its turns.
+    // The server and the reaper sometimes write something too, so that only more than half of the
+    // rounds must show the effect.
     assert!(not_on_disk > ROUNDS / 2, "{not_on_disk}");
 }
 
-/// A commit waits for its standby without a limit, even after its client has gone.
+/// A commit waits for its standby without a time limit, even after its client has disconnected.
+/// Such sessions must not use up the server's connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_standby_does_not_fill_the_server_with_sessions() {
     const TURNS: i32 = 12;
@@ -139,7 +142,7 @@ async fn a_lost_standby_does_not_fill_the_server_with_sessions() {
     assert!(matches!(served.await.unwrap(), Attempt::Acquired(_)));
 }
 
-/// The server has closed the connection, and the client does not know.
+/// The server has closed the connection, and the client has not noticed that.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_operation_after_a_restart_is_carried_out() {
     let mut server = PostgresServer::with(&["fsync=on"]).unwrap();
@@ -227,7 +230,7 @@ async fn a_grant_with_a_lost_reply_is_found_again() {
     let postgres = open(&url).await;
     let lock = postgres.lock();
     let asked = request("a", LONG);
-    // A statement is prepared once on each connection, which is a request of its own.
+    // This first use prepares the statements on the connection, which needs further requests.
     let warm = request("warm", LONG);
     let prepare = async || {
         let grant = take(&*lock, &warm).await;
@@ -247,12 +250,12 @@ async fn a_grant_with_a_lost_reply_is_found_again() {
     assert!(lock.inspect(&asked.name).await.unwrap().held.is_none());
 }
 
-/// The server is slow to commit, and goes on after the connection was cut. The second send finds
-/// the rows locked by the first. Its callers must not be told that nothing happened, nor that a
-/// lock was lost which the first send freed.
+/// The server is slow to commit, and continues after the connection was cut. The second send finds
+/// the rows locked by the first send. The answer must not say that nothing happened. The answer
+/// must not report the loss of a lock that the first send freed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_was_cut_during_its_commit_has_an_unknown_outcome() {
-    // The server's default: a statement does not end with its client.
+    // With this default of the server, a statement continues after its client has disconnected.
     let server = PostgresServer::with(&["client_connection_check_interval=0"]).unwrap();
     let proxy = FaultProxy::start(server.address()).await.unwrap();
     let url = format!(
@@ -292,7 +295,7 @@ async fn a_batch_that_was_cut_during_its_commit_has_an_unknown_outcome() {
     }
 
     server.sql("INSERT INTO slow VALUES (true)").unwrap();
-    // Requests that arrive while the first is in flight form one batch.
+    // The requests that arrive while the first request is in flight form one batch.
     let (_, one_said, other_said, ()) = tokio::join!(
         lock.try_acquire(&first),
         lock.try_acquire(&one),
@@ -335,9 +338,9 @@ async fn a_batch_that_was_cut_during_its_commit_has_an_unknown_outcome() {
     };
     for said in said {
         match said {
-            // A reported release is true, whichever of the two reports it: nobody else frees these
-            // locks, so that the reporting side freed them. On a machine that stood still for as
-            // long as we wait above, the first may answer before the connection is cut.
+            // An answer "released" is true, from the first send or from the second: only this
+            // batch frees these locks. If the whole machine pauses, the first send may be answered
+            // before the connection is cut.
             Ok(outcome) => assert_ne!(outcome, ReleaseOutcome::NotHeld),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}"),
         }
@@ -351,7 +354,7 @@ async fn killed_sessions_are_replaced() {
     let ttl = Duration::from_secs(10);
     let guard = hold(&locker, "a", ttl).await;
     let asking = steady_caller(&locker);
-    // The time is longer than the lease, so that renewals are needed.
+    // The loop takes longer than the lease, so that renewals are needed.
     let until = Instant::now() + ttl + ttl / 2;
     while Instant::now() < until {
         server
@@ -386,8 +389,8 @@ async fn a_wait_for_a_row_shortens_the_lease() {
     let locker = locker(&server.url()).await;
     a_wait_for_a_row_is_part_of_the_lease(
         &locker,
-        // A statement waits for 400 ms, and the end of the operator's transaction is noticed within
-        // 100 ms.
+        // The row is kept for less than the 400 ms for which a statement waits. The end of the
+        // operator's transaction takes up to 100 ms.
         Duration::from_millis(200),
         |names| lock_rows(&server, names),
         || {
@@ -403,7 +406,7 @@ async fn a_wait_for_a_row_shortens_the_lease() {
     .await;
 }
 
-/// Locks the rows as an operator does who then forgets to commit.
+/// Locks the rows in a transaction that stays open, like an operator who forgets to commit.
 fn lock_rows(server: &PostgresServer, names: &str) -> Process {
     let select = "SELECT 1 FROM distributed_lock WHERE lock_name IN";
     server

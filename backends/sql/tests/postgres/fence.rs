@@ -102,7 +102,8 @@ async fn a_fence_state_that_cannot_be_read_admits_nobody() {
     assert_eq!(balance(&mut database).await, 9);
 }
 
-/// Two transactions at once: the second waits for the first and is judged by its result.
+/// Of two transactions at once, the second waits for the first, and its check uses the first
+/// transaction's result.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_concurrent_transaction_waits_for_the_first() {
     let server = PostgresServer::start().unwrap();
@@ -137,7 +138,7 @@ async fn a_concurrent_transaction_waits_for_the_first() {
     }
 }
 
-/// No second table: the row carries its own fence state.
+/// The caller's row contains its own fence state in two columns, without a second table.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_with_its_own_fence_state_refuses_earlier_holders() {
     let server = PostgresServer::start().unwrap();

@@ -20,7 +20,7 @@ use super::{
     *,
 };
 
-/// Session defaults that would break the promises.
+/// Defaults of the server's sessions that would break the promises of the locks.
 const HOSTILE: [&str; 5] = [
     "default_transaction_isolation=serializable",
     "timezone=Pacific/Chatham",
@@ -29,11 +29,11 @@ const HOSTILE: [&str; 5] = [
     "extra_float_digits=-5",
 ];
 
-/// The observations of one name's critical sections.
+/// The observations of the critical sections of one lock name.
 #[derive(Default)]
 struct Seen {
     inside: AtomicU64,
-    /// The count changes in two steps; overlapping sections would mix them up.
+    /// A task reads this count and then writes it. Two overlapping sections would lose a change.
     count: AtomicU64,
     last_token: AtomicU64,
 }
@@ -111,8 +111,8 @@ async fn many_tasks_on_few_names_in_sessions_with_bad_defaults_exclude_each_othe
 async fn few_connections_serve_many_tasks() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
-    // The handle that renews has as many; a handle with waiters has one connection that sets hints,
-    // and one that listens.
+    // The handle that renews has as many connections. A handle with waiters has two more: for hints
+    // and for notifications.
     few_connections(postgres.lock(), 4, 10, || {
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'distlock'";
         server.sql(sessions).unwrap().parse().unwrap()
@@ -133,11 +133,11 @@ async fn each_operation_of_a_batch_has_its_own_answer() {
     each_operation_of_a_mixed_batch_has_its_own_answer(&*postgres.lock(), &by_hand).await;
 }
 
-/// A caller whose row an operator has locked is told so, and the others of its batch do not wait
-/// for that row.
+/// A caller whose row another transaction has locked gets an error. The other operations of its
+/// batch do not wait for that row.
 ///
-/// The number of operations in a batch is chance, unless one request is in flight until all others
-/// are queued.
+/// A first request stays in flight until all other requests are queued. Otherwise the number of
+/// operations in the batch would be random.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_row_is_left_out_of_a_batch() {
     let server = PostgresServer::start().unwrap();
@@ -162,7 +162,7 @@ async fn a_locked_row_is_left_out_of_a_batch() {
         assert!(Instant::now() < deadline, "they never were queued together");
         let before = postgres.statements();
         let mut renewed: Vec<_> = leases.iter().map(|it| lock.renew(it, &renewal)).collect();
-        // The first waits for its row, and the others queue up behind it.
+        // The first request waits for its row, and the other requests are queued behind it.
         for renewed in &mut renewed {
             assert!(poll!(renewed).is_pending());
         }
@@ -194,12 +194,12 @@ async fn a_locked_row_is_left_out_of_a_batch() {
             break postgres.statements() - before;
         }
     };
-    // A batch that fails as a whole is sent one by one.
+    // If the batch failed as a whole, each operation would be sent alone, in more statements.
     assert!(spent < 40, "{spent}: no batch");
 }
 
-/// Transactions that the server rolls back in favour of others are sent again, alone and in a
-/// batch, and that is counted.
+/// A transaction that the server rolls back for another transaction is sent again, alone and in a
+/// batch. The repetition is counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolled_back_transaction_is_sent_again() {
     const MANY: u32 = 60;

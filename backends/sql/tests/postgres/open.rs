@@ -1,4 +1,4 @@
-//! Opening creates missing tables, and reports problems with their remedy.
+//! Opening a store creates missing tables, and reports a problem with its remedy.
 
 use distlock_core::{Attempt, Deleted, ErrorKind, Expect, RecordKey, Verdict, Written};
 use distlock_harness::eventually_async;
@@ -11,11 +11,11 @@ async fn refused(url: &str, kind: ErrorKind, says: &str) {
     assert_eq!(error.kind(), kind, "{url}: {all}");
     assert!(all.contains(says), "{url}: {all}");
     assert!(!all.contains("hunter2"), "{all}");
-    // The line number is of the server's own source.
+    // A line number of the server's source code must not appear in the error.
     assert!(!all.contains(" at line "), "{all}");
 }
 
-/// An error and its causes.
+/// The text of an error and of all its causes.
 pub(super) fn chain(error: &distlock_core::Error) -> String {
     let mut all = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -26,7 +26,7 @@ pub(super) fn chain(error: &distlock_core::Error) -> String {
     all
 }
 
-/// Opening, migrating and asking for the version report the same error.
+/// Opening, migrating and reading the version all report the same error.
 async fn unusable(url: &str, says: &str) {
     refused(url, ErrorKind::InvalidConfig, says).await;
     let clock = || Arc::new(SystemClock);
@@ -56,7 +56,7 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
     let status = Postgres::status(config(&without), clock()).await.unwrap();
     assert_eq!((status.version, status.migrations.len()), (0, 2));
 
-    // Several stores open at once, and the tables are created once.
+    // Several stores are opened at once, and the tables are created only once.
     let opened = tokio::join!(
         try_open(&url),
         try_open(&url),
@@ -70,7 +70,7 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
     let again = Postgres::migrate(config(&url), clock()).await.unwrap();
     assert_eq!((again.version, again.migrations.len()), (2, 0));
 
-    // Another prefix is another set of tables.
+    // A store with another prefix has its own tables.
     let prefixed = open(&format!("{url}?table_prefix=app_")).await;
     take(&*prefixed.lock(), &request("a", LONG)).await;
     take(&*open(&url).await.lock(), &request("a", LONG)).await;
@@ -99,13 +99,14 @@ async fn tables_are_created_where_they_are_absent_and_never_changed() {
     server.sql(&version(1)).unwrap();
 }
 
-/// For each missing table, the message names the command that creates it, and the command does.
+/// For each missing table, the error names the command that creates the table, and this command
+/// succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_table_is_created_by_the_named_command() {
     let server = PostgresServer::start().unwrap();
     let url = server.url();
     open(&url).await;
-    // It shows no password.
+    // The command in the error shows no password.
     let shown = format!("postgres://postgres@{}/distlock", server.address());
     let command = format!("run `distlock migrate --backend '{shown}'`");
     for table in ["lock", "record", "meta"] {
@@ -121,7 +122,7 @@ async fn a_missing_table_is_created_by_the_named_command() {
         let guard = hold(&again, table, LONG).await;
         assert!(guard.release().await.is_clean());
     }
-    // Another program's table of the same name is left as it is.
+    // A table of another program with the same name is not changed.
     server
         .sql("CREATE TABLE other_distributed_meta (name text)")
         .unwrap();
@@ -131,7 +132,7 @@ async fn a_missing_table_is_created_by_the_named_command() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let error = chain(&error);
     assert!(error.contains("another program's"), "{error}");
-    // Running the command would only fail again.
+    // The error does not name the command, because the command would fail too.
     assert!(!error.contains("run `distlock"), "{error}");
     let others = "SELECT count(*) FROM pg_class WHERE relname LIKE 'other%'";
     assert_eq!(server.sql(others).unwrap(), "1");
@@ -182,7 +183,7 @@ async fn a_problem_of_opening_is_named() {
         &format!("127.0.0.1:{port}"),
     )
     .await;
-    // A user without rights on existing tables.
+    // The user has no rights on the existing tables.
     open(&url).await;
     refused(
         &as_app("right"),
@@ -275,14 +276,14 @@ async fn the_doctor_reports_changed_settings_and_tables() {
     );
 }
 
-/// Each change is seen without the others.
+/// The doctor reports each change.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_reports_each_change_of_a_table() {
     let server = PostgresServer::with(&["full_page_writes=off"]).unwrap();
     let url = server.url();
     open(&url).await;
     let finding = async |check: &str| {
-        // The session began after the change.
+        // A new store is opened, so that its sessions begin after the change.
         let health = open(&url).await.lock().health().await.unwrap();
         let found = health.findings.iter().find(|it| it.check == check);
         found.cloned().unwrap_or_else(|| panic!("{health:?}"))
@@ -299,7 +300,7 @@ async fn the_doctor_reports_each_change_of_a_table() {
     assert!(found.detail.contains(fix), "{found:?}");
     read_only("off");
     assert_eq!(finding("writable").await.verdict, Verdict::Pass);
-    // The tables change while they are open: afterwards opening refuses them.
+    // The tables change while a store is open. Later, opening would refuse such tables.
     let postgres = open(&url).await;
     let alter = "ALTER TABLE distributed_record DROP CONSTRAINT distributed_record_key";
     server.sql(alter).unwrap();
@@ -311,7 +312,8 @@ async fn the_doctor_reports_each_change_of_a_table() {
     assert!(found.detail.contains(says), "{found:?}");
 }
 
-/// A server that publishes its changes needs a replica identity for each row.
+/// A server that publishes its tables refuses changes of tables without a replica identity. The
+/// primary keys of distlock's tables are such identities.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_that_are_published_can_be_changed() {
     let server = PostgresServer::with(&["wal_level=logical"]).unwrap();
@@ -335,7 +337,8 @@ async fn tables_that_are_published_can_be_changed() {
     };
     assert!(findings().await.is_empty());
 
-    // Another program created the tables, or has changed them.
+    // Without a replica identity, the server refuses every change, and the doctor reports the
+    // tables.
     for table in ["lock", "record"] {
         let alter = format!("ALTER TABLE distributed_{table} REPLICA IDENTITY NOTHING");
         server.sql(&alter).unwrap();
@@ -376,7 +379,8 @@ async fn the_doctor_reports_a_clock_difference() {
     }
 }
 
-/// A schema that comes to stand before the one with the tables hides them from nobody.
+/// The tables are found in any schema of the `search_path`, even if an earlier schema without the
+/// tables is created later.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_found_along_the_search_path() {
     let server = PostgresServer::start().unwrap();
@@ -400,8 +404,7 @@ async fn tables_are_found_along_the_search_path() {
     let made = "SELECT count(*) FROM pg_tables WHERE schemaname = 'postgres'";
     assert_eq!(server.sql(made).unwrap(), "0");
 
-    // An open store does not create new tables either, when its tables are gone, in this schema or
-    // in another.
+    // An open store whose tables were dropped creates no new tables in any schema.
     server
         .sql("ALTER SCHEMA public RENAME TO elsewhere; CREATE SCHEMA public")
         .unwrap();

@@ -8,7 +8,8 @@ use distlock_harness::{
 
 use super::*;
 
-/// Until the client disconnects, the session is its own: everything works as without a pooler.
+/// In session mode, a client has one session until it disconnects. So a store works in the same way
+/// as without a pooler.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_in_session_mode_is_accepted() {
     let server = PostgresServer::start().unwrap();
@@ -25,21 +26,22 @@ async fn a_pooler_in_session_mode_is_accepted() {
     let health = ours.health().await.unwrap();
     let session = health.findings.iter().find(|it| it.check == "session");
     assert_eq!(session.unwrap().verdict, Verdict::Pass, "{health:?}");
-    // Sessions that were ours are now lent to others, and theirs to us.
+    // The pooler now lends the sessions of the closed store to other clients, and their sessions to
+    // the next store.
     ours.close().await;
     theirs.close().await;
     let again = locker(&pooler.url()).await;
     assert!(hold(&again, "a", LONG).await.release().await.is_clean());
 }
 
-/// Our session settings would reach others, and theirs would reach us. Such a pooler is refused by
-/// the connection that notices first.
+/// In transaction mode, the session settings of each client would apply to other clients. The first
+/// connection that notices such a pooler refuses it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_in_transaction_mode_is_refused() {
     let server = PostgresServer::start().unwrap();
     let pooler = PgBouncer::start(&server, PoolMode::Transaction).unwrap();
-    // While nobody else sends requests, one connection alone cannot tell. A second connection finds
-    // the session taken, unless the session is in use at that moment.
+    // Without other clients, one connection cannot notice the pooler. A second connection gets the
+    // same session, unless that session is in use at that moment.
     let first = try_open(&pooler.url()).await;
     let error = match &first {
         Ok(postgres) => eventually_async("noticed", SOON, || async {
@@ -58,7 +60,7 @@ async fn a_pooler_in_transaction_mode_is_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{all}");
     assert!(all.contains("a pooler in transaction mode"), "{all}");
     assert!(!all.contains("distlock migrate"), "{all}");
-    // Another process gets the session with the settings of the first.
+    // Another process gets the session with the first process's settings.
     let error = eventually_async("noticed", SOON, || async {
         try_open(&pooler.url()).await.err()
     })

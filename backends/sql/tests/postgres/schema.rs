@@ -1,10 +1,10 @@
-//! Opening refuses tables that lack something that a promise needs.
+//! Opening refuses tables that lack a part that a promise of the locks needs.
 
 use distlock_core::ErrorKind;
 
 use super::*;
 
-/// A change of the tables with the prefix `p_`, and the words of the error.
+/// Changes of the tables with the prefix `p_`; for each change, a part of the error text.
 const CHANGES: [(&str, &str); 21] = [
     (
         "ALTER TABLE p_distributed_lock DROP CONSTRAINT p_distributed_lock_name",
@@ -109,7 +109,7 @@ async fn tables_without_a_needed_part_are_refused() {
         let prefix = format!("p{number}_");
         let (change, says) = (change.replace("p_", &prefix), says.replace("p_", &prefix));
         let url = format!("{}?table_prefix={prefix}", server.url());
-        // Unchanged tables are accepted, again and again.
+        // Unchanged tables are accepted each time.
         for _ in 0..2 {
             open(&url).await;
         }
@@ -130,7 +130,8 @@ async fn tables_without_a_needed_part_are_refused() {
     }
 }
 
-/// The first version made the names unique without a primary key; locks work with such tables.
+/// In the tables of the first version, the names are unique without a primary key. Locks work with
+/// such tables.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_of_a_former_version_are_accepted() {
     let server = PostgresServer::start().unwrap();

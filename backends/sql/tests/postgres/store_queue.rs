@@ -59,7 +59,8 @@ async fn tables_of_version_1_still_work() {
     tables_of_version_1_work_beside_version_2(open, drop_line, status, migrate).await;
 }
 
-/// A user that may not create tables opens tables of version 1, and waits without a store queue.
+/// A user without the right to create tables opens tables of version 1, and waits without a store
+/// queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_must_not_create_tables_waits_without_a_store_queue() {
     let server = PostgresServer::start().unwrap();
@@ -78,11 +79,11 @@ async fn a_user_who_must_not_create_tables_waits_without_a_store_queue() {
     assert_eq!(doctor(&poor).await, Verdict::Warn);
 }
 
-/// A contender that leaves the queue does not see one that is joining at this moment, and must
-/// notify it all the same.
+/// The statement of a contender that leaves the queue does not see the uncommitted entry of a
+/// contender that is joining. The joining contender must be notified all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_contender_that_joins_while_the_one_ahead_leaves_is_notified() {
-    // A contender that misses the notification reads its position again after this time.
+    // A contender without a notification reads its position again only after this time.
     const LOOKS: Duration = Duration::from_millis(1300);
     let server = PostgresServer::start().unwrap();
     let holder = locker(&server.url()).await;
@@ -104,7 +105,7 @@ async fn a_contender_that_joins_while_the_one_ahead_leaves_is_notified() {
         let open = server.hold_open("SELECT 1 FROM distributed_line FOR UPDATE");
         let open = open.unwrap();
         assert!(held.release().await.is_clean());
-        // It holds the lock, and its queue entry cannot be given up yet.
+        // The contender holds the lock, but cannot give up its queue entry yet.
         let held = waiting.await.unwrap().unwrap();
         let joined = Instant::now();
         let waiting = waits(&second);

@@ -1,4 +1,4 @@
-//! If the options ask for TLS, the connection has TLS or fails.
+//! If the options demand TLS, the connection has TLS or fails.
 
 use distlock_core::{ErrorKind, Verdict};
 use distlock_harness::Pki;
@@ -49,12 +49,12 @@ async fn a_verified_client_and_server_use_tls() {
         assert!(tls.detail.starts_with("TLSv1"), "{tls:?}");
         assert!(guard.release().await.is_clean());
     }
-    // Encrypted, but the certificate is not verified.
+    // The connection is encrypted, but the certificate is not verified.
     open(&at("127.0.0.1", &format!("sslmode=require&{client}"))).await;
 
     refused(&at("127.0.0.1", "sslmode=disable")).await;
     refused(&at("127.0.0.1", &format!("sslmode=verify-full&{ca}"))).await;
-    // The authority is not trusted by default, nor by this file.
+    // The authority is not trusted by default. The authority is not in this file either.
     let stranger = Pki::new().unwrap();
     let strange = stranger.path("ca.crt").display().to_string();
     for untrusted in [
@@ -103,7 +103,8 @@ async fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
         .sql("CREATE ROLE app SUPERUSER LOGIN PASSWORD 'hunter2'")
         .unwrap();
     let port = server.address().port();
-    // The resolver takes it for 127.0.0.1; the text alone does not show that.
+    // The resolver resolves 127.1 to 127.0.0.1, but the library does not recognise 127.1 as this
+    // machine.
     let url = format!("postgres://app:hunter2@127.1:{port}/distlock");
     let said = refusal(&url, ErrorKind::InvalidConfig).await;
     for word in ["offers no TLS", "`tls` to `disable`"] {

@@ -1,4 +1,4 @@
-//! How a waiter in another process learns of a release, and which rows are left behind.
+//! Notifications of waiters in other processes, the costs of waiting, and the removal of idle rows.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -58,7 +58,7 @@ async fn a_hint_becomes_that_of_several_processes() {
     .await;
 }
 
-/// The read of the holder shows whether the release will be notified.
+/// An attempt that finds a live hint in the row does not set the hint again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hint_is_not_set_twice() {
     let server = PostgresServer::start().unwrap();
@@ -71,7 +71,7 @@ async fn a_hint_is_not_set_twice() {
         .iter()
         .zip(&mut least)
     {
-        // The reaper sends statements too, now and then.
+        // The reaper sometimes sends statements too, so that the lowest count is used.
         for _ in 0..5 {
             let mark =
                 format!("UPDATE distributed_lock SET wanted_by = 0, wanted_until = {marked}");
@@ -95,8 +95,9 @@ async fn a_hint_is_not_set_twice() {
     assert!(next.token > grant.token);
 }
 
-/// The holder's process waits with another handle, or set the hint only after it had taken the
-/// lock. Its own hint tells it nothing, and must not keep other processes from being notified.
+/// The holder's process may also wait with another handle, or may have set its hint after it took
+/// the lock. A holder ignores its own hint, and this hint must not hide the waiters of other
+/// processes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_with_its_own_hint_still_notifies() {
     let server = PostgresServer::start().unwrap();
@@ -113,7 +114,7 @@ async fn a_holder_with_its_own_hint_still_notifies() {
     let keep =
         "UPDATE distributed_lock SET wanted_until = now() + interval '1 hour' WHERE wanted_by > 0";
     server.sql(keep).unwrap();
-    // From here on the waiter relies on the notification.
+    // After its attempt, the waiter depends on the notification.
     let mut waiter = other.lock().contend(&request("a", LONG)).await.unwrap();
     assert!(waiter.attempt().await.unwrap().acquired().is_none());
     let released = lock.release(&lease(&holder, &grant)).await.unwrap();
@@ -121,7 +122,7 @@ async fn a_holder_with_its_own_hint_still_notifies() {
         others_waiting: Some(true),
     };
     assert_eq!(released, says);
-    // There are also notifications that a contender has left the queue.
+    // The channel also carries notifications that a contender has left the queue.
     let told = async { while told.recv().await.unwrap().payload() != "a" {} };
     within(SOON, "told", told).await;
 }
@@ -158,7 +159,8 @@ async fn a_freed_row_keeps_its_token() {
 async fn many_waiters_cost_no_more_than_one() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
-    // A poll and a round of hints; and once the reaper, the listener, and the connections of both.
+    // In each second: a poll and an update of the hints. Once: the reaper, the listener, and the
+    // connections of both.
     let polls = Polls {
         seconds: 4,
         each: 3,
@@ -171,7 +173,7 @@ async fn many_waiters_cost_no_more_than_one() {
     }
 }
 
-/// A waiter that misses the notification finds out by polling.
+/// A waiter whose notification was lost finds the free lock with its next poll.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_was_freed_by_hand_is_noticed_long_before_its_lease_ends() {
     let server = PostgresServer::start().unwrap();
@@ -210,7 +212,7 @@ async fn a_listener_whose_session_was_ended_listens_again() {
     drop(within(SOON, "served", waiting).await.unwrap());
 }
 
-/// Some servers end idle sessions. Our sessions turn that off.
+/// Some servers end idle sessions. The sessions of the store turn this setting off.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_are_idle_for_long_are_kept() {
     let server = PostgresServer::with(&["idle_session_timeout=300ms"]).unwrap();
@@ -235,7 +237,7 @@ async fn sessions_that_are_idle_for_long_are_kept() {
         .await
         .unwrap();
     }
-    // None of this is sent again after its session has gone.
+    // The creation of a record is never sent again, so that it fails if its session has ended.
     let key = distlock_core::RecordKey::new("k").unwrap();
     let written = records.put(&key, b"v", Expect::Absent).await.unwrap();
     assert!(matches!(written, Written::Stored(_)), "{written:?}");
@@ -244,11 +246,11 @@ async fn sessions_that_are_idle_for_long_are_kept() {
     drop(within(SOON, "served", waiting).await.unwrap());
 }
 
-/// The lock is held at each attempt and free at each read: it is busy, and the store has not
-/// failed.
+/// A lock that is held at each attempt and free at each read counts as busy, not as a failure of
+/// the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_changes_hands_faster_than_its_row_is_read_is_busy() {
-    /// More attempts than a caller makes before it reports a failure.
+    /// This number is larger than the number of failures after which a waiter gets an error.
     const TURNS: u64 = 40;
     let server = PostgresServer::start().unwrap();
     make_sessions_replication_sessions(&server);
@@ -274,8 +276,8 @@ async fn a_lock_that_changes_hands_faster_than_its_row_is_read_is_busy() {
     assert!(served.token().get() > token.get() + TURNS);
 }
 
-/// A contender that loses every race pauses before the next attempt, and faster ones are not
-/// delayed.
+/// A contender that loses every race pauses before its next attempt, so that it does not delay
+/// faster contenders.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_contender_that_loses_every_race_backs_off() {
     const TURNS: u64 = 20;
@@ -295,12 +297,13 @@ async fn a_contender_that_loses_every_race_backs_off() {
         assert!(matches!(attempt, Attempt::Busy(None)), "{attempt:?}");
         contender.wait(LONG).await;
     }
-    // The listener, when it begins, and the poller wake the waiters.
+    // The start of the listener and the poller also wake the contender, so that not every attempt
+    // has a pause before it.
     let short_sleeps = clock.taken() - before;
     assert!(short_sleeps > TURNS / 2, "{short_sleeps}");
 }
 
-/// The system's clock, which counts the short sleeps that came to their ends.
+/// The system's clock, with a count of completed sleeps of less than 100 ms.
 #[derive(Clone, Debug, Default)]
 struct SleepCountingClock(Arc<AtomicU64>);
 
@@ -331,9 +334,9 @@ impl Clock for SleepCountingClock {
     }
 }
 
-/// A trigger makes every acquire find that another owner has just had the lock. Opening refuses
+/// Creates a trigger with which every acquire seems to lose against another owner. Opening refuses
 /// tables whose triggers run in ordinary sessions, and the waiter opens further connections later.
-/// So the trigger runs only in replication sessions, which `make_sessions_replication_sessions` makes.
+/// So the trigger runs only in replication sessions; see [`make_sessions_replication_sessions`].
 fn make_every_acquire_lose_a_race(server: &PostgresServer) {
     server
         .sql(
@@ -351,13 +354,13 @@ fn make_every_acquire_lose_a_race(server: &PostgresServer) {
         .unwrap();
 }
 
-/// Makes every session that begins from now on a replication session.
+/// Makes every session that begins later a replication session.
 fn make_sessions_replication_sessions(server: &PostgresServer) {
     let all = "ALTER ROLE ALL SET session_replication_role = replica";
     server.sql(all).unwrap();
 }
 
-/// A contender in another process that waits for a lock, and has set its hint.
+/// A task that waits for a lock with another store, and has set its hint.
 async fn waiting(server: &PostgresServer, name: &'static str) -> tokio::task::JoinHandle<Guard> {
     let other = locker(&server.url()).await;
     let waiting =
@@ -382,7 +385,7 @@ async fn idle_rows_are_removed_only_by_the_first_reaper() {
     let idle = "INSERT INTO distributed_lock (lock_name, token, expires_at, acquired_at, holder)
                 SELECT 'idle:' || n, 1, now() - interval '1 hour', now(), '' FROM \
                     generate_series(1, 2500) n";
-    // Each statement removes these rows.
+    // The trigger notes the number of rows that each statement removes.
     server
         .sql(
             "CREATE TABLE removed (rows bigint);
@@ -393,7 +396,7 @@ async fn idle_rows_are_removed_only_by_the_first_reaper() {
         )
         .unwrap();
     server.sql(idle).unwrap();
-    // The clock of the server was wrong at the last turn.
+    // The last claim of the reaper has a time in the future: the clock was wrong then.
     server
         .sql("UPDATE distributed_meta SET reaped_at = now() + interval '1 day'")
         .unwrap();
@@ -422,7 +425,7 @@ async fn idle_rows_are_removed_only_by_the_first_reaper() {
     .unwrap();
     let removed = server.sql("SELECT max(rows) <= 1000, sum(rows) FROM removed");
     assert_eq!(removed.unwrap(), "t\t2500");
-    // A version is not used twice, not even after its tombstone has gone.
+    // A version is not used twice, even after its tombstone was removed.
     let Written::Stored(next) = records.put(&key, b"w", Expect::Absent).await.unwrap() else {
         panic!("it was absent")
     };
@@ -433,7 +436,7 @@ async fn idle_rows_are_removed_only_by_the_first_reaper() {
 async fn stale_rows_are_shown_to_the_doctor() {
     let server = PostgresServer::start().unwrap();
     let locker = locker(&format!("{}?reap_after=1h", server.url())).await;
-    // No other reaper takes a turn.
+    // A fresh claim keeps the background reapers from running.
     server
         .sql("UPDATE distributed_meta SET reaped_at = now()")
         .unwrap();

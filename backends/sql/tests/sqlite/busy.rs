@@ -1,4 +1,4 @@
-//! Other programs that write to the file all the time.
+//! Operations while other programs write to the file all the time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -7,8 +7,8 @@ use sqlx::Connection as _;
 
 use super::*;
 
-/// Others write one transaction after the other: between two of them there is a moment for each of
-/// ours.
+/// Another program writes one transaction after the other. Between two of these transactions, the
+/// store can write too.
 #[test]
 fn a_writer_without_pauses_does_not_stop_renewals() {
     let place = Place::new();
@@ -18,7 +18,7 @@ fn a_writer_without_pauses_does_not_stop_renewals() {
     };
     let over = AtomicBool::new(false);
     let written = AtomicU32::new(0);
-    // The clock stands still: on a slow machine a renewal still has its full patience.
+    // The clock stands still, so that a renewal does not time out on a slow machine.
     let (_, clock) = manual();
     let ours = runtime();
     let (lock, mine, grant) = ours.block_on(async {
@@ -42,7 +42,7 @@ fn a_writer_without_pauses_does_not_stop_renewals() {
         let renewed = ours.block_on(async {
             let mut renewed = Ok(());
             for _ in 0..30 {
-                // The last writer is not the one that waits.
+                // The other program has written since the last renewal.
                 let before = written.load(Ordering::Relaxed);
                 until("they write", async || {
                     written.load(Ordering::Relaxed) > before

@@ -1,4 +1,4 @@
-//! Random histories against a plain model, and random batches.
+//! Random histories that are compared with a plain model, and random batches.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     Acquire(u8),
-    /// A step of an owner that was granted something, present or former.
+    /// A step of an owner that was granted a lock, now or earlier.
     Again(Index),
     Renew(Index),
     Release(Index),
@@ -172,7 +172,8 @@ proptest! {
             let lock = place.open_at(shared).await.lock();
             let requests: Vec<_> = (0..states.len()).map(|id| request(&format!("n{id}"))).collect();
             let mut expected = Vec::new();
-            // Expired locks come first, so that the others can be taken after the clock has moved.
+            // The locks that are to expire are taken first. Then the clock moves, and the other
+            // locks are taken.
             for (request, state) in requests.iter().zip(&states) {
                 if *state == 3 {
                     let mut stale = request.clone();
@@ -195,7 +196,8 @@ proptest! {
                     }
                 });
             }
-            // The tokens are ahead of the wall clock, as after it was set back.
+            // The tokens are ahead of the wall clock: that is the state after the wall clock was
+            // set back.
             place
                 .sql(
                     "UPDATE distributed_lock SET token = token + 1000000000 \

@@ -39,7 +39,7 @@ async fn two_handles_exclude_each_other() {
     let next = take(&two, &second).await;
     assert!(next.token > grant.token);
     assert_eq!(next.epoch, grant.epoch);
-    // The former holder can do nothing any more.
+    // All operations of the former holder are refused.
     assert_eq!(
         one.release(&lease(&first, &grant)).await.unwrap(),
         ReleaseOutcome::NotHeld
@@ -57,8 +57,8 @@ async fn two_handles_exclude_each_other() {
     assert_eq!(refused(&one, &request("a")).await.token, Some(next.token));
 }
 
-/// Many requests at once form batches, of similar and different requests, and of correct and wrong
-/// releases.
+/// Many requests at once form batches. The requests are similar or different, and the releases are
+/// correct or wrong.
 #[tokio::test]
 async fn each_operation_of_a_batch_has_its_own_answer() {
     let place = Place::new();
@@ -90,7 +90,7 @@ async fn each_operation_of_a_batch_has_its_own_answer() {
             let long = holder.expires_in.unwrap() > Duration::from_secs(20);
             assert_eq!(long, request.meta.is_some());
         }
-        // Every fourth lease has a token that is not its own, every fifth has none.
+        // Every fourth lease has a wrong token, and every fifth lease has no token.
         let released = requests
             .iter()
             .zip(&grants)
@@ -123,7 +123,7 @@ async fn each_operation_of_a_batch_has_its_own_answer() {
     }
 }
 
-/// Acquires and releases share a transaction, and each still has its own answer.
+/// Acquires and releases share a transaction, and each operation has its own answer.
 #[tokio::test]
 async fn acquires_and_releases_of_one_batch_have_their_own_answers() {
     let place = Place::new();
@@ -155,7 +155,7 @@ async fn acquires_and_releases_of_one_batch_have_their_own_answers() {
                     let lock = &lock;
                     async move { lock.release(&lease).await.unwrap() }
                 })),
-                // One name is in a batch once: the second request of a name goes with the next
+                // A batch contains a name only once. The second request for a name is in the next
                 // batch.
                 both(refused(&lock, &request("held")), take(&lock, &held)),
             ),
@@ -166,7 +166,7 @@ async fn acquires_and_releases_of_one_batch_have_their_own_answers() {
         assert_eq!(busy.token, Some(kept.token));
         assert_eq!(again.token, kept.token);
         for (at, outcome) in freed.into_iter().enumerate() {
-            // The locks are free when they are released for the second time.
+            // In the second round of releases, the locks are free already.
             let gone = unlike || at == 3;
             let expected = if gone { ReleaseOutcome::NotHeld } else { FREED };
             assert_eq!(outcome, expected, "{at}");
@@ -182,8 +182,8 @@ async fn acquires_and_releases_of_one_batch_have_their_own_answers() {
     }
 }
 
-/// A batch that fails for one of its rows is undone and sent again one by one, and no later request
-/// ends up in it.
+/// A batch that fails because of one row is rolled back, and its operations are sent again one by
+/// one. No later request becomes a part of the failed transaction.
 #[tokio::test]
 async fn a_batch_that_fails_half_way_is_rolled_back() {
     let place = Place::new();
@@ -193,8 +193,8 @@ async fn a_batch_that_fails_half_way_is_rolled_back() {
         let grant = take(&lock, request).await;
         assert_eq!(lock.release(&lease(request, &grant)).await.unwrap(), FREED);
     }
-    // Both tokens are ahead of the wall clock, so that one statement increments both. The highest
-    // token that the table takes cannot be incremented.
+    // Both tokens are ahead of the wall clock, so that one statement raises both. The highest token
+    // that the table allows cannot be raised.
     let most = 9_007_199_254_740_991_u64;
     for (name, token) in [("stuck", most), ("ahead", most - 9)] {
         let set = "UPDATE distributed_lock SET token =";
@@ -204,14 +204,14 @@ async fn a_batch_that_fails_half_way_is_rolled_back() {
     }
     let first = request("first");
     let (_, (failed, taken)) = both(
-        // It is sent at once, so that the rest forms a batch.
+        // This request is sent at once, so that the other requests form a batch.
         take(&lock, &first),
         both(lock.try_acquire(&stuck), take(&lock, &ahead)),
     )
     .await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(taken.token.get(), most - 8);
-    // Another handle sees it, so that it is committed.
+    // Another store finds the change, so that the change is committed.
     let beside = place.open().await.lock();
     let held = refused(&beside, &request("ahead")).await;
     assert_eq!(held.token, Some(taken.token));
@@ -220,8 +220,8 @@ async fn a_batch_that_fails_half_way_is_rolled_back() {
     take(&beside, &request("next")).await;
 }
 
-/// Of two locks that are released together, one was gone before, and another owner takes the other
-/// one as soon as it is free.
+/// Two locks are released in one batch. The first lock is taken by another owner as soon as it is
+/// free. The second lock was released by force before.
 #[tokio::test]
 async fn a_release_whose_lock_is_taken_at_once_has_an_unknown_outcome() {
     let place = Place::new();
@@ -241,8 +241,8 @@ async fn a_release_whose_lock_is_taken_at_once_has_an_unknown_outcome() {
     let mut raw = place.raw().await;
     let writing = raw.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let releases = both(lock.release(&ours), lock.release(&gone));
-    // The first is sent at once and waits for another program's write to end, so that the releases
-    // behind it form a batch.
+    // The first request is sent at once and waits until another program ends its write. So the
+    // releases behind this request form a batch.
     let ((_, (ours, gone)), ended) =
         both(both(take(&lock, &first), releases), writing.rollback()).await;
     ended.unwrap();
@@ -264,7 +264,7 @@ async fn the_same_owner_gets_the_same_token_and_a_fresh_lease() {
     clock.advance(Duration::from_secs(9));
     let seen = refused(&lock, &request("a")).await;
     assert_eq!(seen.expires_in, Some(Duration::from_secs(1)));
-    // Once it has expired, the same request is a new grant.
+    // After the lease has expired, the same request is a new grant.
     clock.advance(Duration::from_secs(1));
     assert!(take(&lock, &mine).await.token > grant.token);
 }
@@ -326,7 +326,7 @@ async fn tokens_rise_across_restarts_and_a_clock_set_back() {
     store.lock().release(&lease(&first, &grant)).await.unwrap();
     close(&store).await;
 
-    // An hour earlier by both clocks.
+    // Both clocks are an hour earlier.
     let (_, shared) = manual();
     let lock = place.open_at(shared).await.lock();
     let next = take(&lock, &request("a")).await;
@@ -356,7 +356,7 @@ async fn an_unreadable_row_is_corrupt_and_never_free() {
         };
         corrupt(lock.try_acquire(&request("a")).await.unwrap_err());
         corrupt(lock.inspect(&name("a")).await.unwrap_err());
-        // Other requests of the batch are not affected.
+        // The damaged row does not affect the other operation of the batch.
         let (damaged, sound) = (request("a"), request("b"));
         let (bad, good) = tokio::join!(lock.try_acquire(&damaged), take(&lock, &sound));
         corrupt(bad.unwrap_err());
@@ -455,11 +455,11 @@ async fn a_force_release_with_another_token_is_refused() {
         renewed => panic!("{renewed:?}"),
     };
     assert_eq!(lost(lease(&mine, &grant)).await, LossReason::ForceReleased);
-    // An earlier lease was not ended by force.
+    // The force-release did not end an earlier lease.
     let mut earlier = lease(&mine, &grant);
     earlier.token = Some(wrong);
     assert_eq!(lost(earlier).await, LossReason::Removed);
-    // A row that is freed by hand bears no trace of a force-release.
+    // A row that was freed by hand does not count as released by force.
     let grant = take(&lock, &mine).await;
     place
         .sql("UPDATE distributed_lock SET holder_id = NULL")
@@ -486,7 +486,7 @@ async fn a_release_reports_whether_another_process_waits() {
         )
         .await;
     assert_eq!(lock.release(&leases[3]).await.unwrap(), waiting);
-    // As one batch: with a hint, without a hint, not held.
+    // One batch releases a lock with a hint, a lock without a hint, and a lock that is not held.
     let all = leases.iter().map(|lease| lock.release(lease));
     let mut outcomes = Vec::new();
     for outcome in join_all(all).await {
@@ -627,7 +627,7 @@ async fn a_closed_handle_refuses_operations() {
     lock.close().await;
     let error = lock.try_acquire(&request("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
-    // The records are another part, and the reopened handle is another handle.
+    // The records of this handle and the reopened handle stay open.
     let key = distlock_core::RecordKey::new("k").unwrap();
     assert_eq!(records.get(&key).await.unwrap(), None);
     take(&reopened, &request("a")).await;

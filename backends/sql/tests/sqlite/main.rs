@@ -37,7 +37,7 @@ use distlock_sql::{Sqlite, SqliteConfig};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 
-/// A file that does not exist yet.
+/// The path of a SQLite file in a new temporary folder. The file does not exist at first.
 struct Place {
     _folder: TempDir,
     path: PathBuf,
@@ -64,7 +64,7 @@ impl Place {
         Sqlite::open(self.config(), clock).await.unwrap()
     }
 
-    /// The test's own connection, as another program would have one.
+    /// A connection of the test itself, in the place of another program's connection.
     async fn raw(&self) -> SqliteConnection {
         SqliteConnectOptions::new()
             .filename(&self.path)
@@ -81,7 +81,7 @@ impl Place {
             .await;
     }
 
-    /// Changes rows without the store's knowledge.
+    /// Sends a statement on the test's own connection.
     async fn sql(&self, sql: &str) {
         let mut raw = self.raw().await;
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
@@ -120,7 +120,7 @@ async fn close(store: &Sqlite) {
     store.records().close().await;
 }
 
-/// Waits for a condition, with a deadline far beyond its need.
+/// Waits for a condition, with a generous time limit.
 async fn until<F: AsyncFnMut() -> bool>(what: &str, mut condition: F) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !condition().await {
@@ -133,7 +133,7 @@ fn bytes(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Two futures on one task, the first one first.
+/// Runs two futures on one task; `one` is polled first.
 async fn both<A: Future, B: Future>(one: A, two: B) -> (A::Output, B::Output) {
     tokio::join!(biased; one, two)
 }

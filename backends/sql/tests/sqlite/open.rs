@@ -1,4 +1,4 @@
-//! Opening and creating files, and refusing files that cannot be right.
+//! Opening and creating files, and refusing wrong files.
 
 use std::{os::unix::fs::PermissionsExt as _, process::Command};
 
@@ -73,7 +73,7 @@ fn eight_processes_that_open_a_new_file_at_once_get_the_same_tables() {
     }
 }
 
-/// One of the processes of the test above.
+/// The child process of the test above.
 #[test]
 #[ignore = "started by another test"]
 #[expect(clippy::print_stdout, reason = "this is how it answers")]
@@ -122,7 +122,7 @@ async fn with_migrate_off_nothing_is_created() {
     assert!(error.to_string().contains(&command), "{error}");
     assert!(!place.path.exists());
 
-    // A database without the tables.
+    // The file is a database without the tables.
     let empty = SqliteConnectOptions::new()
         .filename(&place.path)
         .create_if_missing(true);
@@ -137,7 +137,8 @@ async fn with_migrate_off_nothing_is_created() {
     assert!(error.to_string().contains(&command), "{error}");
     assert_eq!(bytes(&place.path), before);
 
-    // The named command creates the tables, and then the file opens, even without leave to create.
+    // The command from the error creates the tables. Then the file can be opened with
+    // `migrate=false` too.
     let clock = || Arc::new(SystemClock);
     assert_eq!(
         Sqlite::status(config.clone(), clock())
@@ -176,7 +177,7 @@ async fn paths_that_cannot_be_used_are_refused() {
     let place = Place::new();
     let folder = place.path.parent().unwrap().to_owned();
     std::fs::write(folder.join("file"), "").unwrap();
-    // `/proc` refuses new files even to root, whom the modes of a folder would not stop.
+    // The modes of a folder do not stop root, but `/proc` refuses new files even to root.
     for path in [
         folder.clone(),
         folder.join("absent/locks.db"),
@@ -189,7 +190,8 @@ async fn paths_that_cannot_be_used_are_refused() {
     }
 }
 
-/// SQLite keeps its log and locks beside the name in use: two names would not exclude each other.
+/// SQLite keeps its log beside the path in use. Processes that use two names of one file would not
+/// exclude each other.
 #[tokio::test]
 async fn a_file_with_two_names_is_refused() {
     let place = Place::new();
@@ -235,7 +237,7 @@ async fn tables_of_another_version_or_program_are_refused() {
     unusable(&place, "only some").await;
 }
 
-/// Opening, migrating and asking for the version report the same error.
+/// Opening, migrating and reading the version all report the same error.
 async fn unusable(place: &Place, says: &str) {
     let clock = || Arc::new(SystemClock);
     let opened = error_of(place.config()).await.to_string();
@@ -262,7 +264,7 @@ async fn tables_changed_by_hand_are_refused() {
          then run `distlock migrate --backend sqlite:";
     unusable(&place, drop_them).await;
     unusable(&place, "deletes the tokens of all locks, and all records").await;
-    // The remedy helps.
+    // After the statement and the command from the error, the file can be opened.
     place
         .sql(
             "DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE \
@@ -308,7 +310,8 @@ async fn a_replaced_file_has_another_epoch() {
     for suffix in ["", "-wal", "-shm"] {
         std::fs::remove_file(format!("{}{suffix}", place.path.display())).unwrap();
     }
-    // An open store creates no new tables: that would let a second holder in.
+    // An open store creates no new tables: in empty tables, a held lock would be granted to a
+    // second holder.
     let renewal = Renewal::plain(first.ttl);
     let gone = lock.renew(&lease(&first, &grant), &renewal).await;
     assert_eq!(gone.unwrap_err().kind(), ErrorKind::InvalidConfig);
@@ -324,6 +327,6 @@ async fn a_replaced_file_has_another_epoch() {
     let other = take(&other.lock(), &request("a")).await;
     assert_ne!(other.epoch, grant.epoch);
     assert!(other.token > grant.token);
-    // Both handles are on the same file again.
+    // Both handles use the same file again.
     assert_eq!(refused(&lock, &request("a")).await.token, Some(other.token));
 }

@@ -1,4 +1,4 @@
-//! The reaper removes rows that nobody uses any more, and no others.
+//! The reaper removes idle rows and no other rows.
 
 use distlock_core::{Expect, RecordKey, Written};
 
@@ -21,7 +21,8 @@ async fn idle_rows_are_removed_and_used_rows_stay() {
     let (clock, shared) = manual();
     let store = place.open_at(shared).await;
     let lock = store.lock();
-    // Released, expired and recently renewed locks, and more than a page of released ones.
+    // There are released, expired and recently renewed locks. The released locks fill more than one
+    // page.
     for text in ["released", "expired"] {
         let request = request(text);
         let grant = take(&lock, &request).await;
@@ -45,7 +46,7 @@ async fn idle_rows_are_removed_and_used_rows_stay() {
     take(&lock, &late).await;
     clock.advance(Duration::from_secs(2));
     reap(&store, &clock).await;
-    // The expired one has been idle since its lease ended.
+    // The expired lock has been idle since the end of its lease.
     assert_eq!(rows(&place, "distributed_lock").await, 2);
     clock.advance(Duration::from_secs(30));
     reap(&store, &clock).await;
@@ -53,8 +54,8 @@ async fn idle_rows_are_removed_and_used_rows_stay() {
     assert!(take(&lock, &many[0]).await.token > grants[0].token);
 }
 
-/// Reaps while the clock moves a little, as the pauses between pages need. The store's own reaper
-/// may do a part of it.
+/// Reaps, and moves the clock a little for the pauses between pages. The background reaper of the
+/// store may remove some of the rows.
 async fn reap(store: &Sqlite, clock: &ManualClock) {
     let store = store.clone();
     let reaping = tokio::spawn(async move { store.reap().await.unwrap() });
@@ -74,7 +75,7 @@ async fn a_row_with_a_token_ahead_of_the_clock_is_not_removed() {
     let mine = request("a");
     let grant = take(&lock, &mine).await;
     lock.release(&lease(&mine, &grant)).await.unwrap();
-    // The state after the wall clock was set back by three hours.
+    // This is the state after the wall clock was set back by three hours.
     let ahead = i64::try_from(3 * HOUR.as_micros()).unwrap();
     place
         .sql(&format!(
@@ -104,7 +105,7 @@ async fn rows_of_an_earlier_boot_are_removed_when_this_boot_is_old_enough() {
     place
         .sql("UPDATE distributed_lock SET boot_id = randomblob(16), expires_at = 9000000000000000")
         .await;
-    // A manual clock starts one hour after boot: as long as rows stay.
+    // A manual clock starts one hour after boot, and `reap_after` is one hour too.
     clock.advance(Duration::from_millis(1));
     reap(&store, &clock).await;
     assert_eq!(rows(&place, "distributed_lock").await, 0);
@@ -156,8 +157,8 @@ async fn the_background_reaper_runs_once_for_all_handles() {
     .await;
 }
 
-/// A handle that was opened on one runtime and reopened on another, as for renewals, outlives the
-/// first runtime.
+/// A handle is opened on one runtime and reopened on another runtime, in the way of a keeper
+/// thread. The reopened handle continues to reap after the first runtime has ended.
 #[test]
 fn reaping_continues_after_the_runtime_that_opened_the_file_has_ended() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Records.
+//! Creating, changing, reading and deleting records.
 
 use distlock_core::{
     Deleted, ErrorKind, Expect, MAX_VALUE_BYTES, RecordKey, Records, Store, Written,
@@ -84,7 +84,7 @@ async fn values_are_bytes_of_any_kind_up_to_the_limit() {
     let records = place.open().await.records();
     let large = vec![0xff; MAX_VALUE_BYTES];
     let values: [&[u8]; 5] = [b"", b"\0", b"text", &[0xff, 0xfe, 0], &large];
-    // They are sent together, so that they share batches.
+    // The writes are sent at the same time, so that they share batches.
     let keys: Vec<_> = (0..values.len()).map(|id| key(&format!("k{id}"))).collect();
     let puts = keys.iter().zip(values);
     let written = join_all(puts.map(|(key, value)| records.put(key, value, Expect::Absent))).await;
@@ -183,7 +183,7 @@ async fn a_ban_stays_after_a_reboot() {
             .ban
             .is_some()
     );
-    // A ban that was over stays over.
+    // A ban that had ended does not come back.
     until("the short ban to end", async || {
         matches!(
             kick.login(login(&otto)).await,
@@ -245,7 +245,7 @@ async fn concurrent_counters_lose_nothing() {
                     match records.put(&key("n"), value.as_bytes(), expect).await {
                         Ok(Written::Stored(_)) => done += 1,
                         Ok(Written::Conflict) => {}
-                        // The two handles may wait for each other for too long on a slow disk.
+                        // On a slow disk, one handle may wait for the other handle for too long.
                         Err(error) => assert!(error.did_not_happen() && error.is_retryable()),
                     }
                 }

@@ -1,11 +1,11 @@
-//! Opening refuses tables that lack something that a promise needs.
+//! Opening refuses tables that lack a part that a promise of the locks needs.
 
 use distlock_core::ErrorKind;
 
 use super::*;
 
-/// A text that is replaced in the statements that create the tables, its replacement, and the words
-/// of the error.
+/// Each entry: a text in the statements that create the tables, the text that replaces it, and a
+/// part of the error.
 const CHANGES: [(&str, &str, &str); 11] = [
     (
         "lock_name    TEXT    NOT NULL PRIMARY KEY, ",
@@ -76,13 +76,13 @@ async fn tables_without_a_needed_part_are_refused() {
     for (part, instead, says) in CHANGES {
         let place = Place::new();
         close(&place.open().await).await;
-        // Unchanged tables are accepted, again and again.
+        // Unchanged tables are accepted each time.
         close(&place.open().await).await;
         let changed = script.replacen(part, instead, 1);
         assert_ne!(changed, script, "{part}");
         let drop_all = "DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE \
             distributed_meta;";
-        // Without its unique key, a second row has nothing to conflict with.
+        // `OR IGNORE` has no effect on a table without its unique key.
         let changed = changed.replace("INSERT OR IGNORE", "INSERT");
         place.sql(&format!("{drop_all}{changed}")).await;
         is_refused(&place, says).await;

@@ -9,7 +9,7 @@ use distlock_core::{ErrorKind, Moment, Sleep};
 
 use super::*;
 
-/// A caller that sent a request and does not poll for the answer delays nobody.
+/// A caller that has sent a read and does not poll for the answer does not delay other reads.
 #[tokio::test]
 async fn a_read_that_is_not_polled_does_not_delay_other_reads() {
     for opened in [false, true] {
@@ -39,8 +39,9 @@ async fn a_read_that_is_not_polled_does_not_delay_other_reads() {
     }
 }
 
-/// Between reading the clock and asking for the lock a process may be stopped for as long as rows
-/// stay. Others may have had the lock meanwhile, with higher tokens that no row remembers.
+/// A process may be suspended between reading the clock and sending the acquire. If the process is
+/// suspended for `reap_after`, other owners may have had the lock with higher tokens, and the
+/// reaper may have removed the row.
 #[tokio::test]
 async fn a_token_from_an_outdated_clock_reading_is_not_granted() {
     let place = Place::new();
@@ -62,7 +63,7 @@ fn micros_of(wall: SystemTime) -> u64 {
     u64::try_from(since.as_micros()).unwrap()
 }
 
-/// The clock of a process that is stopped for two hours right after reading it.
+/// The clock of a process that is suspended for two hours right after reading the clock.
 #[derive(Clone, Debug, Default)]
 struct Stopping {
     clock: ManualClock,

@@ -1,4 +1,5 @@
-//! Acquiring and releasing in one transaction: however it ends, the file is free for others.
+//! Acquiring and releasing in one transaction. After any end of the transaction, other processes
+//! can write to the file.
 
 use distlock_core::ErrorKind;
 
@@ -30,7 +31,7 @@ async fn after_a_refused_commit_other_processes_can_write() {
     let (first, next) = (request("first"), request("next"));
     let released = lease(&leaving, &grant);
     let (_, (taken, freed)) = both(
-        // It is sent at once, so that the rest forms a batch.
+        // This request is sent at once, so that the other requests form a batch.
         lock.try_acquire(&first),
         both(lock.try_acquire(&next), lock.release(&released)),
     )
@@ -40,7 +41,7 @@ async fn after_a_refused_commit_other_processes_can_write() {
     execute(&mut raw, "COMMIT").await;
 
     take(&other, &request("a")).await;
-    // Neither half of it happened.
+    // Neither the acquire nor the release was carried out.
     assert_eq!(
         refused(&other, &request("old")).await.token,
         Some(grant.token)
@@ -48,15 +49,16 @@ async fn after_a_refused_commit_other_processes_can_write() {
     take(&other, &next).await;
 }
 
-/// Its transaction is open, nobody will end it, and this handle gets no further request.
+/// A runtime ends while a transaction is open, and its store sends no further request. The
+/// transaction must be rolled back all the same.
 #[test]
 fn after_a_runtime_ends_in_a_transaction_other_processes_can_write() {
     let place = Place::new();
     let mine = tokio::runtime::Runtime::new().unwrap();
     let others = tokio::runtime::Runtime::new().unwrap();
-    // In a database without a write-ahead log, SQLite itself waits for its turn to begin.
+    // In a database without a write-ahead log, SQLite itself waits for the write lock.
     let mut raw = others.block_on(another_program(&place));
-    // The clock stands still, so that no reaper sends anything meanwhile.
+    // The clock stands still, so that no reaper sends a statement during the test.
     let (_, clock) = manual();
     let store = mine.block_on(place.open_at(Arc::clone(&clock)));
     let lock = store.lock();
@@ -73,22 +75,22 @@ fn after_a_runtime_ends_in_a_transaction_other_processes_can_write() {
     let released = lease(&leaving, &grant);
     mine.spawn(async move {
         both(
-            // It is sent at once, so that the rest forms a batch after the file was busy for too
-            // long.
+            // This request is sent at once, and fails after the file was busy for too long. Then
+            // the other requests form a batch.
             lock.try_acquire(&first),
             both(lock.try_acquire(&next), lock.release(&released)),
         )
         .await
     });
     others.block_on(async {
-        // One statement of the first, and two of the batch.
+        // The first request has one statement, and the batch has two statements.
         until("the batch is sent", async || {
             store.statements() >= before + 3
         })
         .await;
         mine.shutdown_background();
         execute(&mut raw, "ROLLBACK").await;
-        // SQLite still waits for its turn to begin, until this moment at the latest.
+        // SQLite's thread may wait for the write lock until this moment.
         let begun = Instant::now() + place.config().busy_timeout;
         until("others can write", async || {
             other.try_acquire(&request("a")).await.is_ok() && Instant::now() > begun

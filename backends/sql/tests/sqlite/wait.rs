@@ -17,10 +17,10 @@ async fn win(contender: &mut Box<dyn Contender>) -> Grant {
 #[tokio::test]
 async fn a_release_in_this_process_wakes_without_a_poll() {
     let place = Place::new();
-    // The clock stands still: no poll is ever due.
+    // The clock stands still, so that no poll becomes due.
     let (_, shared) = manual();
     let store = place.open_at(Arc::clone(&shared)).await;
-    // The release goes through another handle of the same file.
+    // Another store on the same file releases the lock.
     let releasing = place.open_at(shared).await.lock();
     let first = request("a");
     let grant = take(&releasing, &first).await;
@@ -33,7 +33,8 @@ async fn a_release_in_this_process_wakes_without_a_poll() {
     assert!(next.unwrap().unwrap().token > grant.token);
 }
 
-/// Whether the contender's first attempt was refused: only its statements were sent.
+/// Whether the contender only waits now: no statement is sent during this function, except the read
+/// of the lock.
 async fn waits(lock: &Arc<dyn DistLock>, store: &Sqlite) -> bool {
     let before = store.statements();
     lock.inspect(&name("a")).await.unwrap();
@@ -49,7 +50,7 @@ async fn a_release_by_another_process_is_noticed() {
     let mut contender = lock.contend(&request("a")).await.unwrap();
     assert!(contender.attempt().await.unwrap().acquired().is_none());
     let waiting = tokio::spawn(async move { win(&mut contender).await });
-    // The row has a hint, so that a release in the other process would show the waiter.
+    // The row has a hint, so that a release in another process would report the waiter.
     let mut raw = place.raw().await;
     until("the row is marked", async || {
         let wanted: i64 =
@@ -110,8 +111,8 @@ async fn any_number_of_waiters_costs_at_most_twenty_statements_a_second() {
     for id in 0..100 {
         let text = format!("n{}", id % 40);
         let holder = request(&text);
-        // The locks are held for much longer than the test waits; the first request of each name is
-        // granted.
+        // The locks are held for much longer than the test waits. The first request for each name
+        // is granted.
         store.lock().try_acquire(&holder).await.unwrap();
         let lock = if id % 2 == 0 {
             store.lock()
@@ -139,7 +140,7 @@ async fn any_number_of_waiters_costs_at_most_twenty_statements_a_second() {
     }
     let spent = statements() - before;
     let budget = 20.0 * started.elapsed().as_secs_f64();
-    // The handles' reapers may have had a turn meanwhile: three statements for each.
+    // The reaper of each handle may have run during the test, with three statements.
     #[expect(clippy::cast_precision_loss, reason = "a small count")]
     let spent = spent as f64 - 6.0;
     assert!(spent <= budget, "{spent} statements, {budget} allowed");
@@ -158,7 +159,7 @@ async fn without_waiters_no_poll_is_sent() {
     let waiting = tokio::spawn(async move {
         contender.wait(Duration::from_millis(500)).await;
     });
-    // The reaper sleeps too.
+    // The reaper is one of the sleepers.
     until("it polls", async || clock.sleepers() >= 3).await;
     while !waiting.is_finished() {
         clock.advance(Duration::from_millis(60));
@@ -219,7 +220,7 @@ fn a_poller_whose_runtime_has_ended_is_replaced() {
     });
 }
 
-/// The runtime may be driven again, or never.
+/// A runtime that is not driven may be driven again later, or never.
 #[test]
 fn a_poller_whose_runtime_is_not_driven_is_replaced() {
     let runtime = || {
