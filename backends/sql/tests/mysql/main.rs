@@ -102,7 +102,7 @@ async fn over_records(url: String) -> Result<Store> {
     ))
 }
 
-/// A locker whose renewal thread is connected.
+/// A locker whose keeper thread has connected.
 async fn locker(url: &str) -> Locker {
     let locker = Locker::new(mysql(url).await.expect("opens").lock());
     locker.ready().await.expect("connects");

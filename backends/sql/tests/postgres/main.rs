@@ -52,7 +52,7 @@ async fn open(url: &str) -> Postgres {
     try_open(url).await.unwrap()
 }
 
-/// A locker whose renewal thread is connected.
+/// A locker whose keeper thread has connected.
 async fn locker(url: &str) -> Locker {
     let locker = Locker::new(open(url).await.lock());
     locker.ready().await.unwrap();
