@@ -1,7 +1,8 @@
 //! Connects to the server and sets the session up, so that no setting of server, database or user
 //! breaks a promise of the locks.
 //!
-//! Every wait for the server in this dialect has a time limit; this module sets the limits.
+//! The module owns the time limits of connecting and of a single request. (The listener sets its
+//! own limits, and closing a connection has none.)
 
 use std::{future::Future, time::Duration};
 
