@@ -6,7 +6,10 @@
 use std::{collections::BTreeSet, future::Future, sync::Arc};
 
 use async_trait::async_trait;
-use distlock_backend_kit::OpenFlag;
+use distlock_backend_kit::{
+    OpenFlag,
+    operation::{Answer, Operation},
+};
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
     Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed,
@@ -18,7 +21,6 @@ use crate::{
     doctor,
     error::BACKEND,
     format::{keys::Target, value},
-    operations::{Action, Answer},
     routing::{Call, Response},
     store::Store,
     wait::RedisContender,
@@ -52,9 +54,9 @@ impl RedisLock {
     fn submit<'a>(
         &'a self,
         name: &'a LockName,
-        what: Action,
+        operation: Operation,
     ) -> impl Future<Output = Result<Answer>> + Send + use<'a> {
-        let submitted = self.open().map(|store| store.submit(Some(name), what));
+        let submitted = self.open().map(|store| store.submit(Some(name), operation));
         async move { submitted?.await }
     }
 
@@ -168,13 +170,8 @@ impl DistLock for RedisLock {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        match self
-            .submit(&request.name, Action::Acquire(request.clone()))
-            .await?
-        {
-            Answer::Acquired(attempt) => Ok(attempt),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::Acquire(request.clone());
+        self.submit(&request.name, op).await?.acquired()
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
@@ -185,30 +182,20 @@ impl DistLock for RedisLock {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        match self
-            .submit(&lease.name, Action::Renew(lease.clone(), *renewal))
-            .await?
-        {
-            Answer::Renewed(renewed) => Ok(renewed),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::Renew(lease.clone(), *renewal);
+        self.submit(&lease.name, op).await?.renewed()
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         let store = self.open()?;
-        let op = if store
-            .access()
-            .waiter_checks
-            .should_check(lease.owner, store.clock().now())
-        {
-            Action::ReleaseAndCheckWaiters(lease.clone())
+        let checks = &store.access().waiter_checks;
+        let op = Operation::Release(lease.clone());
+        let answer = if checks.should_check(lease.owner, store.clock().now()) {
+            store.submit_with_waiters(&lease.name, op).await?
         } else {
-            Action::Release(lease.clone())
+            store.submit(Some(&lease.name), op).await?
         };
-        match store.submit(Some(&lease.name), op).await? {
-            Answer::Released(outcome) => Ok(outcome),
-            other => Err(other.unexpected()),
-        }
+        answer.released()
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
@@ -223,19 +210,14 @@ impl DistLock for RedisLock {
             )
             .on(BACKEND));
         }
-        let op = Action::HandOver(lease.clone(), next.clone());
-        match store.submit(Some(&lease.name), op).await? {
-            Answer::HandedOver(handed) => {
-                if let HandOver::Done(_) = &handed {
-                    store
-                        .access()
-                        .waiter_checks
-                        .handed_over(lease.owner, next.owner);
-                }
-                Ok(handed)
-            }
-            other => Err(other.unexpected()),
+        let op = Operation::HandOver(lease.clone(), next.clone());
+        let answer = store.submit(Some(&lease.name), op).await?;
+        let handed = answer.handed_over()?;
+        if let HandOver::Done(_) = &handed {
+            let checks = &store.access().waiter_checks;
+            checks.handed_over(lease.owner, next.owner);
         }
+        Ok(handed)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
@@ -277,13 +259,8 @@ impl DistLock for RedisLock {
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        match self
-            .submit(name, Action::ForceRelease(name.clone(), expected))
-            .await?
-        {
-            Answer::Forced(forced) => Ok(forced),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::ForceRelease(name.clone(), expected);
+        self.submit(name, op).await?.forced()
     }
 
     async fn health(&self) -> Result<Health> {

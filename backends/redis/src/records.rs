@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
-use distlock_backend_kit::OpenFlag;
+use distlock_backend_kit::{OpenFlag, operation::Operation};
 use distlock_core::{
     Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written,
     check_value,
@@ -19,7 +19,6 @@ use crate::{
         keys::{BUCKETS, Bucket},
         value,
     },
-    operations::{Action, Answer},
     routing::{Call, Response},
     store::Store,
 };
@@ -228,19 +227,13 @@ impl Records for RedisRecords {
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         check_value(key, value).map_err(|error| error.on(BACKEND).during("put"))?;
-        let op = Action::Put(key.clone(), value.to_vec(), expect);
-        match self.open()?.submit(None, op).await? {
-            Answer::Written(written) => Ok(written),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::put(key, value, expect);
+        self.open()?.submit(None, op).await?.written()
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        let op = Action::Delete(key.clone(), expect);
-        match self.open()?.submit(None, op).await? {
-            Answer::Deleted(deleted) => Ok(deleted),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::Delete(key.clone(), expect);
+        self.open()?.submit(None, op).await?.deleted()
     }
 
     async fn scan(

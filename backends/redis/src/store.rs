@@ -12,7 +12,10 @@ use std::{
     },
 };
 
-use distlock_backend_kit::batch::{Batcher, Limits};
+use distlock_backend_kit::{
+    batch::{Batcher, Limits},
+    operation::{Answer, Operation},
+};
 use distlock_core::{Clock, LockName, Result};
 use futures_util::future::join_all;
 
@@ -22,7 +25,7 @@ use crate::{
     error::BACKEND,
     format::keys::{KeyLayout, SLOTS},
     operations::{
-        Action, Answer, Histories, Operation, ReleaseCache, WaiterChecks,
+        Histories, KeyedOperation, ReleaseCache, WaiterChecks,
         executor::{BatchExecutor, ServerAccess},
     },
     routing::{OpenMode, Router},
@@ -155,16 +158,36 @@ impl Store {
     }
 
     /// Submits an operation, on the lock of this name or on a record, to the next batch.
-    // This function is not async, because the future of an async function would keep the arguments
-    // a second time.
     pub(crate) fn submit<'a>(
         &'a self,
         name: Option<&'a LockName>,
-        action: Action,
+        operation: Operation,
     ) -> impl Future<Output = Result<Answer>> + Send + use<'a> {
-        let op = Box::new(Operation::new(&self.access.layout, action));
+        self.submit_keyed(name, KeyedOperation::new(&self.access.layout, operation))
+    }
+
+    /// As [`submit`](Self::submit), for an operation that concerns the lock's waiters as well: see
+    /// [`KeyedOperation::with_waiters`].
+    pub(crate) fn submit_with_waiters<'a>(
+        &'a self,
+        name: &'a LockName,
+        operation: Operation,
+    ) -> impl Future<Output = Result<Answer>> + Send + use<'a> {
+        let mut op = KeyedOperation::new(&self.access.layout, operation);
+        op.with_waiters = true;
+        self.submit_keyed(Some(name), op)
+    }
+
+    // This function is not async, because the future of an async function would keep the arguments
+    // a second time.
+    fn submit_keyed<'a>(
+        &'a self,
+        name: Option<&'a LockName>,
+        op: KeyedOperation,
+    ) -> impl Future<Output = Result<Answer>> + Send + use<'a> {
+        let op = Box::new(op);
         async move {
-            let operation = op.operation();
+            let operation = op.operation.kind().method();
             let batcher = match &*self.batchers {
                 [only] => only,
                 batchers => {

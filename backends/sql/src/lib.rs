@@ -79,9 +79,10 @@ pub mod fence;
 mod lock;
 mod migrate;
 mod opened_store;
-mod operation;
 mod reaper;
 mod records;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod resend;
 mod schema_check;
 mod singleton_task;
 mod statement_error;

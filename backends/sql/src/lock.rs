@@ -6,7 +6,10 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
-use distlock_backend_kit::OpenFlag;
+use distlock_backend_kit::{
+    OpenFlag,
+    operation::{Answer, Operation},
+};
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, Error, FencingToken, Forced,
     Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed, Result,
@@ -15,7 +18,6 @@ use distlock_core::{
 use crate::{
     dialect::{Dialect, LockRow},
     doctor,
-    operation::{Answer, Operation},
     store::Store,
     store_handle::reopen_store,
     wait::SqlContender,
@@ -75,11 +77,8 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        match self.submit(Operation::Acquire(request.clone())).await? {
-            Answer::Acquired(attempt) => Ok(attempt),
-            Answer::BusyNotified(holder) => Ok(Attempt::Busy(Some(holder))),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::Acquire(request.clone());
+        self.submit(op).await?.acquired()
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
@@ -90,28 +89,18 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        match self
-            .submit(Operation::Renew(lease.clone(), *renewal))
-            .await?
-        {
-            Answer::Renewed(renewed) => Ok(renewed),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::Renew(lease.clone(), *renewal);
+        self.submit(op).await?.renewed()
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        match self.submit(Operation::Release(lease.clone())).await? {
-            Answer::Released(outcome) => Ok(outcome),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::Release(lease.clone());
+        self.submit(op).await?.released()
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
         let op = Operation::HandOver(lease.clone(), next.clone());
-        match self.submit(op).await? {
-            Answer::HandedOver(handed) => Ok(handed),
-            other => Err(other.unexpected()),
-        }
+        self.submit(op).await?.handed_over()
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
@@ -144,13 +133,8 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        match self
-            .submit(Operation::Force(name.clone(), expected))
-            .await?
-        {
-            Answer::Forced(forced) => Ok(forced),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::ForceRelease(name.clone(), expected);
+        self.submit(op).await?.forced()
     }
 
     async fn health(&self) -> Result<Health> {

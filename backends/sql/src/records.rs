@@ -6,17 +6,12 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
-use distlock_backend_kit::OpenFlag;
+use distlock_backend_kit::{OpenFlag, operation::Operation};
 use distlock_core::{
     Deleted, Entry, Expect, RecordKey, Records, Result, Version, Written, check_value,
 };
 
-use crate::{
-    dialect::Dialect,
-    operation::{Answer, Operation},
-    store::Store,
-    store_handle::reopen_store,
-};
+use crate::{dialect::Dialect, store::Store, store_handle::reopen_store};
 
 pub(crate) struct SqlRecords<D: Dialect> {
     store: Arc<Store<D>>,
@@ -69,25 +64,13 @@ impl<D: Dialect> Records for SqlRecords<D> {
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         check_value(key, value).map_err(|error| error.on(D::NAME).during("put"))?;
-        let op = match expect {
-            Expect::Absent => Operation::Create(key.clone(), value.to_vec()),
-            Expect::Version(version) => Operation::Replace(key.clone(), value.to_vec(), version),
-        };
-        match self.open()?.submit(op).await? {
-            Answer::Written(written) => Ok(written),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::put(key, value, expect);
+        self.open()?.submit(op).await?.written()
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        match self
-            .open()?
-            .submit(Operation::Delete(key.clone(), expect))
-            .await?
-        {
-            Answer::Deleted(deleted) => Ok(deleted),
-            other => Err(other.unexpected()),
-        }
+        let op = Operation::Delete(key.clone(), expect);
+        self.open()?.submit(op).await?.deleted()
     }
 
     async fn scan(

@@ -12,13 +12,15 @@ use std::{
     },
 };
 
-use distlock_backend_kit::batch::{Batcher, Executor, Failure, Reply};
-use distlock_core::{Error, ErrorKind, HandOver, Result};
+use distlock_backend_kit::{
+    batch::{Batcher, Executor, Failure, Reply},
+    operation::{Answer, Operation, OperationKind},
+};
+use distlock_core::{Forced, HandOver, ReleaseOutcome, Result};
 use tokio::task::AbortHandle;
 
 use crate::{
     dialect::{Dialect, QueueEntry},
-    operation::{Answer, Operation, OperationKind},
     singleton_task::SingletonTask,
 };
 
@@ -66,7 +68,7 @@ impl<D: Dialect> Store<D> {
 
     /// Sends an operation with the next batch.
     pub(crate) async fn submit(&self, op: Operation) -> Result<Answer> {
-        let operation = op.kind().name();
+        let operation = op.kind().method();
         let name = op.lock().cloned();
         self.batcher.submit(op).await.map_err(|error| {
             let error = error.on(D::NAME).during(operation);
@@ -154,7 +156,7 @@ impl<D: Dialect> Executor for Writer<D> {
     }
 
     fn bytes(&self, op: &Operation) -> usize {
-        op.bytes()
+        op.key().len() + op.value_bytes()
     }
 
     async fn run(
@@ -168,7 +170,7 @@ impl<D: Dialect> Executor for Writer<D> {
             let (Some(name), Reply::Done(Ok(answer))) = (op.lock(), reply) else {
                 continue;
             };
-            if answer.freed() {
+            if has_freed(answer) {
                 group.wake_waiters(name);
             }
             // The statement reports only waiters of other processes, from their hints. The waiters
@@ -191,12 +193,10 @@ impl<D: Dialect> Executor for Writer<D> {
     }
 }
 
-impl Answer {
-    /// The error for an answer whose kind does not fit the operation that was sent.
-    pub(crate) fn unexpected(&self) -> Error {
-        Error::new(
-            ErrorKind::Internal,
-            format!("an answer of the wrong kind came back: {self:?}"),
-        )
-    }
+/// Whether the lock is free now because of this answer.
+fn has_freed(answer: &Answer) -> bool {
+    matches!(
+        answer,
+        Answer::Released(ReleaseOutcome::Released { .. }) | Answer::Forced(Forced::Released)
+    )
 }

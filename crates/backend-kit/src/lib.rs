@@ -11,7 +11,9 @@
 //! |---|---|
 //! | a kind of store, and the list of all kinds | [`Driver`], [`Drivers`] |
 //! | a URL with its options, and errors that name the wrong one | [`Target`], [`Options`], [`blame`] |
+//! | operations, their answers, and how they are undone | [`operation`] |
 //! | many operations in one request | [`batch`] |
+//! | the connections of a pool, and the epochs that they found | [`Lender`], [`EpochHistory`] |
 //! | when a waiter renews its entry in the store queue | [`queue_entry`] |
 //! | passwords and certificates | [`Secret`], [`PasswordRule`], `TlsFile`, [`mask`](fn@mask) |
 //! | panics of drivers, turned into errors | [`panics`] |
@@ -21,9 +23,12 @@ pub mod blame;
 mod driver;
 mod driver_help;
 mod drivers;
+mod epoch_history;
+mod lending;
 mod mask;
 mod not_built;
 mod open_flag;
+pub mod operation;
 mod options;
 pub mod panics;
 mod password;
@@ -40,6 +45,8 @@ pub use {
     driver::{Driver, Migrated},
     driver_help::{DriverOption, DriverUrl},
     drivers::Drivers,
+    epoch_history::EpochHistory,
+    lending::{Lender, Loan},
     mask::{is_secret, mask},
     not_built::not_compiled_in,
     open_flag::OpenFlag,

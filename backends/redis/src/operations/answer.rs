@@ -3,73 +3,15 @@
 //! A reply that no script of this library gives is an unknown outcome. Another product than Redis
 //! or Valkey may have run the script in its own way.
 
+use distlock_backend_kit::operation::{Answer, Operation};
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Epoch, Error, ErrorKind, FencingToken, Forced, Grant,
-    HandOver, HolderInfo, Lease, LossFeed, LossReason, Moment, ReleaseOutcome, Renewed, Result,
-    Version, Written,
+    HandOver, Lease, LossFeed, LossReason, Moment, ReleaseOutcome, Renewed, Result, Version,
+    Written,
 };
 use redis::Value;
 
-use crate::{
-    error::BACKEND,
-    format::value,
-    operations::operation::{Action, Operation},
-};
-
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Renewed(Renewed),
-    Released(ReleaseOutcome),
-    HandedOver(HandOver),
-    Acquired(Attempt<Grant>),
-    /// A contender found the lock held, and no push will report a change of the lock.
-    BusyUntracked(Option<HolderInfo>),
-    Forced(Forced),
-    Written(Written),
-    Deleted(Deleted),
-}
-
-impl Answer {
-    /// Returns this answer for a server that does not track the operation's key.
-    pub(crate) fn without_tracking(self, op: &Operation) -> Self {
-        match (&op.action, self) {
-            (Action::Contend(_), Self::Acquired(Attempt::Busy(holder))) => {
-                Self::BusyUntracked(holder)
-            }
-            (_, answer) => answer,
-        }
-    }
-
-    /// Returns the error for an answer of the wrong kind.
-    pub(crate) fn unexpected(&self) -> Error {
-        Error::new(
-            ErrorKind::Internal,
-            format!("an answer of the wrong kind came back: {self:?}"),
-        )
-        .on(BACKEND)
-    }
-}
-
-impl Operation {
-    /// Returns the release that undoes this operation after `answer`; `None` unless the answer
-    /// granted a lock.
-    pub(crate) fn undo(&self, answer: &Answer) -> Option<Self> {
-        let ((
-            Action::Acquire(request) | Action::Contend(request),
-            Answer::Acquired(Attempt::Acquired(grant)),
-        )
-        | (Action::HandOver(_, request), Answer::HandedOver(HandOver::Done(grant)))) =
-            (&self.action, answer)
-        else {
-            return None;
-        };
-        let lease = Lease::new(request.name.clone(), request.owner, Some(grant.token));
-        Some(Self {
-            target: self.target.clone(),
-            action: Action::Release(lease),
-        })
-    }
-}
+use crate::{error::BACKEND, format::value, operations::operation::KeyedOperation};
 
 /// Facts about the server that sent a reply.
 pub(crate) struct ReplyContext<'a> {
@@ -92,7 +34,7 @@ enum ScriptReply<'a> {
 }
 
 impl<'a> ScriptReply<'a> {
-    fn parse(op: &Operation, reply: &'a Value) -> Result<Self> {
+    fn parse(op: &KeyedOperation, reply: &'a Value) -> Result<Self> {
         match reply {
             Value::BulkString(digits) => match value::read_number(digits) {
                 Some(number) => Ok(Self::Number(number)),
@@ -116,7 +58,11 @@ impl<'a> ScriptReply<'a> {
 /// # Errors
 /// For a lock or record that this library did not write, and for a counter that has reached its
 /// maximum.
-pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) -> Result<Answer> {
+pub(crate) fn answer(
+    op: &KeyedOperation,
+    reply: &Value,
+    context: &ReplyContext<'_>,
+) -> Result<Answer> {
     let reply = ScriptReply::parse(op, reply)?;
     let grant = |number: u64, request: &AcquireRequest| -> Result<Grant> {
         let token = token(op, number)?;
@@ -132,15 +78,15 @@ pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) 
         };
         (context.reason)(lease, reason)
     };
-    Ok(match (&op.action, reply) {
-        (Action::Acquire(request) | Action::Contend(request), ScriptReply::Number(number)) => {
+    Ok(match (&op.operation, reply) {
+        (Operation::Acquire(request), ScriptReply::Number(number)) => {
             Answer::Acquired(Attempt::Acquired(grant(number, request)?))
         }
-        (Action::Acquire(request) | Action::Contend(request), ScriptReply::Held(value, left)) => {
+        (Operation::Acquire(request), ScriptReply::Held(value, left)) => {
             let holder = value::holder(&request.name, value, left)?;
             Answer::Acquired(Attempt::Busy(Some(holder)))
         }
-        (Action::Renew(_, renewal), ScriptReply::Number(number)) => {
+        (Operation::Renew(_, renewal), ScriptReply::Number(number)) => {
             Answer::Renewed(Renewed::Extended {
                 valid_for: renewal.ttl.duration(),
                 epoch: context.epoch.clone(),
@@ -148,13 +94,13 @@ pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) 
                 loss: LossFeed::silent(),
             })
         }
-        (Action::Renew(lease, _), ScriptReply::Code(code)) => {
+        (Operation::Renew(lease, _), ScriptReply::Code(code)) => {
             Answer::Renewed(Renewed::NotHeld(not_held_reason(code, lease)))
         }
-        (Action::Release(_) | Action::ReleaseAndCheckWaiters(_), ScriptReply::Code(-2..=0)) => {
+        (Operation::Release(_), ScriptReply::Code(-2..=0)) => {
             Answer::Released(ReleaseOutcome::NotHeld)
         }
-        (Action::Release(_) | Action::ReleaseAndCheckWaiters(_), ScriptReply::Code(code)) => {
+        (Operation::Release(_), ScriptReply::Code(code)) => {
             Answer::Released(ReleaseOutcome::Released {
                 others_waiting: match code {
                     2 => Some(false),
@@ -163,49 +109,54 @@ pub(crate) fn answer(op: &Operation, reply: &Value, context: &ReplyContext<'_>) 
                 },
             })
         }
-        (Action::HandOver(_, request), ScriptReply::Number(number)) => {
+        (Operation::HandOver(_, request), ScriptReply::Number(number)) => {
             Answer::HandedOver(HandOver::Done(grant(number, request)?))
         }
-        (Action::HandOver(lease, _), ScriptReply::Code(code @ -2..=0)) => {
+        (Operation::HandOver(lease, _), ScriptReply::Code(code @ -2..=0)) => {
             Answer::HandedOver(HandOver::NotHeld(not_held_reason(code, lease)))
         }
-        (Action::ForceRelease(..), ScriptReply::Code(0)) => Answer::Forced(Forced::NotHeld),
-        (Action::ForceRelease(..), ScriptReply::Code(1)) => Answer::Forced(Forced::Released),
-        (Action::ForceRelease(..), ScriptReply::Number(number)) => {
+        (Operation::ForceRelease(..), ScriptReply::Code(0)) => Answer::Forced(Forced::NotHeld),
+        (Operation::ForceRelease(..), ScriptReply::Code(1)) => Answer::Forced(Forced::Released),
+        (Operation::ForceRelease(..), ScriptReply::Number(number)) => {
             Answer::Forced(Forced::OtherToken(token(op, number)?))
         }
-        (Action::Put(..), ScriptReply::Number(number)) => {
+        (Operation::Create(..) | Operation::Replace(..), ScriptReply::Number(number)) => {
             Answer::Written(Written::Stored(Version::new(number)))
         }
-        (Action::Put(..), ScriptReply::Code(0)) => Answer::Written(Written::Conflict),
-        (Action::Delete(..), ScriptReply::Code(0)) => Answer::Deleted(Deleted::Conflict),
-        (Action::Delete(..), ScriptReply::Code(1)) => Answer::Deleted(Deleted::Done),
+        (Operation::Create(..) | Operation::Replace(..), ScriptReply::Code(0)) => {
+            Answer::Written(Written::Conflict)
+        }
+        (Operation::Delete(..), ScriptReply::Code(0)) => Answer::Deleted(Deleted::Conflict),
+        (Operation::Delete(..), ScriptReply::Code(1)) => Answer::Deleted(Deleted::Done),
         (_, ScriptReply::Code(-1)) => {
             return Err(corrupt(
                 op,
                 "the store holds something under this key that this library did not write",
             ));
         }
-        (Action::Acquire(_) | Action::Contend(_) | Action::Put(..), ScriptReply::Code(-2))
-        | (Action::HandOver(..), ScriptReply::Code(-3)) => return Err(counter_at_end(op)),
+        (
+            Operation::Acquire(_) | Operation::Create(..) | Operation::Replace(..),
+            ScriptReply::Code(-2),
+        )
+        | (Operation::HandOver(..), ScriptReply::Code(-3)) => return Err(counter_at_end(op)),
         _ => return Err(unknown_reply()),
     })
 }
 
-fn token(op: &Operation, number: u64) -> Result<FencingToken> {
+fn token(op: &KeyedOperation, number: u64) -> Result<FencingToken> {
     FencingToken::new(number)
         .map_err(|_| corrupt(op, "the store holds a number that can be no token"))
 }
 
-fn corrupt(op: &Operation, problem: &str) -> Error {
+fn corrupt(op: &KeyedOperation, problem: &str) -> Error {
     let error = Error::new(ErrorKind::Corrupt, format!("{problem}: {}", op.target.key)).on(BACKEND);
-    match op.lock() {
+    match op.operation.lock() {
         Some(name) => error.about(name),
         None => error,
     }
 }
 
-fn counter_at_end(op: &Operation) -> Error {
+fn counter_at_end(op: &KeyedOperation) -> Error {
     let bucket = op
         .target
         .key

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use distlock_backend_kit::batch::{Executor, Failure, Reply};
+use distlock_backend_kit::{
+    batch::{Executor, Failure, Reply},
+    operation::{Answer, Operation, OperationKind},
+};
 use distlock_core::{Attempt, Epoch, Error, ErrorKind, HandOver, Lease, Moment, Renewed, Result};
 use redis::Value;
 
@@ -11,8 +14,8 @@ use crate::{
     format::keys::KeyLayout,
     operations::{
         Histories, ReleaseCache, WaiterChecks,
-        answer::{Answer, ReplyContext, answer},
-        operation::{Action, BatchKind, Operation},
+        answer::{ReplyContext, answer},
+        operation::{BatchKind, KeyedOperation},
         request,
     },
     routing::{Call, MaxAge, Router},
@@ -41,8 +44,8 @@ pub(crate) struct BatchExecutor(pub(crate) Arc<ServerAccess>);
 
 impl ServerAccess {
     /// Sends operations of one kind, sorted by key, and returns an answer for each.
-    async fn run(&self, kind: BatchKind, ops: &[Box<Operation>]) -> Vec<Reply<Answer>> {
-        if let (BatchKind::Release | BatchKind::ReleaseAndCheckWaiters, [op]) = (kind, ops)
+    async fn run(&self, kind: BatchKind, ops: &[Box<KeyedOperation>]) -> Vec<Reply<Answer>> {
+        if let (OperationKind::Release, [op]) = (kind.operation, ops)
             && let Some(answer) = self.compare_and_delete(op).await
         {
             return vec![Reply::Done(answer)];
@@ -68,11 +71,16 @@ impl ServerAccess {
                     let origin = self.origin(&response.connection, confirmed_at);
                     answers.extend(part.iter().enumerate().map(|(at, op)| {
                         let reply = replies.get(at).unwrap_or(&Value::Nil);
-                        let mut answer = self.read(op, reply, &response.connection, &origin);
-                        if !response.is_tracked {
-                            answer = answer.map(|answer| answer.without_tracking(op));
-                        }
-                        Reply::Done(answer)
+                        let answer = self.read(op, reply, &response.connection, &origin);
+                        Reply::Done(match answer {
+                            // A push will tell when the key changes.
+                            Ok(Answer::Acquired(Attempt::Busy(holder)))
+                                if op.with_waiters && response.is_tracked =>
+                            {
+                                Ok(Answer::BusyNotified(holder))
+                            }
+                            answer => answer,
+                        })
                     }));
                 }
                 Err(error) => answers.extend(refuse(part, &error)),
@@ -82,7 +90,7 @@ impl ServerAccess {
     }
 
     /// Returns the call for operations that share a request.
-    fn call(&self, kind: BatchKind, part: &[Box<Operation>]) -> Call {
+    fn call(&self, kind: BatchKind, part: &[Box<KeyedOperation>]) -> Call {
         let (command, script) = request::request(&self.layout, kind, part);
         let call = Call::script(part[0].target.bucket, command, script);
         let call = match part {
@@ -94,20 +102,17 @@ impl ServerAccess {
             }
             _ => call.split_while_migrating(),
         };
-        if kind == BatchKind::Contend {
+        if kind.operation == OperationKind::Acquire && kind.with_waiters {
             call.tracking(part.iter().map(|op| &*op.target.key))
         } else {
             call
         }
     }
 
-    /// Releases one lock without a script, if the server can. Returns `None` if this did not
-    /// release the lock, for example because the value has another form, which only the script
-    /// recognises.
-    async fn compare_and_delete(&self, op: &Operation) -> Option<Result<Answer>> {
-        let (Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease)) = &op.action else {
-            return None;
-        };
+    /// Releases one lock without a script, where the server can. Returns `None` when that did not
+    /// release the lock: its value may have another form, which only the script recognises.
+    async fn compare_and_delete(&self, op: &KeyedOperation) -> Option<Result<Answer>> {
+        let lease = op.operation.lease()?;
         let delete = self.router.only_connection()?.compare_delete()?;
         let value = self.release_cache.take(lease)?;
         let command = delete.command(&op.target.key, &value);
@@ -118,9 +123,10 @@ impl ServerAccess {
         {
             Ok(response) if response.replies == [Value::Int(1)] => {
                 let origin = self.origin(&response.connection, None);
-                let code = match &op.action {
-                    Action::ReleaseAndCheckWaiters(_) => self.check_waiters(op).await,
-                    _ => 1,
+                let code = if op.with_waiters {
+                    self.check_waiters(op).await
+                } else {
+                    1
                 };
                 Some(self.read(op, &Value::Int(code), &response.connection, &origin))
             }
@@ -137,10 +143,9 @@ impl ServerAccess {
         }
     }
 
-    /// Asks whether another process waits, after the lock was released. Returns the code of the
-    /// release script: 2 when nobody waits, 3 when somebody waits, 1 when the server does not
-    /// answer.
-    async fn check_waiters(&self, op: &Operation) -> i64 {
+    /// Asks whether others wait, after the lock was released. Returns the code of the release
+    /// script: 2 when nobody waits, 3 when somebody waits, 1 when the server does not tell.
+    async fn check_waiters(&self, op: &KeyedOperation) -> i64 {
         let mut exists = redis::cmd("EXISTS");
         exists.arg(self.layout.queue(&op.target).queue);
         let read = Call::plain(op.target.bucket, vec![exists]);
@@ -152,7 +157,10 @@ impl ServerAccess {
 
     /// Splits operations, which are sorted by bucket, into groups that may share a request. In a
     /// cluster, a group has the operations of one bucket; otherwise one group has all operations.
-    fn parts<'a>(&self, ops: &'a [Box<Operation>]) -> impl Iterator<Item = &'a [Box<Operation>]> {
+    fn parts<'a>(
+        &self,
+        ops: &'a [Box<KeyedOperation>],
+    ) -> impl Iterator<Item = &'a [Box<KeyedOperation>]> {
         let together = !self.router.is_cluster();
         ops.chunk_by(move |a, b| together || a.target.bucket == b.target.bucket)
     }
@@ -165,14 +173,14 @@ impl ServerAccess {
     async fn confirm_primary(
         &self,
         kind: BatchKind,
-        ops: &[Box<Operation>],
+        ops: &[Box<KeyedOperation>],
     ) -> Result<Option<Moment>> {
-        let max_age = if kind == BatchKind::Renew {
+        let max_age = if kind.operation == OperationKind::Renew {
             MaxAge::Since(self.router.connector.clock().now())
         } else if ops.iter().all(|op| op.is_release()) {
             return Ok(None);
         } else {
-            MaxAge::PartOfLease(ops.iter().filter_map(|op| op.ttl()).min())
+            MaxAge::PartOfLease(ops.iter().filter_map(|op| op.operation.ttl()).min())
         };
         self.router.confirm_primary(max_age).await
     }
@@ -188,7 +196,7 @@ impl ServerAccess {
     /// Reads a script's reply to one operation, and records the epoch that the answer came from.
     fn read(
         &self,
-        op: &Operation,
+        op: &KeyedOperation,
         reply: &Value,
         connection: &Connection,
         origin: &ReplyOrigin,
@@ -210,22 +218,20 @@ impl ServerAccess {
             reason: &reason,
         };
         let answer = answer(op, reply, &context)?;
-        match (&op.action, &answer) {
-            (Action::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. }))
+        match (&op.operation, &answer) {
+            (Operation::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. }))
                 // An answer from before a change of the epoch does not show that the lock survived
                 // the change.
                 if !connection.is_outdated() =>
             {
                 histories.record_survival(bucket, lease);
             }
-            (Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease), _) => {
+            (Operation::Release(lease), _) => {
                 histories.forget(lease.owner);
             }
-            (
-                Action::Acquire(request) | Action::Contend(request),
-                Answer::Acquired(Attempt::Acquired(_)),
-            ) if connection.compare_delete().is_some() => self.release_cache.insert(request),
-            (Action::HandOver(lease, next), Answer::HandedOver(HandOver::Done(_)))
+            (Operation::Acquire(request), Answer::Acquired(Attempt::Acquired(_)))
+                if connection.compare_delete().is_some() => self.release_cache.insert(request),
+            (Operation::HandOver(lease, next), Answer::HandedOver(HandOver::Done(_)))
                 if connection.compare_delete().is_some() =>
             {
                 self.release_cache.take(lease);
@@ -239,7 +245,7 @@ impl ServerAccess {
 
 /// Answers all these operations with one error.
 fn refuse<'a>(
-    ops: &'a [Box<Operation>],
+    ops: &'a [Box<KeyedOperation>],
     error: &'a Error,
 ) -> impl Iterator<Item = Reply<Answer>> + 'a {
     ops.iter().map(|_| Reply::Done(Err(error.clone())))
@@ -248,38 +254,38 @@ fn refuse<'a>(
 impl Executor for BatchExecutor {
     type Kind = BatchKind;
     // Operations are boxed, because queues move them many times.
-    type Op = Box<Operation>;
+    type Op = Box<KeyedOperation>;
     type Answer = Answer;
 
-    fn kind(&self, op: &Box<Operation>) -> BatchKind {
+    fn kind(&self, op: &Box<KeyedOperation>) -> BatchKind {
         op.kind()
     }
 
     fn is_urgent(&self, kind: BatchKind) -> bool {
-        kind == BatchKind::Renew
+        kind.operation == OperationKind::Renew
     }
 
-    fn key<'a>(&self, op: &'a Box<Operation>) -> &'a str {
+    fn key<'a>(&self, op: &'a Box<KeyedOperation>) -> &'a str {
         &op.target.key
     }
 
-    fn bytes(&self, op: &Box<Operation>) -> usize {
+    fn bytes(&self, op: &Box<KeyedOperation>) -> usize {
         op.bytes()
     }
 
     async fn run(
         &self,
         kind: BatchKind,
-        ops: &[Box<Operation>],
+        ops: &[Box<KeyedOperation>],
     ) -> Result<Vec<Reply<Answer>>, Failure> {
         Ok(self.0.run(kind, ops).await)
     }
 
-    fn undo(&self, op: &Box<Operation>, answer: &Answer) -> Option<Box<Operation>> {
+    fn undo(&self, op: &Box<KeyedOperation>, answer: &Answer) -> Option<Box<KeyedOperation>> {
         op.undo(answer).map(Box::new)
     }
 
-    fn outlives_caller(&self, op: &Box<Operation>) -> bool {
+    fn outlives_caller(&self, op: &Box<KeyedOperation>) -> bool {
         op.is_release()
     }
 }

@@ -12,9 +12,6 @@ mod request;
 mod waiter_checks;
 
 pub(crate) use self::{
-    answer::Answer,
-    history::Histories,
-    operation::{Action, Operation},
-    release_cache::ReleaseCache,
+    history::Histories, operation::KeyedOperation, release_cache::ReleaseCache,
     waiter_checks::WaiterChecks,
 };

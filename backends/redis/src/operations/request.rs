@@ -2,7 +2,8 @@
 //!
 //! The headers of the scripts describe the keys and arguments.
 
-use distlock_core::{AcquireRequest, Expect, TicketStep};
+use distlock_backend_kit::operation::{Operation, OperationKind};
+use distlock_core::{AcquireRequest, TicketStep};
 use redis::Cmd;
 
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
         keys::{KeyLayout, Target},
         value,
     },
-    operations::operation::{Action, BatchKind, Operation},
+    operations::operation::{BatchKind, KeyedOperation},
     scripts::{self, Script},
 };
 
@@ -25,15 +26,15 @@ enum FurtherKey {
 /// Returns the script for a kind, and the further keys that it takes for each operation.
 fn script(kind: BatchKind) -> (&'static Script, &'static [FurtherKey]) {
     use FurtherKey::{Counter, Index, Queue};
-    match kind {
-        BatchKind::Renew => (&scripts::RENEW, &[]),
-        BatchKind::Release => (&scripts::RELEASE, &[]),
-        BatchKind::ReleaseAndCheckWaiters => (&scripts::RELEASE, &[Queue]),
-        BatchKind::HandOver => (&scripts::HAND_OVER, &[Counter]),
-        BatchKind::Acquire | BatchKind::Contend => (&scripts::ACQUIRE, &[Counter]),
-        BatchKind::ForceRelease => (&scripts::FORCE_RELEASE, &[]),
-        BatchKind::Put => (&scripts::PUT, &[Index, Counter]),
-        BatchKind::Delete => (&scripts::DELETE, &[Index]),
+    match kind.operation {
+        OperationKind::Renew => (&scripts::RENEW, &[]),
+        OperationKind::Release if kind.with_waiters => (&scripts::RELEASE, &[Queue]),
+        OperationKind::Release => (&scripts::RELEASE, &[]),
+        OperationKind::HandOver => (&scripts::HAND_OVER, &[Counter]),
+        OperationKind::Acquire => (&scripts::ACQUIRE, &[Counter]),
+        OperationKind::ForceRelease => (&scripts::FORCE_RELEASE, &[]),
+        OperationKind::Create | OperationKind::Replace => (&scripts::PUT, &[Index, Counter]),
+        OperationKind::Delete => (&scripts::DELETE, &[Index]),
     }
 }
 
@@ -41,7 +42,7 @@ fn script(kind: BatchKind) -> (&'static Script, &'static [FurtherKey]) {
 pub(crate) fn request(
     layout: &KeyLayout,
     kind: BatchKind,
-    ops: &[Box<Operation>],
+    ops: &[Box<KeyedOperation>],
 ) -> (Cmd, &'static Script) {
     let (script, further) = script(kind);
     let bytes = 128 + ops.iter().map(|op| op.bytes()).sum::<usize>();
@@ -59,7 +60,7 @@ pub(crate) fn request(
         }
     }
     for op in ops {
-        write_arguments(&mut command, &op.action);
+        write_arguments(&mut command, &op.operation);
     }
     (command, script)
 }
@@ -67,17 +68,17 @@ pub(crate) fn request(
 /// Returns the request that replaces [`request`] for one operation while its slot migrates. This
 /// request names only the lock's key, because that key is always on exactly one server. The script
 /// reads no other keys, so the answer does not say, for example, whether another process waits.
-pub(crate) fn request_for_migrating_slot(layout: &KeyLayout, op: &Operation) -> Option<Cmd> {
-    let script = match &op.action {
-        Action::Acquire(_) | Action::Contend(_) => &scripts::ACQUIRE_MIGRATING,
-        Action::ReleaseAndCheckWaiters(_) => &scripts::RELEASE,
+pub(crate) fn request_for_migrating_slot(layout: &KeyLayout, op: &KeyedOperation) -> Option<Cmd> {
+    let script = match &op.operation {
+        Operation::Acquire(_) => &scripts::ACQUIRE_MIGRATING,
+        Operation::Release(_) if op.with_waiters => &scripts::RELEASE,
         // Each other operation names only one key, or cannot be done with one key.
         _ => return None,
     };
     let mut command = redis::cmd("EVAL");
     command.arg(script.source).arg(1).arg(&op.target.key);
-    write_arguments(&mut command, &op.action);
-    if let Action::Acquire(_) | Action::Contend(_) = &op.action {
+    write_arguments(&mut command, &op.operation);
+    if let Operation::Acquire(_) = &op.operation {
         let mut counter = Vec::new();
         layout.counter(op.target.bucket, &mut counter);
         command.arg(counter);
@@ -94,9 +95,9 @@ fn write_key(layout: &KeyLayout, further: FurtherKey, target: &Target, key: &mut
 }
 
 /// Appends the arguments of one operation.
-fn write_arguments(command: &mut Cmd, action: &Action) {
-    match action {
-        Action::Renew(lease, renewal) => {
+fn write_arguments(command: &mut Cmd, operation: &Operation) {
+    match operation {
+        Operation::Renew(lease, renewal) => {
             let mut nonce = [0; value::OWNER_DIGITS];
             let (step, nonce) = match renewal.ticket {
                 TicketStep::Keep => ("K", ""),
@@ -106,26 +107,25 @@ fn write_arguments(command: &mut Cmd, action: &Action) {
             command.arg(value::start(lease).as_bytes());
             command.arg(renewal.ttl.as_millis()).arg(step).arg(nonce);
         }
-        Action::Release(lease) | Action::ReleaseAndCheckWaiters(lease) => {
+        Operation::Release(lease) => {
             command.arg(value::start(lease).as_bytes());
         }
-        Action::HandOver(lease, next) => {
+        Operation::HandOver(lease, next) => {
             command.arg(value::start(lease).as_bytes());
             write_claim(command, next);
         }
-        Action::Acquire(request) | Action::Contend(request) => write_claim(command, request),
-        Action::ForceRelease(_, expected) => {
+        Operation::Acquire(request) => write_claim(command, request),
+        Operation::ForceRelease(_, expected) => {
             command.arg(value::number(expected.get()));
         }
-        Action::Put(key, bytes, expect) => {
-            command.arg(key.as_str());
-            match expect {
-                Expect::Absent => command.arg(""),
-                Expect::Version(version) => command.arg(value::number(version.get())),
-            };
-            command.arg(bytes.as_slice());
+        Operation::Create(key, bytes) => {
+            command.arg(key.as_str()).arg("").arg(bytes.as_slice());
         }
-        Action::Delete(key, version) => {
+        Operation::Replace(key, bytes, version) => {
+            let version = value::number(version.get());
+            command.arg(key.as_str()).arg(version).arg(bytes.as_slice());
+        }
+        Operation::Delete(key, version) => {
             command.arg(key.as_str()).arg(value::number(version.get()));
         }
     }

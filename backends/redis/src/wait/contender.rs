@@ -14,7 +14,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_backend_kit::OpenFlag;
+use distlock_backend_kit::{
+    OpenFlag,
+    operation::{Answer, Operation},
+};
 use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
 
 use redis::Value;
@@ -23,7 +26,6 @@ use crate::{
     connection::RegisteredWaiter,
     error::BACKEND,
     format::keys::{Bucket, Target},
-    operations::{Action, Answer},
     routing::Call,
     store::Store,
     wait::{
@@ -113,20 +115,15 @@ impl Contender for RedisContender {
         self.open.check(BACKEND)?;
         // After a push the lock is usually free. An attempt without tracking then saves the server
         // two commands.
-        let asked = if std::mem::take(&mut self.was_notified) {
-            Action::Acquire(self.request.clone())
-        } else {
-            Action::Contend(self.request.clone())
-        };
-        let tracks = matches!(asked, Action::Contend(_));
+        let (name, op) = (&self.request.name, Operation::Acquire(self.request.clone()));
         let at = self.store.clock().now();
-        let answer = self.store.submit(Some(&self.request.name), asked).await?;
-        self.tracked = tracks && !matches!(answer, Answer::BusyUntracked(_));
-        let attempt = match answer {
-            Answer::Acquired(attempt) => attempt,
-            Answer::BusyUntracked(holder) => Attempt::Busy(holder),
-            other => return Err(other.unexpected()),
+        let answer = if std::mem::take(&mut self.was_notified) {
+            self.store.submit(Some(name), op).await?
+        } else {
+            self.store.submit_with_waiters(name, op).await?
         };
+        self.tracked = matches!(answer, Answer::BusyNotified(_));
+        let attempt = answer.acquired()?;
         if let Attempt::Busy(holder) = &attempt {
             self.spurious_pushes.on_busy(at, holder.as_ref());
         }

@@ -3,13 +3,13 @@
 //!
 //! These rules hold for every dialect. A dialect only reports the effect of its statement.
 
+use distlock_backend_kit::operation::{Answer, Operation};
 use distlock_core::{
     Attempt, Deleted, Epoch, Error, ErrorKind, FencingToken, Forced, Grant, HandOver, LockName,
     LossFeed, ReleaseOutcome, Renewed, Result, Ttl, Version, Written,
 };
 
 use super::lock_row::{LockRow, why_lost};
-use crate::operation::{Answer, Operation};
 
 /// The effect of an operation that its statement carried out.
 #[derive(Default)]
@@ -46,7 +46,7 @@ pub(crate) fn carried_out(op: &Operation, effect: Effect, epoch: &Epoch) -> Resu
             Answer::Written(Written::Stored(Version::new(number()?.get())))
         }
         Operation::Release(_) => Answer::Released(ReleaseOutcome::Released { others_waiting }),
-        Operation::Force(..) => Answer::Forced(Forced::Released),
+        Operation::ForceRelease(..) => Answer::Forced(Forced::Released),
         Operation::Delete(..) => Answer::Deleted(Deleted::Done),
     })
 }
@@ -73,7 +73,7 @@ pub(crate) fn refused(op: &Operation, row: Option<&LockRow>, history_changed: bo
         Operation::Renew(lease, _) => Answer::Renewed(Renewed::NotHeld(why_lost(lease))),
         Operation::HandOver(lease, _) => Answer::HandedOver(HandOver::NotHeld(why_lost(lease))),
         Operation::Release(_) => Answer::Released(ReleaseOutcome::NotHeld),
-        Operation::Force(..) => Answer::Forced(match row.filter(|row| row.held.is_some()) {
+        Operation::ForceRelease(..) => Answer::Forced(match row.filter(|row| row.held.is_some()) {
             Some(row) => Forced::OtherToken(row.last_token),
             None => Forced::NotHeld,
         }),

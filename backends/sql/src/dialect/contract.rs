@@ -4,15 +4,14 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use distlock_backend_kit::batch::{Failure, Limits, Reply};
+use distlock_backend_kit::{
+    batch::{Failure, Limits, Reply},
+    operation::{Answer, Operation, OperationKind},
+};
 use distlock_core::{Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result};
 
 use super::{lock_row::LockRow, queue_entry::QueueEntry};
-use crate::{
-    counters::RequestCounters,
-    operation::{Answer, Operation, OperationKind},
-    wait::WaitGroup,
-};
+use crate::{counters::RequestCounters, wait::WaitGroup};
 
 /// One database, with connections of its own.
 pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {

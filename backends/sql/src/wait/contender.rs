@@ -13,7 +13,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_backend_kit::OpenFlag;
+use distlock_backend_kit::{
+    OpenFlag,
+    operation::{Answer, Operation},
+};
 use distlock_core::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Moment, Result};
 
 use super::{
@@ -22,7 +25,6 @@ use super::{
 };
 use crate::{
     dialect::{Dialect, QueueEntry},
-    operation::{Answer, Operation},
     store::Store,
 };
 
@@ -126,27 +128,20 @@ impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(D::NAME)?;
         let asked = self.store.dialect().clock().now();
-        match self
-            .store
-            .submit(Operation::Acquire(self.request.clone()))
-            .await?
+        let op = Operation::Acquire(self.request.clone());
+        let answer = self.store.submit(op).await?;
+        let needs_hint = D::NOTIFIES && !matches!(answer, Answer::BusyNotified(_));
+        let attempt = answer.acquired()?;
+        self.granted = matches!(attempt, Attempt::Acquired(_));
+        if let Attempt::Busy(holder) = &attempt
+            && D::NOTIFIES
         {
-            Answer::Acquired(attempt) => {
-                self.granted = matches!(attempt, Attempt::Acquired(_));
-                if let Attempt::Busy(holder) = &attempt
-                    && D::NOTIFIES
-                {
-                    self.note_holder(asked, holder.as_ref());
-                    self.set_hint().await;
-                }
-                Ok(attempt)
+            self.note_holder(asked, holder.as_ref());
+            if needs_hint {
+                self.set_hint().await;
             }
-            Answer::BusyNotified(holder) => {
-                self.note_holder(asked, Some(&holder));
-                Ok(Attempt::Busy(Some(holder)))
-            }
-            other => Err(other.unexpected()),
         }
+        Ok(attempt)
     }
 
     async fn wait(&mut self, at_most: Duration) {

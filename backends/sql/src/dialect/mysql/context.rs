@@ -4,9 +4,10 @@
 //! The context never uses a connection, so that every other file of the dialect can use the context
 //! without a circle of imports.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use distlock_core::{Clock, Epoch, Result};
+use distlock_backend_kit::EpochHistory;
+use distlock_core::{Clock, Result};
 
 use super::statements::Statements;
 use crate::{
@@ -25,14 +26,7 @@ pub(crate) struct StoreContext {
     pub(crate) wait_group: Arc<WaitGroup>,
     pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
-    // A std mutex: no caller holds this mutex across an await.
-    history: Mutex<History>,
-}
-
-#[derive(Default)]
-struct History {
-    epoch: Option<Epoch>,
-    changed: bool,
+    pub(super) epochs: EpochHistory,
 }
 
 impl StoreContext {
@@ -43,29 +37,15 @@ impl StoreContext {
             statements: Statements::new(&config.table_prefix),
             wait_group: WaitGroup::adaptive(),
             counters: RequestCounters::new(NAME),
-            history: Mutex::default(),
+            epochs: EpochHistory::default(),
             config,
             clock,
         })
     }
 
-    /// Notes the epoch that a new connection has read.
-    pub(super) fn note(&self, epoch: &Epoch) {
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = history.epoch.replace(epoch.clone());
-        history.changed |= before.is_some_and(|before| before != *epoch);
-    }
-
     /// Whether an earlier connection has read the tables.
     pub(super) fn was_opened(&self) -> bool {
-        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.epoch.is_some()
-    }
-
-    /// Whether two connections have read different epochs.
-    pub(super) fn history_changed(&self) -> bool {
-        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.changed
+        self.epochs.last().is_some()
     }
 
     pub(super) fn reap_after(&self) -> u128 {

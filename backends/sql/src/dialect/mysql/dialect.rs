@@ -4,7 +4,10 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use distlock_backend_kit::batch::{Failure, Limits, Reply};
+use distlock_backend_kit::{
+    batch::{Failure, Limits, Reply},
+    operation::{Answer, Operation, OperationKind},
+};
 use distlock_core::{Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result};
 
 use super::{
@@ -24,7 +27,6 @@ use crate::{
     config::ServerConfig,
     counters::RequestCounters,
     migrate::TablesStatus,
-    operation::{Answer, Operation, OperationKind},
     statement_error::Access,
     wait::{WaitGroup, WaitGroups},
 };

@@ -5,12 +5,11 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use distlock_backend_kit::{Lender, Loan};
 use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     context::StoreContext,
@@ -29,18 +28,13 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// A few connections. Each connection is lent to one caller at a time.
 #[derive(Debug)]
-pub(super) struct ConnectionPool {
-    // A std mutex: no caller holds this mutex across an await.
-    idle: Mutex<Vec<ConnectionSlot>>,
-    permits: Semaphore,
-}
+pub(super) struct ConnectionPool(Lender<ConnectionSlot>);
 
 /// A lent connection. Dropping this value returns the connection to the pool.
 #[derive(Debug)]
 pub(super) struct LentConnection<'a> {
-    pool: &'a ConnectionPool,
     slot: ConnectionSlot,
-    _permit: SemaphorePermit<'a>,
+    loan: Loan<'a, ConnectionSlot>,
 }
 
 /// The slot for one connection. The slot may be empty.
@@ -69,40 +63,23 @@ pub(crate) struct OpenConnection {
 
 impl ConnectionPool {
     pub(super) fn new(size: u32, first: ConnectionSlot) -> Self {
-        Self {
-            idle: Mutex::new(vec![first]),
-            permits: Semaphore::new(usize::try_from(size).unwrap_or(1).max(1)),
-        }
+        Self(Lender::new(size, vec![first]))
     }
 
     /// Waits until a connection is free, and lends the most recently used free connection.
     pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
-        let permit = tokio::select! {
-            biased;
-            permit = self.permits.acquire() => permit.map_err(|_| {
-                Error::new(ErrorKind::Closed, "the store's handle was closed")
-            })?,
-            () = context.clock.sleep(context.config.statement_timeout) => {
-                return Err(Error::new(ErrorKind::Unavailable, "all connections are in use"));
-            }
-        };
+        let timeout = context.config.statement_timeout;
+        let loan = self.0.lend(&*context.clock, timeout).await?;
         Ok(LentConnection {
-            slot: self.idle().pop().unwrap_or_default(),
-            pool: self,
-            _permit: permit,
+            slot: loan.take_idle().unwrap_or_default(),
+            loan,
         })
     }
 
     pub(super) async fn close(&self, context: &StoreContext) {
-        self.permits.close();
-        let idle = std::mem::take(&mut *self.idle());
-        for slot in idle {
+        for slot in self.0.close() {
             slot.close(context).await;
         }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<ConnectionSlot>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,8 +101,7 @@ impl Drop for LentConnection<'_> {
     fn drop(&mut self) {
         let mut slot = std::mem::take(&mut self.slot);
         if std::mem::take(&mut slot.broke) {
-            // The other idle connections lead to the same server, which may be unreachable now.
-            self.pool.idle().clear();
+            self.loan.drop_idle();
         }
         // After an answer that was not read to its end, the driver would return the rest of that
         // answer as the answer to the next statement.
@@ -133,8 +109,8 @@ impl Drop for LentConnection<'_> {
             .open
             .as_ref()
             .is_some_and(|open| !open.connection.is_spent());
-        if good && !self.pool.permits.is_closed() {
-            self.pool.idle().push(slot);
+        if good {
+            self.loan.give_back(slot);
         }
     }
 }
@@ -151,7 +127,7 @@ impl ConnectionSlot {
         }
         if self.open.is_none() {
             let open = OpenConnection::new(context).await?;
-            context.note(&open.epoch);
+            context.epochs.note(open.epoch.clone());
             self.open = Some(open);
         }
         match &mut self.open {

@@ -4,9 +4,9 @@
 //! The context also turns a driver's error into the error for callers, because the remedy in its
 //! text names options.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-use distlock_backend_kit::batch::Failure;
+use distlock_backend_kit::{EpochHistory, batch::Failure};
 use distlock_core::{Clock, Epoch, Error, ErrorKind, Result, excerpt, path_excerpt};
 
 use super::{session, statements::Statements};
@@ -29,14 +29,7 @@ pub(crate) struct StoreContext {
     /// The schema in which the first connection found or created the tables. All later connections
     /// use only this schema.
     pub(super) schema: OnceLock<String>,
-    // A std mutex: no caller holds this mutex across an await.
-    history: Mutex<History>,
-}
-
-#[derive(Default)]
-struct History {
-    epoch: Option<Epoch>,
-    changed: bool,
+    pub(super) epochs: EpochHistory,
 }
 
 impl StoreContext {
@@ -48,27 +41,15 @@ impl StoreContext {
             counters: RequestCounters::new(NAME),
             sessions: session::Sessions::default(),
             schema: OnceLock::new(),
-            history: Mutex::default(),
+            epochs: EpochHistory::default(),
             config,
             clock,
         })
     }
 
-    /// Notes the epoch that a new connection has read.
-    pub(super) fn note(&self, epoch: Epoch) {
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = history.epoch.replace(epoch);
-        history.changed |= before.is_some() && before != history.epoch;
-    }
-
+    /// The epoch of the last connection.
     pub(super) fn epoch(&self) -> Epoch {
-        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.epoch.clone().unwrap_or_else(|| Epoch::new(""))
-    }
-
-    pub(super) fn history_changed(&self) -> bool {
-        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.changed
+        self.epochs.last().unwrap_or_else(|| Epoch::new(""))
     }
 
     /// The error for callers. The error for a problem of the tables names the remedy.

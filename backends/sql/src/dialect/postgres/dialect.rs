@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use distlock_backend_kit::batch::{Failure, Limits, Reply};
+use distlock_backend_kit::{
+    batch::{Failure, Limits, Reply},
+    operation::{Answer, Operation, OperationKind},
+};
 use distlock_core::{
     Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result, Wakeup,
 };
@@ -28,7 +31,6 @@ use crate::{
     config::ServerConfig,
     counters::RequestCounters,
     migrate::TablesStatus,
-    operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
     wait::{RENEW_HINT_BELOW, WaitGroup},
 };

@@ -3,11 +3,9 @@
 //!
 //! A connection that its borrower does not give back is dropped, because its state is unknown.
 
-use std::sync::{Mutex, PoisonError};
-
+use distlock_backend_kit::{Lender, Loan};
 use distlock_core::{Epoch, Error, ErrorKind, Result};
 use sqlx::PgConnection;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     connect::{connect, with_connect_timeout},
@@ -21,9 +19,7 @@ use crate::statement_error::{Access, StatementError};
 /// A few connections. Each connection is lent to one caller at a time.
 #[derive(Debug)]
 pub(super) struct ConnectionPool {
-    // A std mutex: no caller holds this mutex across an await.
-    idle: Mutex<Vec<Session>>,
-    permits: Semaphore,
+    lender: Lender<Session>,
     /// Whether a commit on these connections must be on the disk before the server answers.
     durable: bool,
 }
@@ -31,53 +27,33 @@ pub(super) struct ConnectionPool {
 /// A lent connection. [`LentConnection::give_back`] returns the connection to the pool. Otherwise
 /// the connection is dropped, because its state is unknown.
 pub(super) struct LentConnection<'a> {
-    pool: &'a ConnectionPool,
     connection: Session,
-    _permit: SemaphorePermit<'a>,
+    loan: Loan<'a, Session>,
 }
 
 impl ConnectionPool {
     pub(super) fn new(size: u32, durable: bool) -> Self {
         Self {
-            idle: Mutex::default(),
-            permits: Semaphore::new(usize::try_from(size).unwrap_or(1).max(1)),
+            lender: Lender::new(size, Vec::new()),
             durable,
         }
     }
 
     /// Waits until a connection is free, and lends it. Opens a new connection if none is open.
     pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
-        let permit = tokio::select! {
-            biased;
-            permit = self.permits.acquire() => permit.map_err(|_| {
-                Error::new(ErrorKind::Closed, "the store's handle was closed")
-            })?,
-            () = context.clock.sleep(context.config.statement_timeout) => {
-                return Err(Error::new(ErrorKind::Unavailable, "all connections are in use"));
-            }
-        };
-        let idle = self.idle().pop();
-        let connection = match idle {
+        let timeout = context.config.statement_timeout;
+        let loan = self.lender.lend(&*context.clock, timeout).await?;
+        let connection = match loan.take_idle() {
             Some(connection) => connection,
             None => open(context, self.durable).await?,
         };
-        Ok(LentConnection {
-            pool: self,
-            connection,
-            _permit: permit,
-        })
+        Ok(LentConnection { connection, loan })
     }
 
     pub(super) async fn close(&self) {
-        self.permits.close();
-        let idle = std::mem::take(&mut *self.idle());
-        for connection in idle {
+        for connection in self.lender.close() {
             connection.close().await;
         }
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,13 +70,12 @@ impl LentConnection<'_> {
     ) -> Result<T, StatementError> {
         let broken = outcome.as_ref().err();
         if let Some(failed) = broken.filter(|failed| failed.meaning.reconnect) {
-            // The other idle connections lead to the same server, which may be unreachable now.
-            self.pool.idle().clear();
+            self.loan.drop_idle();
             if failed.is_timeout() {
                 self.connection.abandon();
             }
-        } else if !self.pool.permits.is_closed() {
-            self.pool.idle().push(self.connection);
+        } else {
+            self.loan.give_back(self.connection);
         }
         outcome
     }
@@ -112,7 +87,7 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
         let (mut connection, schema) = connect(context, durable).await?;
         let tables = tables::ready(&mut connection, context, &schema).await?;
         let epoch = epoch(&mut connection, context, &tables).await?;
-        context.note(epoch);
+        context.epochs.note(epoch);
         let known = context.schema.get_or_init(|| schema.clone());
         if *known != schema {
             return Err(Error::new(

@@ -5,6 +5,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use distlock_backend_kit::EpochHistory;
 use distlock_core::{Epoch, Error, ErrorKind, Result, threads};
 use sqlx::{Connection as _, SqliteConnection};
 
@@ -32,9 +33,7 @@ const UNSYNCED: &str = "PRAGMA synchronous = NORMAL";
 #[derive(Debug, Default)]
 pub(super) struct ConnectionSlot {
     open: Option<OpenConnection>,
-    /// The epoch of the last connection.
-    epoch: Option<Epoch>,
-    history_changed: bool,
+    epochs: EpochHistory,
     /// Whether `BusyRetry` repeats statements on this slot's connections while others write.
     retries_when_busy: bool,
     /// Whether a crash of the host may lose the writes of this slot, so that they need no sync.
@@ -111,9 +110,8 @@ impl ConnectionSlot {
                 let unsynced = run(&mut open.connection, context, UNSYNCED).await;
                 unsynced.map_err(SetUpError::into_error)?;
             }
-            let before = self.epoch.replace(open.epoch.clone());
-            self.history_changed |= before.is_some_and(|before| before != open.epoch);
-            open.history_changed = self.history_changed;
+            self.epochs.note(open.epoch.clone());
+            open.history_changed = self.epochs.changed();
             self.open = Some(open);
         }
         match &mut self.open {

@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use distlock_backend_kit::batch::{Failure, Limits, Reply};
+use distlock_backend_kit::{
+    batch::{Failure, Limits, Reply},
+    operation::{Answer, Operation, OperationKind},
+};
 use distlock_core::{
     Capabilities, Clock, Entry, Epoch, ExpiryClock, Health, LockName, Reach, RecordKey, Result,
 };
@@ -29,7 +32,6 @@ use crate::dialect::{Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPa
 use crate::{
     counters::RequestCounters,
     migrate::TablesStatus,
-    operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
     wait::{RENEW_HINT_BELOW, WaitGroup, WaitGroups},
 };

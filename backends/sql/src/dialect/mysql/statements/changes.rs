@@ -3,6 +3,7 @@
 //! A lone operation and a batch use the same text: the statements of acquires, releases and
 //! renewals accept any number of rows. Each statement reports one number: its `LAST_INSERT_ID`.
 
+use distlock_backend_kit::operation::Operation;
 use distlock_core::{AcquireRequest, FencingToken, Lease, Renewal, TicketStep};
 
 use super::{
@@ -11,10 +12,7 @@ use super::{
     set::Statements,
     statement::{Statement, Value},
 };
-use crate::{
-    dialect::{FORCED, Reaped, mysql::flavour::Flavour},
-    operation::Operation,
-};
+use crate::dialect::{FORCED, Reaped, mysql::flavour::Flavour};
 
 /// The report of an acquire after which the rows must be read, because at least one lock has
 /// another result than a grant with the present time as its token. Such a lock was refused, or its
@@ -44,7 +42,7 @@ impl Statements {
             Operation::Renew(lease, renewal) => self.renew(&[lease], renewal),
             Operation::Release(lease) => self.release(&[lease], hint_id),
             Operation::HandOver(lease, next) => self.hand_over(lease, next, hint_id),
-            Operation::Force(name, token) => Statement::new(
+            Operation::ForceRelease(name, token) => Statement::new(
                 format!(
                     "UPDATE {} SET holder_id = {NOBODY}, expires_at = {NOW}, meta = ?, nonce = \
                         NULL \

@@ -1,15 +1,13 @@
 //! The answer to an operation, from the report of its statement or from its row.
 
+use distlock_backend_kit::operation::{Answer, Operation};
 use distlock_core::{Error, ErrorKind, Result};
 
 use super::refused_rows::RefusedRows;
-use crate::{
-    dialect::{
-        Effect, carried_out,
-        mysql::{rows, statements::WANTED},
-        refused,
-    },
-    operation::{Answer, Operation},
+use crate::dialect::{
+    Effect, carried_out,
+    mysql::{rows, statements::WANTED},
+    refused,
 };
 
 /// The report of each release of a shared statement, if another process waits for at least one of
@@ -58,7 +56,7 @@ fn effect(op: &Operation, report: u64) -> Effect {
             effect.number = Some(rows::token(report & !WANTED));
             effect.others_waiting = Some(report & WANTED != 0);
         }
-        Operation::Force(..) | Operation::Delete(..) => {}
+        Operation::ForceRelease(..) | Operation::Delete(..) => {}
         _ => effect.number = Some(rows::token(report)),
     }
     effect

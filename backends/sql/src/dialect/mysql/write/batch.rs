@@ -6,7 +6,10 @@
 
 use std::{collections::HashSet, mem, time::Duration};
 
-use distlock_backend_kit::batch::{Failure, Reply};
+use distlock_backend_kit::{
+    batch::{Failure, Reply},
+    operation::{Answer, Operation},
+};
 use distlock_core::{Epoch, Error, LockName, Moment, Result};
 
 use super::{
@@ -23,7 +26,7 @@ use crate::{
             rows,
         },
     },
-    operation::{Answer, Operation, answer_after_resend},
+    resend::{answer_after_resend, may_be_resent},
     statement_error::{Access, StatementError},
 };
 
@@ -143,7 +146,7 @@ impl<'a> Batch<'a> {
                 _ if self.earlier_send.is_none()
                     && !late
                     && broken.failed.lost_connection()
-                    && batch.iter().all(|op| op.may_be_resent()) =>
+                    && batch.iter().all(|op| may_be_resent(op)) =>
                 {
                     context.counters.count_retry();
                     self.earlier_send = Some(EarlierSend {
@@ -315,7 +318,7 @@ impl<'a> Batch<'a> {
                             .map(|rows| rows.into_iter().collect())
                             .map_err(StatementError::into_error),
                         epoch,
-                        history_changed: context.history_changed(),
+                        history_changed: context.epochs.changed(),
                     };
                 }
             }

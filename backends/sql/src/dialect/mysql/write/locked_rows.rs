@@ -9,9 +9,8 @@ use std::{
     time::Duration,
 };
 
+use distlock_backend_kit::operation::Operation;
 use distlock_core::Moment;
-
-use crate::operation::Operation;
 
 /// The time for which a row that was found locked counts as locked.
 const LOCKED_FOR: Duration = Duration::from_secs(60);

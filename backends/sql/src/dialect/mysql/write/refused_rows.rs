@@ -2,12 +2,10 @@
 
 use std::collections::HashMap;
 
+use distlock_backend_kit::operation::Operation;
 use distlock_core::{Epoch, LockName, Result};
 
-use crate::{
-    dialect::{LockRow, lock_of_refusal},
-    operation::Operation,
-};
+use crate::dialect::{LockRow, lock_of_refusal};
 
 /// The rows of refused operations, and the store's history.
 pub(super) struct RefusedRows {

@@ -6,17 +6,15 @@
 
 use std::time::Duration;
 
+use distlock_backend_kit::operation::{Operation, OperationKind};
 use distlock_core::{AcquireRequest, FencingToken, Lease, Result, TicketStep};
 use sqlx::mysql::MySqlQueryResult;
 
 use super::answers::{Outcome, PERHAPS_WANTED};
-use crate::{
-    dialect::mysql::{
-        flavour::Flavour,
-        rows,
-        statements::{READ_THE_ROWS, Statement, Statements},
-    },
-    operation::{Operation, OperationKind},
+use crate::dialect::mysql::{
+    flavour::Flavour,
+    rows,
+    statements::{READ_THE_ROWS, Statement, Statements},
 };
 
 /// A renewal waits for a locked row only if the lease is at least this long. Such a lease is longer

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
+use distlock_backend_kit::operation::OperationKind;
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
@@ -12,7 +13,6 @@ use super::{
     reaping::{CLAIM_REAPING, IDLE_LOCKS, IDLE_RECORDS, REAP_LOCKS, REAP_RECORDS},
     templates::{insert, update},
 };
-use crate::operation::OperationKind;
 
 /// The statements of one table prefix.
 pub(crate) struct Statements {
@@ -113,7 +113,7 @@ impl Statements {
             OperationKind::Release => &batches.release,
             OperationKind::HandOver => &batches.hand_over,
             OperationKind::Acquire => &batches.acquire,
-            OperationKind::Force => &batches.force,
+            OperationKind::ForceRelease => &batches.force,
             OperationKind::Create => &batches.create,
             OperationKind::Replace => &batches.replace,
             OperationKind::Delete => &batches.delete,

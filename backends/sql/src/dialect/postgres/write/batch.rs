@@ -6,7 +6,10 @@
 
 use std::collections::HashMap;
 
-use distlock_backend_kit::batch::Reply;
+use distlock_backend_kit::{
+    batch::Reply,
+    operation::{Answer, Operation, OperationKind},
+};
 use distlock_core::{Attempt, Error, ErrorKind, RecordKey, Result, Version};
 use sqlx::PgConnection;
 
@@ -20,7 +23,6 @@ use crate::{
         Effect, carried_out,
         postgres::{context::StoreContext, lookup::read_rows, rows},
     },
-    operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
 };
 
@@ -97,7 +99,7 @@ impl Batch<'_> {
             .map(|row| {
                 let mut effect = Effect::default();
                 match kind {
-                    OperationKind::Release | OperationKind::Force => {
+                    OperationKind::Release | OperationKind::ForceRelease => {
                         effect.others_waiting = Some(rows::column(row, 1)?);
                     }
                     OperationKind::HandOver => {

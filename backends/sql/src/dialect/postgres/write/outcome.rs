@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use distlock_backend_kit::operation::Operation;
 use distlock_core::{FencingToken, LockName, RecordKey, Result, Version};
 
-use crate::{dialect::postgres::rows, operation::Operation};
+use crate::dialect::postgres::rows;
 
 /// The rows of operations that were not carried out.
 #[derive(Default)]

@@ -1,13 +1,11 @@
 //! The values of a batch's statement.
 
+use distlock_backend_kit::operation::{Operation, OperationKind};
 use distlock_core::TicketStep;
 use sqlx::{Encode, Postgres, Type, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
-use crate::{
-    dialect::postgres::context::StoreContext,
-    operation::{Operation, OperationKind},
-};
+use crate::dialect::postgres::context::StoreContext;
 
 type Statement = Query<'static, Postgres, PgArguments>;
 
@@ -98,9 +96,9 @@ pub(super) fn bind(
             .bind_each(holders())
             .bind_each(metas())
             .bind_once(context.wait_group.hint_id()),
-        OperationKind::Force => {
+        OperationKind::ForceRelease => {
             let tokens = ops.iter().filter_map(|op| match op {
-                Operation::Force(_, token) => Some(token.get().cast_signed()),
+                Operation::ForceRelease(_, token) => Some(token.get().cast_signed()),
                 _ => None,
             });
             columns

@@ -4,6 +4,7 @@
 //! the operation, the row was locked or has changed since the statement, and the operation is sent
 //! again.
 
+use distlock_backend_kit::operation::{Answer, Operation};
 use distlock_core::{Lease, Renewal, Result, TicketStep};
 
 use super::outcome::RefusedRows;
@@ -12,7 +13,6 @@ use crate::{
         postgres::{context::StoreContext, rows::LockRowAndNonce},
         refused,
     },
-    operation::{Answer, Operation},
     wait::RENEW_HINT_BELOW,
 };
 
@@ -37,12 +37,12 @@ pub(super) fn refusal(
     }
     let row = look.map(|look| &look.row);
     if let (Operation::Acquire(_), Some(row)) = (op, row)
-        && let Some(holder) = &row.held
+        && row.held.is_some()
         && row.hint_remaining > RENEW_HINT_BELOW
     {
-        return Some(Ok(Answer::BusyNotified(holder.clone())));
+        return Some(Ok(Answer::BusyNotified(row.held.clone())));
     }
-    Some(Ok(refused(op, row, context.history_changed())))
+    Some(Ok(refused(op, row, context.epochs.changed())))
 }
 
 /// Whether the row, in the state in which it was read, allows the operation.
@@ -57,7 +57,7 @@ fn is_allowed(op: &Operation, look: Option<&LockRowAndNonce>, refused_rows: &Ref
         }
         Operation::HandOver(lease, _) => look.is_some_and(|look| holds(look, lease)),
         Operation::Release(lease) => look.is_some_and(|look| stands_in(look, lease)),
-        Operation::Force(_, expected) => {
+        Operation::ForceRelease(_, expected) => {
             look.is_some_and(|look| look.row.held.is_some() && look.row.last_token == *expected)
         }
         Operation::Create(key, _) => version(key).is_none(),

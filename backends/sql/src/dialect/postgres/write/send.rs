@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
-use distlock_backend_kit::batch::{Failure, Reply};
+use distlock_backend_kit::{
+    batch::{Failure, Reply},
+    operation::{Answer, Operation, OperationKind},
+};
 use distlock_core::{Error, Result};
 
 use super::batch::Batch;
@@ -14,7 +17,7 @@ use crate::{
     dialect::postgres::{
         connect::with_statement_timeout, context::StoreContext, pool::ConnectionPool,
     },
-    operation::{Answer, Operation, OperationKind, answer_after_resend},
+    resend::{answer_after_resend, may_be_resent},
     statement_error::Access,
 };
 
@@ -66,7 +69,7 @@ pub(crate) async fn send(
                 if earlier_error.is_none()
                     && failed.lost_connection()
                     && context.clock.now() < deadline
-                    && ops.iter().all(Operation::may_be_resent) =>
+                    && ops.iter().all(may_be_resent) =>
             {
                 context.counters.count_retry();
                 earlier_error = Some(failed.into_error());

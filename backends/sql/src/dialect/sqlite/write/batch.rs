@@ -4,7 +4,10 @@
 
 use std::collections::HashMap;
 
-use distlock_backend_kit::batch::Reply;
+use distlock_backend_kit::{
+    batch::Reply,
+    operation::{Answer, Operation, OperationKind},
+};
 use distlock_core::{LockName, Result};
 
 use super::bind::bind_batch;
@@ -18,7 +21,6 @@ use crate::{
             rows,
         },
     },
-    operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
 };
 
@@ -71,7 +73,7 @@ impl Batch<'_> {
         let answer = |op: &Operation| {
             if let Some(row) = changed.get(op.key()) {
                 let mut effect = Effect::default();
-                if !matches!(op, Operation::Force(..) | Operation::Delete(..)) {
+                if !matches!(op, Operation::ForceRelease(..) | Operation::Delete(..)) {
                     effect.number = Some(rows::token(row, 1));
                 }
                 return carried_out(op, effect, &self.open.epoch);

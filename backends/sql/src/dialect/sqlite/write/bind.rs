@@ -1,16 +1,14 @@
 //! Binds the values of a batch to its statement.
 
+use distlock_backend_kit::operation::{Operation, OperationKind};
 use distlock_core::{AcquireRequest, FencingToken, Lease, Meta, TicketStep};
 use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments};
 use uuid::Uuid;
 
-use crate::{
-    dialect::sqlite::{
-        context::{ClockReadings, StoreContext},
-        parameters::{ValueBlob, id_blob, json},
-        statements::Sql,
-    },
-    operation::{Operation, OperationKind},
+use crate::dialect::sqlite::{
+    context::{ClockReadings, StoreContext},
+    parameters::{ValueBlob, id_blob, json},
+    statements::Sql,
 };
 
 type Statement = Query<'static, Sqlite, SqliteArguments>;
@@ -115,13 +113,13 @@ pub(super) fn bind_batch(
         }
         kind => {
             let rows = ops.iter().filter_map(|op| match op {
-                Operation::Force(name, token) => Some((name.as_str(), token.get())),
+                Operation::ForceRelease(name, token) => Some((name.as_str(), token.get())),
                 Operation::Delete(key, version) => Some((key.as_str(), version.get())),
                 _ => None,
             });
             let rows = json(&rows.collect::<Vec<_>>());
             let sql = match kind {
-                OperationKind::Force => &statements.force,
+                OperationKind::ForceRelease => &statements.force,
                 _ => &statements.delete,
             };
             bind(sql, rows, Vec::new())

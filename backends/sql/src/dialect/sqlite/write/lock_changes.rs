@@ -7,6 +7,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use distlock_backend_kit::operation::{Answer, Operation, OperationKind};
 use distlock_core::{
     Attempt, Error, ErrorKind, FencingToken, Lease, Moment, ReleaseOutcome, Result,
 };
@@ -22,7 +23,6 @@ use crate::{
         Effect, LockRow, carried_out, refused,
         sqlite::{busy_retry::BusyRetry, rows},
     },
-    operation::{Answer, Operation, OperationKind},
     statement_error::{Access, StatementError},
 };
 

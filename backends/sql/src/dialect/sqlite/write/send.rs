@@ -3,14 +3,16 @@
 //! The batch takes the connection out of its slot. If the future of the batch is dropped before its
 //! end, the connection closes, and SQLite rolls back.
 
-use distlock_backend_kit::batch::{Failure, Reply};
+use distlock_backend_kit::{
+    batch::{Failure, Reply},
+    operation::{Answer, Operation, OperationKind},
+};
 use distlock_core::Result;
 use tokio::sync::Mutex;
 
 use super::batch::Batch;
-use crate::{
-    dialect::sqlite::{busy_retry::BusyRetry, connection::ConnectionSlot, context::StoreContext},
-    operation::{Answer, Operation, OperationKind},
+use crate::dialect::sqlite::{
+    busy_retry::BusyRetry, connection::ConnectionSlot, context::StoreContext,
 };
 
 /// Sends a batch on the connection of `writer`.
