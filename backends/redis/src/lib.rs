@@ -59,9 +59,6 @@
 #![doc = include_str!("acl.txt")]
 //! ```
 //!
-//! Valkey 9 and Redis 8.4 can compare a value and delete it without a script: add `+delifeq` or
-//! `+delex` to permit that.
-//!
 //! # Features
 //! `tls`: TLS through rustls with the aws-lc provider.
 

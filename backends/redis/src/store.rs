@@ -1,7 +1,7 @@
 //! One handle on a store: its batches, its waiters, and whether it is closed.
 //!
-//! The handles of one store share knowledge (epochs, histories, cached values). The handles share
-//! no connection, because a connection belongs to one runtime.
+//! The handles of one store share knowledge (epochs and histories). The handles share no connection,
+//! because a connection belongs to one runtime.
 
 use std::{
     fmt,
@@ -25,7 +25,7 @@ use crate::{
     error::BACKEND,
     format::keys::{KeyLayout, SLOTS},
     operations::{
-        Histories, KeyedOperation, ReleaseCache, WaiterChecks,
+        Histories, KeyedOperation, WaiterChecks,
         executor::{BatchExecutor, ServerAccess},
     },
     routing::{OpenMode, Router},
@@ -61,7 +61,6 @@ pub(crate) struct Store {
 struct StoreKnowledge {
     waiter_checks: Arc<WaiterChecks>,
     histories: Arc<Histories>,
-    release_cache: Arc<ReleaseCache>,
     last_majority: Arc<LastMajority>,
 }
 
@@ -79,7 +78,6 @@ impl Store {
         let knowledge = StoreKnowledge {
             waiter_checks: Arc::default(),
             histories: Arc::new(Histories::new()),
-            release_cache: Arc::default(),
             last_majority: Arc::default(),
         };
         Self::connect(connector, waiters, knowledge, parts, OpenMode::Initial).await
@@ -97,7 +95,6 @@ impl Store {
         let knowledge = StoreKnowledge {
             waiter_checks: Arc::clone(&self.access.waiter_checks),
             histories: Arc::clone(&self.access.histories),
-            release_cache: Arc::clone(&self.access.release_cache),
             last_majority: Arc::clone(&self.last_majority),
         };
         Self::connect(connector, waiters, knowledge, 1, OpenMode::Additional).await
@@ -124,7 +121,6 @@ impl Store {
             waiters,
             waiter_checks: knowledge.waiter_checks,
             histories: knowledge.histories,
-            release_cache: knowledge.release_cache,
         });
         let mut limits = Limits::default();
         limits.bytes = 1024 * 1024;

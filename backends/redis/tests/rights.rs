@@ -169,12 +169,6 @@ async fn check_each_right_is_needed(
                 let health = outcome.expect(right);
                 assert_ne!(whole, Some(verdicts(&health)), "{right}: {health:?}");
             }
-            // The client uses this command to find out whether the server has the commands of newer
-            // servers.
-            "+command|info" => {
-                outcome.expect(right);
-                assert!(refused.contains(&"command|info".to_owned()), "{refused:?}");
-            }
             _ => {
                 let error = outcome.expect_err(right);
                 let object = right.trim_start_matches('+');

@@ -151,11 +151,6 @@ impl Connector {
             .map_err(|error| error::of_connecting(&error, address))?;
         let mut questions = redis::pipe();
         questions.cmd("TIME").cmd("INFO");
-        questions
-            .cmd("COMMAND")
-            .arg("INFO")
-            .arg("DELIFEQ")
-            .arg("DELEX");
         // The driver sends `HELLO`, and also `SELECT` if the database is not 0.
         self.command_count
             .count(1 + usize::from(self.config.database != 0));
@@ -182,7 +177,6 @@ impl Connector {
             clock_read,
             state,
             tracking: AtomicBool::new(false),
-            must_not_compare: AtomicBool::new(false),
             command_count: Arc::clone(&self.command_count),
             waiters: Arc::clone(&self.waiters),
         })

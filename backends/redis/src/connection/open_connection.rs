@@ -15,9 +15,7 @@ use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value, aio::MultiplexedCo
 
 use crate::{
     connection::{
-        push_listener::ConnectionState,
-        server_epoch::ServerEpoch,
-        server_info::{CompareDelete, ServerInfo},
+        push_listener::ConnectionState, server_epoch::ServerEpoch, server_info::ServerInfo,
         waiter_registry::WaiterRegistry,
     },
     error,
@@ -40,8 +38,6 @@ pub(crate) struct Connection {
     pub(super) state: Arc<ConnectionState>,
     /// Whether the server tracks the keys that this connection reads.
     pub(super) tracking: AtomicBool,
-    /// Set when the server knows a compare-and-delete command that this user may not run.
-    pub(super) must_not_compare: AtomicBool,
     pub(super) command_count: Arc<CommandCount>,
     pub(super) waiters: Arc<WaiterRegistry>,
 }
@@ -106,17 +102,6 @@ impl Connection {
     /// [`Connection::must_start_tracking`] gets `true` again.
     pub(crate) fn forget_tracking(&self) {
         self.tracking.store(false, Ordering::Release);
-    }
-
-    /// Returns the command that deletes an unchanged value without a script; `None` if the server
-    /// has no such command or this user may not run it.
-    pub(crate) fn compare_delete(&self) -> Option<CompareDelete> {
-        let may = !self.must_not_compare.load(Ordering::Acquire);
-        self.server.compare_delete.filter(|_| may)
-    }
-
-    pub(crate) fn forget_compare_delete(&self) {
-        self.must_not_compare.store(true, Ordering::Release);
     }
 
     /// Sends commands in one write and reads their replies. If the server refuses a command, the

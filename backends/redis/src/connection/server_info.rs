@@ -6,7 +6,7 @@
 use std::{collections::HashMap, ops::Range};
 
 use distlock_core::{Epoch, Error, ErrorKind, Result};
-use redis::{Cmd, Value};
+use redis::Value;
 
 use crate::error::{self, BACKEND};
 
@@ -25,37 +25,11 @@ pub(crate) struct ServerInfo {
     pub(crate) clustered: Option<bool>,
     /// Whether the append-only file is on; `None` when this user may not run `INFO`.
     pub(crate) appends: Option<bool>,
-    /// The command that deletes an unchanged value without a script; `None` when the server has no
-    /// such command or refuses the question.
-    pub(crate) compare_delete: Option<CompareDelete>,
-}
-
-/// A command that deletes a key if the key has a given value, and answers with the number of
-/// deleted keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CompareDelete {
-    /// Valkey 9: `DELIFEQ key value`.
-    DelIfEq,
-    /// Redis 8.4: `DELEX key IFEQ value`.
-    DelEx,
-}
-
-impl CompareDelete {
-    /// Returns the command for a key and its value.
-    pub(crate) fn command(self, key: &str, value: &str) -> Cmd {
-        let mut command = Cmd::new();
-        match self {
-            Self::DelIfEq => command.arg("DELIFEQ").arg(key),
-            Self::DelEx => command.arg("DELEX").arg(key).arg("IFEQ"),
-        };
-        command.arg(value);
-        command
-    }
 }
 
 impl ServerInfo {
-    /// Reads the answers to `TIME`, `INFO` and `COMMAND INFO DELIFEQ DELEX`. Returns the server's
-    /// clock in microseconds since 1970, and the server's description.
+    /// Reads the answers to `TIME` and `INFO`. Returns the server's clock in microseconds since 1970,
+    /// and the server's description.
     ///
     /// # Errors
     /// When the server cannot serve: it is loading its data, it is a replica or a sentinel, or its
@@ -94,12 +68,11 @@ impl ServerInfo {
                 time / 1_000_000
             )));
         }
-        let mut server = Self {
+        let server = Self {
             version: info.version(),
             epoch: info.epoch(),
             clustered: info.mode().map(|mode| mode == "cluster"),
             appends: info.get("aof_enabled").map(|on| on == "1"),
-            compare_delete: None,
         };
         if info.get("loading").is_some_and(|loading| loading == "1") {
             return Err(unavailable(format!("{address} is loading its data")));
@@ -111,16 +84,6 @@ impl ServerInfo {
                 "{address} is a replica of {primary}:{port}, and locks need the primary: connect \
                  to that, or through redis+sentinel:// or redis+cluster://"
             )));
-        }
-        // An older server answers nil for an unknown command. Under a narrow ACL the server refuses
-        // the question.
-        if let Some(known) = answers.next().as_ref().and_then(Value::as_sequence) {
-            let has = |at: usize| known.get(at).is_some_and(|entry| *entry != Value::Nil);
-            server.compare_delete = match (has(0), has(1)) {
-                (true, _) => Some(CompareDelete::DelIfEq),
-                (false, true) => Some(CompareDelete::DelEx),
-                (false, false) => None,
-            };
         }
         Ok((time, server))
     }
@@ -186,12 +149,11 @@ fn unavailable(message: String) -> Error {
 mod tests {
     use super::*;
 
-    fn answers(info: &str, commands: Value) -> Vec<Value> {
+    fn answers(info: &str) -> Vec<Value> {
         let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         vec![
             Value::Array(vec![bulk("1760000000"), bulk("25")]),
             bulk(info),
-            commands,
         ]
     }
 
@@ -201,8 +163,7 @@ mod tests {
 
     #[test]
     fn a_primary_is_described() {
-        let unknown = Value::Array(vec![Value::Nil, Value::Nil]);
-        let (time, server) = ServerInfo::read(answers(INFO, unknown), "a:1").unwrap();
+        let (time, server) = ServerInfo::read(answers(INFO), "a:1").unwrap();
         assert_eq!(time, 1_760_000_000_000_025);
         assert_eq!(server.version, "Redis 7.0.15");
         assert_eq!(
@@ -213,25 +174,14 @@ mod tests {
             (server.clustered, server.appends),
             (Some(false), Some(true))
         );
-        assert_eq!(server.compare_delete, None);
     }
 
     #[test]
-    fn a_newer_server_can_compare_and_delete() {
-        for (known, expected) in [
-            (
-                vec![Value::Array(vec![]), Value::Nil],
-                CompareDelete::DelIfEq,
-            ),
-            (vec![Value::Nil, Value::Array(vec![])], CompareDelete::DelEx),
-        ] {
-            let valkey = INFO.replace("redis_mode:", "server_mode:") + "valkey_version:9.0.1\r\n";
-            let (_, server) =
-                ServerInfo::read(answers(&valkey, Value::Array(known)), "a:1").unwrap();
-            assert_eq!(server.compare_delete, Some(expected));
-            assert_eq!(server.version, "Valkey 9.0.1");
-            assert_eq!(server.clustered, Some(false));
-        }
+    fn valkey_is_described() {
+        let valkey = INFO.replace("redis_mode:", "server_mode:") + "valkey_version:9.0.1\r\n";
+        let (_, server) = ServerInfo::read(answers(&valkey), "a:1").unwrap();
+        assert_eq!(server.version, "Valkey 9.0.1");
+        assert_eq!(server.clustered, Some(false));
     }
 
     #[test]
@@ -242,7 +192,7 @@ mod tests {
         );
         let loading = INFO.replace("loading:0", "loading:1");
         for (info, says) in [(replica, "replica of db:7"), (loading, "loading")] {
-            let error = ServerInfo::read(answers(&info, Value::Nil), "a:1").unwrap_err();
+            let error = ServerInfo::read(answers(&info), "a:1").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert!(error.to_string().contains(says), "{error}");
         }
@@ -258,7 +208,7 @@ mod tests {
             ("9007199253", false),
             ("9007199255", true),
         ] {
-            let mut answers = answers(INFO, Value::Nil);
+            let mut answers = answers(INFO);
             let time = [seconds, "0"].map(|text| Value::BulkString(text.into()));
             answers[0] = Value::Array(time.to_vec());
             let read = ServerInfo::read(answers, "a:1");
@@ -272,10 +222,7 @@ mod tests {
 
     #[test]
     fn a_sentinel_is_refused() {
-        let mut answers = answers(
-            "redis_version:7.0.15\r\nredis_mode:sentinel\r\n",
-            Value::Nil,
-        );
+        let mut answers = answers("redis_version:7.0.15\r\nredis_mode:sentinel\r\n");
         answers[0] = Value::Nil;
         let error = ServerInfo::read(answers, "a:1").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -287,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_server_without_info_rights_is_accepted() {
-        let (_, server) = ServerInfo::read(answers("", Value::Nil), "a:1").unwrap();
+        let (_, server) = ServerInfo::read(answers(""), "a:1").unwrap();
         assert_eq!((server.clustered, server.appends), (None, None));
         assert_eq!(server.epoch.as_str(), "redis-unknown");
     }

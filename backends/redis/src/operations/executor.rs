@@ -6,14 +6,14 @@ use distlock_backend_kit::{
     batch::{Executor, Failure, Reply},
     operation::{Answer, Operation, OperationKind},
 };
-use distlock_core::{Attempt, Epoch, Error, ErrorKind, HandOver, Lease, Moment, Renewed, Result};
+use distlock_core::{Attempt, Epoch, Error, Lease, Moment, Renewed, Result};
 use redis::Value;
 
 use crate::{
     connection::{Connection, WaiterRegistry},
     format::keys::KeyLayout,
     operations::{
-        Histories, ReleaseCache, WaiterChecks,
+        Histories, WaiterChecks,
         answer::{ReplyContext, answer},
         operation::{BatchKind, KeyedOperation},
         request,
@@ -28,7 +28,6 @@ pub(crate) struct ServerAccess {
     pub(crate) waiters: Arc<WaiterRegistry>,
     pub(crate) waiter_checks: Arc<WaiterChecks>,
     pub(crate) histories: Arc<Histories>,
-    pub(crate) release_cache: Arc<ReleaseCache>,
 }
 
 /// The origin of an answer: the number of the server's epoch, and the store's epoch.
@@ -45,11 +44,6 @@ pub(crate) struct BatchExecutor(pub(crate) Arc<ServerAccess>);
 impl ServerAccess {
     /// Sends operations of one kind, sorted by key, and returns an answer for each.
     async fn run(&self, kind: BatchKind, ops: &[Box<KeyedOperation>]) -> Vec<Reply<Answer>> {
-        if let (OperationKind::Release, [op]) = (kind.operation, ops)
-            && let Some(answer) = self.compare_and_delete(op).await
-        {
-            return vec![Reply::Done(answer)];
-        }
         let confirmed_at = match self.confirm_primary(kind, ops).await {
             Ok(confirmed_at) => confirmed_at,
             Err(error) => return refuse(ops, &error).collect(),
@@ -106,52 +100,6 @@ impl ServerAccess {
             call.tracking(part.iter().map(|op| &*op.target.key))
         } else {
             call
-        }
-    }
-
-    /// Releases one lock without a script, where the server can. Returns `None` when that did not
-    /// release the lock: its value may have another form, which only the script recognises.
-    async fn compare_and_delete(&self, op: &KeyedOperation) -> Option<Result<Answer>> {
-        let lease = op.operation.lease()?;
-        let delete = self.router.only_connection()?.compare_delete()?;
-        let value = self.release_cache.take(lease)?;
-        let command = delete.command(&op.target.key, &value);
-        match self
-            .router
-            .ask(Call::plain(op.target.bucket, vec![command]))
-            .await
-        {
-            Ok(response) if response.replies == [Value::Int(1)] => {
-                let origin = self.origin(&response.connection, None);
-                let code = if op.with_waiters {
-                    self.check_waiters(op).await
-                } else {
-                    1
-                };
-                Some(self.read(op, &Value::Int(code), &response.connection, &origin))
-            }
-            Ok(_) => None,
-            Err(error) if error.did_not_happen() => {
-                if error.kind() == ErrorKind::AccessDenied
-                    && let Some(connection) = self.router.only_connection()
-                {
-                    connection.forget_compare_delete();
-                }
-                None
-            }
-            Err(error) => Some(Err(error)),
-        }
-    }
-
-    /// Asks whether others wait, after the lock was released. Returns the code of the release
-    /// script: 2 when nobody waits, 3 when somebody waits, 1 when the server does not tell.
-    async fn check_waiters(&self, op: &KeyedOperation) -> i64 {
-        let mut exists = redis::cmd("EXISTS");
-        exists.arg(self.layout.queue(&op.target).queue);
-        let read = Call::plain(op.target.bucket, vec![exists]);
-        match self.router.ask(read).await.as_ref().map(|it| &*it.replies) {
-            Ok([Value::Int(waits)]) => 2 + waits,
-            _ => 1,
         }
     }
 
@@ -228,14 +176,6 @@ impl ServerAccess {
             }
             (Operation::Release(lease), _) => {
                 histories.forget(lease.owner);
-            }
-            (Operation::Acquire(request), Answer::Acquired(Attempt::Acquired(_)))
-                if connection.compare_delete().is_some() => self.release_cache.insert(request),
-            (Operation::HandOver(lease, next), Answer::HandedOver(HandOver::Done(_)))
-                if connection.compare_delete().is_some() =>
-            {
-                self.release_cache.take(lease);
-                self.release_cache.insert(next);
             }
             _ => {}
         }

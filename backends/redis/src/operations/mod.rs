@@ -7,11 +7,7 @@ mod answer;
 pub(crate) mod executor;
 mod history;
 mod operation;
-mod release_cache;
 mod request;
 mod waiter_checks;
 
-pub(crate) use self::{
-    history::Histories, operation::KeyedOperation, release_cache::ReleaseCache,
-    waiter_checks::WaiterChecks,
-};
+pub(crate) use self::{history::Histories, operation::KeyedOperation, waiter_checks::WaiterChecks};

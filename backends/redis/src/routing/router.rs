@@ -80,7 +80,7 @@ impl Router {
 
     /// Returns the connection to the only primary, if the connection works and the primary is
     /// known. `None` in a cluster.
-    pub(crate) fn only_connection(&self) -> Option<Arc<Connection>> {
+    fn only_connection(&self) -> Option<Arc<Connection>> {
         match &self.deployment {
             Deployment::Single(server) => server.live(),
             Deployment::Sentinel(sentinels) => sentinels.live(),
