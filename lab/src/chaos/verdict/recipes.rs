@@ -41,7 +41,7 @@ pub(super) fn check(
             violation.excused_by = Some(format!("{} of {}", fault.kind, fault.target));
         }
     }
-    found.extend(job_violations(history, &eras));
+    found.extend(job_violations(history, faults, &eras));
     found.extend(effect_violations(history, &eras));
     found.extend(counter_violations(history, &eras));
     found.extend(gate_violations(history, &eras));
@@ -195,7 +195,14 @@ fn leader_violations(
 /// Finds jobs that were started twice in a period. The store records a start at some moment between
 /// the request and the first step of the job. Two starts count as a violation only if every
 /// possible pair of such moments is too close.
-fn job_violations(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
+///
+/// The period is measured on the store's clock. So a clock that was put forward between the two
+/// starts excuses them, as documented, if the step makes up for the missing time.
+fn job_violations(
+    history: &[HistoryEntry],
+    faults: &[&InjectedFault],
+    eras: &Eras,
+) -> Vec<Violation> {
     let mut jobs: BTreeMap<_, Vec<(Micros, Micros, u64)>> = BTreeMap::new();
     for (_, step) in recipe_steps(history) {
         if let RecipeStep::JobRuns {
@@ -220,15 +227,24 @@ fn job_violations(history: &[HistoryEntry], eras: &Eras) -> Vec<Violation> {
                 *begun < other.0 + least && other.1 < *asked + least
             };
             if let Some(other) = runs[..at].iter().find(near) {
-                found.push(violation(
+                let elapsed = begun - other.0;
+                let stepped = |it: &&&InjectedFault| {
+                    let between = it.from <= *begun && other.0 <= it.to;
+                    matches!(it.excuse, Some(Excuse::SteppedClock { by_us })
+                        if between && elapsed + by_us >= least)
+                };
+                let mut violation = violation(
                     Promise::OncePerPeriod,
                     *begun,
                     format!(
                         "{job:?} ran twice within {} ms, and its period is {} ms",
-                        (begun - other.0) / 1000,
+                        elapsed / 1000,
                         period / 1000
                     ),
-                ));
+                );
+                let excuse = faults.iter().find(stepped);
+                violation.excused_by = excuse.map(|it| format!("{} of {}", it.kind, it.target));
+                found.push(violation);
             }
         }
     }

@@ -101,6 +101,18 @@ fn a_job_that_runs_twice_in_a_period_is_a_violation() {
     assert_eq!(judged(&[runs(0, 10), runs(90_000, 90_100)], &[]), []);
     let twice = [runs(0, 10), runs(80_000, 80_100)];
     assert_eq!(judged(&twice, &[]), [Promise::OncePerPeriod]);
+    // A clock that was put forward between the starts excuses them if it went far enough.
+    let stepped = |from, by_us| InjectedFault {
+        kind: "step-clock".into(),
+        target: "postgres".into(),
+        from,
+        to: from + 1,
+        excuse: Some(Excuse::SteppedClock { by_us }),
+    };
+    assert_eq!(judged(&twice, &[&stepped(50_000, 20_000)]), []);
+    for other in [stepped(50_000, 1_000), stepped(80_200, 20_000)] {
+        assert_eq!(judged(&twice, &[&other]), [Promise::OncePerPeriod]);
+    }
     // The first start may have been recorded early enough, so this is no violation.
     assert_eq!(judged(&[runs(0, 80_000), runs(90_000, 90_100)], &[]), []);
 }
