@@ -1,8 +1,9 @@
 -- Acquires free locks, each for its own owner.
 -- KEYS: n locks; the counters of their buckets.
 -- ARGV: for each lock the owner, TTL in ms, holder and meta.
--- Answers, one for each lock: the token of a grant; {value, TTL left} of a lock that somebody
--- holds; -1 the key has no lock of this library; -2 the counter has reached its end.
+-- Answers, one for each lock: the token of a grant; {value, remaining TTL} if another owner holds
+-- the lock; -1 if the key holds something that this library did not write; -2 if no higher token
+-- exists.
 local n = #KEYS / 2
 local now = clock()
 local counters = call('MGET', unpack(KEYS, n + 1))
@@ -24,7 +25,7 @@ for i = 1, n do
     elseif type(held) ~= 'string' then
       answers[i] = -1
     elseif owner_of(held) == owner then
-      -- The same request came before, and its reply was lost.
+      -- An earlier send of this request got the lock, and its reply was lost.
       call('PEXPIRE', key, ttl)
       answers[i] = token_of(held)
     else

@@ -10,7 +10,7 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
   -- held.
   KEYS[2] = KEYS[1]
 elseif redis.call('EXISTS', KEYS[2]) == 0 then
-  -- The counter migrates like every key, if there is one. A second counter must not be created on
-  -- either server, or tokens could repeat.
+  -- A counter of this bucket migrates like every other key and may still be on the old server. This
+  -- server must not create a second counter, or tokens could repeat.
   return redis.error_reply('TRYAGAIN the counter of this bucket has not come yet')
 end

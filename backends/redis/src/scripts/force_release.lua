@@ -1,8 +1,8 @@
 -- Releases locks without regard to their owners, if their tokens are the expected ones.
 -- KEYS: n locks.
 -- ARGV: for each lock the expected token, as in the value.
--- Answers, one for each lock: 0 it was free; 1 released; the token of a lock that has another one;
--- -1 the key has no lock of this library.
+-- Answers, one for each lock: 0 it was free; 1 released; the lock's token if that is not the
+-- expected one; -1 if the key holds something that this library did not write.
 local values = call('MGET', unpack(KEYS))
 local answers = {}
 for i, key in ipairs(KEYS) do

@@ -1,8 +1,8 @@
 -- Hands locks over to their next owners, with higher tokens, if they are the caller's.
 -- KEYS: n locks; the counters of their buckets.
 -- ARGV: for each lock the start of its value, the next owner, TTL in ms, holder and meta.
--- Answers, one for each lock: the new token; what the owner check says if the lock is not the
--- caller's; -3 the counter has reached its end.
+-- Answers, one for each lock: the new token; the result of the owner check if the caller does not
+-- hold the lock; -3 if no higher token exists.
 local n = #KEYS / 2
 local now = clock()
 local found = call('MGET', unpack(KEYS))
@@ -12,7 +12,7 @@ for i = 1, n do
   local value, token = found[i], token_after(found[n + i], now)
   local state = check(value, ours)
   if value and owner_of(value) == next_owner then
-    -- The same request came before, and its reply was lost.
+    -- An earlier send of this request got the lock, and its reply was lost.
     call('PEXPIRE', KEYS[i], ttl)
     answers[i] = token_of(value)
   elseif state ~= 1 then

@@ -2,8 +2,8 @@
 -- KEYS: n records; the indexes of their buckets; the counters of their buckets.
 -- ARGV: for each record its name, the expected version as in the value ("" means absent), and the
 -- value.
--- Answers, one for each record: its new version; 0 not the expected version; -1 the key has no
--- record of this library; -2 the counter has reached its end.
+-- Answers, one for each record: its new version; 0 if the version is not the expected one; -1 if
+-- the key holds something that this library did not write; -2 if no higher version exists.
 local n = #KEYS / 3
 local now = clock()
 local counters = call('MGET', unpack(KEYS, 2 * n + 1))
@@ -17,7 +17,7 @@ for i = 1, n do
     answers[i] = -1
   elseif found ~= expected then
     answers[i] = 0
-  -- A record that fails must leave nothing behind, and must not affect the others.
+  -- A record that is not written must change no key and must not affect the other records.
   elseif not version then
     answers[i] = -2
   elseif expected == '' and type(try('ZADD', index, 0, name)) == 'table' then

@@ -1,12 +1,13 @@
 -- Creates, renews or deletes one entry of a lock's store queue.
 -- KEYS: the queue; the key of this entry; the waiter hint, which older versions read instead of the
 -- queue.
--- ARGV: the waiter; the lease of an entry in ms; 1 to delete the entry, otherwise 0.
+-- ARGV: the id of the waiter; how long the entry lasts, in ms; 1 to delete the entry, otherwise 0.
 -- Answers the number of entries ahead, and the waiter right ahead or an empty text.
 --
--- The queue is a text: for each entry, in order, the waiter and the end of its lease in ms. The key
--- of an entry exists for the waiter right behind it: the server tracks that key and pushes when it
--- is deleted. Renewals must not change the key, or they would wake that waiter for nothing.
+-- The queue is a text: for each entry, in order, the id of the waiter and the end of the entry in
+-- ms. The key of an entry serves the waiter right behind: the server tracks the key for that waiter
+-- and pushes when the key is deleted. A renewal must not change the key, because each change would
+-- wake the waiter behind although nothing happened.
 local own, lease, leaves = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local now = math.floor(clock() / 1000)
 local mine = string.format('%s %.0f;', own, now + lease)
@@ -31,8 +32,8 @@ else
   if not found then
     kept[#kept + 1] = mine
   end
-  -- The entry's key has a long TTL and is rarely created again, because its expiry wakes the waiter
-  -- behind it. The key of a waiter that died stays for that time.
+  -- The entry's key has a long TTL, because its expiry wakes the waiter behind. So the key of a
+  -- waiter that died exists until the end of that TTL.
   call('SET', KEYS[2], '', 'NX', 'PX', lease * 15)
   call('SET', KEYS[3], 1, 'PX', lease)
 end

@@ -1,8 +1,8 @@
 -- Releases locks that are the caller's.
--- KEYS: n locks; if the caller asks who waits, their store queues.
+-- KEYS: n locks; also their store queues, if the caller asks whether others wait.
 -- ARGV: for each lock the start of its value.
 -- Answers, one for each lock: 1 released; 2 released, and nobody waits; 3 released, and somebody
--- waits; what the owner check says if the lock is not the caller's.
+-- waits; the result of the owner check if the caller does not hold the lock.
 local n = #ARGV
 local values = call('MGET', unpack(KEYS, 1, n))
 local ours, answers = {}, {}

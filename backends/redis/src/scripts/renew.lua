@@ -1,9 +1,9 @@
--- Renews locks that are the caller's. It never creates or revives one.
+-- Renews leases of the caller. A lease that has ended stays ended.
 -- KEYS: n locks.
 -- ARGV: for each lock the start of its value, TTL in ms, the ticket's step (K keep, I issue, R
 -- redeem), its nonce.
--- Answers, one for each lock: its token; what the owner check says if the lock is not the caller's;
--- -3 the ticket was used or replaced.
+-- Answers, one for each lock: its token; the result of the owner check if the caller does not hold
+-- the lock; -3 if the ticket was used or replaced.
 local values = call('MGET', unpack(KEYS))
 local answers = {}
 for i, key in ipairs(KEYS) do
@@ -21,8 +21,9 @@ for i, key in ipairs(KEYS) do
     if step == 'R' and issued ~= nonce then
       answers[i] = -3
     else
-      -- A server without memory refuses SET, unless the script has written before; it never refuses
-      -- PEXPIRE. Tickets must work then, because releases free memory.
+      -- A server without free memory refuses SET, unless the script has written before. It never
+      -- refuses PEXPIRE, so PEXPIRE comes first. Tickets must work without free memory too: the
+      -- process that resumes a ticket can then release the lock, which frees memory.
       call('PEXPIRE', key, ttl)
       local ticket = step == 'I' and nonce or '-'
       call('SET', key, sub(value, 1, 67) .. ticket .. rest, 'PX', ttl, 'XX')

@@ -1,7 +1,7 @@
 -- Lists the commands that locks and records need and that the user may not run. It changes nothing.
 -- ARGV: a key of the store; 1 for a server of a cluster.
--- Answers the names of the denied commands, and of those that the server does not know because they
--- were renamed; or nothing when the server cannot tell (before Redis 7.0).
+-- Answers with two lists: the denied commands, and the commands that the server does not know
+-- because they were renamed. Before Redis 7.0 a server cannot check rights, and the answer is nil.
 if not redis.acl_check_cmd then return false end
 local key = ARGV[1]
 local commands = {
