@@ -107,7 +107,7 @@ impl<E: Executor> FlightPermit<E> {
                 let Some((batch, outcome)) = answered.take() else {
                     return;
                 };
-                hand_out(&shared, batch, outcome).await;
+                hand_out(&shared, batch, outcome);
                 self.unclaim();
                 continue;
             };
@@ -119,7 +119,7 @@ impl<E: Executor> FlightPermit<E> {
                     // The first poll sends the new batch. The answers of the last batch are handed
                     // out while the store works.
                     first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
-                    hand_out(&shared, batch, outcome).await;
+                    hand_out(&shared, batch, outcome);
                     self.free_answered_keys();
                     if shared.in_steps {
                         // The yield lets the callers that were just answered run first. Otherwise

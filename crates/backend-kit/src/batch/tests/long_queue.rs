@@ -1,7 +1,5 @@
 //! Long queues: the sizes of their batches, and the delivery of many answers.
 
-use std::{future::Future, task::Poll};
-
 use super::*;
 use crate::batch::{
     handout::hand_out,
@@ -65,12 +63,9 @@ async fn twice_as_many_batches_are_in_flight_while_the_queue_is_long() {
 
 type Answer = tokio::sync::oneshot::Receiver<(Op, Result<u32>)>;
 
-/// Returns a future that hands out the answers of a batch of `count` acquires, and the receivers of
-/// these answers.
-fn answered_batch(
-    batcher: &Batcher<Script>,
-    count: u32,
-) -> (impl Future<Output = ()> + use<>, Vec<Answer>) {
+/// Returns a function that hands out the answers of a batch of `count` acquires, and the receivers
+/// of these answers.
+fn answered_batch(batcher: &Batcher<Script>, count: u32) -> (impl FnOnce() + use<>, Vec<Answer>) {
     let shared = Arc::clone(&batcher.0);
     let mut queue = Queue::new(Limits::default());
     let answers = (0..count)
@@ -83,7 +78,7 @@ fn answered_batch(
         .collect();
     let batch = queue.take(&shared.executor).unwrap();
     let replies = (0..count).map(|id| Reply::Done(Ok(id))).collect();
-    let handing = async move { hand_out(&shared, batch, Ok(replies)).await };
+    let handing = move || hand_out(&shared, batch, Ok(replies));
     (handing, answers)
 }
 
@@ -94,35 +89,11 @@ fn all_are_answered(answers: &mut [Answer]) -> bool {
         .all(|(id, answer)| matches!(answer.try_recv(), Ok((_, Ok(said))) if said as usize == id))
 }
 
-#[tokio::test]
-async fn many_answers_are_handed_out_after_a_yield_and_few_at_once() {
-    let batcher = batcher(Script::open());
-    let (handing, mut answers) = answered_batch(&batcher, 30);
-    handing.await;
-    assert!(all_are_answered(&mut answers));
-    // A small number of answers is handed out at the first poll.
-    let (handing, mut answers) = answered_batch(&batcher, 3);
-    assert!(futures_poll(pin!(handing)).await.is_some());
-    assert!(all_are_answered(&mut answers));
-}
-
-#[tokio::test]
-async fn many_answers_are_handed_out_when_their_task_is_dropped() {
-    let batcher = batcher(Script::open());
-    let (handing, mut answers) = answered_batch(&batcher, 30);
-    let mut handing = Box::pin(handing);
-    assert!(futures_poll(handing.as_mut()).await.is_none());
-    drop(handing);
-    assert!(all_are_answered(&mut answers));
-}
-
 #[test]
 fn many_answers_are_handed_out_without_a_scheduler() {
     let batcher = batcher(Script::open());
     let (handing, mut answers) = answered_batch(&batcher, 30);
-    let mut handing = pin!(handing);
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    while handing.as_mut().poll(&mut context) == Poll::Pending {}
+    handing();
     assert!(all_are_answered(&mut answers));
 }
 
@@ -133,7 +104,7 @@ async fn answers_without_a_receiver_among_many_are_undone() {
     batcher.executor().granted.lock().unwrap().extend(0..30);
     let (handing, mut answers) = answered_batch(&batcher, 30);
     answers.drain(10..20);
-    handing.await;
+    handing();
     let left = || batcher.executor().granted.lock().unwrap().clone();
     until("ten are undone", || {
         left() == (0..10).chain(20..30).collect()
