@@ -7,11 +7,11 @@ CREATE TABLE IF NOT EXISTS distributed_lock (
     holder_id    BINARY(16),                        -- zeros (or NULL) = free
     token        BIGINT         NOT NULL,
     acquired_at  BIGINT         NOT NULL,
-    expires_at   BIGINT         NOT NULL,           -- of a free lock: when it became free
-    holder       VARCHAR(128)   NOT NULL,           -- a label for people (of a free lock: the last)
+    expires_at   BIGINT         NOT NULL,           -- if free: the time of the release
+    holder       VARCHAR(128)   NOT NULL,           -- a label for people; if free: the last one
     meta         TEXT,
     nonce        BINARY(16),                        -- of the holder's ticket
-    wanted_by    BIGINT         NOT NULL DEFAULT 0, -- a process that waits or waited
+    wanted_by    BIGINT         NOT NULL DEFAULT 0, -- hint id of a waiting process; 0 = several
     wanted_until BIGINT         NOT NULL DEFAULT 0,
     expires_minute BIGINT       AS (expires_at DIV 60000000) STORED,
     PRIMARY KEY (lock_name),
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS distributed_record (
     record_key VARBINARY(512) NOT NULL,
     version    BIGINT         NOT NULL,
     value      MEDIUMBLOB     NOT NULL,
-    deleted    TINYINT        NOT NULL,             -- 1 = kept so that versions rise
+    deleted    TINYINT        NOT NULL,             -- 1 = tombstone, so that versions rise
     written_at BIGINT         NOT NULL,
     PRIMARY KEY (record_key),
     KEY distributed_record_deleted (deleted, written_at)
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS distributed_record (
 CREATE TABLE IF NOT EXISTS distributed_meta (
     id             TINYINT     NOT NULL,
     schema_version BIGINT      NOT NULL,
-    epoch          VARCHAR(64) NOT NULL,            -- name of these tables' history
+    epoch          VARCHAR(64) NOT NULL,            -- the epoch, as the tables know it
     created_at     BIGINT      NOT NULL,
     reaped_at      BIGINT,
     PRIMARY KEY (id)

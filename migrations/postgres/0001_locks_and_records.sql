@@ -7,12 +7,12 @@ CREATE TABLE IF NOT EXISTS distributed_lock (
     lock_name    text        COLLATE "C" NOT NULL,                     -- compared byte for byte
     holder_id    uuid,                                                 -- NULL = free
     token        bigint      NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
-    expires_at   timestamptz NOT NULL,                        -- of a free lock: when it became free
+    expires_at   timestamptz NOT NULL,                        -- if free: the time of the release
     acquired_at  timestamptz NOT NULL,
     holder       text        NOT NULL,                                 -- a label for people
     meta         text,
     nonce        uuid,                                                 -- of the holder's ticket
-    wanted_by    bigint      NOT NULL DEFAULT 0,                   -- a process that waits or waited
+    wanted_by    bigint      NOT NULL DEFAULT 0,        -- hint id of a waiting process; 0 = several
     wanted_until timestamptz NOT NULL DEFAULT 'epoch',
     CONSTRAINT distributed_lock_name PRIMARY KEY (lock_name)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS distributed_record (
     record_key text        COLLATE "C" NOT NULL,                       -- compared byte for byte
     version    bigint      NOT NULL CHECK (version BETWEEN 1 AND 9007199254740991),
     value      bytea       NOT NULL,
-    deleted    boolean     NOT NULL,                            -- true = kept so that versions rise
+    deleted    boolean     NOT NULL,                      -- true = tombstone, so that versions rise
     written_at timestamptz NOT NULL,
     CONSTRAINT distributed_record_key PRIMARY KEY (record_key)
 );
@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS distributed_record (
 CREATE TABLE IF NOT EXISTS distributed_meta (
     id             integer     NOT NULL PRIMARY KEY CHECK (id = 1),
     schema_version bigint      NOT NULL,
-    epoch          text        NOT NULL,                            -- name of these tables' history
+    epoch          text        NOT NULL,                         -- the epoch, as the tables know it
     created_at     timestamptz NOT NULL,
     reaped_at      timestamptz
 );

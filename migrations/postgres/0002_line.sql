@@ -5,8 +5,8 @@
 
 CREATE UNLOGGED TABLE IF NOT EXISTS distributed_line (
     lock_name  text        COLLATE "C" NOT NULL,
-    waiter     bigint      NOT NULL,                                 -- one contender of one process
-    ticket     timestamptz NOT NULL,                       -- when it joined: the order of the queue
-    expires_at timestamptz NOT NULL,                                 -- the end of its entry's lease
+    waiter     bigint      NOT NULL,                                 -- one waiting process
+    ticket     timestamptz NOT NULL,                       -- time of joining; it gives the order
+    expires_at timestamptz NOT NULL,                                 -- end of the queue entry
     CONSTRAINT distributed_line_place PRIMARY KEY (lock_name, waiter)
 ) WITH (fillfactor = 50);

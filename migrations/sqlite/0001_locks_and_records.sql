@@ -6,13 +6,13 @@ CREATE TABLE IF NOT EXISTS distributed_lock (
     lock_name    TEXT    NOT NULL PRIMARY KEY,                         -- compared byte for byte
     holder_id    BLOB    CHECK (length(holder_id) = 16),               -- NULL = free
     token        INTEGER NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
-    boot_id      BLOB    NOT NULL CHECK (length(boot_id) = 16),        -- another boot = free
-    expires_at   INTEGER NOT NULL,                            -- of a free lock: when it became free
+    boot_id      BLOB    NOT NULL CHECK (length(boot_id) = 16),        -- of another boot = free
+    expires_at   INTEGER NOT NULL,                            -- if free: the time of the release
     acquired_at  INTEGER NOT NULL,                                     -- unix
     holder       TEXT    NOT NULL,                                     -- a label for people
     meta         TEXT,
     nonce        BLOB,                                                 -- of the holder's ticket
-    wanted_by    INTEGER NOT NULL DEFAULT 0,                       -- a process that waits or waited
+    wanted_by    INTEGER NOT NULL DEFAULT 0,            -- hint id of a waiting process; 0 = several
     wanted_until INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 -- There is no second index: the reaper finds idle rows by walking the primary key page by page,
@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS distributed_record (
     record_key TEXT    NOT NULL PRIMARY KEY,                           -- compared byte for byte
     version    INTEGER NOT NULL CHECK (version BETWEEN 1 AND 9007199254740991),
     value      BLOB    NOT NULL,
-    deleted    INTEGER NOT NULL CHECK (deleted IN (0, 1)),         -- 1 = kept so that versions rise
+    deleted    INTEGER NOT NULL CHECK (deleted IN (0, 1)),   -- 1 = tombstone, so that versions rise
     boot_id    BLOB    NOT NULL CHECK (length(boot_id) = 16),
     written_at INTEGER NOT NULL
 ) STRICT;
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS distributed_record (
 CREATE TABLE IF NOT EXISTS distributed_meta (
     id             INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
     schema_version INTEGER NOT NULL,
-    epoch          TEXT    NOT NULL,                                  -- name of this file's history
+    epoch          TEXT    NOT NULL,                              -- the epoch, as the file knows it
     created_at     INTEGER NOT NULL,                                   -- unix
     reaped_boot    BLOB,
     reaped_at      INTEGER

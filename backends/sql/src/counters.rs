@@ -56,7 +56,7 @@ impl RequestCounters {
 
 impl fmt::Debug for RequestCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tally")
+        f.debug_struct("RequestCounters")
             .field("statements", &self.statements())
             .finish_non_exhaustive()
     }

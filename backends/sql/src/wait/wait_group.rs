@@ -167,7 +167,7 @@ impl WaitGroup {
 
 impl fmt::Debug for WaitGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group")
+        f.debug_struct("WaitGroup")
             .field("names", &self.waiting().by_name.len())
             .finish_non_exhaustive()
     }
