@@ -82,7 +82,7 @@ async fn try_delete(session: &Arc<Session>, node: &Arc<Node>, until: Moment) -> 
             break Deletion::AlreadyGone;
         };
         let sent = session.request_start();
-        let deleted = session.send(|| client.delete(&path, None));
+        let deleted = client.delete(&path, None);
         match session.await_answer(Access::Write, until, deleted).await? {
             Ok(()) => {
                 session.note_answer(sent, true);

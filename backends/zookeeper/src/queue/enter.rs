@@ -146,11 +146,9 @@ impl<'a> EntryAttempt<'a> {
         let skip_listing = session
             .known_queues
             .probably_needs_no_listing(parent, sent.connection_number);
-        let (created, listed) = session.send(|| {
-            let created = client.create(&path, &data, &options);
-            let listed = (!skip_listing).then(|| client.list_children(parent));
-            (created, listed)
-        });
+        // Both requests are sent before an answer is awaited.
+        let created = client.create(&path, &data, &options);
+        let listed = (!skip_listing).then(|| client.list_children(parent));
         let created = match session.await_answer(Access::Write, until, created).await {
             Ok(created) => created,
             Err(error) => {

@@ -214,12 +214,6 @@ impl Session {
         self.connection.borrow().number
     }
 
-    /// Sends the requests that a closure creates. The caller must then pass each of them to
-    /// [`await_answer`](Self::await_answer).
-    pub(crate) fn send<T>(&self, requests: impl FnOnce() -> T) -> T {
-        self.context.io_thread.send(requests)
-    }
-
     /// Counts a request, and waits for its answer until the limit. The outer error means that no
     /// answer came in time.
     pub(crate) async fn await_answer<T>(
@@ -229,7 +223,6 @@ impl Session {
         reply: impl Future<Output = Result<T, zk::Error>>,
     ) -> Result<Result<T, zk::Error>> {
         self.context.requests.add(1);
-        let _waiting = self.context.io_thread.count_request();
         tokio::select! {
             biased;
             answer = reply => Ok(answer.map_err(|error| match self.end_reason() {
