@@ -1,7 +1,7 @@
 //! One handle on a store: its batches, its waiters, and whether it is closed.
 //!
-//! The handles of one store share knowledge (epochs and histories). The handles share no connection,
-//! because a connection belongs to one runtime.
+//! The handles of one store share knowledge (epochs and histories). The handles share no
+//! connection, because a connection belongs to one runtime.
 
 use std::{
     fmt,

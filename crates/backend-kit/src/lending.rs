@@ -27,7 +27,8 @@ pub struct Loan<'a, C> {
 }
 
 impl<C> Lender<C> {
-    /// Lends at most `size` connections at the same time, and at least one; `idle` are open already.
+    /// Lends at most `size` connections at the same time, but at least one. The connections in
+    /// `idle` are open already.
     #[must_use]
     pub fn new(size: u32, idle: Vec<C>) -> Self {
         Self {

@@ -28,8 +28,8 @@ pub(crate) struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// Reads the answers to `TIME` and `INFO`. Returns the server's clock in microseconds since 1970,
-    /// and the server's description.
+    /// Reads the answers to `TIME` and `INFO`. Returns the server's clock in microseconds since
+    /// 1970, and the server's description.
     ///
     /// # Errors
     /// When the server cannot serve: it is loading its data, it is a replica or a sentinel, or its
