@@ -92,8 +92,8 @@ struct Totals {
     hash: AtomicU64,
 }
 
-/// Runs all seeds without a bug, and prints and publishes the result. Returns whether every promise
-/// was kept.
+/// Runs all seeds without a planted bug, prints the result, and writes the result to the report if
+/// the options name a folder for it. Returns whether every promise was kept.
 fn run_seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
     let begun = SystemClock.now();
     let range = first..first.saturating_add(simulate.seeds);

@@ -331,7 +331,7 @@ impl DistLock for BuggyLock {
             } => Renewed::Extended {
                 valid_for: self.reported_validity(valid_for, sent),
                 epoch,
-                // The token that this bug gave out must stay the same.
+                // Some bugs report a made-up token for a grant. Renewals must repeat the token.
                 token: lease.token.unwrap_or(token),
                 loss,
             },

@@ -12,7 +12,7 @@ use super::promise::{Promise, Violation};
 pub(super) struct Stalls(BTreeMap<u32, Vec<(Micros, Micros)>>);
 
 impl Stalls {
-    /// Collects the stalls of each process, in the order of their begin.
+    /// Collects the stalls of each process, sorted by the time at which a stall begins.
     pub(super) fn of_history(history: &[HistoryEntry]) -> Self {
         let mut all: BTreeMap<u32, Vec<_>> = BTreeMap::new();
         for HistoryEntry { worker, event } in history {

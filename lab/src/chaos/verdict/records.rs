@@ -178,8 +178,8 @@ impl Search {
                 return SearchResult::GaveUp;
             }
             let is_done = |at: usize| done[at / 64] & (1 << (at % 64)) != 0;
-            // An operation can be next only if no other open operation was answered before its
-            // request.
+            // An operation can take effect next only if it was requested no later than the first
+            // answer to an operation that has not taken effect yet.
             let left = || (0..self.operations.len()).filter(|at| !is_done(*at));
             let Some(first_answer) = left().map(|at| self.operations[at].to).min() else {
                 return SearchResult::Order;

@@ -168,7 +168,8 @@ impl WorkerTask {
         Ok(())
     }
 
-    /// Keeps a ticket for some time, also longer than its lease, and releases it then.
+    /// Waits for a random time, which can be longer than the lease of the ticket, and then releases
+    /// the ticket.
     pub(super) async fn release_ticket_late(&mut self, ticket: &Ticket) {
         if self.is_brief {
             self.pause().await;

@@ -104,7 +104,8 @@ impl EngineBug {
         )
     }
 
-    /// Changes the setting so that the bug can show. The twin has the same setting.
+    /// Changes the setting of a run so that the bug can break a promise. The twin of the bug (the
+    /// run without the bug on the same seed) has the same setting.
     pub(in crate::simulation) fn adjust_setting(self, setting: &mut Setting) {
         match self {
             Self::WakeUpLost | Self::LeavesStayInLine => setting.store_queue = true,
