@@ -1,4 +1,5 @@
-//! The paths that Rust code names, with the segments that the code contains.
+//! Finds the paths in Rust code, such as `crate::engine::Queue`, as lists of segments. The paths
+//! stay as they are written: this module never looks up their targets.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::UseTree;

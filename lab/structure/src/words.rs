@@ -149,7 +149,7 @@ fn opens_with_clause(words: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn rules(text: &str) -> Vec<(usize, Rule)> {
+    fn broken_rules(text: &str) -> Vec<(usize, Rule)> {
         rule_breaks(text, &["///", "//!", "//"])
             .into_iter()
             .map(|(line, rule, _)| (line, rule))
@@ -159,12 +159,12 @@ mod tests {
     #[test]
     fn a_line_of_one_hundred_columns_passes_and_one_more_does_not() {
         let text = format!("{}\n{}", "x".repeat(100), "x".repeat(101));
-        assert_eq!(rules(&text), [(2, Rule::Width(101))]);
+        assert_eq!(broken_rules(&text), [(2, Rule::Width(101))]);
     }
 
     #[test]
     fn columns_are_characters_and_not_bytes() {
-        assert_eq!(rules(&"é".repeat(100)), []);
+        assert_eq!(broken_rules(&"é".repeat(100)), []);
     }
 
     #[test]
@@ -174,22 +174,25 @@ mod tests {
             "x".repeat(100),
             "x".repeat(100)
         );
-        assert_eq!(rules(&text), []);
+        assert_eq!(broken_rules(&text), []);
     }
 
     #[test]
     fn a_block_of_plain_text_keeps_its_lines_and_other_blocks_do_not() {
         let wide = "x".repeat(101);
         let text = format!("```text\n{wide}\n```\n{wide}\n```sh\n{wide}\n```\n");
-        assert_eq!(rules(&text), [(4, Rule::Width(101)), (6, Rule::Width(101))]);
+        assert_eq!(
+            broken_rules(&text),
+            [(4, Rule::Width(101)), (6, Rule::Width(101))]
+        );
     }
 
     #[test]
     fn a_clause_is_found_where_a_comment_or_a_paragraph_opens() {
         let text = "/// What it is told.\n/// What follows is one paragraph.\n///\n// Whose turn\n";
-        assert_eq!(rules(text), [(1, Rule::Opening), (4, Rule::Opening)]);
+        assert_eq!(broken_rules(text), [(1, Rule::Opening), (4, Rule::Opening)]);
         assert_eq!(
-            rules("    // How long who waits\nlet x = 1; // What\n"),
+            broken_rules("    // How long who waits\nlet x = 1; // What\n"),
             [(1, Rule::Opening)]
         );
     }
@@ -197,7 +200,7 @@ mod tests {
     #[test]
     fn openings_outside_the_list_pass() {
         assert_eq!(
-            rules("// How long a lease lasts\n// Whether it ended\n// When it ends\n"),
+            broken_rules("// How long a lease lasts\n// Whether it ended\n// When it ends\n"),
             []
         );
     }
