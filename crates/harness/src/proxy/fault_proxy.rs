@@ -152,7 +152,7 @@ impl FaultProxy {
     /// Resets every open connection, and connects new clients to another server, as after a
     /// failover.
     pub fn redirect(&self, server: SocketAddr) {
-        *self.state.lock_server() = server;
+        *self.state.lock_server_address() = server;
         self.reset();
     }
 
@@ -234,7 +234,7 @@ async fn serve_connection(
     else {
         return;
     };
-    let server = *state.lock_server();
+    let server = *state.lock_server_address();
     let connect_twice = faults.borrow().connect_twice;
     let _twin = match connect_twice {
         true => TcpStream::connect(server).await.ok(),

@@ -71,7 +71,7 @@ impl ProxyState {
         reply.unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lock_server(&self) -> std::sync::MutexGuard<'_, SocketAddr> {
+    pub(super) fn lock_server_address(&self) -> std::sync::MutexGuard<'_, SocketAddr> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

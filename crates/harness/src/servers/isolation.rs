@@ -88,7 +88,8 @@ impl RunAs {
         Ok(Self(Some(account)))
     }
 
-    /// Returns the number of the user, for the names of files that belong to one user.
+    /// Returns the number of the user. The name of a data template contains this number, because
+    /// each user has its own templates.
     pub(super) fn uid(self) -> u32 {
         self.0
             .map_or_else(|| geteuid().as_raw(), |account| account.user)
