@@ -10,8 +10,8 @@ const TOKEN: usize = 33;
 const MICROS: usize = 50;
 const TICKET: usize = 67;
 
-/// Checks values of locks and records on Redis: a value that is read equals the stored value, and a
-/// refused value is corrupt, and never free.
+/// Checks values of locks and records on Redis. A value that is read must equal the stored value. A
+/// value that cannot be read must give the error `Corrupt`, so that no such lock counts as free.
 pub fn redis_values(data: &[u8]) {
     let (Ok(name), Ok(key)) = (LockName::new("a"), RecordKey::new("a")) else {
         unreachable!("these are names");
@@ -49,7 +49,7 @@ pub fn zookeeper_values(data: &[u8]) {
     let token = FencingToken::new(7).unwrap_or_else(|_| unreachable!("seven is a token"));
     let holder = zookeeper::parse_holder(data, token);
     assert_eq!(holder.token, Some(token));
-    // Data in another form must name no owner of this library.
+    // The owner is new and random, so the fuzzer cannot know it, and no input may name it.
     let owner = OwnerId::new();
     assert!(!zookeeper::is_owned_by(data, owner));
     match zookeeper::decode_record(data.to_vec()) {

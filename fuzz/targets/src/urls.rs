@@ -26,8 +26,8 @@ pub fn urls(data: &[u8]) {
     let Ok(text) = str::from_utf8(text) else {
         return;
     };
-    // A fuzzer finds the planted secret, and then writes the secret in places where no secret
-    // belongs.
+    // The fuzzer can learn the planted secret from this program and write it into the input. Errors
+    // may show parts of the input, so such an input would fail the checks without a bug.
     if text.contains(SECRET) {
         return;
     }

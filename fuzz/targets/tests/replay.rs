@@ -1,4 +1,5 @@
-//! Runs every target over its corpus without a fuzzer, and proves that the lists of targets agree.
+//! Runs every target over its corpus without a fuzzer. Proves that `TARGETS`, `fuzz/corpus` and
+//! `fuzz/libfuzzer` contain the same targets.
 
 use std::{
     collections::BTreeSet,
