@@ -247,8 +247,8 @@ impl Package {
         self.reasons = reasons;
     }
 
-    /// Follows a path that the module `from` names. `None` means that the target is in another
-    /// crate.
+    /// Follows a path that the module `from` names. `None` means that the search finds no module
+    /// and no item of this package. For example, the path names a local variable or another crate.
     fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<Target> {
         if depth > DEEPEST_CHAIN {
             return None;
