@@ -215,8 +215,8 @@ impl LoginRun {
         }
     }
 
-    /// Acquires the account's lock. `lock_wait` limits the whole wait from `competing` on, and this
-    /// call may use the rest of that time.
+    /// Acquires the account's lock. `competing` is the moment before this login entered the login
+    /// queue. The setting `lock_wait` limits the time from that moment until the lock is acquired.
     async fn acquire_account_lock(&self, competing: Moment) -> Result<Guard> {
         let parts = &self.parts;
         let started = parts.clock.now();

@@ -10,8 +10,8 @@ use crate::model::{
     request::{DeliverRequest, DeliverResult, KickRequest, KickResult, PeerError},
 };
 
-/// The way to other nodes. An implementation makes one plain call; the flow adds deadlines, retries
-/// and a circuit breaker.
+/// Sends calls to other nodes. A method sends its call once and returns the answer. This crate,
+/// which calls the methods, adds deadlines, retries and a circuit breaker.
 #[async_trait]
 pub trait Peers: fmt::Debug + Send + Sync + 'static {
     /// Asks a node to end one session. The answer is the result of

@@ -181,8 +181,8 @@ async fn a_failed_write_of_one_account_does_not_count_as_an_unreachable_store() 
     assert_listed(&kick, &sessions).await;
 }
 
-/// The store may have been unreachable so briefly that no other request failed. During that time
-/// the store may have lost writes of other nodes.
+/// In a short outage of the store, the read of one account may be the only request that fails. The
+/// store may have lost writes of other nodes in that outage, so the round has to fail.
 #[tokio::test]
 async fn a_failed_read_of_one_account_counts_as_an_unreachable_store() {
     let memory = MemoryStore::default();

@@ -133,8 +133,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a session that the store has lost to the directory again. A failover to a replica
-    /// that lagged behind can lose a session. `ended` is the id of a ban that has ended.
+    /// Adds a session of this node to the directory again, after the store has lost the session's
+    /// entry. A failover to a replica that lagged behind can lose an entry. `ended` is the id of a
+    /// ban that has ended; under any other ban, nothing is written.
     async fn register_again(&self, live: &Arc<LiveSession>, ended: Option<Uuid>) -> Result<()> {
         let (registered, _) = self
             .directory
