@@ -38,7 +38,7 @@ pub(super) struct Entry {
     result: String,
 }
 
-/// An order, as the administrator gave it.
+/// An order, which is an administrator's request, with its action, target and reason.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order<'a> {
     pub(super) action: &'a str,
@@ -61,12 +61,12 @@ impl<'a> Order<'a> {
     }
 }
 
-/// Whether an order changed something.
+/// Whether an administrator's request changed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// The order changed something, or its outcome is unknown.
+    /// The administrator's request changed something, or the outcome of the request is unknown.
     Changed,
-    /// The order changed nothing.
+    /// The administrator's request changed nothing.
     Unchanged,
 }
 

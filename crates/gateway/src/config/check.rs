@@ -194,8 +194,9 @@ impl GatewayConfig {
         token_for_header("admin_token", self.admin_token.as_ref())
     }
 
-    /// Refuses an admin listener beyond loopback without a configured token. On loopback the node
-    /// makes and prints a token, and that is enough, because its user can read the node's output.
+    /// Refuses an admin listener without a configured token, unless the listener's address is a
+    /// loopback address. For a loopback address, the node makes a random token and prints the
+    /// token. An administrator on the same host can read the token in the node's output.
     pub(crate) fn check_admin_address(&self, listen: SocketAddr) -> Result<()> {
         if listen.ip().is_loopback() || self.admin_token.is_some() {
             return Ok(());

@@ -99,7 +99,8 @@ impl ConnectionHandle {
         self.state.opened.store(true, Ordering::Release);
     }
 
-    /// Notes the login. From now on the session's own limits apply.
+    /// Marks this connection as logged in. From now on this connection has no login deadline, and
+    /// no longer counts as pending in the quota.
     pub(crate) fn mark_logged_in(&self) {
         self.state.logged_in.store(true, Ordering::Release);
         let mut pending = self

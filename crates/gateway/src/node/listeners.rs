@@ -98,9 +98,10 @@ impl ListenerFactory {
             config.profile_timeout + config.lock_wait + config.kick_budget * 2 + config.node_lease;
         let limit = config.login_timeout;
         let quota = self.client_quota.clone();
-        // The deadline is longer than the slowest login, so that the client of a slow login gets an
-        // answer frame. The deadline only ends a connection on which no frame of the protocol
-        // arrives.
+        // At `limit`, the connection of a client that has not yet spoken the protocol of its front
+        // is closed without an answer. From then on, the front limits each step of the login, and
+        // answers a slow login with a last frame. The extra time is longer than the slowest login,
+        // so that the connection is still open for this frame.
         ConnectionListener::new(socket, quota, Arc::clone(&self.clock), limit)
             .extra_time_once_open(limit * 2 + slowest)
             .with_tls(Arc::clone(&self.tls), ListenerKind::Clients)

@@ -1,10 +1,12 @@
-//! The live page of the admin listener: nodes and their leases, the takeovers of all nodes, locks,
-//! orders, and two devices for trying a takeover.
+//! The live page, a web page of the admin listener. The page shows nodes and their leases, the
+//! takeovers of all nodes, locks, and the requests of administrators. The page also has two
+//! simulated devices, with which a person can try a takeover.
 //!
-//! The node renders the page. A script replaces the part that changes, gives orders by the same
-//! requests as the command-line tool, and plays the two devices. The page must never load anything
-//! from another origin. A browser cannot be made to send a bearer token for a page, so a browser
-//! may show a pass instead.
+//! The node renders the page. The page's script reloads the part that changes, sends the same
+//! requests to the node as the command-line tool, and logs in as each of the two simulated
+//! devices. The page must never load anything from another origin. A browser sends no bearer token
+//! when a person opens a page, so the node also accepts a pass: a cookie, and for requests of the
+//! script also a header.
 
 mod context;
 mod render;

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_an_older_version_is_refused_by_name() {
+    fn a_token_of_an_older_version_is_refused_with_the_advice_to_upgrade() {
         let older = json!({
             "sub": "n2", "iss": ISSUER, "aud": OLDER_AUDIENCE, "iat": unix_seconds(now()),
             "exp": unix_seconds(now()) + 30, "jti": Uuid::new_v4(),

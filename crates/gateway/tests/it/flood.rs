@@ -95,7 +95,8 @@ async fn unread_answers_to_pings_do_not_pile_up() {
         let written = anna.write_all(&pings);
         soon("the pings to be read", written).await.unwrap();
     }
-    // The answer to this frame is longer than the answer to a ping, so there is no room for it.
+    // The node's write buffer for this connection is full of answers to pings. The answer to this
+    // frame is longer than an answer to a ping, so this answer does not fit into the buffer.
     let send = json!({"type": "send", "to": "otto", "body": 1, "id": "x".repeat(128)});
     let last = frame(1, send.to_string().as_bytes());
     anna.write_all(&last).await.unwrap();
