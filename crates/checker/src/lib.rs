@@ -29,8 +29,8 @@
 //! | dead nodes, unanswered logins, bystanders (I12, I14, I15) | `nodes` |
 //! | every message has an outcome (I18) | `messages` |
 //!
-//! `evidence/allowances` has the allowances for faults. Each allowance holds only for the time and
-//! the node of its fault.
+//! `evidence/allowances` has the allowances: after a fault, the checker accepts a late or missing
+//! step. Each allowance holds only for the time and the node of its fault.
 //!
 //! A [`Judge`] checks a run while it happens, for runs whose history would be too long to keep. A
 //! judge checks fewer invariants.

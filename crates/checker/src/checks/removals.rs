@@ -31,7 +31,7 @@ fn removed_once(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     }
     let forgotten = life
         .revoked
-        .is_some_and(|revoked| context.history.may_have_lost(revoked.boot_us));
+        .is_some_and(|revoked| context.history.may_store_have_lost_write(revoked.boot_us));
     let twice = life.deleted.is_some() && life.revoked.is_some() && !life.registered && !forgotten;
     if life.deleted.is_some() && life.revoked.is_some() {
         context.report.count_occasion(I5);

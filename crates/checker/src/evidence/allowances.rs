@@ -1,4 +1,5 @@
-//! The allowances for faults. Each allowance holds only for the time and the node of its fault.
+//! Allowances: after a fault, the checker accepts a late or missing step. Each allowance holds only
+//! for the time and the node of its fault.
 
 use distlock_kickout::NodeId;
 

@@ -273,7 +273,7 @@ impl History {
     }
 
     /// Whether the store may have lost a write of this moment.
-    pub(crate) fn may_have_lost(&self, at_us: u64) -> bool {
+    pub(crate) fn may_store_have_lost_write(&self, at_us: u64) -> bool {
         self.facts.iter().any(|fact| {
             matches!(fact, Fact::Forgotten { from_us, to_us }
                 if *from_us <= at_us && at_us <= *to_us)

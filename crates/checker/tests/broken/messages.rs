@@ -176,7 +176,7 @@ fn a_delivery_without_an_acknowledgement_breaks_i18() {
 }
 
 #[test]
-fn a_gap_in_the_history_breaks_complete() {
+fn a_missing_node_event_is_reported_as_a_gap_in_the_history() {
     let mut built = one_takeover();
     built.history.nodes.remove(3);
     assert!(built.violated().contains(&Complete));

@@ -206,7 +206,7 @@ fn a_crash_excuses_no_later_violation() {
 }
 
 #[test]
-fn a_quiet_moment_without_a_winner_breaks_i2_despite_a_later_login() {
+fn no_winner_after_all_logins_are_answered_breaks_i2_despite_a_later_login() {
     let quiet = |built: &mut HistoryBuilder| {
         built.at += 1;
         let at_us = built.at;
@@ -223,8 +223,9 @@ fn a_quiet_moment_without_a_winner_breaks_i2_despite_a_later_login() {
             .logged_in(3)
             .directory_names(3, 3);
     };
-    // The only client gets the notice that another device logged in, but no other device did.
-    // Without the quiet moment, a later login would hide this fault.
+    // The only client gets the notice that another device logged in, but no other device did. The
+    // checker finds this fault only if the history records a quiet moment before the later login.
+    // `Fact::Quiet` says that all logins of the account are answered at that moment.
     let mut built = one_login();
     built
         .superseded("n1", 1, 9)
