@@ -299,10 +299,12 @@ impl StoredRecord {
     }
 }
 
-/// Reads a record's node after a committed write; `None` = the node does not exist.
+/// Reads a record's node; `None` = the node does not exist. The answer is not older than any write
+/// that was committed before this call.
 async fn read_record(session: &Session, path: &str, until: Moment) -> Result<Option<StoredRecord>> {
     let client = session.client()?;
-    // The read is sent right after the write, so the server processes it after the write.
+    // The server processes the requests of a session in order, so it processes the read after the
+    // barrier write.
     session.send_barrier_write(&client);
     decode_answer(
         session

@@ -200,8 +200,8 @@ impl QueuedContender {
         Ok(true)
     }
 
-    /// Returns the holder label of the first contender ahead that is neither leaving nor gone, for
-    /// the answer to a refused attempt.
+    /// Returns the holder of the first contender ahead that is neither leaving nor gone, for the
+    /// answer to a refused attempt.
     async fn find_holder(
         &self,
         session: &Session,

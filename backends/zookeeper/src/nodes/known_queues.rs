@@ -101,9 +101,9 @@ impl KnownQueues {
         Some(ahead)
     }
 
-    /// Records the grant of a lock: every node before this one is gone, or its owner in this
-    /// session has released or given up the lock. `true` = the caller should set a watch on this
-    /// container.
+    /// Records that `node` was granted its lock, and forgets the nodes before `node`. The grant
+    /// shows that each of them is gone, or that its owner in this session has released or given up
+    /// the lock. `true` = the caller should set a watch on the container.
     pub(crate) fn note_grant(&self, node: &Arc<Node>, connection_number: u64) -> bool {
         let mut table = self.lock_table();
         table.use_count += 1;

@@ -1,4 +1,4 @@
-//! Reads the holder that a node belongs to.
+//! Reads the holder that is stored in a contender's node.
 
 use distlock_core::{HolderInfo, Moment, Result};
 use zookeeper_client as zk;
@@ -12,7 +12,8 @@ use crate::{
     session::Session,
 };
 
-/// Reads the holder of a node; `None` when the node is gone.
+/// Reads the holder that is stored in the data of a contender's node. Returns `None` when the node
+/// is gone.
 pub(crate) async fn read_holder(
     session: &Session,
     path: &str,
@@ -42,8 +43,8 @@ pub(crate) async fn read_holder(
     }
 }
 
-/// Reads the holder of a child for a message to people; `None` when the child is gone or cannot be
-/// read. The operation must not fail only because the holder cannot be read.
+/// Reads the holder that is stored in a child, for a message to people. Returns `None` when the
+/// child is gone or cannot be read: no operation must fail only because the holder is unreadable.
 pub(crate) async fn try_read_holder(
     session: &Session,
     parent: &str,

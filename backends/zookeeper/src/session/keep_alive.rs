@@ -1,8 +1,9 @@
-//! Proves that a session is alive: sends the requests, and ends the session when no answer comes.
+//! Keeps a session alive: sends the requests of a proof, and ends the session when the servers
+//! answer no request any more.
 //!
-//! `session/liveness.rs` explains which answers prove that. This module must never hold a mutex
-//! while it waits for an answer. A caller whose future is dropped or no longer polled must not keep
-//! other callers from a proof.
+//! `session/liveness.rs` explains which answered requests are a proof. This module must never hold
+//! a mutex while it waits for an answer. Otherwise a caller whose future is no longer polled would
+//! block every other caller that needs a proof.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 

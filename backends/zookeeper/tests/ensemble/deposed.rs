@@ -54,7 +54,8 @@ impl Route {
     }
 }
 
-/// The limit of ensembles that are started until one uses the proxies.
+/// The largest number of ensembles that [`Split::start`] starts in search of an ensemble whose
+/// elections use only the proxies.
 const STARTS: usize = 12;
 
 impl Split {

@@ -52,8 +52,9 @@ async fn read_log(client: &zk::Client) -> Vec<u64> {
     notes.into_iter().map(|(_, token)| token).collect()
 }
 
-fn failure_kind(refused: FenceError) -> ErrorKind {
-    match refused {
+/// Returns the kind of the error behind [`FenceError::Failed`]. Panics on every other variant.
+fn failure_kind(error: FenceError) -> ErrorKind {
+    match error {
         FenceError::Failed(error) => error.kind(),
         other => panic!("{other}"),
     }

@@ -109,8 +109,8 @@ pub(crate) async fn enter_queue(locker: &Locker, name: &str) -> JoinHandle<(Guar
     waiting
 }
 
-/// Like [`enter_queue`], behind the holder with `guard`. The task fails if `guard` is still valid
-/// when the task gets the lock.
+/// Starts the task of [`enter_queue`] for the lock of `guard`. The returned task panics if `guard`
+/// is still valid when the task gets the lock.
 pub(crate) async fn enter_queue_behind(
     guard: &Guard,
     locker: &Locker,

@@ -75,7 +75,7 @@ async fn locks_survive_one_unreachable_server_and_are_lost_without_any() {
     })
     .await;
     mend_all(&proxies);
-    // The release of the old holder changes nothing.
+    // `next` holds the lock now, so the release of the lost guard frees nothing and is not clean.
     assert!(!holder.release().await.is_clean());
     eventually("the contender is in the queue again", async || {
         (contenders(&client, "awaited").await.len() == 2).then_some(())
