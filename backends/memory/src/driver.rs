@@ -24,8 +24,9 @@ const URLS: [DriverUrl; 1] = [DriverUrl::new(
 pub struct MemoryDriver;
 
 impl MemoryDriver {
-    /// Checks the name and the options. Returns whether the store is private.
-    fn is_private(self, parts: &mut TargetParts) -> Result<bool> {
+    /// Checks the store's name and the options, and takes the options out of `parts`. Returns
+    /// whether the store is private.
+    fn check_target(self, parts: &mut TargetParts) -> Result<bool> {
         let mut options = std::mem::take(&mut parts.options);
         let private = match options.take(OPTIONS[0].name) {
             None => false,
@@ -74,11 +75,12 @@ impl Driver for MemoryDriver {
     }
 
     fn check(&self, mut parts: TargetParts, _: &Drivers) -> Result<()> {
-        self.is_private(&mut parts).map(drop)
+        self.check_target(&mut parts).map(drop)
     }
 
     async fn open(&self, mut parts: TargetParts, _: &Drivers) -> Result<Store> {
-        let memory = if self.is_private(&mut parts)? {
+        let private = self.check_target(&mut parts)?;
+        let memory = if private {
             Memory::new(parts.clock.clone())
         } else if parts.clock.is_system() {
             Memory::shared(&parts.body)

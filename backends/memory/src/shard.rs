@@ -61,8 +61,8 @@ impl Shard {
         self.forced.push_back(token);
     }
 
-    /// Removes a row, and gives the turn to the first present contender. Returns whether there is
-    /// one.
+    /// Removes a row, and gives the turn to the first contender that is not skipped. Returns
+    /// whether there is such a contender.
     pub(crate) fn free_and_give_turn(
         &mut self,
         name: &LockName,
@@ -101,7 +101,7 @@ impl Shard {
         Some(value)
     }
 
-    /// Returns the number of present contenders of a lock.
+    /// Returns the number of contenders of a lock that are not skipped.
     pub(crate) fn waiter_count(&self, name: &LockName) -> u32 {
         let waiters = self.queues.get(name).map_or(0, StoreQueue::present_count);
         u32::try_from(waiters).unwrap_or(u32::MAX)

@@ -152,7 +152,8 @@ impl Table {
         Ok(row.token())
     }
 
-    /// Frees a lock that this lease holds, and gives the turn to the first present contender.
+    /// Frees the lock if this lease still holds it. Then the lock is reserved for the first
+    /// contender that is not skipped, and that contender is woken.
     pub fn release(&self, now: Moment, lease: &Lease) -> ReleaseOutcome {
         let mut deferred = DeferredWakes::default();
         let mut shard = self.lock_shard_of(&lease.name);
@@ -219,7 +220,7 @@ impl Table {
         Forced::Released
     }
 
-    /// Reads the holder of a lock and the number of its present contenders.
+    /// Reads the holder of a lock and the number of its contenders that are not skipped.
     pub fn inspect(&self, now: Moment, name: &LockName) -> LockInfo {
         let shard = self.lock_shard_of(name);
         let mut info = match shard.rows.get(name) {
@@ -303,8 +304,9 @@ impl Table {
         self.depart_and_give_turn(now, name, StoreQueue::leave, entry);
     }
 
-    /// Records that a contender dropped its wait. The contender is skipped until its next call, and
-    /// a pending wake-up is kept for it.
+    /// Records that a contender dropped its wait. The contender is skipped until its next call. If
+    /// a free lock was reserved for this contender, the next contender gets the turn. A wake-up
+    /// that the contender has not taken stays pending for the contender's next wait.
     pub fn interrupt_wait(&self, now: Moment, name: &LockName, entry: QueueEntry) {
         self.depart_and_give_turn(now, name, StoreQueue::mark_skipped, entry);
     }

@@ -205,7 +205,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// The code under test. Every call ends at once, and time stands still between calls.
+/// The code under test. No call waits, and time moves only in [`Subject::advance`].
 trait Subject {
     fn advance(&mut self, boot: Duration, wall_micros: i64);
     fn acquire(&self, request: &AcquireRequest) -> Attempt<FencingToken>;
