@@ -111,8 +111,8 @@ impl KvLock {
         }
     }
 
-    /// Sets the time after its expiry for which a record stays: 1 h by default. A value below one
-    /// second counts as one second.
+    /// Sets the time for which a record stays after its lock has expired: 1 h by default. A value
+    /// below one second counts as one second.
     #[must_use]
     pub fn with_reap_after(self, idle: Duration) -> Self {
         Self {
@@ -201,7 +201,7 @@ impl DistLock for KvLock {
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        self.records.open()?;
+        self.records.checked_records()?;
         let (clock, random) = (Arc::clone(&self.clock), Arc::clone(&self.random));
         let lock = Arc::new(self.clone());
         let contender = KvContender::new(lock, clock, random, request.clone());
@@ -315,7 +315,7 @@ impl DistLock for KvLock {
         after: Option<&LockName>,
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
-        let records = self.records.open()?;
+        let records = self.records.checked_records()?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut found: Vec<LockInfo> = Vec::new();
         if limit == 0 {
@@ -379,7 +379,8 @@ impl DistLock for KvLock {
     }
 
     async fn close(&self) {
-        // The caller passed these records in, and may use them elsewhere.
+        // A caller that passed its records to `new` may use them elsewhere, so this handle closes
+        // only records that `reopen` opened.
         self.records.close(self.opened_here).await;
     }
 }

@@ -78,14 +78,14 @@ impl LockRecords {
     /// this one.
     pub(crate) async fn reopen(&self) -> Result<Self> {
         Ok(Self {
-            records: self.open()?.reopen().await?,
+            records: self.checked_records()?.reopen().await?,
             open: OpenFlag::default(),
             ..self.clone()
         })
     }
 
     /// Returns the records; an error of kind `Closed` when this handle was closed.
-    pub(crate) fn open(&self) -> Result<&Arc<dyn Records>> {
+    pub(crate) fn checked_records(&self) -> Result<&Arc<dyn Records>> {
         self.open.check(self.backend)?;
         Ok(&self.records)
     }
@@ -104,7 +104,7 @@ impl LockRecords {
     }
 
     pub(crate) async fn read(&self, name: &LockName) -> Result<Option<StoredLock>> {
-        match self.open()?.get(&key(name)?).await? {
+        match self.checked_records()?.get(&key(name)?).await? {
             Some(entry) => self.parse(name, &entry).map(Some),
             None => Ok(None),
         }
@@ -221,7 +221,7 @@ impl LockRecords {
     /// which lasts as long as the records.
     pub(crate) async fn read_epoch(&self) -> Result<Epoch> {
         let key = RecordKey::new(EPOCH_KEY)?;
-        let records = self.open()?;
+        let records = self.checked_records()?;
         for _ in 0..TRIES {
             if let Some(entry) = records.get(&key).await? {
                 let id = Uuid::try_parse_ascii(&entry.value).map_err(|error| {

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use crate::lock_records::{self, LockRecords, PREFIX};
 
-/// Default of the time after its expiry for which a record stays.
+/// By default, a record stays for this time after its lock has expired.
 const REAP_AFTER: Duration = Duration::from_secs(3600);
 
 /// The limit of records that one task removes. A task that reaches the limit makes the next one due
@@ -27,7 +27,7 @@ const MAX_PER_TASK: u32 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Reaper {
-    /// The time after its expiry for which a record stays.
+    /// A record stays for this time after its lock has expired.
     idle: Duration,
     /// The time at which the next task is due; `None` before the first grant of this handle.
     // A std mutex: it is held to read or change the time, never across an await.
@@ -110,7 +110,7 @@ impl Drop for ReapTask {
     }
 }
 
-/// The smallest number of records that one scan requests.
+/// The number of records that one scan requests.
 const PAGE: u32 = 128;
 
 /// Removes up to `limit` records of locks that have been expired for longer than `idle`. Returns
@@ -123,7 +123,10 @@ pub(crate) async fn reap(records: &LockRecords, idle: Duration, limit: u32) -> R
     let (mut removed, mut unreadable) = (0, None);
     let mut after: Option<RecordKey> = None;
     while removed < limit {
-        let page = records.open()?.scan(PREFIX, after.as_ref(), PAGE).await?;
+        let page = records
+            .checked_records()?
+            .scan(PREFIX, after.as_ref(), PAGE)
+            .await?;
         for (key, entry) in &page {
             // An unreadable record stays, because it may belong to a held lock. The scan goes on,
             // so one such record does not protect all records after it.

@@ -93,6 +93,7 @@ impl Contender for KvContender {
     }
 
     fn is_first(&self) -> bool {
+        // The store keeps no queue of waiters, so no contender is ahead of this one.
         true
     }
 

@@ -19,7 +19,7 @@ async fn a_cycle_costs_four_operations_of_the_store() {
         assert_eq!(released.unwrap(), RELEASED);
         assert_eq!(fixture.operations() - before, 4, "a cycle");
     }
-    // Acquiring an expired lock costs the same two operations.
+    // To acquire an expired lock also costs two operations: a read and a write of its record.
     fixture.acquire(&request("a")).await;
     fixture.clock.advance(TTL);
     let before = fixture.operations();

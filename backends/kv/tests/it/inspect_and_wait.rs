@@ -90,7 +90,8 @@ async fn handles_share_an_epoch() {
             .all(|found| found.verdict == Verdict::Pass)
     );
     other.close().await;
-    // `close` must leave the records open that were passed in; otherwise `FaultyRecords` panics.
+    // This lock did not open its records, so `close` must not close them: the `close` of
+    // `FaultyRecords` panics.
     fixture.lock.close().await;
     let memory = Memory::default();
     let elsewhere = KvLock::over(&Store::new(memory.lock(), memory.records())).unwrap();

@@ -1,4 +1,4 @@
-//! A lock over versioned records, on the records of the memory backend.
+//! Tests of the lock over versioned records. A memory store keeps the records.
 
 mod costs;
 mod fixture;
