@@ -71,8 +71,8 @@ impl Product {
         self.facts().tls_features
     }
 
-    pub(super) const fn tls_remedy(self) -> &'static str {
-        self.facts().tls_remedy
+    pub(super) const fn require_tls_advice(self) -> &'static str {
+        self.facts().require_tls_advice
     }
 
     pub(super) fn ssl_mode(self, value: &str) -> Option<SslMode> {

@@ -194,7 +194,7 @@ impl ServerConfig {
             clear_allowed: mode == SslMode::Disable,
             tls_built: cfg!(feature = "tls"),
             features: self.product.tls_features(),
-            remedy: self.product.tls_remedy(),
+            remedy: self.product.require_tls_advice(),
         }
     }
 }

@@ -43,8 +43,9 @@ pub(crate) struct ServerOptions {
     pub(crate) ssl_modes: [(&'static str, SslMode); 5],
     /// The features of the library that build this backend with TLS.
     pub(crate) tls_features: &'static str,
-    /// The advice for a password that must not cross a network in clear.
-    pub(crate) tls_remedy: &'static str,
+    /// The advice in an error about a password that would cross a network in clear: the option that
+    /// requires TLS.
+    pub(crate) require_tls_advice: &'static str,
 }
 
 /// The options that MySQL and Postgres have in common.

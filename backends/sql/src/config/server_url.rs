@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+    fn a_password_leaves_this_machine_only_through_tls_unless_tls_is_disabled() {
         for (url, remedy, features) in [
             (
                 "mysql://bob:hunter2@db.example/d?ssl-mode=PREFERRED",

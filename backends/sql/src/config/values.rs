@@ -36,7 +36,8 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// Escapes the characters that have a meaning of their own in a URL's path.
+/// Percent-encodes a path for a URL. ASCII letters, ASCII digits and the characters `/._-~+@,:=`
+/// remain as they are.
 pub(crate) fn escape(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {

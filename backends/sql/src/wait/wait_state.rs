@@ -229,8 +229,9 @@ impl WaitState {
         unmarked
     }
 
-    /// Notes a change: after a change, another change is likely, so that an adaptive pace starts
-    /// with its shortest interval again. Returns whether the next poll is due sooner than before.
+    /// Restarts an adaptive pace with its shortest interval. The callers report that a waiter has
+    /// joined, that a queue entry has become the first, or that a poll saw a change. Another change
+    /// is then likely. Returns whether the next poll is due sooner than before.
     pub(super) fn changed(&mut self, now: Moment) -> bool {
         if !self.pace.is_adaptive() {
             return false;

@@ -97,7 +97,7 @@ async fn there_is_no_way_back_to_plain_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+async fn a_password_leaves_this_machine_only_through_tls_unless_tls_is_disabled() {
     let server = PostgresServer::start().unwrap();
     server
         .sql("CREATE ROLE app SUPERUSER LOGIN PASSWORD 'hunter2'")

@@ -34,7 +34,7 @@ fn eight_threads_that_open_a_new_file_at_once_get_the_same_tables() {
             .map(|_| {
                 scope.spawn(|| {
                     barrier.wait();
-                    epoch_of(&place.path)
+                    open_and_get_epoch(&place.path)
                 })
             })
             .collect();
@@ -62,7 +62,7 @@ fn eight_processes_that_open_a_new_file_at_once_get_the_same_tables() {
                 .unwrap()
         })
         .collect();
-    let expected = format!("epoch={}", epoch_of(&place.path));
+    let expected = format!("epoch={}", open_and_get_epoch(&place.path));
     for child in children {
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -79,10 +79,11 @@ fn eight_processes_that_open_a_new_file_at_once_get_the_same_tables() {
 #[expect(clippy::print_stdout, reason = "this is how it answers")]
 fn child_process() {
     let path = std::env::var_os(CHILD_PATH).expect("set by the test that starts it");
-    println!("epoch={}", epoch_of(Path::new(&path)));
+    println!("epoch={}", open_and_get_epoch(Path::new(&path)));
 }
 
-fn epoch_of(path: &Path) -> String {
+/// Opens the file, acquires a lock with a new name, and returns the epoch of the grant.
+fn open_and_get_epoch(path: &Path) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

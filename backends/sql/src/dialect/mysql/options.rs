@@ -42,5 +42,5 @@ pub(crate) const OPTIONS: ServerOptions = ServerOptions {
         ("VERIFY_IDENTITY", VerifyFull),
     ],
     tls_features: "mysql,tls",
-    tls_remedy: "set `ssl-mode` to REQUIRED, VERIFY_CA or VERIFY_IDENTITY for TLS",
+    require_tls_advice: "set `ssl-mode` to REQUIRED, VERIFY_CA or VERIFY_IDENTITY for TLS",
 };

@@ -43,5 +43,5 @@ pub(crate) const OPTIONS: ServerOptions = ServerOptions {
         ("verify-full", VerifyFull),
     ],
     tls_features: "postgres,tls",
-    tls_remedy: "set `sslmode` to require, verify-ca or verify-full for TLS",
+    require_tls_advice: "set `sslmode` to require, verify-ca or verify-full for TLS",
 };

@@ -9,7 +9,8 @@ use super::{file, options::SqliteConfig};
 
 const ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The offsets of the clocks of a process's time namespace from the machine's clocks.
+/// The kernel's file with the offsets that this process's time namespace adds to the machine's
+/// clocks.
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
 /// The boot's id. A process that may see another boot id, or another time since boot, than the
