@@ -217,7 +217,7 @@ pub(crate) fn of_connecting_to_sentinel(error: &RedisError, at: &str) -> Error {
     }
 }
 
-/// The driver's error as a cause. The cause has the error's text without arguments. The driver puts
+/// The text of a driver's error, on one line, as the cause of this library's error. The driver puts
 /// no secrets into the text.
 #[derive(Debug)]
 struct Cause(String);

@@ -19,8 +19,8 @@ use crate::error::{BACKEND, of_operation};
 /// The name of the server in errors. The caller makes the connection and knows its address.
 const AT: &str = "the server";
 
-/// The limit of attempts. An attempt fails if another holder raises the bar between the read and
-/// the change.
+/// The limit of attempts. An attempt fails if another holder writes its fence state to the bar
+/// after this caller's read of the bar and before the script runs.
 const ATTEMPTS: u32 = 32;
 
 /// The text before the caller's script. This text removes its own entries from `KEYS` and `ARGV`,

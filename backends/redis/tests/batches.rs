@@ -92,7 +92,8 @@ async fn a_batch_of_acquires_stores_holders_and_rising_tokens() {
     assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
 }
 
-/// The server refuses a part of each batch, and the other operations succeed.
+/// Another owner holds every third lock. Operations on these locks do not succeed, and all other
+/// operations of the same batch succeed.
 #[tokio::test]
 async fn each_operation_of_a_batch_has_its_own_answer() {
     let server = RedisServer::start().unwrap();

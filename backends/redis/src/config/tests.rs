@@ -87,7 +87,7 @@ fn a_wrong_url_gets_an_error_that_names_the_mistake() {
 }
 
 #[test]
-fn a_password_leaves_this_machine_through_tls_or_on_purpose() {
+fn a_password_leaves_this_machine_only_through_tls_unless_tls_is_disabled() {
     for url in [
         "redis://:hunter2@db.example",
         "redis://db.example?password=hunter2",

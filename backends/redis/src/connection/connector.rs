@@ -188,12 +188,16 @@ impl Connector {
     /// [`ErrorKind::InvalidConfig`] when the password would travel in clear. Sentinels, slot maps
     /// and redirects may name servers beyond this machine even if the URL names none.
     pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client> {
-        self.check_password(endpoint, self.config.password.as_ref())?;
+        self.refuse_clear_text_password(endpoint, self.config.password.as_ref())?;
         let info = self.info(endpoint)?.set_redis_settings(self.settings());
         self.open_client(info)
     }
 
-    fn check_password(&self, endpoint: &Endpoint, password: Option<&Secret>) -> Result<()> {
+    fn refuse_clear_text_password(
+        &self,
+        endpoint: &Endpoint,
+        password: Option<&Secret>,
+    ) -> Result<()> {
         let rule = self.config.password_rule(password.is_some());
         rule.check(&endpoint.host)
             .map_err(|error| error.on(BACKEND))
@@ -247,7 +251,7 @@ impl Connector {
     ) -> Result<MultiplexedConnection> {
         let address = endpoint.to_string();
         let config = &self.config;
-        self.check_password(endpoint, config.sentinel_password.as_ref())?;
+        self.refuse_clear_text_password(endpoint, config.sentinel_password.as_ref())?;
         let settings = credentials(
             config.sentinel_username.as_deref(),
             config.sentinel_password.as_ref(),

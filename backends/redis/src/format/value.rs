@@ -45,8 +45,8 @@ pub(crate) fn number(number: u64) -> String {
     String::from_utf8_lossy(&digits(number)).into_owned()
 }
 
-/// Returns the digits of a number. All numbers here are below 10^16. Every release runs this, and
-/// the standard formatter is slower.
+/// Returns the digits of a number. All numbers here are below 10^16. Every release of a lock runs
+/// this function, and the standard formatter is slower.
 fn digits(mut number: u64) -> [u8; NUMBER_DIGITS] {
     let mut digits = [b'0'; NUMBER_DIGITS];
     for pair in digits.rchunks_exact_mut(2) {

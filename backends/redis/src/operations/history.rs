@@ -85,7 +85,8 @@ impl Histories {
         }
     }
 
-    /// Records that a lease was found to hold its lock.
+    /// Records that a lease was renewed after a change of the epoch. A lease that was granted after
+    /// the change is not recorded.
     pub(crate) fn record_survival(&self, bucket: Bucket, lease: &Lease) {
         if self.is_from_before(bucket, lease) && lock(&self.survivors).insert(lease.owner) {
             self.surviving.fetch_add(1, Ordering::AcqRel);
