@@ -1,4 +1,4 @@
-//! `distlock demo`: shows the main job on real gateway nodes.
+//! `distlock demo`: shows on real gateway nodes that a login ends the older session of the account.
 
 use clap::{Args, Subcommand};
 

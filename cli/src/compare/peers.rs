@@ -84,15 +84,15 @@ impl ComparisonRun {
     }
 }
 
-/// The part of the program that measures one product, and its server.
+/// The subcommand of `distlock-peers` for one product, and the server of that product.
 struct Part {
     name: &'static str,
-    /// The URL holds a password, and every user of the machine can read arguments, so it is passed
-    /// as a variable.
+    /// The URL or the addresses of the server. A URL may hold a password, and every user of the
+    /// machine can read arguments, so this value is passed in an environment variable.
     server: Option<String>,
 }
 
-/// The part of the program that fits a store; `None` if there is none.
+/// The subcommand of `distlock-peers` that measures a store; `None` if there is none.
 fn part_for(store: &StoreUnderTest) -> Option<Part> {
     let part = |name, server| Some(Part { name, server });
     match &store.server {
@@ -108,7 +108,7 @@ fn part_for(store: &StoreUnderTest) -> Option<Part> {
     }
 }
 
-/// Runs the program, and reads its report.
+/// Runs `distlock-peers` with one subcommand, and reads the report.
 async fn run_part(
     program: &std::path::Path,
     part: &Part,

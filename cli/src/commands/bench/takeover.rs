@@ -210,8 +210,8 @@ async fn run_soak(shared_store: &SharedStore, soak: &Soak, context: &Context) ->
     Ok(code::OK)
 }
 
-/// Measures strangers and prints the report. Fails if they caused a call to the store, or if a
-/// login failed.
+/// Opens many connections of strangers, measures logins without and with the strangers, and prints
+/// the report. Fails if the strangers caused a call to the store, or if a login failed.
 async fn run_flood(shared_store: &SharedStore, flood: &Flood, context: &Context) -> Outcome {
     let report = takeover::measure_flood(shared_store, flood)
         .await
