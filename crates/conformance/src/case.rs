@@ -104,7 +104,8 @@ impl Case {
     /// # Cancel safety
     /// Dropping the future does not stop the case, because the case runs in a task of its own. No
     /// clean-up follows, so locks may stay until their leases end, and a few records may stay for
-    /// ever. All their names start with `conformance-`.
+    /// ever. Their names start with `conformance-`. Only the locks of
+    /// `names::bare_special_names_work` have other names, such as `.` and `/`.
     pub async fn run(&self) -> CaseResult {
         let start = now();
         let (status, detail) = match self.not_applicable {

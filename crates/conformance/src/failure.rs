@@ -28,9 +28,10 @@ impl Failure {
         }
     }
 
-    /// Builds the failure that ends a case as not applicable. A case uses it when only a request to
-    /// the store could show the reason. The case must have checked that the store does not make the
-    /// promise.
+    /// Builds the failure that ends a case as not applicable, because the store lacks the feature
+    /// that the case tests. `reason` names the feature. A case uses this function when only a
+    /// request to the store shows that the feature is missing. Before the call, the case must check
+    /// that the store does not promise the feature.
     #[track_caller]
     pub(crate) fn not_applicable(reason: &str) -> Self {
         Self {

@@ -60,7 +60,7 @@ impl History {
     /// Checks all recorded holds; see [`check`].
     ///
     /// # Errors
-    /// The first broken promise, with both holds.
+    /// The first broken promise with its two holds, or a hold that ends before it starts.
     pub fn check(&self) -> Result<(), String> {
         check(&self.lock())
     }
@@ -73,7 +73,7 @@ impl History {
 /// Checks that the holds of each lock never overlap, and that their tokens rise in order of time.
 ///
 /// # Errors
-/// The first broken promise, with both holds.
+/// The first broken promise with its two holds, or a hold that ends before it starts.
 pub fn check(holds: &[Hold]) -> Result<(), String> {
     let mut locks = BTreeMap::<&str, Vec<&Hold>>::new();
     for hold in holds {

@@ -147,7 +147,8 @@ impl Worker {
         Self::expect_acquired(reply)
     }
 
-    /// Makes the worker resume a ticket.
+    /// Makes the worker resume `ticket`, the text of a [`Ticket`](distlock_core::Ticket). The
+    /// worker then holds the lock of the ticket.
     ///
     /// # Errors
     /// When the worker cannot resume the ticket.
