@@ -44,7 +44,7 @@ const STOP_DIVISOR: u32 = 10;
 const OBSERVE_PAUSE: Duration = Duration::from_secs(1);
 /// The pause after which a candidate that yields to the nominated one campaigns again.
 const YIELD_PAUSE: Duration = Duration::from_millis(50);
-/// The format of the records. A reader refuses another one.
+/// The format number of the records. A reader refuses a record with another number.
 const FORMAT: u8 = 1;
 
 /// One candidate of an election. A clone is cheap.
@@ -118,7 +118,7 @@ impl Election {
     }
 
     /// The longest time without a leader after the leader dies: the TTL of the lock. The default is
-    /// the store's own.
+    /// the store's default TTL.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);

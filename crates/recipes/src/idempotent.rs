@@ -30,7 +30,7 @@ use distlock_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
-/// The format of the records. A reader refuses another one.
+/// The format number of the records. A reader refuses a record with another number.
 const FORMAT: u8 = 1;
 /// The pause before a failed write is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The share of a period after which the next start is due.
 const DUE_AFTER: f64 = 0.9;
-/// The format of the records. A reader refuses another one.
+/// The format number of the records. A reader refuses a record with another number.
 const FORMAT: u8 = 1;
 /// The pause before a failed write is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);

@@ -56,7 +56,8 @@ async fn twenty_hosts_that_start_a_job_together_run_it_once_per_period() {
         }
         let here = hosts.join_all().await.into_iter().filter(|here| *here);
         assert_eq!((here.count(), runs.load(Ordering::Acquire)), (1, period));
-        // The hosts start a little early, because timers are not exact.
+        // All hosts start the job again one minute before the period ends, as if their timers had
+        // fired early. The job must run nevertheless.
         clock.advance(HOUR - Duration::from_secs(60));
     }
 }

@@ -486,7 +486,8 @@ async fn a_holder_of_a_lost_lock_changes_nothing() {
     let store = Store::new(memory.lock(), memory.records());
     let counters = LockedCounters::new(&store);
     counters.increment(&counter_of("work"), 1).await.unwrap();
-    // Another holder got the lock, and its token is the highest in the journal.
+    // The test writes the largest token into the journal, as if a later holder of the lock had made
+    // a change.
     let journal = RecordKey::new("unread/ann/journal").unwrap();
     let entry = memory.records().get(&journal).await.unwrap().unwrap();
     let mut intent: serde_json::Value = serde_json::from_slice(&entry.value).unwrap();

@@ -25,9 +25,13 @@ pub trait Cache: fmt::Debug + Send + Sync {
     /// Safe: it only reads.
     async fn get(&self, key: &str) -> Result<Seen>;
 
-    /// Stores a loaded value, unless it comes too late: a value with a higher token is stored, the
-    /// key was deleted after the mark was given, or the mark is older than the time for which the
-    /// floor is kept. Returns whether the value was stored.
+    /// Stores a loaded value, unless the value comes too late. Returns whether the value was
+    /// stored. A value comes too late in three cases:
+    ///
+    /// - The floor has a higher token.
+    /// - The key was deleted after the read that returned `mark`.
+    /// - More time than [`Loaded::floor`] has passed since that read, so the cache may have removed
+    ///   the floor. A cache that keeps its floors for ever does not check this case.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`](distlock_core::ErrorKind::LimitExceeded) for a value that is

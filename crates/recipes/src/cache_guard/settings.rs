@@ -13,7 +13,8 @@ const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 /// cache or the lock's store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
-    /// An error: of kind [`Timeout`](ErrorKind::Timeout), or the store's own.
+    /// The caller gets an error: [`Timeout`](ErrorKind::Timeout) after the wait, or the error of
+    /// the cache or of the lock's store.
     #[default]
     Error,
     /// The caller loads by itself, and its value is not stored.
@@ -48,8 +49,8 @@ pub struct Settings {
     /// The largest value in bytes, 1 MiB by default. A larger value is returned to its caller and
     /// not stored.
     pub max_value: usize,
-    /// The time for which no caller can load a key after its loader died: the TTL of the lock. The
-    /// default is the store's own.
+    /// The TTL of the lock under which a value is loaded. When a loader dies, its key stays locked
+    /// until the lease ends. `None`, the default, means the store's default TTL.
     pub lock_ttl: Option<Duration>,
 }
 

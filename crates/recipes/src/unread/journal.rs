@@ -27,7 +27,7 @@ use super::{
     retries::{Retries, TRIES, too_contended_error},
 };
 
-/// Format of the records; a reader refuses another one.
+/// The format number of the records. A reader refuses a record with another number.
 const FORMAT: u8 = 1;
 
 /// The journals and counters of all users in one store.

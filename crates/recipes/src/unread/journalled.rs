@@ -40,8 +40,8 @@ impl LockedCounters {
         }
     }
 
-    /// The time for which a user's counters stay locked when a client dies during a change. The
-    /// default is the store's own.
+    /// The TTL of the lock of a user's counters. When a client dies during a change, the counters
+    /// stay locked until the lease ends. The default is the store's default TTL.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
