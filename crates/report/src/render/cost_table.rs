@@ -38,8 +38,9 @@ pub(crate) fn cost_table(comparison: &Comparison, columns: &[Column]) -> Option<
     Some(html + "</tbody></table></div>\n")
 }
 
-/// One cell: the median with its range in bold if it is the best, the word for a failure, or a
-/// dash.
+/// One cell of the table. A measured figure shows its median and its range. The median is in bold
+/// if the store is the best one in this column. A failed measurement shows `died` or `failed`. A
+/// dash means that the store has no such figure.
 fn cell(comparison: &Comparison, store: &StoreFacts, column: &Column) -> String {
     let figure = comparison.figure(&store.key, &column.experiment, column.measure);
     if let Some(why) = figure.and_then(|it| it.missing.as_ref()) {

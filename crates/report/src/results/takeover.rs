@@ -197,13 +197,13 @@ impl TakeoverFigures {
     }
 }
 
-/// The ratio of one way of routing to another, round by round.
+/// The figures of one arm in each round, divided by the figures of another arm in the same round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TakeoverRatio {
     /// The arm whose figures are divided.
     pub arm: String,
-    /// The arm by whose figures they are divided.
+    /// The arm whose figures are the divisors.
     pub over: String,
     /// Logins per second; more is better.
     pub logins_per_second: Option<Spread>,
