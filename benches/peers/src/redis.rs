@@ -1,5 +1,5 @@
-//! Redis: the raw commands, bare scripts and another library beside distlock, all against one
-//! server.
+//! Redis: distlock, the raw commands, distlock's scripts without the rest of distlock, and another
+//! library. All arms use one server.
 
 use std::{sync::Arc, time::Duration};
 

@@ -27,12 +27,13 @@ impl HandOverResults {
         latencies.quantile(share).as_secs_f64() * 1e6
     }
 
-    /// Returns the median hand-over, divided by the median round trip.
+    /// Returns the median time of a hand-over, divided by the median time of a round trip.
     fn hand_over_per_trip(&self) -> f64 {
         Self::quantile_micros(&self.passed, 0.5) / Self::quantile_micros(&self.trips, 0.5)
     }
 
-    /// Returns the median hand-over, divided by the median durable change.
+    /// Returns the median time of a hand-over, divided by the median time of one durable change of
+    /// a row. Returns `None` if the store's durable changes are not measured.
     fn hand_over_per_change(&self) -> Option<f64> {
         let change = Self::quantile_micros(&self.changes, 0.5);
         (self.changes.count() > 0).then(|| Self::quantile_micros(&self.passed, 0.5) / change)
