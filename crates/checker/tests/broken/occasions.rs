@@ -76,7 +76,7 @@ fn takeover_with_open_connection() -> HistoryBuilder {
     built
 }
 
-/// Closes the first session's connection.
+/// Closes the first session's connection. After that, the directory names the second session.
 fn close_old_connection(built: &mut HistoryBuilder) {
     built
         .client_saw(1, What::Closed)
