@@ -24,7 +24,7 @@ fn by_clock(store: impl DistLock + 'static, clock: &ManualClock) -> Locker {
 async fn an_attempt_after_an_unconfirmed_release_uses_a_new_owner() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     let locker = by_clock(network.clone(), &clock);
     network.keep_release.store(true, SeqCst);
     // 1900 ms is later than the local deadline of a lease of 2 s, and earlier than the end of that
@@ -71,7 +71,7 @@ async fn an_attempt_after_an_unconfirmed_release_uses_a_new_owner() {
 async fn a_guard_ends_in_time_when_a_late_attempt_shortens_its_extended_lease() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     let open =
         |lock: Arc<dyn DistLock>| Locker::builder(lock).clock(Arc::new(clock.clone())).build();
     let locker = open(Arc::new(network.clone()));
@@ -112,7 +112,7 @@ async fn a_guard_ends_in_time_when_a_late_attempt_shortens_its_extended_lease() 
 async fn a_guard_ends_in_time_when_an_attempt_before_a_released_one_arrives_late() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     let open =
         |lock: Arc<dyn DistLock>| Locker::builder(lock).clock(Arc::new(clock.clone())).build();
     network.keep_acquire.store(1, SeqCst);
@@ -158,7 +158,7 @@ async fn a_guard_ends_in_time_when_an_attempt_before_a_released_one_arrives_late
 async fn an_unanswered_attempt_is_released_when_the_caller_leaves_during_the_next_one() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     let locker = by_clock(network.clone(), &clock);
     network.keep_acquire.store(1, SeqCst);
     store.0.acquire.delay_ms.store(500, SeqCst);
@@ -197,7 +197,7 @@ async fn an_unanswered_attempt_is_released_when_the_caller_leaves_during_the_nex
 async fn two_unanswered_attempts_of_one_caller_are_both_released() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     let locker = by_clock(network.clone(), &clock);
     network.keep_acquire.store(2, SeqCst);
     let day = Duration::from_secs(24 * 3600);
@@ -226,7 +226,7 @@ async fn two_unanswered_attempts_of_one_caller_are_both_released() {
 async fn no_guard_joins_a_lease_that_is_becoming_a_ticket() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = Locker::builder(Arc::new(Network::to(&store)))
+    let locker = Locker::builder(Arc::new(Network::in_front_of(&store)))
         .clock(Arc::new(clock.clone()))
         .build();
     let scope = Scope::new();
@@ -259,7 +259,7 @@ async fn no_guard_joins_a_lease_that_is_becoming_a_ticket() {
 async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     let locker = by_clock(network.clone(), &clock);
     let ttl = Duration::from_secs(60);
     let first = locker.lock("a").ttl(ttl).acquire().await.unwrap();
@@ -290,7 +290,7 @@ async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
 #[tokio::test]
 async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
     let store = Script::open(Arc::new(SystemClock));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     let locker = Locker::new(Arc::new(network.clone()));
     let ttl = Duration::from_secs(20);
     // The renewal of another lock blocks the keeper thread.
@@ -339,7 +339,7 @@ async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
 #[tokio::test]
 async fn a_ticket_has_at_most_the_ttl_of_an_unanswered_extension() {
     let store = Script::open(Arc::new(SystemClock));
-    let locker = Locker::new(Arc::new(Network::to(&store)));
+    let locker = Locker::new(Arc::new(Network::in_front_of(&store)));
     let guard = locker
         .lock("a")
         .ttl(Duration::from_secs(20))
@@ -361,7 +361,7 @@ async fn a_ticket_has_at_most_the_ttl_of_an_unanswered_extension() {
 async fn the_guard_of_a_resumed_ticket_ends_in_time_when_an_unanswered_renewal_arrives() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     let open = || by_clock(network.clone(), &clock);
     let (first, second, third) = (open(), open(), open());
     let ttl = Duration::from_secs(10);
@@ -436,7 +436,7 @@ async fn a_close_ends_although_an_acquire_is_no_longer_polled() {
 async fn a_loss_at_the_deadline_is_reported_while_the_locker_closes() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let mut network = Network::to(&store);
+    let mut network = Network::in_front_of(&store);
     network.feeds = Some(Arc::default());
     let locker = Locker::builder(Arc::new(network))
         .clock(Arc::new(clock.clone()))
@@ -462,7 +462,7 @@ async fn a_loss_at_the_deadline_is_reported_while_the_locker_closes() {
 async fn a_close_ends_within_a_minute_while_the_store_is_unreachable() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     network.refuse_reopen.store(true, SeqCst);
     let locker = Locker::builder(Arc::new(network))
         .clock(Arc::new(clock.clone()))
@@ -489,7 +489,7 @@ async fn a_close_ends_within_a_minute_while_the_store_is_unreachable() {
 async fn every_call_ends_in_bounded_time_while_the_keeper_has_no_connection() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     network.refuse_reopen.store(true, SeqCst);
     let locker = Locker::builder(Arc::new(network))
         .clock(Arc::new(clock.clone()))
@@ -527,7 +527,7 @@ async fn every_call_ends_in_bounded_time_while_the_keeper_has_no_connection() {
 async fn a_dropped_locker_ends_long_before_a_lease_whose_release_is_refused() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::to(&store);
+    let network = Network::in_front_of(&store);
     let locker = by_clock(network.clone(), &clock);
     let day = Duration::from_secs(24 * 3600);
     let guard = locker.lock("a").ttl(day).acquire().await.unwrap();

@@ -97,7 +97,7 @@ fn spawn_watcher(guard: &Guard, waiting: &mut JoinSet<Ended>) {
 }
 
 #[tokio::test]
-async fn one_waiting_task_is_notified_of_the_loss() {
+async fn a_single_waiting_task_is_notified_of_the_loss() {
     let simulation = simulation().await;
     let guard = simulation.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();
@@ -108,7 +108,7 @@ async fn one_waiting_task_is_notified_of_the_loss() {
 }
 
 #[tokio::test]
-async fn one_watching_task_is_notified_of_the_loss() {
+async fn a_single_watching_task_is_notified_of_the_loss() {
     let simulation = simulation().await;
     let guard = simulation.take(Renew::Manual).await;
     let mut waiting = JoinSet::new();

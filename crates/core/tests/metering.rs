@@ -152,7 +152,8 @@ async fn a_locker_records_its_metrics_and_spans() {
     let lost = || seen.count("distlock_lost_total backend=scripted reason=removed");
     eventually("the loss is counted", || (lost(), held()) == (1, 0.0)).await;
 
-    // A lock name in a span must not start a new line or imitate another field.
+    // The span escapes the quotation marks and the right-to-left override of a lock name. Otherwise
+    // the name could imitate another field, or change the order of the characters on a terminal.
     let name = "c\u{202e} backend=\"d\"";
     drop(locker.lock(name).ttl(TTL).acquire().await.unwrap());
     eventually("released in the background", || !store.0.is_held(name)).await;

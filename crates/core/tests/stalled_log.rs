@@ -127,7 +127,7 @@ async fn guards_that_expire_together_are_all_notified_while_the_log_blocks() {
 #[tokio::test]
 async fn guards_that_the_store_ends_together_are_all_notified_while_the_log_blocks() {
     stall_the_log();
-    let mut network = Network::to(&Script::open(Arc::new(SystemClock)));
+    let mut network = Network::in_front_of(&Script::open(Arc::new(SystemClock)));
     let feeds = network.feeds.insert(Arc::default()).clone();
     let locker = Locker::new(Arc::new(network));
     let mut notified = Vec::new();

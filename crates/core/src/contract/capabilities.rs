@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 pub struct Capabilities {
     /// The backend's short name in errors and metrics: `sqlite`, `redis`.
     pub backend: &'static str,
-    /// The set of grants over which a fencing token rises.
+    /// The locks whose grants share one rising sequence of fencing tokens.
     pub fencing: FencingScope,
     /// The order in which the store serves waiting processes.
     pub fairness: Fairness,
@@ -107,7 +107,7 @@ fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The set of grants over which a fencing token rises.
+/// The locks whose grants share one rising sequence of fencing tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -170,10 +170,10 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     async fn health(&self) -> Result<Health>;
 
     /// The number of statements, commands or requests that this opened store has sent so far,
-    /// including those of waiting contenders. The number covers this handle, the handle that it was
-    /// reopened from, and all handles that were reopened from either. Another opened store of this
-    /// process has its own number. Benchmarks and tests read the number. `None`: this backend does
-    /// not count.
+    /// including those of waiting contenders. All handles of one opened store share the number: the
+    /// first handle, and every handle that [`reopen`](Self::reopen) made from a handle of this
+    /// store. Another opened store of this process has its own number. Benchmarks and tests read
+    /// the number. `None`: this backend does not count.
     fn requests_sent(&self) -> Option<u64> {
         None
     }

@@ -179,7 +179,8 @@ async fn hand_over<'a>(
     }
 }
 
-/// Releases the lock at the store, and lets the next task of this process ask.
+/// Releases the lock at the store. Then passes the local turn to the next task of this process that
+/// waits for this lock, so that this task can ask the store.
 async fn release_at_store(
     parts: &Arc<LockerParts>,
     via: &Arc<dyn DistLock>,

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_or_missing_fence_file_is_reported_as_corrupt() {
+    fn a_damaged_or_removed_fence_file_is_reported_as_corrupt() {
         let (folder, file) = fresh();
         file.write(&fence(5, 1), b"five").unwrap();
         let sidecar = folder.path().join("ledger.fence");

@@ -101,7 +101,7 @@ impl FenceGuard {
     pub const SQL_CONDITION: &'static str =
         "(fence_token < ? OR (fence_token = ? AND fence_owner = ?))";
 
-    /// A guard that has seen no fence. Such a guard lets the first fence through.
+    /// Creates a guard that has admitted no fence yet. The guard admits the first fence.
     #[must_use]
     pub const fn new() -> Self {
         Self {

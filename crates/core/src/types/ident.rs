@@ -92,7 +92,8 @@ impl HolderLabel {
         Err(Error::new(ErrorKind::InvalidArgument, problem))
     }
 
-    /// The default label `user@host:pid` of this process, cut to the limit.
+    /// The default label `user@host:pid` of this process. A long user or host name is cut, so that
+    /// the label has at most [`MAX_BYTES`](Self::MAX_BYTES) bytes.
     #[must_use]
     pub fn of_this_process() -> Self {
         let user = ["USER", "LOGNAME"]

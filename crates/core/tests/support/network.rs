@@ -38,12 +38,13 @@ pub(crate) struct Network {
     pub(crate) keep_hand_over: Arc<AtomicBool>,
     /// Whether `reopen` is refused, so that the keeper gets no connection.
     pub(crate) refuse_reopen: Arc<AtomicBool>,
-    /// The senders of loss notifications, one for each grant. `None`: grants have no feed.
+    /// The senders of loss notifications, one for each grant. `None`: the store sends no loss
+    /// notifications.
     pub(crate) feeds: Option<Arc<Mutex<Vec<LossSender>>>>,
 }
 
 impl Network {
-    pub(crate) fn to(store: &ScriptedLock) -> Self {
+    pub(crate) fn in_front_of(store: &ScriptedLock) -> Self {
         let mut capabilities = store.capabilities().clone();
         capabilities.tickets = true;
         Self {
