@@ -12,7 +12,8 @@ pub struct DriverOption {
 }
 
 impl DriverOption {
-    /// The option that every store has. A driver lists it only if the driver's own parser knows the
+    /// The option `connect_timeout`, which [`Target`](crate::Target) reads for every driver. A
+    /// driver includes the option in its own list only if the driver's own URL parser reads the
     /// option, too.
     pub const CONNECT_TIMEOUT: Self = Self::new(
         "connect_timeout",

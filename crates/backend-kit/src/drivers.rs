@@ -91,8 +91,9 @@ impl Drivers {
             .await
     }
 
-    /// Opens a store from its parts, for a driver that wraps another store. The time is not limited
-    /// here, and the call does not wait until the locker is connected.
+    /// Opens the store with these parts of a target. A driver that wraps another store calls this
+    /// method for the wrapped store. The time is not limited here, and the call does not wait until the
+    /// locker is connected.
     ///
     /// # Errors
     /// As [`Drivers::open`].
@@ -115,8 +116,8 @@ impl Drivers {
         Limit::of(&parts).bound(self.migrate_parts(parts)).await
     }
 
-    /// As [`Drivers::migrate`], from the parts and without a limit of time, for a driver that wraps
-    /// another store.
+    /// Creates or upgrades the tables of the store with these parts of a target, without a limit of
+    /// time. A driver that wraps another store calls this method for the wrapped store.
     ///
     /// # Errors
     /// As [`Drivers::migrate`].
@@ -135,7 +136,8 @@ impl Drivers {
         self.check_parts(target.into().parts()?)
     }
 
-    /// As [`Drivers::check`], from the parts, for a driver that wraps another store.
+    /// Checks the parts of a target, as [`Drivers::check`] does. A driver that wraps another store
+    /// calls this method for the wrapped store.
     ///
     /// # Errors
     /// As [`Drivers::check`].

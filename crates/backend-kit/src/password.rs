@@ -21,7 +21,7 @@ pub struct PasswordRule<'a> {
     pub sent: bool,
     /// Whether every connection that carries the password is encrypted.
     pub encrypted: bool,
-    /// Whether the option `tls=disable` allows clear text.
+    /// Whether the user has set `tls=disable`, which allows a password in clear text.
     pub clear_allowed: bool,
     /// Whether this build supports TLS.
     pub tls_built: bool,
@@ -56,7 +56,7 @@ impl PasswordRule<'_> {
         ))
     }
 
-    /// Adds the doctor's finding about the encryption of the password on its way to these hosts.
+    /// Adds a finding to `health`: whether the password is encrypted on its way to these hosts.
     pub fn examine<'h>(&self, hosts: impl IntoIterator<Item = &'h str>, health: &mut Health) {
         let beyond = hosts.into_iter().find(|host| !is_loopback(host));
         let (verdict, detail) = match beyond {

@@ -30,8 +30,8 @@ const WITHOUT_QUEUE: Duration = Duration::from_secs(10);
 /// The longest time between two polls, for each contender ahead.
 const PER_CONTENDER: Duration = Duration::from_millis(200);
 
-/// The time that one contender is assumed to need until it leaves the queue, while the queue does
-/// not move.
+/// The first value and the upper limit of the estimated time between two contenders that leave the
+/// queue.
 const LONGEST_PER_CONTENDER: Duration = Duration::from_millis(400);
 
 /// The shortest time between two polls.

@@ -80,7 +80,7 @@ impl Target {
     /// The default of the longest time that opening a store may take.
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// A store by its URL. The URL is checked when the store is opened.
+    /// Creates the target for the store at this URL. The URL is checked when the store is opened.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -91,7 +91,7 @@ impl Target {
         }
     }
 
-    /// A SQLite file, by its path. The path may hold any character.
+    /// Creates the target for the SQLite file at this path. The path may hold any character.
     #[must_use]
     pub fn sqlite(path: impl AsRef<Path>) -> Self {
         use std::fmt::Write as _;

@@ -7,18 +7,20 @@
 //!
 //! A batch holds operations of one [kind](Executor::Kind), and each [key](Executor::key) once,
 //! sorted by key: two statements that lock several rows in different orders can deadlock each
-//! other. Every operation gets its own answer. After the failure of a whole batch, its operations
-//! are sent singly, and so are operations that the store skipped. So one blocked row never fails
+//! other. Every operation gets its own answer. If one operation may have made its whole batch fail
+//! ([`Failure::Split`]), the batcher sends each operation of the batch singly. If the store skips
+//! one operation, the batcher sends that operation singly. Therefore one blocked row never fails
 //! the operations on other rows. The urgent kind (renewals) is sent first.
 //!
 //! This module owns the order of all operations of one handle. Invariant: a key is never in two
-//! batches in flight. An answer that no caller received is undone before any later operation.
+//! batches in flight. If no caller received the answer of an operation that needs an undo, the undo
+//! is sent before any later operation with the same key.
 //!
 //! # Cancel safety
 //! [`Batcher::submit`] may be dropped at any time. An operation that was not sent yet is dropped,
 //! unless [`Executor::outlives_caller`] returns `true` for it. A task of the batcher drives an
-//! operation in flight to its end, and [undoes](Executor::undo) its answer before any operation
-//! that was submitted later. Other operations of the batch are not affected.
+//! operation in flight to its end. If the answer needs an [undo](Executor::undo), the batcher
+//! queues the undo ahead of all waiting operations. Other operations of the batch are not affected.
 
 mod batcher;
 mod drive;

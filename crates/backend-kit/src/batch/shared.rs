@@ -87,8 +87,9 @@ impl<E: Executor> BatcherShared<E> {
         state.caller_driven.extract_if(.., taken).collect()
     }
 
-    /// Starts a task that sends the queue, if a permit is free. Starts a task for each operation in
-    /// `caller_driven`.
+    /// Starts a task that sends the queued operations in batches, if a permit is free. A long queue
+    /// may use twice as many permits. For each operation in `caller_driven`, starts a task that
+    /// drives the operation from now on instead of its caller.
     pub(super) fn start_queue(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, BatcherState<E>>,
