@@ -192,14 +192,16 @@ mod tests {
                 format!("distlock = {{ path = \"../distlock\", features = [\"{listed}\"] }}");
             assert!(said.contains(&format!("`{line}`")), "{said}");
             assert!(!said.contains("hunter2"), "{said}");
-            // These are the features with which `tests/readme.rs` builds a project.
+            // The README has this line for SQLite only, and `tests/readme.rs` builds a project with
+            // that line.
             if features == "sqlite" {
                 assert!(README.contains(&format!("\n{line}\n")), "{said}");
             }
         }
         let planned = drivers.check("etcd://h").unwrap_err();
         assert!(!planned.to_string().contains("Cargo.toml"), "{planned}");
-        // The features of the tool that these stores need: for TLS, and for SASL.
+        // Each row has the features of the library for a backend with TLS or SASL, and the feature
+        // of the command-line tool that the error must name.
         for (features, tool) in [
             ("mysql,tls", "tls"),
             ("postgres,tls", "tls"),

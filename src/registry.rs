@@ -59,8 +59,8 @@ impl Registry {
         }
     }
 
-    /// Adds a driver. If two drivers have the same scheme, the one that was added last opens its
-    /// URLs.
+    /// Adds a driver. If two drivers have the same scheme, the driver that was added last opens the
+    /// URLs of this scheme.
     #[must_use]
     pub fn with(self, driver: impl Driver) -> Self {
         Self {

@@ -201,8 +201,8 @@ impl Config {
         self.source.as_ref().is_some_and(|source| source.has_secret)
     }
 
-    /// Reads the `[gateway]` table into a type that refuses unknown fields; `None` when the file
-    /// has no such table.
+    /// Reads the `[gateway]` table as a `T`. Returns `None` if the file has no such table. The
+    /// caller's type `T` has to refuse unknown fields itself, with `serde(deny_unknown_fields)`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] with file, line, column and key.

@@ -3,11 +3,11 @@
 //! | source | how |
 //! |---|---|
 //! | a URL in the program | [`Target::new`], or simply a `&str` |
-//! | `distlock.toml` | [`Config::load`]; the file that `DISTLOCK_CONFIG` names with [`Config::from_env`] |
+//! | `distlock.toml` | [`Config::load`]; [`Config::from_env`], which reads the file that `DISTLOCK_CONFIG` names |
 //! | `DISTLOCK_BACKEND` | [`Config::from_env`]; replaces the file's `[backend]` table as a whole |
 //!
-//! A later source replaces an earlier one entirely, because options belong to the store for which
-//! they were written.
+//! A source that replaces another source replaces the URL and all options together, because options
+//! belong to the store for which they were written.
 
 mod file;
 
