@@ -22,10 +22,11 @@
 //! |---|---|
 //! | `config` | options that several dialects share, checked once |
 //! | `opened_store`, `store_handle`, `store` | a store and its handles: batches, tasks, close |
-//! | `operation` | the operations of a batch, their answers, and their undo |
+//! | `resend` | operations that are sent twice because an answer never came |
 //! | `lock` | [`DistLock`](distlock_core::DistLock): locks |
 //! | `wait` | contenders, and one poller per process for all of them |
 //! | `records` | [`Records`](distlock_core::Records): versioned values |
+//! | `counters`, `singleton_task` | requests for metrics, and background tasks that are replaced |
 //! | `reaper` | removes rows that nobody has used for `reap_after` |
 //! | `doctor`, `migrate` | health, and the versions of the tables |
 //! | `schema_check` | compares the required tables with the database's catalogue |

@@ -1,4 +1,7 @@
-//! The intervals in which waiters poll a store.
+//! The pauses between two polls of a process that is first in the store queue.
+//!
+//! A process that is not first polls at the times that `queue_entry` of `distlock-backend-kit`
+//! gives.
 
 use std::{ops::Range, time::Duration};
 
@@ -29,21 +32,21 @@ pub(super) const PUSHED: Pace = Pace {
     at_least: Duration::from_micros(52_500),
 };
 
-/// The interval between two polls. Each interval is a random value from a range in microseconds, so
-/// that several processes do not poll at the same moment.
+/// The pause between two polls. Each pause is a random value from a range in microseconds, so that
+/// several processes do not poll at the same moment.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
-    /// The interval right after a change.
+    /// The pause right after a change.
     pub(super) first: Range<u64>,
-    /// The longest interval, after several polls without a change.
+    /// The longest pause, after several polls without a change.
     pub(super) last: Range<u64>,
-    /// The shortest interval, even when a lease ends sooner.
+    /// The shortest pause, even when a lease ends sooner.
     pub(super) at_least: Duration,
 }
 
 impl Pace {
-    /// The range of the interval to the next poll, after `unchanged_polls` polls without a change.
-    pub(super) fn interval(&self, unchanged_polls: u32) -> Range<u64> {
+    /// The range of the pause before the next poll, after `unchanged_polls` polls without a change.
+    pub(super) fn pause(&self, unchanged_polls: u32) -> Range<u64> {
         let grown =
             |first: u64, last: u64| first.saturating_mul(1 << unchanged_polls.min(16)).min(last);
         grown(self.first.start, self.last.start)..grown(self.first.end, self.last.end)
@@ -69,9 +72,9 @@ mod tests {
 
     #[test]
     #[cfg(feature = "mysql")]
-    fn the_interval_grows_with_each_poll_without_a_change() {
+    fn the_pause_grows_with_each_poll_without_a_change() {
         let spans: Vec<_> = (0..5)
-            .map(|unchanged_polls| ADAPTIVE.interval(unchanged_polls))
+            .map(|unchanged_polls| ADAPTIVE.pause(unchanged_polls))
             .collect();
         assert_eq!(
             spans,
@@ -84,18 +87,18 @@ mod tests {
             ]
         );
         for unchanged_polls in 0..100 {
-            let span = ADAPTIVE.interval(unchanged_polls);
+            let span = ADAPTIVE.pause(unchanged_polls);
             assert!(span.start < span.end, "{unchanged_polls}");
             assert!(span.start >= ADAPTIVE.first.start && span.end <= ADAPTIVE.last.end);
         }
-        assert_eq!(ADAPTIVE.interval(u32::MAX), ADAPTIVE.last);
+        assert_eq!(ADAPTIVE.pause(u32::MAX), ADAPTIVE.last);
     }
 
     #[test]
     #[cfg(all(feature = "sqlite", feature = "postgres"))]
-    fn a_steady_pace_has_the_same_interval_after_every_poll() {
+    fn a_steady_pace_has_the_same_pause_after_every_poll() {
         for pace in [STEADY, PUSHED] {
-            assert!((0..100).all(|unchanged_polls| pace.interval(unchanged_polls) == pace.last));
+            assert!((0..100).all(|unchanged_polls| pace.pause(unchanged_polls) == pace.last));
         }
     }
 }

@@ -76,7 +76,7 @@ impl WaitState {
                 pause
             }
             _ => {
-                let pause = self.interval();
+                let pause = self.random_pause();
                 self.next_poll = Some(now + pause);
                 pause
             }
@@ -95,7 +95,7 @@ impl WaitState {
             .map(|(name, _)| name.clone())
             .collect();
         if !names.is_empty() {
-            self.next_poll = Some(now + self.interval());
+            self.next_poll = Some(now + self.random_pause());
         }
         Some(names)
     }
@@ -237,7 +237,7 @@ impl WaitState {
             return false;
         }
         self.unchanged_polls = 0;
-        let soon = now + self.interval();
+        let soon = now + self.random_pause();
         let poll_sooner = self.next_poll.is_some_and(|next| next > soon);
         if poll_sooner {
             self.next_poll = Some(soon);
@@ -245,8 +245,8 @@ impl WaitState {
         poll_sooner
     }
 
-    pub(super) fn interval(&self) -> Duration {
-        Duration::from_micros(fastrand::u64(self.pace.interval(self.unchanged_polls)))
+    pub(super) fn random_pause(&self) -> Duration {
+        Duration::from_micros(fastrand::u64(self.pace.pause(self.unchanged_polls)))
     }
 
     pub(super) fn wake(&self, name: &LockName) {
