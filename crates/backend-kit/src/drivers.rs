@@ -92,8 +92,8 @@ impl Drivers {
     }
 
     /// Opens the store with these parts of a target. A driver that wraps another store calls this
-    /// method for the wrapped store. The time is not limited here, and the call does not wait until the
-    /// locker is connected.
+    /// method for the wrapped store. The time is not limited here, and the call does not wait until
+    /// the locker is connected.
     ///
     /// # Errors
     /// As [`Drivers::open`].
