@@ -56,12 +56,19 @@ fn check_password_rule(url: &str, client: &Client) -> Result<()> {
     let rule = PasswordRule {
         sent: info.redis_settings().password().is_some(),
         encrypted,
-        clear_allowed: url.contains("tls=disable"),
+        clear_allowed: allows_clear_text(url),
         tls_built: true,
         features: "redis,tls",
         remedy: "write rediss:// instead of redis://",
     };
     rule.check(host).map_err(|error| error.on(BACKEND))
+}
+
+/// Whether the URL has the option that allows a password in clear text. The same text in a password
+/// is no option.
+fn allows_clear_text(url: &str) -> bool {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    query.split('&').any(|option| option == "tls=disable")
 }
 
 /// The kind of the request that failed. The kind decides whether the outcome is unknown.
@@ -168,5 +175,6 @@ mod tests {
         ] {
             Connections::new(url).unwrap();
         }
+        assert!(Connections::new("redis://:tls=disable@db.example").is_err());
     }
 }

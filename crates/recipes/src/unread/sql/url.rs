@@ -17,15 +17,13 @@ pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
         "mysql" | "mariadb" => {
-            let url = format!(
-                "mysql:{}",
-                rest.replace(ALLOW_CLEAR_TEXT, "ssl-mode=DISABLED")
-            );
+            let rest = translate_clear_text_option(rest, "ssl-mode=DISABLED");
+            let url = format!("mysql:{rest}");
             check_password_rule(Dialect::MySql, &url)?;
             Ok((Dialect::MySql, url))
         }
         "postgres" | "postgresql" => {
-            let url = url.replace(ALLOW_CLEAR_TEXT, "sslmode=disable");
+            let url = translate_clear_text_option(url, "sslmode=disable");
             check_password_rule(Dialect::Postgres, &url)?;
             Ok((Dialect::Postgres, url))
         }
@@ -44,6 +42,19 @@ pub(super) fn parse_url(url: &str) -> Result<(Dialect, String)> {
 
 /// The option of a URL that allows a password in clear text. The lock's store has the same option.
 const ALLOW_CLEAR_TEXT: &str = "tls=disable";
+
+/// Replaces that option with the driver's own. The same text in a password or in another option
+/// stays as it is.
+fn translate_clear_text_option(url: &str, drivers_option: &str) -> String {
+    let Some((address, query)) = url.split_once('?') else {
+        return url.to_owned();
+    };
+    let options = query.split('&').map(|option| match option {
+        ALLOW_CLEAR_TEXT => drivers_option,
+        option => option,
+    });
+    format!("{address}?{}", options.collect::<Vec<_>>().join("&"))
+}
 
 /// Refuses to send a password in clear text to another machine, unless the user allows it. The
 /// lock's store has the same rule.
@@ -112,6 +123,7 @@ mod tests {
             ] {
                 of(fine).unwrap();
             }
+            assert!(of("bob:tls=disable@db.example/d").is_err());
         }
         parse_url("mysql://bob:hunter2@db.example/d?ssl-mode=REQUIRED").unwrap();
         parse_url("postgres://bob:hunter2@db.example/d?sslmode=require").unwrap();
