@@ -21,8 +21,8 @@ pub struct PasswordRule<'a> {
     pub sent: bool,
     /// Whether every connection that carries the password is encrypted.
     pub encrypted: bool,
-    /// Whether the user allows a password in clear text, with `tls=disable` or with an option of the
-    /// same effect (`sslmode=disable`, `ssl-mode=DISABLED`).
+    /// Whether the user allows a password in clear text, with `tls=disable` or with an option of
+    /// the same effect (`sslmode=disable`, `ssl-mode=DISABLED`).
     pub clear_allowed: bool,
     /// Whether this build supports TLS.
     pub tls_built: bool,
