@@ -42,7 +42,7 @@ impl Drop for Catching {
 /// ```
 /// let print = std::panic::take_hook();
 /// std::panic::set_hook(Box::new(move |panicked| {
-///     if !distlock_core::panics::is_caught() {
+///     if !distlock_backend_kit::panics::is_caught() {
 ///         print(panicked);
 ///     }
 /// }));
