@@ -56,7 +56,8 @@ pub enum Answer {
     Released(ReleaseOutcome),
     HandedOver(HandOver),
     Acquired(Attempt<Grant>),
-    /// The lock is held, and the store will notify this process of its next change.
+    /// The lock is held, and the store will notify this process of the release. Whether an expiry
+    /// is notified too depends on the store.
     BusyNotified(Option<HolderInfo>),
     Forced(Forced),
     Written(Written),

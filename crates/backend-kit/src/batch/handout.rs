@@ -17,7 +17,7 @@ pub(super) type Outcome<E> = Result<Vec<Reply<<E as Executor>::Answer>>, Failure
 
 /// The part of the batcher that this module calls. The trait avoids a circle of imports, because
 /// the batcher's state uses this module.
-pub(super) trait BatchOwner<E: Executor>: Clone + Send + Sync + 'static {
+pub(super) trait BatchOwner<E: Executor> {
     /// Queues operations that must be sent singly, each in its own request.
     fn send_singly(&self, operations: impl Iterator<Item = Pending<E>>);
 

@@ -226,29 +226,47 @@ fn job_violations(
             let near = |other: &&(Micros, Micros, u64)| {
                 *begun < other.0 + least && other.1 < *asked + least
             };
-            if let Some(other) = runs[..at].iter().find(near) {
-                let elapsed = begun - other.0;
-                let stepped = |it: &&&InjectedFault| {
-                    let between = it.from <= *begun && other.0 <= it.to;
-                    matches!(it.excuse, Some(Excuse::SteppedClock { by_us })
-                        if between && elapsed + by_us >= least)
-                };
+            let pairs = runs[..at].iter().filter(near).map(|other| {
+                let missing = least.saturating_sub(begun - other.0);
+                (other, find_step(faults, other.0, *begun, missing))
+            });
+            // A pair without an excuse is reported before an excused one.
+            if let Some((other, excuse)) = pairs.min_by_key(|(_, excuse)| excuse.is_some()) {
                 let mut violation = violation(
                     Promise::OncePerPeriod,
                     *begun,
                     format!(
                         "{job:?} ran twice within {} ms, and its period is {} ms",
-                        elapsed / 1000,
+                        (begun - other.0) / 1000,
                         period / 1000
                     ),
                 );
-                let excuse = faults.iter().find(stepped);
-                violation.excused_by = excuse.map(|it| format!("{} of {}", it.kind, it.target));
+                violation.excused_by = excuse;
                 found.push(violation);
             }
         }
     }
     found
+}
+
+/// Finds the steps of the store's clock from `from` to `to`. Returns the first of them if together
+/// they make up for the missing time.
+fn find_step(
+    faults: &[&InjectedFault],
+    from: Micros,
+    to: Micros,
+    missing: Micros,
+) -> Option<String> {
+    let between = faults.iter().filter(|it| it.from <= to && from <= it.to);
+    let steps: Vec<_> = between
+        .filter_map(|it| match it.excuse {
+            Some(Excuse::SteppedClock { by_us }) => Some((it, by_us)),
+            _ => None,
+        })
+        .collect();
+    let (first, _) = steps.first()?;
+    let stepped: Micros = steps.iter().map(|(_, by_us)| by_us).sum();
+    (stepped >= missing).then(|| format!("{} of {}", first.kind, first.target))
 }
 
 /// Finds effects that happened twice, and callers that received a different result.

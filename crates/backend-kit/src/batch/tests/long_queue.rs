@@ -90,14 +90,13 @@ fn all_are_answered(answers: &mut [Answer]) -> bool {
 }
 
 #[test]
-fn many_answers_are_handed_out_without_a_scheduler() {
+fn each_receiver_of_a_batch_gets_its_own_answer() {
     let batcher = batcher(Script::open());
     let (handing, mut answers) = answered_batch(&batcher, 30);
     handing();
     assert!(all_are_answered(&mut answers));
 }
 
-/// Answers without a receiver are undone, also when many answers are handed out together.
 #[tokio::test]
 async fn answers_without_a_receiver_among_many_are_undone() {
     let batcher = batcher(Script::open());

@@ -113,6 +113,12 @@ fn a_job_that_runs_twice_in_a_period_is_a_violation() {
     for other in [stepped(50_000, 1_000), stepped(80_200, 20_000)] {
         assert_eq!(judged(&twice, &[&other]), [Promise::OncePerPeriod]);
     }
+    // Two steps count together, and a step before the second start excuses no third start.
+    let steps = [stepped(30_000, 6_000), stepped(50_000, 6_000)];
+    assert_eq!(judged(&twice, &[&steps[0], &steps[1]]), []);
+    let thrice = [runs(0, 10), runs(50_000, 50_100), runs(80_000, 80_100)];
+    let step = stepped(20_000, 60_000);
+    assert_eq!(judged(&thrice, &[&step]), [Promise::OncePerPeriod]);
     // The first start may have been recorded early enough, so this is no violation.
     assert_eq!(judged(&[runs(0, 80_000), runs(90_000, 90_100)], &[]), []);
 }
