@@ -253,7 +253,7 @@ async fn check_dead_waiters(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts `distlock run`, and waits until it waits for the lock.
+/// Starts `distlock run`, and returns when that process waits for the lock.
 async fn start_waiting_run(url: &str, name: &str) -> Result<tokio::process::Child> {
     let mut run = Command::new(env!("CARGO_BIN_EXE_distlock"))
         .args(["run", name, "--", "echo", "held"])

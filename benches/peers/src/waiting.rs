@@ -56,7 +56,7 @@ pub(crate) async fn run(
         waiters - timed_out
     );
     locker.close().await;
-    // The end of its input makes the holder release the lock and end.
+    // When the input of the holder ends, the holder releases the lock and exits.
     drop(holder.stdin.take());
     let status = holder.wait().await?;
     ensure!(status.success(), "the holder failed: {status}");

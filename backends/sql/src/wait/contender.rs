@@ -130,14 +130,14 @@ impl<D: Dialect> Contender for SqlContender<D> {
         let asked = self.store.dialect().clock().now();
         let op = Operation::Acquire(self.request.clone());
         let answer = self.store.submit(op).await?;
-        let needs_hint = D::NOTIFIES && !matches!(answer, Answer::BusyNotified(_));
+        let has_hint = matches!(answer, Answer::BusyNotified(_));
         let attempt = answer.acquired()?;
         self.granted = matches!(attempt, Attempt::Acquired(_));
         if let Attempt::Busy(holder) = &attempt
             && D::NOTIFIES
         {
             self.note_holder(asked, holder.as_ref());
-            if needs_hint {
+            if !has_hint {
                 self.set_hint().await;
             }
         }
