@@ -114,3 +114,8 @@ pub mod panics {
 }
 #[doc(hidden)]
 pub use distlock_backend_kit::{OpenFlag, PasswordRule, TLS_DISABLE, is_loopback, not_compiled_in};
+
+/// Compiles the snippets of the guide as documentation tests.
+#[cfg(all(doctest, feature = "memory", feature = "redis", feature = "sqlite"))]
+#[doc = include_str!("../docs/guide.md")]
+mod guide {}

@@ -6,11 +6,11 @@ use std::{
 };
 
 use clap::{
-    CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    CommandFactory, FromArgMatches as _, Parser, Subcommand,
     builder::Styles,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use distlock::{backend::Driver, excerpt, threads::no_thread};
+use distlock::{backend::Driver, excerpt};
 
 use crate::{
     commands,
@@ -19,7 +19,7 @@ use crate::{
     exit::{Failure, Outcome, code},
     global::Global,
     group::{survive_full_files, watchdog},
-    limits, logging, output, stderr, store_advice,
+    guarded, logging, output, stderr, store_advice,
 };
 
 /// One distributed lock, many stores.
@@ -80,8 +80,6 @@ pub(crate) enum Command {
     ForceRelease(commands::force_release::ForceRelease),
     Gateway(commands::gateway::Gateway),
     Conformance(commands::conformance::Conformance),
-    Bench(commands::bench::Bench),
-    Compare(commands::compare::Compare),
     Doctor(commands::doctor::Doctor),
     Migrate(commands::migrate::Migrate),
     Completions(commands::completions::Completions),
@@ -105,7 +103,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Recipes", &["elect", "fence"]),
     ("Stores", &["doctor", "migrate", "conformance"]),
     ("Kick-out", &["gateway"]),
-    ("Trying and measuring", &["demo", "bench", "compare"]),
+    ("Trying", &["demo"]),
     ("This tool", &["completions", "man", "help"]),
 ];
 /// An argument with more characters than this is shortened when a message quotes it.
@@ -184,11 +182,16 @@ pub(crate) fn run() -> Outcome {
         .and_then(|given| Cli::from_arg_matches(&given));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return print_parse_error(&shorten_long_arguments(error)),
+        Err(error) => {
+            return match commands::moved::moved_command(&error) {
+                Some(failure) => Err(failure),
+                None => print_parse_error::<Cli>(error),
+            };
+        }
     };
-    if cli.global.backend.len() > 1 && !matches!(cli.command, Command::Compare(_)) {
+    if cli.global.backend.len() > 1 {
         return Err(Failure::usage(
-            "the argument '--backend <URL>' cannot be used multiple times, except in compare",
+            "the argument '--backend <URL>' cannot be used multiple times",
         ));
     }
     // A gateway node runs unattended, so all its warnings go to the log. The other commands print
@@ -206,7 +209,7 @@ pub(crate) fn run() -> Outcome {
 
 /// The threads that run a command's tasks.
 #[derive(Clone, Copy, Debug)]
-enum Threads {
+pub enum Threads {
     /// The main thread alone, for a command that does one thing at a time. Such a command starts
     /// even if the system refuses further threads, and fails only at the step that needs one.
     Main,
@@ -218,9 +221,7 @@ impl Command {
     /// The threads that this command needs.
     const fn threads(&self) -> Threads {
         match self {
-            Self::Demo(_) | Self::Conformance(_) | Self::Bench(_) | Self::Compare(_) => {
-                Threads::Many
-            }
+            Self::Demo(_) | Self::Conformance(_) => Threads::Many,
             Self::Gateway(gateway) if gateway.serves() => Threads::Many,
             _ => Threads::Main,
         }
@@ -228,15 +229,12 @@ impl Command {
 }
 
 /// Runs a command to its end on a runtime with these threads.
-fn run_on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outcome {
+pub fn run_on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outcome {
     let mut runtime = match threads {
         Threads::Main => tokio::runtime::Builder::new_current_thread(),
-        Threads::Many => {
-            limits::check_threads_can_start(worker_threads()).map_err(no_thread)?;
-            tokio::runtime::Builder::new_multi_thread()
-        }
+        Threads::Many => tokio::runtime::Builder::new_multi_thread(),
     };
-    let runtime = runtime.enable_all().build()?;
+    let runtime = guarded::start_runtime(runtime.enable_all())?;
     let outcome = runtime.block_on(async {
         survive_full_files()?;
         work.await
@@ -245,14 +243,6 @@ fn run_on_runtime(threads: Threads, work: impl Future<Output = Outcome>) -> Outc
     // input, which cannot be interrupted.
     runtime.shutdown_background();
     outcome
-}
-
-/// The number of threads that the runtime starts.
-fn worker_threads() -> usize {
-    let set = std::env::var("TOKIO_WORKER_THREADS").ok();
-    set.and_then(|it| it.parse().ok())
-        .or_else(|| Some(std::thread::available_parallelism().ok()?.get()))
-        .unwrap_or(1)
 }
 
 /// Runs the command that was given.
@@ -270,8 +260,6 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
         Command::ForceRelease(it) => Box::pin(it.execute(&context)).await,
         Command::Gateway(it) => Box::pin(it.execute(&context)).await,
         Command::Conformance(it) => Box::pin(it.execute(&context)).await,
-        Command::Bench(it) => Box::pin(it.execute(&context)).await,
-        Command::Compare(it) => Box::pin(it.execute(&context)).await,
         Command::Doctor(it) => Box::pin(it.execute(&context)).await,
         Command::Migrate(it) => Box::pin(it.execute(&context)).await,
         Command::Completions(it) => it.execute(command_with_groups()),
@@ -287,7 +275,8 @@ fn colours_are_wanted() -> bool {
 
 /// Handles the answer of clap when clap found no command to run: prints help and version as
 /// results, and reports everything else as bad usage.
-fn print_parse_error(error: &clap::Error) -> Outcome {
+pub fn print_parse_error<P: CommandFactory>(error: clap::Error) -> Outcome {
+    let error = &shorten_long_arguments(error);
     let text = error.render();
     let on = |stream: &dyn IsTerminal| match stream.is_terminal() && colours_are_wanted() {
         true => text.ansi().to_string(),
@@ -306,7 +295,7 @@ fn print_parse_error(error: &clap::Error) -> Outcome {
     }
     let text = text.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    if let Some(near) = nearest_command(error) {
+    if let Some(near) = nearest_command(error, &P::command()) {
         let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
         let said = format!("{first}: did you mean '{near}'?\n{rest}");
         return Err(Failure::usage(without_secrets(said.trim_end())));
@@ -338,7 +327,7 @@ fn shorten_long_arguments(mut error: clap::Error) -> clap::Error {
 
 /// The command that an unknown word probably means. Clap itself suggests nothing for two swapped
 /// letters.
-fn nearest_command(error: &clap::Error) -> Option<String> {
+fn nearest_command(error: &clap::Error, program: &clap::Command) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand
         || error.get(ContextKind::SuggestedSubcommand).is_some()
     {
@@ -347,8 +336,7 @@ fn nearest_command(error: &clap::Error) -> Option<String> {
     let ContextValue::String(given) = error.get(ContextKind::InvalidSubcommand)? else {
         return None;
     };
-    let tool = Cli::command();
-    let known = tool.get_subcommands().map(clap::Command::get_name);
+    let known = program.get_subcommands().map(clap::Command::get_name);
     distlock::config::nearest(given, known).map(str::to_owned)
 }
 

@@ -18,7 +18,7 @@ use crate::{
 
 /// The flags of this call of the tool, and its configuration.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub struct Context {
     global: Global,
     /// The configuration is read once, so that all parts of a command see the same values and a
     /// warning appears once.
@@ -27,7 +27,7 @@ pub(crate) struct Context {
 
 /// Whether a command needs a store that other processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sharing {
+pub enum Sharing {
     /// Other processes must see the same locks.
     Required,
     /// A store that only this process sees is enough.
@@ -36,7 +36,7 @@ pub(crate) enum Sharing {
 
 impl Context {
     /// Takes the flags, and warns of misspelled environment variables.
-    pub(crate) fn new(global: Global) -> Self {
+    pub fn new(global: Global) -> Self {
         warn_about_unknown_variables();
         Self {
             global,
@@ -45,7 +45,7 @@ impl Context {
     }
 
     /// Whether results are printed as JSON.
-    pub(crate) fn wants_json(&self) -> bool {
+    pub fn wants_json(&self) -> bool {
         self.global.json
     }
 
@@ -75,7 +75,7 @@ impl Context {
     }
 
     /// Whether `--backend` or `--system` names the backend.
-    pub(crate) fn has_backend_flag(&self) -> bool {
+    pub fn has_backend_flag(&self) -> bool {
         self.global.system || !self.global.backend.is_empty()
     }
 
@@ -91,8 +91,13 @@ impl Context {
             .find(set)
     }
 
+    /// Whether `--backend` was given more than once.
+    pub fn has_several_backends(&self) -> bool {
+        self.global.backend.len() > 1
+    }
+
     /// All backends that `--backend` names, or the configured one if there is one.
-    pub(crate) fn targets(&self) -> Outcome<Vec<Target>> {
+    pub fn targets(&self) -> Outcome<Vec<Target>> {
         if self.global.backend.len() < 2 {
             return Ok(self.config()?.backend().cloned().into_iter().collect());
         }
@@ -101,7 +106,7 @@ impl Context {
     }
 
     /// The backend to use: the configured one, or the SQLite file of this user.
-    pub(crate) fn target(&self, sharing: Sharing) -> Outcome<Target> {
+    pub fn target(&self, sharing: Sharing) -> Outcome<Target> {
         let target = match self.config()?.backend().cloned() {
             Some(target) => target,
             None => {
@@ -122,7 +127,7 @@ impl Context {
     }
 
     /// Opens the backend.
-    pub(crate) async fn open(&self, sharing: Sharing) -> Outcome<Store> {
+    pub async fn open(&self, sharing: Sharing) -> Outcome<Store> {
         Ok(drivers::open(self.target(sharing)?).await?)
     }
 }

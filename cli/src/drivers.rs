@@ -21,7 +21,7 @@ pub(crate) fn registry() -> &'static Registry {
 }
 
 /// Opens a store.
-pub(crate) async fn open(target: impl Into<Target>) -> Result<Store> {
+pub async fn open(target: impl Into<Target>) -> Result<Store> {
     registry().open(target).await
 }
 

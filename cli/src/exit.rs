@@ -7,51 +7,52 @@ use distlock::ErrorKind;
 use crate::advice;
 
 /// The documented exit codes. `distlock run` can also end with the code of its command.
-pub(crate) mod code {
+pub mod code {
     /// Success.
-    pub(crate) const OK: u8 = 0;
+    pub const OK: u8 = 0;
     /// A verdict failed: `demo`, `conformance`, `doctor`.
-    pub(crate) const FAILED: u8 = 1;
+    pub const FAILED: u8 = 1;
     /// Bad usage, name or TTL.
-    pub(crate) const USAGE: u8 = 64;
+    pub const USAGE: u8 = 64;
     /// The backend, or the place where results are written, is not available.
-    pub(crate) const UNAVAILABLE: u8 = 69;
+    pub const UNAVAILABLE: u8 = 69;
     /// A bug.
-    pub(crate) const BUG: u8 = 70;
+    pub const BUG: u8 = 70;
     /// The lock was busy during the whole wait.
-    pub(crate) const BUSY: u8 = 75;
+    pub const BUSY: u8 = 75;
     /// The lock was lost.
-    pub(crate) const LOST: u8 = 76;
+    pub const LOST: u8 = 76;
     /// The store refused the credentials.
-    pub(crate) const DENIED: u8 = 77;
+    pub const DENIED: u8 = 77;
     /// The configuration is wrong.
-    pub(crate) const CONFIG: u8 = 78;
+    pub const CONFIG: u8 = 78;
     /// The command exists and cannot be executed, as in a shell.
-    pub(crate) const NOT_EXECUTABLE: u8 = 126;
+    pub const NOT_EXECUTABLE: u8 = 126;
     /// The command does not exist, as in a shell.
-    pub(crate) const NOT_FOUND: u8 = 127;
+    pub const NOT_FOUND: u8 = 127;
     /// This is added to the number of the signal that ended a command, as in a shell.
-    pub(crate) const SIGNALLED: u8 = 128;
+    pub const SIGNALLED: u8 = 128;
 }
 
 /// The exit code for a command that a signal ended.
-pub(crate) fn code_of_signal(signal: i32) -> u8 {
+pub fn code_of_signal(signal: i32) -> u8 {
     u8::try_from(signal).map_or(code::BUG, |signal| code::SIGNALLED.saturating_add(signal))
 }
 
 /// The result of a step or of a whole command: a value or an exit code, or else a failure.
-pub(crate) type Outcome<T = u8> = Result<T, Failure>;
+pub type Outcome<T = u8> = Result<T, Failure>;
 
 /// A failure with its exit code.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) code: u8,
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
     message: String,
 }
 
 impl Failure {
     /// A failure with this exit code and message.
-    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -82,7 +83,7 @@ impl Failure {
 
     /// Ignores a closed pipe, for a command whose exit code matters more than its output. Any other
     /// failure is returned.
-    pub(crate) fn ignore_closed_pipe(self) -> Outcome<()> {
+    pub fn ignore_closed_pipe(self) -> Outcome<()> {
         if self.message.is_empty() {
             return Ok(());
         }
@@ -101,7 +102,7 @@ impl Failure {
     }
 
     /// A failure for bad usage.
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
+    pub fn usage(message: impl Into<String>) -> Self {
         Self::new(code::USAGE, message)
     }
 }

@@ -6,7 +6,7 @@ use crate::logging::LogFormat;
 
 /// Flags of every command.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Global {
+pub struct Global {
     /// Store that arbitrates, as in sqlite:/var/lib/distlock/distlock.db
     #[arg(
         long,
@@ -14,7 +14,7 @@ pub(crate) struct Global {
         value_name = "URL",
         help_heading = "Global options"
     )]
-    pub(crate) backend: Vec<String>,
+    pub backend: Vec<String>,
     /// The store that the users of this host share, /var/lib/distlock
     #[arg(
         long,
@@ -22,7 +22,7 @@ pub(crate) struct Global {
         conflicts_with = "backend",
         help_heading = "Global options"
     )]
-    pub(crate) system: bool,
+    pub system: bool,
     /// Configuration file (distlock.toml)
     #[arg(
         long,
@@ -30,10 +30,10 @@ pub(crate) struct Global {
         value_name = "FILE",
         help_heading = "Global options"
     )]
-    pub(crate) config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Print results as JSON
     #[arg(long, global = true, help_heading = "Global options")]
-    pub(crate) json: bool,
+    pub json: bool,
     /// Form of the log lines on standard error: text or json
     #[arg(
         long,
@@ -45,5 +45,5 @@ pub(crate) struct Global {
         hide_possible_values = true,
         help_heading = "Global options"
     )]
-    pub(crate) log_format: LogFormat,
+    pub log_format: LogFormat,
 }

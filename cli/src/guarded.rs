@@ -1,19 +1,28 @@
-//! Runs the tool, and turns its result or its panic into the exit code of the process.
+//! Runs a program, and turns its result or its panic into the exit code of the process.
 
-use std::{panic, process::ExitCode, sync::OnceLock};
+use std::{
+    io,
+    panic::{self, UnwindSafe},
+    process::{self, ExitCode},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use distlock::{
     backend::panics,
     threads::{missed, no_thread},
 };
+use tokio::runtime::{self, Runtime};
 
 use crate::{
     exit::{Failure, Outcome, code},
     output, stderr,
 };
 
-/// Runs the tool, and turns its result or its panic into the exit code of the process.
-pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
+/// Runs a program, and turns its result or its panic into the exit code of the process.
+pub fn guarded(run: impl FnOnce() -> Outcome + UnwindSafe) -> ExitCode {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
         // A driver may panic at a server's answer that it cannot parse. The library catches this
@@ -23,7 +32,13 @@ pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
             return;
         }
         if let Some(why) = missed(panicked.payload()) {
-            let _ = MISSED_THREAD.set(no_thread(why).into());
+            let failure = Failure::from(no_thread(why));
+            if IS_STARTING.load(Ordering::Relaxed) {
+                let code = report(&failure);
+                stderr::write_rest();
+                process::exit(code.into());
+            }
+            let _ = MISSED_THREAD.set(failure);
             return;
         }
         // Earlier messages must be printed before this one.
@@ -41,6 +56,19 @@ pub(crate) fn guarded(run: fn() -> Outcome) -> ExitCode {
     };
     stderr::write_rest();
     ExitCode::from(code)
+}
+
+/// Whether [`start_runtime`] runs.
+static IS_STARTING: AtomicBool = AtomicBool::new(false);
+
+/// Starts a runtime. If the system refuses one of its threads, tokio panics, and would then wait
+/// for ever for the threads that have started. So the panic hook ends the process, with the message
+/// and the exit code of a missing thread. No work of a command has begun by then.
+pub(crate) fn start_runtime(runtime: &mut runtime::Builder) -> io::Result<Runtime> {
+    IS_STARTING.store(true, Ordering::Relaxed);
+    let started = runtime.build();
+    IS_STARTING.store(false, Ordering::Relaxed);
+    started
 }
 
 /// Prints the message of a failure, if it has one, and returns its exit code.

@@ -15,9 +15,7 @@
 mod advice;
 mod command_line;
 mod commands;
-mod compare;
 mod context;
-mod counts;
 mod default_store;
 mod demo;
 mod drivers;
@@ -29,11 +27,11 @@ mod limits;
 mod logging;
 mod output;
 mod processes;
+pub mod program;
 mod progress;
 mod shell_word;
 mod stderr;
 mod store_advice;
-mod takeover;
 mod values;
 
 use std::process::ExitCode;

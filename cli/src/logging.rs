@@ -15,7 +15,7 @@ use crate::{
 
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
+pub enum LogFormat {
     /// Lines for people.
     #[default]
     Text,
@@ -24,7 +24,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Starts logging at this level, unless `DISTLOCK_LOG` sets another one.
-pub(crate) fn start(format: LogFormat, level: &str) -> Outcome<()> {
+pub fn start(format: LogFormat, level: &str) -> Outcome<()> {
     let wrong = |problem: String| Failure::new(code::CONFIG, format!("DISTLOCK_LOG is {problem}"));
     let filter = match std::env::var("DISTLOCK_LOG") {
         Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)

@@ -15,17 +15,17 @@ use crate::{
 };
 
 /// Writes one line of result.
-pub(crate) fn print_line(text: impl fmt::Display) -> Outcome<()> {
+pub fn print_line(text: impl fmt::Display) -> Outcome<()> {
     print_bytes(format!("{text}\n").as_bytes())
 }
 
 /// Writes one line of result as JSON.
-pub(crate) fn print_json(value: &impl Serialize) -> Outcome<()> {
+pub fn print_json(value: &impl Serialize) -> Outcome<()> {
     print_line(serde_json::to_string(value).map_err(io::Error::from)?)
 }
 
 /// Writes a result that contains its own line ends.
-pub(crate) fn print_bytes(text: &[u8]) -> Outcome<()> {
+pub fn print_bytes(text: &[u8]) -> Outcome<()> {
     // A terminal shows both streams, so earlier messages are written first.
     stderr::catch_up();
     let mut out = io::stdout().lock();
@@ -36,14 +36,18 @@ pub(crate) fn print_bytes(text: &[u8]) -> Outcome<()> {
 
 /// Prints a message or a warning to standard error. This function never waits for a slow reader: a
 /// message that does not fit into the queue is dropped.
-pub(crate) fn print_message(text: impl fmt::Display) {
-    stderr::queue_or_drop(&format!("distlock: {}\n", presentable(&text.to_string())));
+pub fn print_message(text: impl fmt::Display) {
+    stderr::queue_or_drop(&format!(
+        "{}: {}\n",
+        stderr::program(),
+        presentable(&text.to_string())
+    ));
 }
 
 /// Prints the message of a failure to standard error. The message is never dropped.
 pub(crate) fn print_error(text: impl fmt::Display) {
     let text = presentable(&text.to_string());
-    stderr::queue_always(&format!("distlock: error: {text}\n"));
+    stderr::queue_always(&format!("{}: error: {text}\n", stderr::program()));
 }
 
 /// A lock in the form of `--json`; unknown fields are null.

@@ -20,20 +20,21 @@ const STOP: Duration = Duration::from_secs(5);
 /// A running node. It is killed when this value is dropped, and it ends by itself when this process
 /// ends.
 #[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) name: String,
+pub struct Node {
+    /// The name of the node in its group.
+    pub name: String,
     /// The address for clients.
-    pub(crate) listen: String,
+    pub listen: String,
     child: Child,
 }
 
 /// The lines that a node prints after its ready line: its transitions, if it was started with
 /// `--events`.
-pub(crate) type NodeOutput = tokio::io::Lines<BufReader<ChildStdout>>;
+pub type NodeOutput = tokio::io::Lines<BufReader<ChildStdout>>;
 
 impl Node {
     /// Starts a node with `more` arguments of `gateway run`, and waits until it listens.
-    pub(crate) async fn start(
+    pub async fn start(
         name: &str,
         backend: &str,
         key: &str,
@@ -102,12 +103,12 @@ impl Node {
     }
 
     /// The id of the process; `None` after it has ended.
-    pub(crate) fn id(&self) -> Option<u32> {
+    pub fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
     /// Kills the node with SIGKILL, as a crash would.
-    pub(crate) async fn crash(&mut self) -> Result<()> {
+    pub async fn crash(&mut self) -> Result<()> {
         self.child
             .kill()
             .await
@@ -115,7 +116,7 @@ impl Node {
     }
 
     /// Ends the node in an orderly way, or kills it if that takes too long.
-    pub(crate) async fn stop(mut self) {
+    pub async fn stop(mut self) {
         drop(self.child.stdin.take());
         tokio::select! {
             _ = self.child.wait() => {}

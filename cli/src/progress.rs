@@ -11,14 +11,14 @@ use crate::{output, stderr};
 
 /// Progress on standard error.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     bar: ProgressBar,
     lines: bool,
 }
 
 impl Progress {
     /// Starts the progress display.
-    pub(crate) fn new() -> Self {
+    pub fn start() -> Self {
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {elapsed} {msg}") {
             bar.set_style(style);
@@ -31,7 +31,7 @@ impl Progress {
     }
 
     /// Progress that shows nothing. The caller counts this part of the work itself.
-    pub(crate) fn silent() -> Self {
+    pub fn silent() -> Self {
         Self {
             bar: ProgressBar::hidden(),
             lines: false,
@@ -39,13 +39,13 @@ impl Progress {
     }
 
     /// Sets the number of expected steps.
-    pub(crate) fn set_expected(&self, steps: usize) {
+    pub fn set_expected(&self, steps: usize) {
         self.bar
             .set_length(u64::try_from(steps).unwrap_or(u64::MAX));
     }
 
     /// Shows the name of the part that begins now.
-    pub(crate) fn begin_part(&self, text: &str) {
+    pub fn begin_part(&self, text: &str) {
         if self.lines {
             output::print_message(text);
         }
@@ -53,17 +53,17 @@ impl Progress {
     }
 
     /// Counts one finished step.
-    pub(crate) fn finish_step(&self) {
+    pub fn finish_step(&self) {
         self.finish_steps(1);
     }
 
     /// Counts finished steps.
-    pub(crate) fn finish_steps(&self, steps: u64) {
+    pub fn finish_steps(&self, steps: u64) {
         self.bar.inc(steps);
     }
 
     /// Prints a message above the bar, and waits a moment until it is written.
-    pub(crate) fn print_note(&self, text: &str) {
+    pub fn print_note(&self, text: &str) {
         self.bar.suspend(|| {
             output::print_message(text);
             stderr::catch_up();
@@ -71,7 +71,7 @@ impl Progress {
     }
 
     /// Removes the bar.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -7,7 +7,7 @@
 use std::{
     io::{self, Write},
     mem,
-    sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::Duration,
 };
@@ -25,6 +25,20 @@ const FINISH_LIMIT: Duration = Duration::from_secs(2);
 /// The queue and its writer thread; `None` where the system refused the thread.
 static WRITER: LazyLock<Option<Arc<LineQueue>>> =
     LazyLock::new(|| LineQueue::start_writer(io::stderr()).ok());
+
+/// The name that messages begin with. The first message sets the name of the tool, unless
+/// [`set_program`] has set another name before.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
+
+/// Sets the name that messages begin with. A second call changes nothing.
+pub fn set_program(name: &'static str) {
+    let _ = PROGRAM.set(name);
+}
+
+/// The name that messages begin with.
+pub(crate) fn program() -> &'static str {
+    PROGRAM.get_or_init(|| "distlock")
+}
 
 /// Queues whole lines, or drops them when too many wait already.
 pub(crate) fn queue_or_drop(lines: &str) {
@@ -190,8 +204,8 @@ impl Queue {
         let lines = mem::take(&mut self.left_out);
         if lines > 0 {
             self.waiting += &format!(
-                "distlock: warning: standard error was not read in time, lines left out here: \
-                {lines}\n"
+                "{}: warning: standard error was not read in time, lines left out here: {lines}\n",
+                program()
             );
         }
     }

@@ -12,7 +12,7 @@ use crate::{
 /// Adds the `--backend` and `--config` of this call to the commands that a failure advises. The
 /// library does not know these flags, and without them the advised command would use another store.
 /// A password is masked.
-pub(crate) fn add_store_flags(failure: Failure, global: &Global) -> Failure {
+pub fn add_store_flags(failure: Failure, global: &Global) -> Failure {
     let flags = store_flags(global);
     // An error that advises `migrate` contains the URL of its store, but not the password. Flags
     // are needed only if that URL is not enough.

@@ -12,7 +12,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a duration or `0`, which needs no unit, for clap.
-pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
+pub fn parse_wait(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -51,6 +51,6 @@ pub(crate) fn parse_holder(label: &str) -> Outcome<HolderLabel> {
 }
 
 /// Checks a lock name. A command line can contain bytes that are not UTF-8.
-pub(crate) fn parse_lock_name(name: &OsStr) -> Outcome<LockName> {
+pub fn parse_lock_name(name: &OsStr) -> Outcome<LockName> {
     Ok(LockName::from_bytes(name.as_bytes())?)
 }

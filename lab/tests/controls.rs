@@ -49,7 +49,7 @@ fn unknown_controls_and_unsuitable_faults_are_refused() {
     for wrong in ["fails-open", "papyrus"] {
         let output = controls(&["--only", wrong]);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert_eq!(output.status.code(), Some(64), "{errors}");
         assert!(errors.contains(wrong), "{errors}");
     }
     let output = controls(&["--only", "get-lock", "--faults", "forget-scripts"]);

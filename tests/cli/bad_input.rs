@@ -681,3 +681,10 @@ fn files_for_tls_that_cannot_be_used_are_78_and_named() {
         }
     }
 }
+
+#[test]
+fn a_second_backend_is_refused() {
+    let home = Home::new();
+    let twice = ["list", "--backend", "memory:", "--backend", "memory:"];
+    finish(&mut home.bare(twice), "").assert_failed(64, "multiple times");
+}

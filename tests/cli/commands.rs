@@ -1,5 +1,5 @@
 //! Tests of the commands without a test file of their own: tickets, inspect, list, force-release,
-//! doctor, migrate, bench, conformance, completions, man.
+//! doctor, migrate, conformance, completions, man.
 
 use std::{collections::HashSet, ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
@@ -178,53 +178,6 @@ fn the_error_for_a_store_without_tables_advises_migrate() {
     let done = home.run(["--backend", &url, "acquire", "job", "--ttl", "5s"]);
     assert_ne!(done.code, 0, "{done:?}");
     assert!(done.stderr.contains("distlock migrate"), "{done:?}");
-}
-
-#[test]
-fn bench_measures_memory_and_files() {
-    let home = Home::new();
-    for backend in [
-        "memory:".to_owned(),
-        format!("sqlite:{}", home.store().display()),
-    ] {
-        let done = home.run([
-            "bench",
-            "--backend",
-            &backend,
-            "--workload",
-            "contended",
-            "--concurrency",
-            "4",
-            "--seconds",
-            "0.2",
-            "--rounds",
-            "1",
-            "--json",
-        ]);
-        assert_eq!(done.code, 0, "{done:?}");
-        let report = done.json();
-        assert_eq!(
-            (&report["workload"], &report["callers"]),
-            (&"contended".into(), &4.into())
-        );
-        assert!(
-            report["figures"][0]["cycles_per_second"].is_object(),
-            "{report}"
-        );
-    }
-    home.run([
-        "bench",
-        "--workload",
-        "uncontended",
-        "--concurrency",
-        "2",
-        "--backend",
-        "memory:",
-    ])
-    .assert_failed(64, "uncontended has one caller");
-    home.run(["bench", "--workload", "idle"])
-        .assert_failed(64, "idle");
-    home.run(["bench", "--seconds", "-1"]).assert_failed(64, "");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 30] = [
+const COMMANDS: [&[&str]; 28] = [
     &[],
     &["demo"],
     &["demo", "recipes"],
@@ -26,8 +26,6 @@ const COMMANDS: [&[&str]; 30] = [
     &["gateway", "drain"],
     &["gateway", "nodes"],
     &["conformance"],
-    &["bench"],
-    &["compare"],
     &["doctor"],
     &["migrate"],
     &["completions"],

@@ -7,7 +7,6 @@
 
 mod bad_input;
 mod commands;
-mod compare;
 mod default_store;
 mod demo;
 mod elect;
@@ -16,6 +15,8 @@ mod exit_codes;
 mod fence;
 mod gateway;
 mod help;
+mod home;
+mod moved;
 mod mysql;
 mod no_thread;
 mod postgres;
@@ -24,6 +25,9 @@ mod redis;
 mod run;
 mod support;
 mod tables;
-mod takeover;
 mod terminal;
+mod upgrade;
 mod zookeeper;
+
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_distlock");

@@ -145,10 +145,11 @@ impl Conformance {
     }
 }
 
-pub(crate) type OpeningClient = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
+/// One more client that is being opened.
+pub type OpeningClient = Pin<Box<dyn Future<Output = distlock::Result<Store>> + Send>>;
 
 /// Opens one more independent client of the store.
-pub(crate) fn open_client(target: Target, shared: Option<Store>) -> OpeningClient {
+pub fn open_client(target: Target, shared: Option<Store>) -> OpeningClient {
     Box::pin(async move {
         match shared {
             Some(store) => Ok(Store::new(

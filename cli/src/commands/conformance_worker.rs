@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// The first and only argument of the process.
-pub(crate) const NAME: &str = "conformance-worker";
+pub const NAME: &str = "conformance-worker";
 
 /// Follows the commands on standard input until it ends.
 pub(crate) async fn execute() -> Outcome {

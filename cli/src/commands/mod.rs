@@ -1,8 +1,6 @@
 //! One file per command.
 
 pub(crate) mod acquire;
-pub(crate) mod bench;
-pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod conformance;
 pub(crate) mod conformance_worker;
@@ -16,6 +14,7 @@ pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod migrate;
+pub(crate) mod moved;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod run;

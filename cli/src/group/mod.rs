@@ -16,6 +16,7 @@ mod terminal;
 pub(crate) mod watchdog;
 
 pub(crate) use process_group::{ProcessGroup, is_group_alive};
-pub(crate) use signals::{Arrived, Signals, survive_full_files};
+pub use signals::Signals;
+pub(crate) use signals::{Arrived, survive_full_files};
 pub(crate) use terminal::{Terminal, stop_this_process};
 pub(crate) use watchdog::StartedWatchdog;

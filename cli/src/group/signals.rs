@@ -44,7 +44,7 @@ pub(crate) enum Arrived {
 
 /// A stream of the signals that arrive after its creation.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub struct Signals {
     streams: Vec<(Arrived, Stream)>,
 }
 
@@ -52,7 +52,7 @@ impl Signals {
     /// Starts to catch signals. A signal that was ignored when this process started stays ignored,
     /// here and in the command: `nohup` ignores HUP on purpose, and a shell ignores INT and QUIT
     /// for commands that a script starts in the background.
-    pub(crate) fn catch() -> io::Result<Self> {
+    pub fn catch() -> io::Result<Self> {
         let catch = |arrived, kind: SignalKind| Ok((arrived, signal(kind)?));
         let ignored = IgnoredSignals::read();
         let mut streams = FORWARDED
@@ -106,7 +106,7 @@ impl Signals {
     /// Handles pauses meanwhile.
     ///
     /// Cancel safe.
-    pub(crate) async fn next_ending(&mut self) -> Signal {
+    pub async fn next_ending(&mut self) -> Signal {
         loop {
             match self.next().await {
                 Arrived::ForCommand(signal) => return signal,

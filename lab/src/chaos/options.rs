@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ValueEnum, builder::PossibleValuesParser, error::ErrorKind};
+use distlock_cli::program::code;
 
 use super::{
     controls::Control, gateways, nemesis::FaultKind, planted_bugs::StoreBug, stores::StoreKind,
@@ -92,7 +93,8 @@ pub(super) fn chosen<T: ValueEnum + Clone>(only: &[String]) -> Vec<T> {
             let known = T::value_variants().iter().map(ValueEnum::to_possible_value);
             let known: Vec<_> = known.flatten().map(|it| it.get_name().to_owned()).collect();
             let message = format!("--only {name}: it must be one of {}\n", known.join(", "));
-            clap::Error::raw(ErrorKind::InvalidValue, message).exit()
+            let _ = clap::Error::raw(ErrorKind::InvalidValue, message).print();
+            std::process::exit(i32::from(code::USAGE))
         })
     };
     only.iter().map(one).collect()

@@ -4,9 +4,10 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
+use distlock::backend::percent_encode;
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminAddress, AdminHttp, percent_encode};
+use super::admin_client::{AdminAddress, AdminHttp};
 use crate::{
     context::Context,
     exit::{Failure, Outcome, code},

@@ -171,27 +171,3 @@ impl AdminHttp {
         Ok((head.status.as_u16(), body.to_bytes().to_vec()))
     }
 }
-
-/// Escapes a text for a path or a query.
-pub(super) fn percent_encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded += &format!("%{byte:02X}");
-        }
-    }
-    encoded
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_byte_but_unreserved_ones_is_percent_encoded() {
-        assert_eq!(percent_encode("anna"), "anna");
-        assert_eq!(percent_encode("a/b c%ü&="), "a%2Fb%20c%25%C3%BC%26%3D");
-    }
-}

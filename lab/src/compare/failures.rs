@@ -1,0 +1,476 @@
+//! Injects faults into a holder and into servers, and measures the time until locks work again.
+//! Only servers that this command started are broken.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use distlock::{Clock as _, LockWatch, Locker, Moment, SystemClock};
+use distlock_conformance::{
+    history::{Hold, check},
+    worker::Worker,
+};
+use distlock_harness::{Signal, servers::redis::RedisCluster};
+use distlock_report::compare::{Interval, Lane, Scenario, ScenarioKind};
+
+use super::{
+    patience::{pause, within},
+    run::ComparisonRun,
+    stores::{Opener, Server, StoreUnderTest},
+};
+use distlock_cli::program::{Failure, Outcome, code};
+
+/// The TTL of each lock here.
+const TTL: Duration = Duration::from_secs(4);
+
+/// The deadline of each step.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The time between the kill of a server and its restart.
+const DOWN_TIME: Duration = Duration::from_secs(1);
+/// The time for which a server is paused: longer than the lease.
+const PAUSED_TIME: Duration = Duration::from_secs(7);
+
+impl ComparisonRun {
+    /// Plays each scenario on all stores that this run started. All stores run at the same time,
+    /// because a scenario mostly waits.
+    pub(super) async fn run_scenarios(&mut self) -> Outcome<()> {
+        for kind in ScenarioKind::ALL {
+            let stage: Vec<_> = self
+                .stores
+                .iter_mut()
+                .filter(|store| store.is_ours && store.is_alive() && can_play(kind, store))
+                .collect();
+            if !stage.is_empty() {
+                self.progress
+                    .begin_part(&format!("breaking: {}", kind.key()));
+            }
+            let kept = &self.kept;
+            let playing = stage.into_iter().map(|store| async move {
+                let name = format!("failure.{}.{}.json", kind.key(), store.key());
+                if let Some(scenario) = kept.load::<Scenario>(&name) {
+                    return Ok(scenario);
+                }
+                let scenario = Box::pin(play_scenario(kind, store)).await;
+                if scenario.failed.is_none() {
+                    kept.save(&name, &scenario)?;
+                }
+                Ok::<_, std::io::Error>(scenario)
+            });
+            let played = futures_util::future::try_join_all(playing).await?;
+            self.scenarios.extend(played);
+            self.progress.finish_step();
+        }
+        Ok(())
+    }
+}
+
+/// Whether a scenario can be played on a store.
+fn can_play(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
+    match (kind, &store.server) {
+        // The holder is a process of its own, so the store must be shared by processes.
+        (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
+        (_, None) => false,
+        // In a group of servers only the loss of the leader is played: the group must go on without
+        // that server. The other faults are played on single servers, which cannot go on.
+        (kind, Some(server)) => is_group(server) == (kind == ScenarioKind::LeaderLost),
+    }
+}
+
+/// Whether the server is one of several that take over from each other.
+const fn is_group(server: &Server) -> bool {
+    matches!(
+        server,
+        Server::ZooKeeper(_) | Server::RedisSentinels(_) | Server::RedisCluster(_)
+    )
+}
+
+/// Plays one scenario on one store, and records it.
+async fn play_scenario(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenario {
+    let mut stage = ScenarioRun {
+        start: SystemClock.now(),
+        name: random_name(),
+        scenario: Scenario {
+            store: store.key().to_owned(),
+            kind,
+            ttl_ms: 4_000,
+            next_holder_ms: None,
+            usable_ms: None,
+            holder_kept: None,
+            fault: None,
+            lanes: Vec::new(),
+            broken: None,
+            failed: None,
+        },
+        holds: Vec::new(),
+    };
+    let played = within(DEADLINE * 2, async {
+        match kind {
+            ScenarioKind::HolderKilled => stage.play_holder_killed(store).await,
+            _ => stage.play_server_broken(kind, store).await,
+        }
+    })
+    .await;
+    match played {
+        Some(Ok(())) => {}
+        Some(Err(failure)) => stage.scenario.failed = Some(failure.to_string()),
+        None => stage.scenario.failed = Some("it hung".into()),
+    }
+    stage.finish()
+}
+
+/// A scenario while it is recorded.
+struct ScenarioRun {
+    start: Moment,
+    name: String,
+    scenario: Scenario,
+    holds: Vec<Hold>,
+}
+
+impl ScenarioRun {
+    /// A moment in milliseconds from the start of the scenario.
+    fn as_ms(&self, at: Duration) -> f64 {
+        at.saturating_sub(self.start.since_boot()).as_secs_f64() * 1e3
+    }
+
+    /// The present moment, in milliseconds from the start of the scenario.
+    fn now_ms(&self) -> f64 {
+        self.as_ms(SystemClock.now().since_boot())
+    }
+
+    /// Plays this: a process holds the lock and is killed, and a waiting client gets the lock.
+    async fn play_holder_killed(&mut self, store: &StoreUnderTest) -> Outcome<()> {
+        let workers = store.workers()?;
+        let mut worker = Worker::start(&workers).await.map_err(unavailable)?;
+        let waiter = store.opener().open_client().await?;
+        self.start = SystemClock.now();
+        let held = worker
+            .acquire(&self.name, TTL, Duration::ZERO)
+            .await
+            .map_err(unavailable)?;
+        let waiting = spawn_next(&waiter.locker(), &self.name);
+        pause(Duration::from_millis(1500)).await;
+        let fault = self.now_ms();
+        worker.kill().await.map_err(unavailable)?;
+        let killed = SystemClock.now().since_boot();
+        self.record_hold("holder", held.token, held.granted, killed);
+        self.record_fault(fault, "killed", fault);
+        let next = waiting.await.map_err(unavailable)??;
+        self.scenario.next_holder_ms = Some(self.as_ms(next.from) - fault);
+        self.record_hold("next", next.token, next.from, next.until);
+        waiter.close().await;
+        Ok(())
+    }
+
+    /// Plays this: a client holds the lock and another one waits, while the server is broken and
+    /// recovers.
+    async fn play_server_broken(
+        &mut self,
+        kind: ScenarioKind,
+        store: &mut StoreUnderTest,
+    ) -> Outcome<()> {
+        let opener = store.opener();
+        let (holder, waiter) = (opener.open_client().await?, opener.open_client().await?);
+        self.start = SystemClock.now();
+        let guard = holder.locker().lock(&self.name).ttl(TTL).acquire().await?;
+        let (token, granted) = (u64::from(guard.token()), SystemClock.now().since_boot());
+        let other = self
+            .another_lock_of_same_server(store, &holder.locker())
+            .await?;
+        let believing = tokio::spawn(wait_for_loss(guard.watch()));
+        let waiting = spawn_next(&waiter.locker(), &self.name);
+        pause(Duration::from_millis(1500)).await;
+        let fault = self.now_ms();
+        let usable = spawn_usable(&opener, other);
+        let label = fault_label(kind, store);
+        let back = break_server(kind, store, &self.name).await?;
+        let until = back.map_or_else(|| self.now_ms(), |at| self.as_ms(at));
+        self.record_fault(fault, label, until);
+        self.scenario.usable_ms = usable
+            .await
+            .map_err(unavailable)?
+            .map(|at| self.as_ms(at) - fault);
+        // This is long enough for a loss to be reported.
+        pause(TTL).await;
+        let kept = guard.is_valid();
+        self.scenario.holder_kept = Some(kept);
+        let until = if kept {
+            let until = SystemClock.now().since_boot();
+            let _ = guard.release().await;
+            believing.abort();
+            until
+        } else {
+            believing.await.map_err(unavailable)?
+        };
+        self.record_hold("holder", token, granted, until);
+        if let Some(next) = within(DEADLINE, waiting).await {
+            let next = next.map_err(unavailable)??;
+            if !kept {
+                self.scenario.next_holder_ms = Some(self.as_ms(next.from) - fault);
+            }
+            self.record_hold("next", next.token, next.from, next.until);
+        }
+        // A client that cannot reach its server yet may take long to close, so the wait has a
+        // limit.
+        for store in [holder, waiter] {
+            within(Duration::from_secs(5), store.close()).await;
+        }
+        Ok(())
+    }
+
+    /// The name of another lock that the same server decides about. In a cluster, names are tried
+    /// until one belongs to that server.
+    async fn another_lock_of_same_server(
+        &self,
+        store: &StoreUnderTest,
+        locker: &Locker,
+    ) -> Outcome<String> {
+        let Some(Server::RedisCluster(cluster)) = &store.server else {
+            return Ok(random_name());
+        };
+        let own = primary_of(cluster, &self.name).map_err(unavailable)?;
+        loop {
+            let name = random_name();
+            let guard = locker.lock(&name).ttl(TTL).acquire().await?;
+            let at = primary_of(cluster, &name);
+            let _ = guard.release().await;
+            if at.map_err(unavailable)? == own {
+                return Ok(name);
+            }
+        }
+    }
+
+    /// Records the fault.
+    fn record_fault(&mut self, from: f64, label: &str, until: f64) {
+        self.scenario.fault = Some(Interval {
+            from,
+            until,
+            label: label.to_owned(),
+        });
+    }
+
+    /// Records the time in which a client believed to hold the lock.
+    fn record_hold(&mut self, who: &str, token: u64, from: Duration, until: Duration) {
+        self.holds.push(Hold {
+            lock: self.name.clone(),
+            who: who.to_owned(),
+            token,
+            from,
+            until: until.max(from),
+        });
+    }
+
+    /// Checks the recorded holds, and adds them to the scenario.
+    fn finish(mut self) -> Scenario {
+        self.scenario.broken = check(&self.holds).err();
+        for hold in &self.holds {
+            let interval = Interval {
+                from: self.as_ms(hold.from),
+                until: self.as_ms(hold.until),
+                label: format!("token {}", hold.token),
+            };
+            self.scenario.lanes.push(Lane {
+                who: hold.who.clone(),
+                holds: vec![interval],
+            });
+        }
+        self.scenario
+    }
+}
+
+/// The label of the fault in the chart.
+fn fault_label(kind: ScenarioKind, store: &StoreUnderTest) -> &'static str {
+    match (kind, &store.server) {
+        (ScenarioKind::ServerPaused, _) => "server stands still",
+        (ScenarioKind::LeaderLost, Some(Server::ZooKeeper(_))) => "leader killed",
+        (ScenarioKind::LeaderLost, _) => "primary killed",
+        _ => "server down",
+    }
+}
+
+/// A lock name that no other scenario uses.
+fn random_name() -> String {
+    format!("bench:failure:{:08x}", fastrand::u32(..))
+}
+
+/// The index of the server in the cluster that has the key of a held lock.
+fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
+    // A key contains the encoded name of its lock. The last part of our names has only letters and
+    // digits, which are not encoded.
+    let last = name.rsplit(':').next().unwrap_or(name);
+    let pattern = format!("*{last}*");
+    let key = cluster.nodes.iter().find_map(|node| {
+        let keys = node.command(&["KEYS", &pattern]).ok()?;
+        keys.lines()
+            .find(|key| key.contains(last))
+            .map(str::to_owned)
+    });
+    cluster.primary_of(&key.with_context(|| format!("no server has a key of {name}"))?)
+}
+
+/// Breaks the server of a store, and returns the moment when the server worked again; `None`
+/// without a server.
+async fn break_server(
+    kind: ScenarioKind,
+    store: &mut StoreUnderTest,
+    name: &str,
+) -> Outcome<Option<Duration>> {
+    let Some(mut server) = store.server.take() else {
+        return Ok(None);
+    };
+    // Killing and starting a server block their thread, so they run on a thread of their own. The
+    // scenarios of the other stores run meanwhile.
+    let name = name.to_owned();
+    let broken = tokio::task::spawn_blocking(move || {
+        let result = inject_fault(kind, &mut server, &name);
+        (server, result)
+    });
+    let (server, result) = broken.await.map_err(unavailable)?;
+    store.server = Some(server);
+    result.map_err(|error| Failure::new(code::UNAVAILABLE, format!("{error:#}")))?;
+    Ok(Some(SystemClock.now().since_boot()))
+}
+
+/// Injects the fault: pauses the server for a while, or kills it. A single server is started again.
+fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<()> {
+    if kind == ScenarioKind::ServerPaused {
+        match server {
+            Server::Redis(it) => {
+                it.signal(Signal::STOP)?;
+                wait_while_paused();
+                it.signal(Signal::CONT)?;
+            }
+            Server::MySql(it) => {
+                it.signal(Signal::STOP)?;
+                wait_while_paused();
+                it.signal(Signal::CONT)?;
+            }
+            Server::Postgres(it) => {
+                let _paused = it.pause()?;
+                wait_while_paused();
+            }
+            Server::ZooKeeper(_) | Server::RedisSentinels(_) | Server::RedisCluster(_) => {}
+        }
+        return Ok(());
+    }
+    match server {
+        Server::Redis(it) => {
+            it.kill();
+            wait_while_down();
+            it.restart()?;
+        }
+        Server::MySql(it) => {
+            it.kill();
+            wait_while_down();
+            it.restart()?;
+        }
+        Server::Postgres(it) => {
+            it.kill();
+            wait_while_down();
+            it.restart()?;
+        }
+        Server::ZooKeeper(it) => {
+            let leader = it.leader()?;
+            it.kill(leader);
+        }
+        Server::RedisSentinels(it) => it.primary.kill(),
+        Server::RedisCluster(it) => {
+            let primary = primary_of(it, name)?;
+            it.nodes[primary].kill();
+        }
+    }
+    Ok(())
+}
+
+/// Blocks this thread while the server is paused.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own for a server that stands still"
+)]
+fn wait_while_paused() {
+    std::thread::sleep(PAUSED_TIME);
+}
+
+/// Blocks this thread while the server is down.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own for a server that is away"
+)]
+fn wait_while_down() {
+    std::thread::sleep(DOWN_TIME);
+}
+
+/// The times at which the waiting client held the lock.
+struct Next {
+    token: u64,
+    from: Duration,
+    until: Duration,
+}
+
+/// Waits for the lock, holds the lock for a moment, and releases it. After an error the client asks
+/// for the lock again, because the server may be down.
+fn spawn_next(locker: &Locker, name: &str) -> tokio::task::JoinHandle<Outcome<Next>> {
+    let (locker, name) = (locker.clone(), name.to_owned());
+    tokio::spawn(async move {
+        let start = SystemClock.now();
+        loop {
+            let asked = locker
+                .lock(&name)
+                .ttl(TTL)
+                .wait(Duration::from_secs(45))
+                .acquire()
+                .await;
+            match asked {
+                Ok(guard) => {
+                    let (token, from) = (u64::from(guard.token()), SystemClock.now().since_boot());
+                    pause(Duration::from_millis(1500)).await;
+                    let until = SystemClock.now().since_boot();
+                    let _ = guard.release().await;
+                    return Ok(Next { token, from, until });
+                }
+                Err(error) if SystemClock.now().since(start) > DEADLINE => return Err(error.into()),
+                Err(_) => pause(Duration::from_millis(50)).await,
+            }
+        }
+    })
+}
+
+/// Waits until the guard reports its loss, and returns the moment of the report.
+async fn wait_for_loss(watch: LockWatch) -> Duration {
+    let _ = watch.ended().await;
+    SystemClock.now().since_boot()
+}
+
+/// Tries again and again to acquire this lock, and returns the first moment at which the lock was
+/// granted; `None` if the lock was not granted in time.
+fn spawn_usable(opener: &Opener, name: String) -> tokio::task::JoinHandle<Option<Duration>> {
+    let opener = opener.clone();
+    tokio::spawn(async move {
+        // The fault must come first, because a success before it would count.
+        pause(Duration::from_millis(300)).await;
+        let start = SystemClock.now();
+        let client = loop {
+            match within(Duration::from_secs(5), opener.open_client()).await {
+                Some(Ok(client)) => break client,
+                _ if SystemClock.now().since(start) > DEADLINE => return None,
+                _ => pause(Duration::from_millis(20)).await,
+            }
+        };
+        let locker = client.locker();
+        while SystemClock.now().since(start) < DEADLINE {
+            let asked = locker.lock(&name).ttl(TTL).wait(Duration::from_secs(1));
+            if let Some(Ok(guard)) = within(Duration::from_secs(5), asked.acquire()).await {
+                let at = SystemClock.now().since_boot();
+                let _ = guard.release().await;
+                within(Duration::from_secs(5), client.close()).await;
+                return Some(at);
+            }
+            pause(Duration::from_millis(20)).await;
+        }
+        None
+    })
+}
+
+/// The failure for an error of a store.
+fn unavailable(error: impl std::fmt::Display) -> Failure {
+    Failure::new(code::UNAVAILABLE, error.to_string())
+}

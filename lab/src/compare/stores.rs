@@ -1,0 +1,351 @@
+//! The stores that take part. A store is given by its URL, or this command starts it.
+
+use std::{path::Path, str::FromStr, time::Duration};
+
+use anyhow::{Context as _, Result};
+use distlock::{Reach, Store, Target};
+use distlock_conformance::{Subject, Workers};
+use distlock_harness::servers::{
+    mysql::{MySqlServer, Product},
+    postgres::PostgresServer,
+    redis::{RedisCluster, RedisSentinels, RedisServer},
+    zookeeper::{Setup, ZooKeeper},
+};
+use distlock_report::compare::{Finding, StoreFacts};
+
+use super::patience::within;
+use distlock_cli::program::{self, CONFORMANCE_WORKER, open_client};
+
+/// The stores that `--spawn` can start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Spawn {
+    Memory,
+    Sqlite,
+    Redis,
+    RedisSentinel,
+    RedisCluster,
+    Mariadb,
+    Mysql,
+    Postgres,
+    Zookeeper,
+}
+
+/// A store to start, and the locks that are measured on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoreToSpawn {
+    store: Spawn,
+    /// Whether to measure locks over the store's records, as `kv+URL` opens them, and not the
+    /// store's own locks.
+    over_records: bool,
+}
+
+impl FromStr for StoreToSpawn {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let inner = text.strip_prefix("kv+");
+        let store = <Spawn as clap::ValueEnum>::from_str(inner.unwrap_or(text), false);
+        let known = || {
+            let all = <Spawn as clap::ValueEnum>::value_variants().iter();
+            all.map(|it| it.key()).collect::<Vec<_>>().join(", ")
+        };
+        Ok(Self {
+            store: store.map_err(|_| format!("known are {}, each also after kv+", known()))?,
+            over_records: inner.is_some(),
+        })
+    }
+}
+
+impl StoreToSpawn {
+    /// The key of the store in the report. Pages use it as a word.
+    fn key(self) -> String {
+        let prefix = if self.over_records { "kv-" } else { "" };
+        format!("{prefix}{}", self.store.key())
+    }
+
+    fn name(self) -> String {
+        let suffix = if self.over_records { " records" } else { "" };
+        format!("{}{suffix}", display_name(self.store.key()))
+    }
+}
+
+/// The number of primaries in the cluster. Each has a replica.
+const SHARDS: usize = 3;
+
+impl Spawn {
+    /// The key of the product.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "sqlite",
+            Self::Redis => "redis",
+            Self::RedisSentinel => "redis-sentinel",
+            Self::RedisCluster => "redis-cluster",
+            Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
+            Self::Postgres => "postgres",
+            Self::Zookeeper => "zookeeper",
+        }
+    }
+
+    /// Describes how the server is set up. Durability is not part of the text: the server reports
+    /// it, or [`ensemble_setup`] knows it.
+    const fn setup(self) -> &'static str {
+        match self {
+            Self::Memory => "in the measuring process",
+            Self::Sqlite => "a file on the machine's disk",
+            Self::Redis | Self::Postgres => "one server started by this command",
+            Self::RedisSentinel => {
+                "a primary, a replica and three sentinels started by this command on one machine"
+            }
+            Self::RedisCluster => {
+                "three primaries with a replica each, started by this command on one machine"
+            }
+            Self::Mariadb | Self::Mysql => "one server started by this command, no binary log",
+            Self::Zookeeper => {
+                "three servers started by this command on one machine, sessions of 5 s"
+            }
+        }
+    }
+}
+
+/// The setup of the ensemble, and its durability, which ZooKeeper itself does not report.
+fn ensemble_setup() -> (Setup, &'static str) {
+    let setup = Setup {
+        optimised: true,
+        flushed: true,
+        ..Setup::default()
+    };
+    let durability = if setup.flushed {
+        "forceSync=yes"
+    } else {
+        "forceSync=no"
+    };
+    (setup, durability)
+}
+
+/// A server that this command started and may break.
+#[derive(Debug)]
+pub(super) enum Server {
+    Redis(RedisServer),
+    RedisSentinels(RedisSentinels),
+    RedisCluster(RedisCluster),
+    MySql(MySqlServer),
+    Postgres(PostgresServer),
+    ZooKeeper(ZooKeeper),
+}
+
+/// One store of the comparison.
+pub(super) struct StoreUnderTest {
+    pub(super) facts: StoreFacts,
+    pub(super) target: Target,
+    /// A client that stays open. Each measurement opens a client of its own.
+    pub(super) store: Store,
+    pub(super) server: Option<Server>,
+    /// Whether this run started the store, so that it may keep the store busy and break it.
+    pub(super) is_ours: bool,
+}
+
+impl StoreUnderTest {
+    /// The key of the store in the report.
+    pub(super) fn key(&self) -> &str {
+        &self.facts.key
+    }
+
+    /// Whether the store still takes part.
+    pub(super) fn is_alive(&self) -> bool {
+        self.facts.stopped.is_none()
+    }
+
+    /// An opener of further, independent clients of this store.
+    pub(super) fn opener(&self) -> Opener {
+        Opener {
+            target: self.target.clone(),
+            shared: (self.reach() == Reach::Process).then(|| self.store.clone()),
+        }
+    }
+
+    /// The reach of the store.
+    pub(super) fn reach(&self) -> Reach {
+        self.store.lock().capabilities().reach
+    }
+
+    /// The way to start worker processes for the conformance suite.
+    pub(super) fn workers(&self) -> std::io::Result<Workers> {
+        Ok(Workers::new(
+            std::env::current_exe()?,
+            [CONFORMANCE_WORKER],
+            self.target.reveal_url(),
+        ))
+    }
+
+    /// The store in the form that the conformance suite needs.
+    pub(super) fn subject(&self) -> std::io::Result<Subject> {
+        let opener = self.opener();
+        let subject = Subject::new(
+            self.key().to_owned(),
+            self.store.lock().capabilities().clone(),
+            move || {
+                let opener = opener.clone();
+                async move { opener.open_client().await }
+            },
+        );
+        if self.reach() == Reach::Process {
+            return Ok(subject);
+        }
+        Ok(subject.with_workers(self.workers()?))
+    }
+}
+
+/// Opens independent clients of one store.
+#[derive(Clone, Debug)]
+pub(super) struct Opener {
+    target: Target,
+    /// The open client, if the store lives in one process. A second `open` would give another,
+    /// empty store.
+    shared: Option<Store>,
+}
+
+impl Opener {
+    /// Opens another client, as another process would.
+    pub(super) async fn open_client(&self) -> distlock::Result<Store> {
+        open_client(self.target.clone(), self.shared.clone()).await
+    }
+}
+
+/// Starts a store, and opens it.
+pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<StoreUnderTest> {
+    let what = wanted.store;
+    // Starting a server blocks its thread, so each start runs on a thread of its own. Other servers
+    // start meanwhile.
+    let started = tokio::task::spawn_blocking(move || -> Result<Option<Server>> {
+        Ok(match what {
+            Spawn::Memory | Spawn::Sqlite => None,
+            Spawn::Redis => Some(Server::Redis(RedisServer::with(&["appendfsync everysec"])?)),
+            Spawn::RedisSentinel => Some(Server::RedisSentinels(RedisSentinels::start()?)),
+            Spawn::RedisCluster => Some(Server::RedisCluster(RedisCluster::start(SHARDS, 1)?)),
+            Spawn::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
+            Spawn::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),
+            Spawn::Postgres => Some(Server::Postgres(PostgresServer::with(&["fsync=on"])?)),
+            Spawn::Zookeeper => Some(Server::ZooKeeper(ZooKeeper::start_with(
+                &ensemble_setup().0,
+            )?)),
+        })
+    });
+    let server = started
+        .await?
+        .with_context(|| format!("start {}", what.key()))?;
+    let target = match &server {
+        None if what == Spawn::Memory => Target::new("memory:"),
+        None => Target::sqlite(folder.join(format!("{}.db", wanted.key()))),
+        Some(Server::Redis(it)) => Target::new(it.url()),
+        Some(Server::RedisSentinels(it)) => Target::new(it.url()),
+        Some(Server::RedisCluster(it)) => Target::new(it.url()),
+        Some(Server::MySql(it)) => Target::new(it.url()),
+        Some(Server::Postgres(it)) => Target::new(it.url()),
+        Some(Server::ZooKeeper(it)) => Target::new(zookeeper_url(&it.servers())),
+    };
+    let target = match wanted.over_records {
+        true => target.wrapped_by("kv+"),
+        false => target,
+    };
+    let mut candidate = open_store(target, what.setup().to_owned()).await?;
+    candidate.server = server;
+    candidate.is_ours = true;
+    if what == Spawn::Zookeeper {
+        candidate.facts.durability = Some(ensemble_setup().1.to_owned());
+    }
+    candidate.facts.product = wanted.key();
+    candidate.facts.key = wanted.key();
+    candidate.facts.name = wanted.name();
+    Ok(candidate)
+}
+
+/// The URL of an ensemble. The session time-out is the shortest with which this ensemble stays
+/// stable on a busy machine. `servers` starts with the user and the password, before the addresses.
+pub(super) fn zookeeper_url(servers: &str) -> String {
+    format!("zookeeper://{servers}/distlock-compare?session_timeout=5s")
+}
+
+/// Opens a store by its URL, and collects facts about it.
+pub(super) async fn open_store(target: Target, setup: String) -> Result<StoreUnderTest> {
+    let store = program::open(target.clone()).await?;
+    let health = store.locker().health().await?;
+    let capabilities = store.lock().capabilities().clone();
+    let said = health.server.to_lowercase();
+    let product = match target.scheme().as_deref() {
+        Some("redis+sentinel") => "redis-sentinel",
+        Some("redis+cluster") => "redis-cluster",
+        _ if said.contains("mariadb") => "mariadb",
+        _ => capabilities.backend,
+    };
+    let facts = StoreFacts {
+        key: product.to_owned(),
+        product: product.to_owned(),
+        name: display_name(product).to_owned(),
+        server: health.server,
+        setup,
+        promises: serde_json::to_value(&capabilities)
+            .ok()
+            .and_then(|value| serde_json::from_value(value).ok()),
+        findings: health
+            .findings
+            .iter()
+            .map(|finding| Finding {
+                check: finding.check.to_owned(),
+                verdict: format!("{:?}", finding.verdict).to_lowercase(),
+                detail: finding.detail.clone(),
+            })
+            .collect(),
+        ..StoreFacts::default()
+    };
+    Ok(StoreUnderTest {
+        facts,
+        target,
+        store,
+        server: None,
+        is_ours: false,
+    })
+}
+
+/// The name of a product that readers see.
+fn display_name(product: &str) -> &str {
+    match product {
+        "memory" => "Memory",
+        "sqlite" => "SQLite",
+        "redis" => "Redis",
+        "redis-sentinel" => "Redis with Sentinel",
+        "redis-cluster" => "Redis Cluster",
+        "mariadb" => "MariaDB",
+        "mysql" => "MySQL",
+        "postgres" => "Postgres",
+        "zookeeper" => "ZooKeeper",
+        "etcd" => "etcd",
+        other => other,
+    }
+}
+
+/// Gives each store of a product its own key and name: `redis`, `redis-2`.
+pub(super) fn make_keys_unique(candidates: &mut [StoreUnderTest]) {
+    for at in 1..candidates.len() {
+        let product = candidates[at].facts.product.clone();
+        let before = candidates[..at]
+            .iter()
+            .filter(|it| it.facts.product == product)
+            .count();
+        if before > 0 {
+            let facts = &mut candidates[at].facts;
+            facts.key = format!("{product}-{}", before + 1);
+            facts.name = format!("{} {}", facts.name, before + 1);
+        }
+    }
+}
+
+/// Checks that a store still answers; returns its error if the store does not answer.
+pub(super) async fn check_answers(store: &Store) -> std::result::Result<(), String> {
+    match within(Duration::from_secs(8), store.locker().health()).await {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("no answer for 8 s".into()),
+    }
+}

@@ -1,0 +1,42 @@
+//! Compares distlock with the plain way of each store: the statements that a program would send
+//! without this library. Both arms run the same workloads and alternate in one run, so that both
+//! arms run on the same machine in the same minute.
+//!
+//! | file | content |
+//! |---|---|
+//! | `options`, `command` | the command line, and one measurement |
+//! | `sqlite`, `mysql`, `postgres`, `redis`, `zookeeper`, `memory` | the arms of each store |
+//! | `plain`, `plain_sqlite`, `plain_mysql`, `plain_postgres` | the plain way in SQL: one row for each lock, or a named lock |
+//! | `raw_redis`, `scripts_redis`, `rslock` | the other ways on Redis |
+//! | `floor` | the lower bound in SQL: one durable `UPDATE` |
+//! | `hand_over` | several processes that pass one lock on |
+//! | `waiting`, `rows` | the cost of waiters, and the memory of a lock table |
+//! | `target`, `link` | the server, and a link to the server that delays all bytes |
+#![expect(
+    clippy::print_stdout,
+    reason = "a command-line tool: its results go to stdout"
+)]
+
+mod command;
+mod floor;
+mod hand_over;
+mod link;
+mod memory;
+mod mysql;
+mod options;
+mod plain;
+mod plain_mysql;
+mod plain_postgres;
+mod plain_sqlite;
+mod postgres;
+mod raw_redis;
+mod redis;
+mod rows;
+mod rslock;
+mod scripts_redis;
+mod sqlite;
+mod target;
+mod waiting;
+mod zookeeper;
+
+pub(crate) use command::{PeersOptions, run};
