@@ -15,6 +15,7 @@
 //! | many operations in one request | [`batch`] |
 //! | the connections of a pool, and the epochs that they found | [`Lender`], [`EpochHistory`] |
 //! | when a waiter renews its entry in the store queue | [`queue_entry`] |
+//! | escapes such as `%41` | [`percent_decode`], [`percent_encode`] |
 //! | passwords and certificates | [`Secret`], [`PasswordRule`], `TlsFile`, [`mask`](fn@mask) |
 //! | panics of drivers, turned into errors | [`panics`] |
 
@@ -32,6 +33,7 @@ pub mod operation;
 mod options;
 pub mod panics;
 mod password;
+mod percent;
 pub mod queue_entry;
 mod secret;
 mod suggest;
@@ -52,7 +54,8 @@ pub use {
     open_flag::OpenFlag,
     options::{Given, Options, Origin, unknown_option},
     password::{PasswordRule, TLS_DISABLE, is_loopback},
+    percent::{has_whole_escapes, percent_decode, percent_encode, percent_encode_path},
     secret::Secret,
     suggest::{hint, nearest},
-    target::{Target, TargetParts, percent_decode},
+    target::{Target, TargetParts},
 };

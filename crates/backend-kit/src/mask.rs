@@ -51,7 +51,7 @@ fn mask_options(url: &str) -> String {
 
 /// A part of an option, with its escapes resolved.
 fn decoded(part: &str) -> String {
-    let pairs = url::form_urlencoded::parse(part.as_bytes());
+    let pairs = form_urlencoded::parse(part.as_bytes());
     pairs.map(|(part, _)| part.into_owned()).collect()
 }
 

@@ -7,6 +7,7 @@ use distlock_core::{Clock, Error, ErrorKind, Result, SystemClock};
 use crate::{
     mask::{mask, names_hosts},
     options::{Options, Origin},
+    percent::percent_encode_path,
 };
 
 /// A backend URL with its options: the store to open.
@@ -94,16 +95,8 @@ impl Target {
     /// Creates the target for the SQLite file at this path. The path may hold any character.
     #[must_use]
     pub fn sqlite(path: impl AsRef<Path>) -> Self {
-        use std::fmt::Write as _;
-        let mut url = String::from("sqlite:");
-        for byte in path.as_ref().as_os_str().as_encoded_bytes() {
-            if byte.is_ascii_alphanumeric() || b"/-_.~+,:=@".contains(byte) {
-                url.push(char::from(*byte));
-            } else {
-                let _ = write!(url, "%{byte:02X}");
-            }
-        }
-        Self::new(url)
+        let path = path.as_ref().as_os_str().as_encoded_bytes();
+        Self::new(format!("sqlite:{}", percent_encode_path(path)))
     }
 
     /// The target of a store that wraps this store: the same URL with `prefix` before it, for
@@ -170,7 +163,7 @@ impl Target {
         let mut url = self.url.clone();
         let mut sign = if url.contains('?') { '&' } else { '?' };
         for (key, value, _) in &self.options {
-            let pair = url::form_urlencoded::Serializer::new(String::new())
+            let pair = form_urlencoded::Serializer::new(String::new())
                 .append_pair(key, value)
                 .finish();
             url.push(sign);
@@ -221,7 +214,7 @@ impl Target {
             Origin::Code => Origin::Url,
             written => written.clone(),
         };
-        for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
             options.add(key.into_owned(), value.into_owned(), in_url.clone())?;
         }
         for (key, value, origin) in &self.options {
@@ -317,52 +310,10 @@ impl From<&Self> for Target {
     }
 }
 
-/// Decodes escapes such as `%41`. A `%` without two hexadecimal digits stays. `None` when the
-/// result is not UTF-8.
-#[must_use]
-pub fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        let escaped = match after {
-            [high, low, ..] if *first == b'%' => hex(*high).zip(hex(*low)),
-            _ => None,
-        };
-        match escaped {
-            Some((high, low)) => {
-                bytes.push(high << 4 | low);
-                rest = &rest[2..];
-            }
-            None => bytes.push(*first),
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit)
-        .to_digit(16)
-        .and_then(|digit| u8::try_from(digit).ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percent_escapes_are_decoded_and_other_percent_signs_stay() {
-        for (text, decoded) in [
-            ("/tmp/a b", Some("/tmp/a b")),
-            ("%2Ftmp%3f%25", Some("/tmp?%")),
-            ("100%", Some("100%")),
-            ("%zz%4", Some("%zz%4")),
-            ("%C3%A9", Some("\u{e9}")),
-            ("%ff", None),
-        ] {
-            assert_eq!(percent_decode(text).as_deref(), decoded, "{text}");
-        }
-    }
+    use crate::percent::percent_decode;
 
     #[test]
     fn a_path_with_any_character_is_read_back_from_its_url() {

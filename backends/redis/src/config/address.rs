@@ -2,6 +2,7 @@
 //!
 //! Errors never show the text that is wrong, because it may be a part of a password.
 
+use distlock_backend_kit::{has_whole_escapes, percent_decode};
 use distlock_core::Result;
 
 use crate::{
@@ -29,7 +30,7 @@ impl Address {
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let decoded = |text: &str| {
-            percent_decode(text)
+            decode(text)
                 .ok_or_else(|| invalid("user name or password is not valid percent-encoded UTF-8"))
         };
         let (username, password) = match user.map(|user| user.split_once(':').unwrap_or((user, "")))
@@ -41,7 +42,7 @@ impl Address {
             username: username.filter(|text| !text.is_empty()),
             password: password.filter(|text| !text.is_empty()),
             hosts: hosts.to_owned(),
-            path: percent_decode(path).ok_or_else(|| invalid("the path is not UTF-8"))?,
+            path: decode(path).ok_or_else(|| invalid("the path is not UTF-8"))?,
         })
     }
 
@@ -114,17 +115,9 @@ impl Address {
     }
 }
 
-fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(if byte == b'%' {
-            let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-            let (high, low) = (digit(rest.next())?, digit(rest.next())?);
-            u8::try_from(high << 4 | low).ok()?
-        } else {
-            byte
-        });
-    }
-    String::from_utf8(bytes).ok()
+/// Decodes a part of the URL. `None` for a broken escape, and for a result that is not UTF-8.
+fn decode(text: &str) -> Option<String> {
+    has_whole_escapes(text)
+        .then(|| percent_decode(text))
+        .flatten()
 }

@@ -113,7 +113,7 @@ impl RedisConfig {
             .split_once(':')
             .ok_or_else(|| invalid("not a URL: it has no scheme, as in redis://127.0.0.1:6379"))?;
         let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let options: Vec<_> = url::form_urlencoded::parse(query.as_bytes())
+        let options: Vec<_> = form_urlencoded::parse(query.as_bytes())
             .into_owned()
             .collect();
         Self::from_url_parts(scheme, body, &options)
@@ -143,7 +143,7 @@ impl RedisConfig {
     }
 
     fn apply(&mut self, scheme: &str, options: &[(String, String)]) -> Result<()> {
-        let (mut cert, mut key) = (None, None);
+        let (mut cert, mut key, mut without_tls) = (None, None, None);
         for (name, value) in options {
             match name.as_str() {
                 "ca" => self.tls_option(name)?.ca = Some(value.into()),
@@ -176,8 +176,11 @@ impl RedisConfig {
                     ("false" | TLS_DISABLE, "rediss") => {
                         return Err(invalid("option `tls`: write redis:// instead of rediss://"));
                     }
-                    ("false", _) => self.tls = None,
-                    (TLS_DISABLE, _) => self.clear_password = true,
+                    ("false", _) => without_tls = Some(value),
+                    (TLS_DISABLE, _) => {
+                        without_tls = Some(value);
+                        self.clear_password = true;
+                    }
                     _ => {
                         return Err(invalid(format!(
                             "option `tls`: {value:?} is none of `true`, `false` and `disable`"
@@ -196,18 +199,17 @@ impl RedisConfig {
             (Some(_), None) => return Err(invalid("option `cert` needs option `key` as well")),
             (None, Some(_)) => return Err(invalid("option `key` needs option `cert` as well")),
         }
-        if self.clear_password && self.tls.is_some() {
-            return Err(invalid(
-                "option `tls` is `disable`, and `ca`, `cert` and `key` are about TLS: leave out \
-                 one of the two",
-            ));
+        if let (Some(value), Some(_)) = (without_tls, &self.tls) {
+            return Err(invalid(format!(
+                "option `tls` is `{value}`, and `ca`, `cert` and `key` are about TLS: leave out \
+                 one of the two"
+            )));
         }
         Ok(())
     }
 
     /// Returns the TLS options. For sentinels and a cluster this switches TLS on; for a single
-    /// server it is an error unless the URL has the scheme `rediss`. `tls` sorts after `ca`, `cert`
-    /// and `key`, so `tls` is applied after them.
+    /// server it is an error unless the URL has the scheme `rediss`.
     fn tls_option(&mut self, name: &str) -> Result<&mut Tls> {
         if let (Topology::Single(_), None) = (&self.topology, &self.tls) {
             return Err(invalid(format!(

@@ -75,6 +75,11 @@ fn a_wrong_url_gets_an_error_that_names_the_mistake() {
         ("rediss://a?tls=disable", "redis:// instead of rediss://"),
         ("redis+cluster://a?ca=/x&tls=disable", "leave out one"),
         ("redis+cluster://a?tls=disable&ca=/x", "leave out one"),
+        ("redis+cluster://a?tls=false&ca=/x", "leave out one"),
+        (
+            "redis+cluster://a?cert=/x&key=/y&tls=false",
+            "leave out one",
+        ),
         ("redis://a?ca=/x", "rediss://"),
         ("redis://a?sentinel_password=x", "redis+sentinel://"),
         ("redis+unix:///tmp/x", "unknown scheme"),

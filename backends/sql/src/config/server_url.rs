@@ -4,7 +4,7 @@
 
 use std::{fmt::Write as _, path::PathBuf, time::Duration};
 
-use distlock_backend_kit::{Secret, TLS_DISABLE, unknown_option};
+use distlock_backend_kit::{Secret, TLS_DISABLE, percent_decode, percent_encode, unknown_option};
 use distlock_core::Result;
 
 use super::{
@@ -178,17 +178,17 @@ impl ServerConfig {
     pub fn url(&self) -> String {
         let mut url = format!("{}://", self.product.name());
         if let Some(user) = &self.user {
-            let _ = write!(url, "{}@", strictly_escaped(user));
+            let _ = write!(url, "{}@", percent_encode(user));
         }
         if self.host.contains(':') {
             let _ = write!(url, "[{}]", self.host);
         } else {
-            url.push_str(&strictly_escaped(&self.host));
+            url.push_str(&percent_encode(&self.host));
         }
         if self.port != self.product.default_port() {
             let _ = write!(url, ":{}", self.port);
         }
-        let _ = write!(url, "/{}", strictly_escaped(&self.database));
+        let _ = write!(url, "/{}", percent_encode(&self.database));
         let mut separator = '?';
         let mut add = |option: &str, value: &str| {
             let _ = write!(url, "{separator}{option}={value}");
@@ -203,7 +203,7 @@ impl ServerConfig {
             add("reap_after", &millis(self.reap_after));
         }
         if let Some(socket) = &self.socket {
-            add("socket", &escape(&socket.to_string_lossy()));
+            add("socket", &escape(socket));
         }
         if self.ssl_mode != standard.ssl_mode {
             let modes = self.product.ssl_modes();
@@ -215,11 +215,11 @@ impl ServerConfig {
         }
         let [ca, cert, key] = self.product.ssl_files();
         if let Some(path) = &self.ssl_ca {
-            add(ca, &escape(&path.to_string_lossy()));
+            add(ca, &escape(path));
         }
         if let Some((certificate, secret)) = &self.ssl_client {
-            add(cert, &escape(&certificate.to_string_lossy()));
-            add(key, &escape(&secret.to_string_lossy()));
+            add(cert, &escape(certificate));
+            add(key, &escape(secret));
         }
         if self.connect_timeout != standard.connect_timeout {
             add("connect_timeout", &millis(self.connect_timeout));
@@ -234,39 +234,9 @@ impl ServerConfig {
     }
 }
 
-fn strictly_escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"._-~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
 fn decode(text: &str) -> Result<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let escaped = (*first == b'%')
-            .then(|| std::str::from_utf8(tail.get(..2)?).ok())
-            .flatten()
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match escaped {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
     // The text is not shown: it may be a part of a password.
-    String::from_utf8(bytes).map_err(|_| invalid("a part of the URL is not UTF-8"))
+    percent_decode(text).ok_or_else(|| invalid("a part of the URL is not UTF-8"))
 }
 
 #[cfg(test)]

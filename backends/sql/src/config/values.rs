@@ -1,8 +1,8 @@
 //! Reads, checks and writes the values of options.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{path::Path, time::Duration};
 
-use distlock_backend_kit::DriverOption;
+use distlock_backend_kit::{DriverOption, percent_encode_path};
 use distlock_core::{Error, ErrorKind, Result, parse_duration};
 
 /// The range of the option `reap_after`.
@@ -36,18 +36,9 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// Percent-encodes a path for a URL. ASCII letters, ASCII digits and the characters `/._-~+@,:=`
-/// remain as they are.
-pub(crate) fn escape(path: &str) -> String {
-    let mut out = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        if byte.is_ascii_alphanumeric() || b"/._-~+@,:=".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
+/// A path for a URL. U+FFFD replaces what is not UTF-8.
+pub(crate) fn escape(path: &Path) -> String {
+    percent_encode_path(path.to_string_lossy().as_bytes())
 }
 
 pub(crate) fn flag(option: &str, value: &str) -> Result<bool> {

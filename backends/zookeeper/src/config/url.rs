@@ -4,7 +4,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use distlock_backend_kit::{Secret, TLS_DISABLE, unknown_option};
+use distlock_backend_kit::{
+    Secret, TLS_DISABLE, has_whole_escapes, percent_decode, unknown_option,
+};
 use distlock_core::{Result, parse_duration};
 
 use super::options::{AclPolicy, Credentials, Mechanism, TlsFiles, ZooKeeperConfig};
@@ -31,7 +33,7 @@ impl ZooKeeperConfig {
         };
         let mut config = Self::new(servers.split(',').map(with_default_port));
         if let Some(root) = root {
-            config.root = percent_decode("the root path", root)?;
+            config.root = decode("the root path", root)?;
         }
         if let Some(user) = user {
             // The text contains a password, so no error may show a part of it.
@@ -39,8 +41,8 @@ impl ZooKeeperConfig {
                 invalid_config("the user in the URL has no password: write `user:password@`")
             })?;
             config.credentials = Some(Credentials {
-                user: percent_decode("the user", user)?,
-                password: Secret::new(percent_decode("the password", password)?),
+                user: decode("the user", user)?,
+                password: Secret::new(decode("the password", password)?),
                 mechanism: Mechanism::Digest,
             });
             config.acl = AclPolicy::Creator;
@@ -129,23 +131,9 @@ fn parse_duration_option(option: &str, value: &str) -> Result<Duration> {
 
 /// Decodes `%xx` in a part of the URL. An error names the part as `what` and does not show its
 /// text.
-fn percent_decode(what: &str, text: &str) -> Result<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        let escape = (*first == b'%').then(|| {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            u8::from_str_radix(digits, 16).ok()
-        });
-        match escape {
-            None => bytes.push(*first),
-            Some(Some(byte)) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            Some(None) => return Err(invalid_config(format!("{what} has a broken %-escape"))),
-        }
+fn decode(what: &str, text: &str) -> Result<String> {
+    if !has_whole_escapes(text) {
+        return Err(invalid_config(format!("{what} has a broken %-escape")));
     }
-    String::from_utf8(bytes).map_err(|_| invalid_config(format!("{what} is not UTF-8")))
+    percent_decode(text).ok_or_else(|| invalid_config(format!("{what} is not UTF-8")))
 }

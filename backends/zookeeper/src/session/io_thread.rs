@@ -5,7 +5,7 @@
 //!
 //! The thread itself waits for the socket. So an answer wakes this thread and then the caller, but
 //! no third thread. A request wakes this thread too. A caller that polled the connection's task on
-//! its own thread instead gained nothing that could be measured (`distlock-peers zookeeper`).
+//! its own thread instead gained nothing that could be measured (`distlock-lab peers zookeeper`).
 
 use std::{
     future::{Future, poll_fn},

@@ -33,8 +33,8 @@ pub(super) trait BatchOwner<E: Executor> {
 ///
 /// Each answer wakes its caller at once. Waking all callers of a batch together, at the point where
 /// tokio's scheduler wakes tasks that yield, gained 18 % on Redis with 256 callers, 7 % on SQLite,
-/// and nothing on Postgres (`distlock-peers STORE --workload independent`), which was too little
-/// for a second way.
+/// and nothing on Postgres (`distlock-lab peers STORE --workload independent`), which was too
+/// little for a second way.
 pub(super) fn hand_out<E: Executor>(
     owner: &impl BatchOwner<E>,
     batch: Batch<E>,

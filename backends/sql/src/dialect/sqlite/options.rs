@@ -134,7 +134,7 @@ impl SqliteConfig {
     #[must_use]
     pub fn url(&self) -> String {
         let standard = Self::new(&self.path);
-        let mut url = format!("sqlite:{}", escape(&self.path.to_string_lossy()));
+        let mut url = format!("sqlite:{}", escape(&self.path));
         let mut separator = '?';
         let mut add = |option: &str, value: &str| {
             let _ = write!(url, "{separator}{option}={value}");

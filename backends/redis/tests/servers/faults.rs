@@ -4,11 +4,9 @@
     reason = "a real server lives in real time"
 )]
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{SOON, locker, pause, redis, request, take, within};
+use crate::common::{SOON, locker, pause, redis, request, take, within};
 use distlock_core::{
     ErrorKind, Guard, HandOver, Lease, LockName, Locker, LossReason, ReleaseOutcome, Released,
 };

@@ -4,15 +4,13 @@
     reason = "a real server lives in real time"
 )]
 
-mod common;
-
 use std::{
     env, fs,
     process::Command,
     time::{Duration, Instant},
 };
 
-use common::{SOON, locker, redis, request, take, within};
+use crate::common::{SOON, locker, redis, request, take, within};
 use distlock_core::{ErrorKind, Expect, Guard, Lease, Locker, RecordKey, Written};
 use distlock_harness::{
     Process, eventually_async,
@@ -107,7 +105,7 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
     let server = RedisServer::start().unwrap();
     let guard = hold_lock(&server).await;
     let monitor = server.monitor().unwrap();
-    let this = "five_waiters_of_each_of_ten_processes_cost_a_few_commands_each";
+    let this = "traffic::five_waiters_of_each_of_ten_processes_cost_a_few_commands_each";
     let mut processes = Vec::new();
     for at in 0..10 {
         let note = server.folder().join(format!("note-{at}"));

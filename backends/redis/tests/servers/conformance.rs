@@ -1,9 +1,7 @@
 //! The conformance suite on every kind of server. On a single server it includes the cases with
 //! several processes.
 
-mod common;
-
-use common::{conforms, open, over_records};
+use crate::common::{conforms, open, over_records};
 use distlock_conformance::{Subject, Workers};
 use distlock_harness::{
     distlock_binary,

@@ -1,8 +1,6 @@
 //! Fenced changes of data on a Redis server.
 
-mod common;
-
-use common::{SOON, within};
+use crate::common::{SOON, within};
 use distlock_core::{Epoch, ErrorKind, Fence, FenceError, FenceRefusal, FencingToken, OwnerId};
 use distlock_harness::servers::redis::RedisServer;
 use distlock_redis::fence::Fenced;

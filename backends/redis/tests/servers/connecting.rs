@@ -1,8 +1,6 @@
 //! Attempts to connect whose first caller leaves, or is never polled again.
 
-mod common;
-
-use common::{SOON, redis, within};
+use crate::common::{SOON, redis, within};
 use distlock_core::{DistLock, LockName};
 use distlock_harness::{Direction, FaultProxy, eventually_async, servers::redis::RedisServer};
 use futures_util::FutureExt as _;

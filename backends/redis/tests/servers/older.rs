@@ -1,10 +1,8 @@
 //! Answers of servers before Redis 7 that differ from those of the installed server.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{redis, request, take};
+use crate::common::{redis, request, take};
 use distlock_core::ErrorKind;
 use distlock_harness::{FaultProxy, servers::redis::RedisServer};
 

@@ -1,14 +1,12 @@
 //! A server that has reached its limit of clients.
 
-mod common;
-
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
     time::Duration,
 };
 
-use common::{SOON, locker};
+use crate::common::{SOON, locker};
 use distlock_core::ErrorKind;
 use distlock_harness::{eventually_async, servers::redis::RedisServer};
 

@@ -1,11 +1,9 @@
 //! The counters of tokens and versions. A counter never expires. Whatever happens to a counter, the
 //! next number is higher than the last one.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{SOON, locker, redis, request, take, within};
+use crate::common::{SOON, locker, redis, request, take, within};
 use distlock_core::{
     Attempt, Deleted, DistLock, Expect, FencingToken, HandOver, Lease, RecordKey, Records,
     ReleaseOutcome, Version, Written,

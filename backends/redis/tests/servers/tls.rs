@@ -1,12 +1,9 @@
 //! TLS to several servers: to the sentinels and the primary that they name, and to every shard of a
 //! cluster.
-#![cfg(feature = "tls")]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{SOON, locker, redis, within};
+use crate::common::{SOON, locker, redis, within};
 use distlock_core::{ErrorKind, Expect, RecordKey, Written};
 use distlock_harness::{
     Pki,

@@ -4,15 +4,13 @@
     reason = "a real server lives in real time"
 )]
 
-mod common;
-
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use common::{pause, redis};
+use crate::common::{pause, redis};
 use distlock_core::ErrorKind;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

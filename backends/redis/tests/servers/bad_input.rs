@@ -5,15 +5,13 @@
     reason = "a real server lives in real time"
 )]
 
-mod common;
-
 use std::{
     io::Read as _,
     net::TcpListener,
     time::{Duration, Instant},
 };
 
-use common::redis;
+use crate::common::redis;
 use distlock_core::{Error, ErrorKind};
 use distlock_harness::servers::redis::{RedisCluster, RedisSentinels, RedisServer};
 

@@ -1,13 +1,11 @@
 //! A cluster whose servers join, leave and fail, and servers that report different slot maps.
 
-mod common;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use common::{SOON, locker, redis, request, slot_migration::SlotMigration, take, within};
+use crate::common::{SOON, locker, redis, request, slot_migration::SlotMigration, take, within};
 use distlock_core::{
     Attempt, DistLock, Epoch, ErrorKind, Guard, Health, Lease, Locker, ReleaseOutcome, Renewal,
     Renewed, Ttl, Verdict,

@@ -1,10 +1,8 @@
 //! Access to a server: ACL users, databases, TLS.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{SOON, conforms, open, redis};
+use crate::common::{SOON, conforms, open, redis};
 use distlock_conformance::Subject;
 use distlock_core::{ErrorKind, Verdict};
 use distlock_harness::{
@@ -13,7 +11,7 @@ use distlock_harness::{
 };
 
 /// The ACL line in the crate's documentation.
-const ACL: &str = include_str!("../src/acl.txt");
+const ACL: &str = include_str!("../../src/acl.txt");
 
 /// Starts a server with a user who has exactly the documented rights. A server would read the same
 /// line from an ACL file.
@@ -108,7 +106,7 @@ async fn databases_and_prefixes_separate_stores() {
     let server = RedisServer::start().unwrap();
     let mut guards = Vec::new();
     for place in ["", "/3", "?db=4", "?prefix=app:"] {
-        let locker = common::locker(&format!("{}{place}", server.url())).await;
+        let locker = crate::common::locker(&format!("{}{place}", server.url())).await;
         let guard = locker
             .lock("a")
             .ttl(Duration::from_secs(30))
@@ -167,7 +165,7 @@ mod tls {
         let guard = guard.await.unwrap();
         // The push comes over the same connection.
         let waiting = tokio::spawn({
-            let locker = common::locker(&url(&server, &pki, &ALL)).await;
+            let locker = crate::common::locker(&url(&server, &pki, &ALL)).await;
             async move { locker.lock("a").wait(SOON).acquire().await }
         });
         guard.extend(Duration::from_secs(30)).await.unwrap();

@@ -4,14 +4,12 @@
 //! The tests send the commands of the wrong designs one by one, because each design fails between
 //! two commands.
 
-mod common;
-
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use common::{SOON, pause, redis, request, take, within};
+use crate::common::{SOON, pause, redis, request, take, within};
 use distlock_core::{
     AcquireRequest, Attempt, Clock, DistLock, Grant, Lease, Locker, Moment, ReleaseOutcome, Sleep,
     SystemClock,

@@ -4,8 +4,6 @@
     reason = "a real server lives in real time"
 )]
 
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -14,7 +12,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use common::{SOON, locker, pause, redis, request, take, within};
+use crate::common::{SOON, locker, pause, redis, request, take, within};
 use distlock_conformance::{
     Workers,
     worker::{ReleaseReport, Worker},

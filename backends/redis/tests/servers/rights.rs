@@ -1,10 +1,8 @@
 //! The documented rights are enough on every kind of server, and each of them is needed.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{SOON, redis, request, slot_migration::SlotMigration, within};
+use crate::common::{SOON, redis, request, slot_migration::SlotMigration, within};
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, Expect, Forced, Grant, HandOver, Health, Lease, RecordKey,
     ReleaseOutcome, Renewal, Renewed, Result, Verdict, Written,
@@ -13,7 +11,7 @@ use distlock_harness::servers::redis::{Flavour, RedisCluster, RedisSentinels, Re
 use futures_util::future::join_all;
 
 /// The ACL line in the crate's documentation.
-const ACL: &str = include_str!("../src/acl.txt");
+const ACL: &str = include_str!("../../src/acl.txt");
 
 const LONG: Duration = Duration::from_secs(600);
 

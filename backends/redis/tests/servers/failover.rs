@@ -1,10 +1,8 @@
 //! A replica takes over. The old holder learns the reason of its loss, and tokens still rise.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{SOON, locker, within};
+use crate::common::{SOON, locker, within};
 use distlock_core::{Guard, Locker, LossReason};
 use distlock_harness::{
     Signal, eventually, eventually_async,

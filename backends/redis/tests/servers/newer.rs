@@ -1,8 +1,6 @@
 //! Servers newer than those of the distribution: Valkey 9 and Redis 8.
 
-mod common;
-
-use common::{conforms, open, redis};
+use crate::common::{conforms, open, redis};
 use distlock_conformance::Subject;
 use distlock_core::Verdict;
 use distlock_harness::servers::redis::{Flavour, RedisServer};

@@ -1,10 +1,8 @@
 //! Batches: many operations share a request, and each has its own answer.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{redis, request, take};
+use crate::common::{redis, request, take};
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, DistLock, ErrorKind, Expect, FencingToken, Grant, HandOver,
     HolderLabel, Lease, LockName, LossReason, Meta, OwnerId, RecordKey, ReleaseOutcome, Renewal,

@@ -5,11 +5,9 @@
 )]
 #![expect(clippy::print_stdout, reason = "it says what it measured")]
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{SOON, locker, pause, redis, within};
+use crate::common::{SOON, locker, pause, redis, within};
 use distlock_core::{ErrorKind, Guard, Locker, LossReason};
 use distlock_harness::{Signal, eventually, eventually_async, servers::redis::RedisSentinels};
 
@@ -223,7 +221,7 @@ async fn a_majority_of_the_sentinels_is_enough() {
     pause(TTL).await;
     assert!(guard.is_valid());
     assert!(guard.release().await.is_clean());
-    let newcomer = common::locker(&servers.url()).await;
+    let newcomer = crate::common::locker(&servers.url()).await;
     assert!(hold(&newcomer, "b").await.release().await.is_clean());
 }
 

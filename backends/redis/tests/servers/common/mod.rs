@@ -1,5 +1,4 @@
 //! Helpers that the tests of this backend share.
-#![allow(dead_code, reason = "each test binary uses some of it")]
 
 pub(crate) mod slot_migration;
 

@@ -1,8 +1,6 @@
 //! The findings of `health` on real servers.
 
-mod common;
-
-use common::{SOON, redis};
+use crate::common::{SOON, redis};
 use distlock_core::{Health, Verdict};
 use distlock_harness::{
     Signal, eventually,

@@ -1,0 +1,26 @@
+//! Tests on real servers.
+
+mod common;
+
+mod access;
+mod bad_input;
+mod batches;
+mod client_limit;
+mod cluster;
+mod conformance;
+mod connecting;
+mod counters;
+mod deposed;
+mod doctor;
+mod failover;
+mod faults;
+mod fence;
+mod mistakes;
+mod newer;
+mod older;
+mod rights;
+mod slow_opening;
+#[cfg(feature = "tls")]
+mod tls;
+mod traffic;
+mod waiting;
