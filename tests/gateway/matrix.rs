@@ -118,7 +118,12 @@ impl Place {
         let turns = Arc::new(Semaphore::new(AT_ONCE));
         let only = std::env::var("SCENARIO").ok();
         let mut playing = JoinSet::new();
-        for (name, play) in self.scenarios() {
+        let scenarios = self.scenarios();
+        if let Some(only) = &only {
+            let is_known = scenarios.iter().any(|(name, _)| name == only);
+            assert!(is_known, "SCENARIO={only} is no scenario");
+        }
+        for (name, play) in scenarios {
             if only.as_deref().is_some_and(|only| only != name) || self.without.contains(&name) {
                 continue;
             }

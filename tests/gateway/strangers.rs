@@ -4,7 +4,11 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use distlock_harness::eventually_async;
-use futures_util::{StreamExt as _, future::join_all, stream};
+use futures_util::{
+    StreamExt as _,
+    future::{join_all, try_join_all},
+    stream,
+};
 use h2::client::SendRequest;
 use hyper::{Request, body::Bytes};
 use rustix::process::{Resource, Rlimit};
@@ -17,20 +21,25 @@ const STRANGERS: u8 = 255;
 /// Calls of each stranger: more than one connection may have in flight.
 const CALLS: usize = 200;
 
-/// Opens as many calls as the node allows, with the longest allowed heads and bodies, and reads no
-/// answer.
-async fn open_many_calls(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
+/// Connects a stranger to the port for other nodes.
+async fn connect(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
     let socket = TcpSocket::new_v4()?;
     // The strangers come from several addresses, so that the limit for all addresses applies, not
     // the limit for one address.
     socket.bind(([127, 1, number / 32, 1], 0).into())?;
     let stream = socket.connect(to).await?;
-    let (mut calls, connection) = h2::client::handshake(stream).await?;
+    let (calls, connection) = h2::client::handshake(stream).await?;
     tokio::spawn(connection);
+    Ok(calls)
+}
+
+/// Opens as many calls as the node allows, with the longest allowed heads and bodies, and reads no
+/// answer.
+async fn open_many_calls(calls: &mut SendRequest<Bytes>, to: SocketAddr) -> Result<()> {
     for _ in 0..CALLS {
         let ready = tokio::time::timeout(Duration::from_millis(200), calls.clone().ready()).await;
         let Ok(Ok(ready)) = ready else { break };
-        calls = ready;
+        *calls = ready;
         let request = Request::post(format!("http://{to}/distlock.v1.Peer/Kick"))
             .header("content-type", "application/grpc")
             .header("x-long", "x".repeat(12_000))
@@ -40,7 +49,7 @@ async fn open_many_calls(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes
         };
         let _ = body.send_data(Bytes::from(vec![0; 16_384]), false);
     }
-    Ok(calls)
+    Ok(())
 }
 
 /// The resident memory of a process, in bytes.
@@ -64,9 +73,14 @@ async fn cost_a_node_no_more_than_64_mb() -> Result<()> {
     let second = world.log_in(&anna, "pc", "n2").await;
     let (to, id) = (world.node("n1").peer, world.node("n1").process.id());
     let before = resident_bytes(id)?;
-    let strangers = join_all((0..STRANGERS).map(|number| open_many_calls(number, to))).await;
-    let connected = strangers.iter().filter(|it| it.is_ok()).count();
+    // All connect before the first of them sends much. On a slow machine the node would otherwise
+    // send the first strangers away before the last ones come.
+    let strangers = join_all((0..STRANGERS).map(|number| connect(number, to))).await;
+    let mut strangers: Vec<_> = strangers.into_iter().filter_map(Result::ok).collect();
+    let connected = strangers.len();
     ensure!(connected > 200, "{connected} were connected");
+    let calls = strangers.iter_mut().map(|it| open_many_calls(it, to));
+    try_join_all(calls).await?;
     let mut most = 0;
     eventually_async("the strangers are sent away", SOON, || {
         most = resident_bytes(id).unwrap_or(u64::MAX).max(most);

@@ -6,18 +6,21 @@
 use std::fmt;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use sha2::Sha256;
 use uuid::Uuid;
 
-/// A secret from the configuration. Its debug form does not show the secret.
+/// A secret from the configuration. Its debug form does not show the secret, and dropping it
+/// overwrites its memory with zeros.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
-pub struct Secret(String);
+pub struct Secret(SecretString);
 
 impl Secret {
     /// Wraps a secret.
     pub fn new(secret: impl Into<String>) -> Self {
+        let secret: String = secret.into();
         Self(secret.into())
     }
 
@@ -29,13 +32,13 @@ impl Secret {
 
     /// Whether `other` is this secret. The comparison takes a constant time.
     pub(crate) fn matches(&self, other: &str) -> bool {
-        constant_time_eq(self.0.as_bytes(), other.as_bytes())
+        constant_time_eq(self.expose().as_bytes(), other.as_bytes())
     }
 
     /// The secret itself, for its intended receiver.
     #[must_use]
     pub fn expose(&self) -> &str {
-        &self.0
+        self.0.expose_secret()
     }
 }
 

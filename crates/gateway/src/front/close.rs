@@ -113,7 +113,8 @@ impl<R: FrameReader> SessionConnection<R> {
             front.clock.sleep(LAST_FRAME_TIME).await;
         };
         // The connection is still read meanwhile, because some clients read only after they have
-        // sent everything.
+        // sent everything. After a frame over the limit the reader reads nothing, and this branch
+        // never ends.
         let client_closed = async {
             let closed = loop {
                 match reader.next().await {

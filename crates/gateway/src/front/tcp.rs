@@ -6,8 +6,12 @@
 use std::io;
 
 use async_trait::async_trait;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, WriteHalf};
-use tokio_util::sync::CancellationToken;
+use futures_util::StreamExt as _;
+use tokio::io::{AsyncRead, AsyncWriteExt as _, WriteHalf};
+use tokio_util::{
+    codec::{FramedRead, LengthDelimitedCodec, LengthDelimitedCodecError},
+    sync::CancellationToken,
+};
 
 use super::{
     FrameReader, FrameWriter, FrontContext, Incoming, connection,
@@ -15,8 +19,12 @@ use super::{
 };
 use crate::listen::{Connection, ConnectionListener};
 
+const ID_BYTES: usize = 2;
 const HEADER_BYTES: usize = 4;
-const CHUNK_BYTES: usize = 4096;
+/// The size of the buffer of a connection, which grows for a longer frame. A buffer that starts
+/// below 1,024 bytes is replaced by one that holds only the next header, so each later frame would
+/// need two reads (crate `bytes` 1.12).
+const BUFFER_BYTES: usize = 1024;
 
 /// Serves raw TCP clients until `stop`. Open sessions continue after `stop`; the tracker in `front`
 /// tracks them.
@@ -45,69 +53,61 @@ pub(crate) async fn serve_tcp(
 }
 
 pub(crate) struct TcpReader<H> {
-    half: H,
-    buffer: Vec<u8>,
-    max_frame: usize,
+    /// Yields whole frames with their headers.
+    frames: FramedRead<H, LengthDelimitedCodec>,
     /// Whether a frame was over the limit. The start of the next frame is then unknown.
     lost: bool,
-    gone: bool,
 }
 
 struct TcpWriter(WriteHalf<Connection>);
 
-impl<H> TcpReader<H> {
-    pub(crate) const fn new(half: H, max_frame: usize) -> Self {
+impl<H: AsyncRead> TcpReader<H> {
+    pub(crate) fn new(half: H, max_frame: usize) -> Self {
+        let codec = LengthDelimitedCodec::builder()
+            .length_field_offset(ID_BYTES)
+            .length_field_type::<u16>()
+            .max_frame_length(max_frame)
+            // The header stays in front of the body, because it contains the message id.
+            .length_adjustment(HEADER_BYTES.cast_signed())
+            .num_skip(0)
+            .new_codec();
         Self {
-            half,
-            buffer: Vec::new(),
-            max_frame,
+            frames: FramedRead::with_capacity(half, codec, BUFFER_BYTES),
             lost: false,
-            gone: false,
         }
-    }
-
-    /// Takes the frame at the start of the buffer, if the frame is complete.
-    fn take_frame(&mut self) -> Option<Incoming> {
-        let [id_high, id_low, length_high, length_low, ..] = *self.buffer.as_slice() else {
-            return None;
-        };
-        let length = usize::from(u16::from_be_bytes([length_high, length_low]));
-        if length > self.max_frame {
-            self.lost = true;
-            return Some(Incoming::Bad(
-                ErrorCode::TooLong,
-                "the frame is over the limit",
-            ));
-        }
-        let body = self.buffer.get(HEADER_BYTES..HEADER_BYTES + length)?;
-        let text = String::from_utf8(body.to_vec());
-        self.buffer.drain(..HEADER_BYTES + length);
-        Some(match text {
-            Ok(text) => Incoming::Frame(text, Some(u16::from_be_bytes([id_high, id_low]))),
-            Err(_) => Incoming::Bad(ErrorCode::BadFrame, "the body is not UTF-8"),
-        })
     }
 }
 
 #[async_trait]
 impl<H: AsyncRead + Unpin + Send + 'static> FrameReader for TcpReader<H> {
     async fn next(&mut self) -> Incoming {
-        loop {
-            if self.gone {
-                return Incoming::Gone;
+        if self.lost {
+            // Nothing is read any longer, so the end of the connection cannot be seen.
+            return std::future::pending().await;
+        }
+        match self.frames.next().await {
+            Some(Ok(frame)) => {
+                let (header, body) = frame.split_at(HEADER_BYTES);
+                match str::from_utf8(body) {
+                    Ok(text) => {
+                        let id = u16::from_be_bytes([header[0], header[1]]);
+                        Incoming::Frame(text.to_owned(), Some(id))
+                    }
+                    Err(_) => Incoming::Bad(ErrorCode::BadFrame, "the body is not UTF-8"),
+                }
             }
-            if self.lost {
-                self.buffer.clear();
-            } else if let Some(incoming) = self.take_frame() {
-                return incoming;
+            Some(Err(error)) if is_too_long(&error) => {
+                self.lost = true;
+                Incoming::Bad(ErrorCode::TooLong, "the frame is over the limit")
             }
-            let mut chunk = [0; CHUNK_BYTES];
-            match self.half.read(&mut chunk).await {
-                Ok(0) | Err(_) => self.gone = true,
-                Ok(read) => self.buffer.extend_from_slice(&chunk[..read]),
-            }
+            Some(Err(_)) | None => Incoming::Gone,
         }
     }
+}
+
+/// Whether the reader refused a frame because of its length.
+fn is_too_long(error: &io::Error) -> bool {
+    matches!(error.get_ref(), Some(cause) if cause.is::<LengthDelimitedCodecError>())
 }
 
 #[async_trait]

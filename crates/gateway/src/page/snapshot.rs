@@ -1,5 +1,7 @@
 //! The data of the page at one moment.
 
+use std::time::Duration;
+
 use distlock_core::{LockInfo, Result};
 use distlock_kickout::{Boot, NodeAddress, NodeId, NodeInfo, NodeState};
 use futures_util::future::join_all;
@@ -15,9 +17,9 @@ pub(super) struct Snapshot {
     pub(super) node: NodeId,
     pub(super) boot: Option<Boot>,
     pub(super) state: NodeState,
-    pub(super) lease_ms: u128,
-    /// A lease with less time than this, in milliseconds, is marked: its renewal is late.
-    pub(super) low_ms: u128,
+    pub(super) lease_left: Duration,
+    /// A lease with less time than this is marked: its renewal is late.
+    pub(super) low_lease: Duration,
     pub(super) revocations: usize,
     pub(super) sessions: usize,
     pub(super) under_way: usize,
@@ -49,8 +51,8 @@ impl Snapshot {
             node: page.kick.node().clone(),
             boot: page.kick.boot(),
             state: page.kick.state(),
-            lease_ms: page.kick.lease_remaining().as_millis(),
-            low_ms: page.node_lease.as_millis() / 3,
+            lease_left: page.kick.lease_remaining(),
+            low_lease: page.node_lease / 3,
             revocations: page.kick.revocations_pending(),
             sessions: page.kick.sessions(),
             under_way: page.kick.logins_under_way(),
