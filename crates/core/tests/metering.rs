@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Locker, SystemClock};
+use distlock_core::{ErrorKind, Locker, SystemClock};
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
@@ -158,6 +158,13 @@ async fn a_locker_records_its_metrics_and_spans() {
     drop(locker.lock(name).ttl(TTL).acquire().await.unwrap());
     eventually("released in the background", || !store.0.is_held(name)).await;
     assert_eq!((total("release", "background"), held()), (1, 0.0));
+
+    *store.0.refuse_with.lock().unwrap() = Some(ErrorKind::AccessDenied);
+    store.0.acquire.refuse.store(1, SeqCst);
+    let refused = locker.lock("e").acquire().await;
+    assert!(refused.is_err());
+    let counts = ["error", "timeout", "acquired"].map(|result| total("acquire", result));
+    assert_eq!(counts, [1, 1, 3]);
     locker.close().await;
 
     let spans = spans.0.lock().unwrap();
@@ -169,6 +176,7 @@ async fn a_locker_records_its_metrics_and_spans() {
             "distlock.release lock=\"a\" backend=\"scripted\"",
             "distlock.acquire lock=\"b\" backend=\"scripted\"",
             r#"distlock.acquire lock="c\u{202e} backend=\"d\"" backend="scripted""#,
+            "distlock.acquire lock=\"e\" backend=\"scripted\"",
         ]
     );
 }

@@ -344,6 +344,26 @@ mod tests {
     }
 
     #[test]
+    fn the_wall_clock_is_told_as_the_time_since_1970() {
+        let in_2020 = Duration::from_secs(50 * 365 * 24 * 3600);
+        assert!(unix_time(&SystemClock) > in_2020);
+    }
+
+    #[test]
+    fn a_sleep_may_be_polled_outside_of_any_runtime() {
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let mut sleep = {
+            let _entered = runtime.enter();
+            SystemClock.sleep(Duration::from_secs(60))
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(sleep.as_mut().poll(&mut context).is_pending());
+    }
+
+    #[test]
     fn a_sleep_ends_on_another_runtime_after_its_own_was_dropped() {
         let runtime = || {
             let mut builder = runtime::Builder::new_current_thread();

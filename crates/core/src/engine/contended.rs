@@ -64,3 +64,31 @@ impl ContendedNames {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_due_once_after_it_was_noted_often_enough() {
+        let noted = ContendedNames::default();
+        let [name, other] = ["a", "b"].map(|name| LockName::new(name).unwrap());
+        assert!(!noted.take_if_due(&name, 1));
+        noted.note(&name);
+        noted.note(&other);
+        assert!(!noted.take_if_due(&name, 2));
+        noted.note(&name);
+        assert!(noted.take_if_due(&name, 2));
+        assert!(!noted.take_if_due(&name, 1));
+        assert!(noted.take_if_due(&other, 1));
+    }
+
+    #[test]
+    fn the_number_of_noted_names_is_bounded() {
+        let noted = ContendedNames::default();
+        for number in 0..=MOST {
+            noted.note(&LockName::new(format!("{number}")).unwrap());
+        }
+        assert_eq!(noted.names().len(), 1);
+    }
+}

@@ -57,3 +57,58 @@ impl Outage {
 pub(crate) fn pause_after(failures: u32) -> Duration {
     Duration::from_millis(25 << failures.min(6)).min(LONGEST_PAUSE)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::{
+        Event, Level, Metadata, Subscriber,
+        span::{Attributes, Id, Record},
+        subscriber::with_default,
+    };
+
+    use super::*;
+    use crate::types::error::ErrorKind;
+
+    /// A log that keeps the level of each line.
+    #[derive(Clone, Default)]
+    struct Levels(Arc<Mutex<Vec<Level>>>);
+
+    impl Subscriber for Levels {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn event(&self, event: &Event<'_>) {
+            self.0.lock().unwrap().push(*event.metadata().level());
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn an_outage_of_several_attempts_is_logged_once_at_each_end() {
+        let levels = Levels::default();
+        with_default(levels.clone(), || {
+            let (mut outage, name) = (Outage::default(), LockName::new("a").unwrap());
+            let error = Error::new(ErrorKind::Unavailable, "away");
+            outage.store_answered(&name);
+            for _ in 0..3 {
+                outage.failed(&error, &name);
+            }
+            assert_eq!(outage.failures(), 3);
+            outage.store_answered(&name);
+            outage.store_answered(&name);
+            outage.failed(&error, &name);
+            outage.store_answered(&name);
+            assert_eq!(outage.failures(), 0);
+        });
+        let [debug, warn, info] = [Level::DEBUG, Level::WARN, Level::INFO];
+        assert_eq!(*levels.0.lock().unwrap(), [debug, warn, debug, info, debug]);
+    }
+}

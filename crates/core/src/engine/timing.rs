@@ -49,3 +49,19 @@ impl Timing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::clock::SystemClock;
+
+    #[test]
+    fn jitter_leaves_at_least_half_of_a_pause_and_never_makes_it_longer() {
+        let timing = Timing::new(Arc::new(SystemClock), Some(7));
+        let pause = Duration::from_secs(1);
+        let times: Vec<_> = (0..1000).map(|_| timing.jitter(pause)).collect();
+        assert!(times.iter().all(|time| (pause / 2..=pause).contains(time)));
+        let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+        assert!(*most - *least > pause / 4, "{least:?} to {most:?}");
+    }
+}

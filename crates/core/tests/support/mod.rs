@@ -33,6 +33,8 @@ pub(crate) struct Fault {
     pub(crate) panic: AtomicU32,
     /// The number of next calls that fail without being applied.
     pub(crate) refuse: AtomicU32,
+    /// The number of next calls that fail after the delay without being applied.
+    pub(crate) refuse_late: AtomicU32,
     /// The number of next calls that never return and are not applied.
     pub(crate) hang: AtomicU32,
     /// The delay in milliseconds, by the script's clock, after which each call is applied.
@@ -50,6 +52,8 @@ pub(crate) struct Script {
     pub(crate) hand_over: Fault,
     /// The kind of the error of refused calls; `None` = [`ErrorKind::Unavailable`].
     pub(crate) refuse_with: Mutex<Option<ErrorKind>>,
+    /// Whether every contender learns that another contender is ahead of it.
+    pub(crate) others_ahead: AtomicBool,
     /// Whether answers to renewals name another epoch of the store.
     pub(crate) another_history: AtomicBool,
     table: Mutex<Table>,
@@ -105,6 +109,7 @@ impl Script {
             release: Fault::default(),
             hand_over: Fault::default(),
             refuse_with: Mutex::default(),
+            others_ahead: AtomicBool::default(),
             another_history: AtomicBool::default(),
             table: Mutex::default(),
             freed: Notify::new(),
@@ -135,6 +140,11 @@ impl Script {
         self.freed.notify_waiters();
     }
 
+    /// Notifies every waiter, as if its lock had become free.
+    pub(crate) fn wake_waiters(&self) {
+        self.freed.notify_waiters();
+    }
+
     /// The tokens of all grants of a name, in the order of the grants.
     pub(crate) fn grants(&self, name: &str) -> Vec<u64> {
         let name = LockName::new(name).unwrap();
@@ -146,6 +156,12 @@ impl Script {
             .filter(|(n, _)| *n == name)
             .map(|&(_, t)| t)
             .collect()
+    }
+
+    fn refusal(&self) -> Error {
+        let kind = self.refuse_with.lock().unwrap();
+        let kind = kind.unwrap_or(ErrorKind::Unavailable);
+        Error::new(kind, "refused by the script")
     }
 
     /// Applies the faults of one operation, and calls `apply` in between to do the operation.
@@ -164,15 +180,16 @@ impl Script {
             pending::<()>().await;
         }
         if take(&fault.refuse) {
-            let kind = self.refuse_with.lock().unwrap();
-            let kind = kind.unwrap_or(ErrorKind::Unavailable);
-            return Err(Error::new(kind, "refused by the script"));
+            return Err(self.refusal());
         }
         let delay = fault.delay_ms.load(Ordering::SeqCst);
         if delay > 0 {
             self.clock.sleep(Duration::from_millis(delay)).await;
         } else {
             tokio::task::yield_now().await;
+        }
+        if take(&fault.refuse_late) {
+            return Err(self.refusal());
         }
         let answer = apply(&mut self.table.lock().unwrap(), self.clock.now());
         if take(&fault.panic) {
@@ -345,7 +362,7 @@ impl Contender for Waiter {
     }
 
     fn is_first(&self) -> bool {
-        true
+        !self.lock.0.others_ahead.load(Ordering::SeqCst)
     }
 
     async fn wait(&mut self, at_most: Duration) {

@@ -4,8 +4,6 @@
 //!
 //! `DISTLOCK_SEED=N` repeats a run.
 
-mod support;
-
 use std::{
     sync::{
         Arc, Mutex,
@@ -14,8 +12,8 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Script, ScriptedLock, eventually};
 use distlock_core::{Clock, Locker, SystemClock};
-use support::{Script, ScriptedLock, eventually};
 
 const LOCKERS: usize = 3;
 const TASKS: usize = 12;

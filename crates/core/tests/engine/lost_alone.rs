@@ -4,15 +4,13 @@
 //! loss. Such a call notices a passed deadline itself and would wake the waiters, so the test would
 //! not check the keeper thread.
 
-mod support;
-
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use crate::support::{Script, ScriptedLock, eventually, pause};
 use distlock_core::{Ended, Guard, Locker, LossReason, ManualClock, Renew};
-use support::{Script, ScriptedLock, eventually, pause};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(10);

@@ -1,14 +1,12 @@
 //! Waits for a lock while the store is unreachable or slow.
 
-mod support;
-
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use crate::support::{Script, ScriptedLock, eventually, time_of};
 use distlock_core::{Clock as _, ErrorKind, Locker, ManualClock, Moment};
-use support::{Script, ScriptedLock, eventually, time_of};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// The longest time that a hanging store may add to the wait.
@@ -160,4 +158,53 @@ async fn closing_the_locker_ends_a_wait_during_an_outage() {
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
     assert!(took <= Duration::from_secs(10), "{took:?}");
+}
+
+#[tokio::test]
+async fn no_attempt_follows_a_late_grant_that_is_not_given_back_by_the_end_of_the_wait() {
+    let (clock, store, locker) = by_clock();
+    store.0.acquire.delay_ms.store(1900, SeqCst);
+    store.0.release.hang.store(1, SeqCst);
+    let lock = locker.lock("a").ttl(Duration::from_secs(2));
+    let (_, refused) = time_of(&clock, lock.wait(Duration::from_secs(1)).acquire()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(store.0.acquire.calls.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_attempt_at_the_end_of_the_wait_is_made_again_only_if_it_may_have_happened() {
+    for (lost, attempts) in [(false, 1), (true, 2)] {
+        let (clock, store, locker) = by_clock();
+        let acquire = &store.0.acquire;
+        let fault = if lost {
+            &acquire.lose_reply
+        } else {
+            &acquire.refuse
+        };
+        fault.store(u32::MAX, SeqCst);
+        let (_, refused) = time_of(&clock, locker.lock("a").wait(Duration::ZERO).acquire()).await;
+        assert!(refused.is_err());
+        assert_eq!(acquire.calls.load(SeqCst), attempts);
+    }
+}
+
+#[tokio::test]
+async fn a_failed_renewal_is_tried_again_after_a_tenth_of_the_ttl() {
+    let (clock, store, locker) = by_clock();
+    let guard = locker.lock("a").ttl(Duration::from_secs(5)).acquire();
+    let guard = guard.await.unwrap();
+    store.0.renew.refuse.store(1, SeqCst);
+    let mut tried = Vec::new();
+    for wanted in [1, 2] {
+        eventually("a renewal is tried", || {
+            clock.advance(Duration::from_millis(10));
+            store.0.renew.calls.load(SeqCst) == wanted
+        })
+        .await;
+        tried.push(clock.now());
+    }
+    let pause = tried[1].since(tried[0]);
+    let tenth = Duration::from_millis(400)..Duration::from_millis(650);
+    assert!(tenth.contains(&pause), "{pause:?}");
+    assert!(guard.is_valid());
 }

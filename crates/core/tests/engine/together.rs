@@ -1,15 +1,13 @@
 //! Several guards at once: an incomplete set leaves no lock held, and guards of one scope do not
 //! wait for each other.
 
-mod support;
-
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use crate::support::{Script, ScriptedLock, eventually, time_of};
 use distlock_core::{Attempt, ErrorKind, Locker, ManualClock, Released, Scope, SystemClock};
-use support::{Script, ScriptedLock, eventually, time_of};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

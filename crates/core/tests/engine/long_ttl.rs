@@ -1,16 +1,14 @@
 //! A TTL that is longer than the longest lease of the store: the guard shows the granted TTL, and
 //! the locker logs one warning.
 
-mod support;
-
 use std::{
     fmt::Debug,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use crate::support::Script;
 use distlock_core::{Locker, SystemClock};
-use support::Script;
 use tracing::{
     Event, Level, Metadata, Subscriber,
     field::{Field, Visit},

@@ -2,15 +2,13 @@
 //! nonce (a random value that the store keeps beside the lock), and the second releases the lock or
 //! writes the nonce back. The tests break off between the two.
 
-mod support;
-
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use crate::support::{Script, ScriptedLock, eventually, pause};
 use distlock_core::{Clock as _, Locker, ManualClock, SystemClock, Ticket};
-use support::{Script, ScriptedLock, eventually, pause};
 
 /// Much longer than the lease that an interrupted release may leave.
 const TTL: Duration = Duration::from_secs(600);

@@ -2,15 +2,13 @@
 //! acquire. In each case the remaining work is finished, and then every handle on the store is
 //! dropped.
 
-mod support;
-
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use crate::support::{Script, ScriptedLock, eventually, pause};
 use distlock_core::{Locker, ManualClock, SystemClock};
-use support::{Script, ScriptedLock, eventually, pause};
 
 const TTL: Duration = Duration::from_millis(500);
 

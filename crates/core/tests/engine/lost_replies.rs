@@ -1,15 +1,13 @@
 //! Lost answers and cancelled callers: no lock stays held without a guard, and no lock is granted
 //! twice.
 
-mod support;
-
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use crate::support::{Script, ScriptedLock, eventually};
 use distlock_core::{Attempt, ErrorKind, Locker, Released, SystemClock};
-use support::{Script, ScriptedLock, eventually};
 
 fn store() -> (ScriptedLock, Locker) {
     let store = Script::open(Arc::new(SystemClock));

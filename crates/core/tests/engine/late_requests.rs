@@ -1,17 +1,15 @@
 //! Requests that reach the store after their sender has given up must not damage the result of a
 //! later request.
 
-mod support;
-
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use crate::support::{Script, eventually, network::Network, pause, time_of};
 use distlock_core::{
     Attempt, Clock, DistLock, ErrorKind, Locker, LossReason, ManualClock, Renew, Scope, SystemClock,
 };
-use support::{Script, eventually, network::Network, pause, time_of};
 
 /// A locker on a manual clock.
 fn by_clock(store: impl DistLock + 'static, clock: &ManualClock) -> Locker {
@@ -588,4 +586,194 @@ async fn a_long_extension_without_an_answer_is_released_after_a_release_or_a_los
             pause().await;
         }
     }
+}
+
+#[tokio::test]
+async fn an_abandoned_attempt_without_an_answer_is_followed_by_a_release() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = by_clock(store.clone(), &clock);
+    store.0.acquire.hang.store(1, SeqCst);
+    let acquiring = tokio::spawn(locker.lock("a").acquire());
+    eventually("the attempt is on its way", || {
+        store.0.acquire.calls.load(SeqCst) == 1
+    })
+    .await;
+    acquiring.abort();
+    eventually("a release follows", || {
+        clock.advance(Duration::from_millis(50));
+        store.0.release.calls.load(SeqCst) > 0
+    })
+    .await;
+}
+
+/// The caller abandons the attempt before the attempt reaches the store.
+#[tokio::test]
+async fn an_abandoned_attempt_is_released_exactly_if_it_may_have_been_granted() {
+    for lost in [true, false] {
+        let clock = ManualClock::new();
+        let store = Script::open(Arc::new(clock.clone()));
+        let locker = by_clock(store.clone(), &clock);
+        let acquire = &store.0.acquire;
+        acquire.delay_ms.store(500, SeqCst);
+        let fault = if lost {
+            &acquire.lose_reply
+        } else {
+            &acquire.refuse_late
+        };
+        fault.store(1, SeqCst);
+        let lock = locker.lock("a").ttl(Duration::from_secs(3600));
+        let acquiring = tokio::spawn(lock.acquire());
+        eventually("the attempt is on its way", || clock.sleepers() > 1).await;
+        acquiring.abort();
+        eventually("the attempt has its answer", || {
+            clock.advance(Duration::from_millis(50));
+            fault.load(SeqCst) == 0
+        })
+        .await;
+        let (_, ()) = time_of(&clock, async move { locker.close().await }).await;
+        assert!(!store.0.is_held("a"));
+        assert_eq!(store.0.release.calls.load(SeqCst) > 0, lost);
+    }
+}
+
+#[tokio::test]
+async fn a_late_grant_that_was_given_back_is_not_released_again() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = by_clock(store.clone(), &clock);
+    store.0.acquire.delay_ms.store(1900, SeqCst);
+    let lock = locker.lock("a").ttl(Duration::from_secs(2));
+    let (_, refused) = time_of(&clock, lock.wait(Duration::from_secs(1)).acquire()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+    let (_, ()) = time_of(&clock, async move { locker.close().await }).await;
+    let calls = [&store.0.acquire.calls, &store.0.release.calls];
+    assert_eq!(calls.map(|calls| calls.load(SeqCst)), [2, 2]);
+}
+
+#[tokio::test]
+async fn a_refused_release_is_repeated_for_a_while_after_the_locker_was_dropped() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = by_clock(store.clone(), &clock);
+    let day = Duration::from_secs(24 * 3600);
+    let guard = locker.lock("a").ttl(day).acquire().await.unwrap();
+    store.0.release.refuse.store(u32::MAX, SeqCst);
+    let (_, released) = time_of(&clock, guard.release()).await;
+    assert!(!released.is_clean());
+    drop(locker);
+    let dropped = clock.now();
+    while clock.now().since(dropped) < Duration::from_secs(20) {
+        clock.advance(Duration::from_millis(500));
+        pause().await;
+    }
+    store.0.release.refuse.store(0, SeqCst);
+    eventually("the lock is released", || {
+        clock.advance(Duration::from_millis(500));
+        !store.0.is_held("a")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_released_when_the_keeper_gets_a_connection() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let network = Network::in_front_of(&store);
+    network.refuse_reopen.store(true, SeqCst);
+    let locker = by_clock(network.clone(), &clock);
+    let day = Duration::from_secs(24 * 3600);
+    drop(locker.lock("a").ttl(day).acquire().await.unwrap());
+    for _ in 0..20 {
+        clock.advance(Duration::from_millis(500));
+        pause().await;
+    }
+    assert!(store.0.is_held("a"));
+    network.refuse_reopen.store(false, SeqCst);
+    eventually("the lock is released", || {
+        clock.advance(Duration::from_millis(500));
+        !store.0.is_held("a")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_closed_locker_refuses_every_acquire_and_asks_nothing() {
+    let store = Script::open(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(store.clone()));
+    locker.close().await;
+    let refusals = [
+        locker.lock("a").acquire().await.map(drop),
+        locker.lock("a").try_acquire().await.map(drop),
+    ];
+    for refused in refusals {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
+    }
+    assert_eq!(store.0.acquire.calls.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_lock_that_expired_is_not_released() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = by_clock(store.clone(), &clock);
+    let ttl = Duration::from_secs(10);
+    let lock = locker.lock("a").ttl(ttl).renew(Renew::Manual);
+    let guard = lock.acquire().await.unwrap();
+    clock.advance(ttl);
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    drop(guard);
+    let (_, ()) = time_of(&clock, async move { locker.close().await }).await;
+    assert_eq!(store.0.release.calls.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn the_shortest_ttl_of_the_store_is_allowed() {
+    let store = Script::open(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(store.clone()));
+    let least = store.capabilities().min_ttl;
+    let lock = |ttl| locker.lock("a").ttl(ttl).try_acquire();
+    assert!(lock(least).await.unwrap().acquired().is_some());
+    let refused = lock(least - Duration::from_nanos(1)).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_refused_undo_of_an_abandoned_attempt_is_repeated() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = by_clock(store.clone(), &clock);
+    store.0.acquire.delay_ms.store(500, SeqCst);
+    store.0.release.refuse.store(1, SeqCst);
+    let lock = locker.lock("a").ttl(Duration::from_secs(3600));
+    let acquiring = tokio::spawn(lock.acquire());
+    eventually("the attempt is on its way", || clock.sleepers() > 1).await;
+    acquiring.abort();
+    eventually("the lock was granted and released", || {
+        clock.advance(Duration::from_millis(50));
+        store.0.grants("a").len() == 1 && !store.0.is_held("a")
+    })
+    .await;
+}
+
+/// A store that keeps a queue may have made the contender's place the lock.
+#[tokio::test]
+async fn an_abandoned_contender_that_cannot_leave_is_followed_by_a_release() {
+    let store = Script::open_queueing(Arc::new(SystemClock));
+    let (mine, others) = (
+        Locker::new(Arc::new(store.clone())),
+        Locker::new(Arc::new(store.clone())),
+    );
+    let _theirs = others.lock("a").acquire().await.unwrap();
+    let waiting = tokio::spawn(mine.lock("a").acquire());
+    eventually("it waits in the queue", || {
+        store.0.acquire.calls.load(SeqCst) == 2
+    })
+    .await;
+    store.0.leave.refuse.store(1, SeqCst);
+    waiting.abort();
+    eventually("a release follows", || {
+        store.0.release.calls.load(SeqCst) > 0
+    })
+    .await;
 }

@@ -1,14 +1,12 @@
 //! Renewals and losses on a manual clock, which only the test advances.
 
-mod support;
-
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use crate::support::{Script, ScriptedLock, eventually, pause};
 use distlock_core::{Clock, Ended, ErrorKind, Locker, LossReason, ManualClock, Released, Renew};
-use support::{Script, ScriptedLock, eventually, pause};
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -1,14 +1,12 @@
 //! The keeper thread renews leases while the user's runtime is blocked or gone.
 
-mod support;
-
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use crate::support::{Script, eventually, pause};
 use distlock_core::{Clock, Locker, LossReason, ManualClock, Scope, SystemClock};
-use support::{Script, eventually, pause};
 use tokio::sync::mpsc;
 
 const TTL: Duration = Duration::from_millis(500);
@@ -262,4 +260,28 @@ async fn a_minimum_hold_applies_when_another_guard_of_the_lease_is_released_last
     assert!(outer.release().await.is_clean());
     assert!(inner.release().await.is_clean());
     assert!(store.0.is_held("a"));
+}
+
+/// The keeper sleeps until the next event of its leases, and a new lease may need it earlier.
+#[tokio::test]
+async fn a_short_lease_wakes_the_keeper_from_the_sleep_of_a_long_one() {
+    let clock = ManualClock::new();
+    let store = Script::open(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    let lock = |name: &str, ttl| locker.lock(name).ttl(Duration::from_millis(ttl)).acquire();
+    let _long = lock("long", 60_000).await.unwrap();
+    // The keeper falls asleep again.
+    for _ in 0..20 {
+        pause().await;
+    }
+    let short = lock("short", 300).await.unwrap();
+    // Another 50 ms would also end the keeper's longest sleep.
+    clock.advance(Duration::from_millis(150));
+    eventually("the short lease is renewed", || {
+        store.0.renew.calls.load(SeqCst) == 1
+    })
+    .await;
+    assert!(short.is_valid());
 }
