@@ -96,9 +96,8 @@ fn the_first_two_programs_run_as_printed() {
     // this work to the reader.
     let (head, rest) = block("rust", 0).split_once("    let guard").unwrap();
     let (_, tail) = rest.split_once("await);\n").unwrap();
-    let head = head.replace("use std::time::Duration;\n", "");
     let done = run(&format!("{head}{}{tail}", block("rust", 1)));
     let told = String::from_utf8_lossy(&done.stderr);
     let said = String::from_utf8_lossy(&done.stdout);
-    assert!(said.starts_with("mine, with token "), "{said}{told}");
+    assert!(said.starts_with("mine, released: Clean"), "{said}{told}");
 }
