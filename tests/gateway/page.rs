@@ -72,9 +72,13 @@ impl Browser {
         .await
     }
 
+    /// Waits until the page has the element and accepts a click on it.
     async fn click(&self, css: &str) -> Result<()> {
-        self.client.find(Locator::Css(css)).await?.click().await?;
-        Ok(())
+        eventually_async(&format!("{css} can be clicked"), SOON * 2, || async {
+            let element = self.client.find(Locator::Css(css)).await.ok()?;
+            element.click().await.ok()
+        })
+        .await
     }
 
     async fn picture(&self, name: &str) -> Result<()> {
