@@ -54,43 +54,20 @@ impl Route {
     }
 }
 
-/// The largest number of ensembles that [`Split::start`] starts in search of an ensemble whose
-/// elections use only the proxies.
-const STARTS: usize = 12;
-
 impl Split {
     /// Starts an ensemble whose leader and followers reach each other only through proxies.
     ///
-    /// Servers report their own election addresses to each other. So a leader may connect to a
-    /// follower's own address, past the proxy. Such a leader would take part in elections although
-    /// the proxies are cut, so this function starts another ensemble in its place.
+    /// For elections, a server with a larger id does not keep a connection that a server with a
+    /// smaller id opens. The larger server opens another connection instead, to the smaller
+    /// server's own address and past the proxy. So proxies refuse the connections of smaller
+    /// servers.
     async fn start() -> Self {
-        for _ in 0..STARTS {
-            let split = Self::try_start().await;
-            if split.uses_only_proxies() {
-                return split;
-            }
-        }
-        panic!("in none of {STARTS} ensembles did elections go through the proxies");
-    }
-
-    /// Returns whether the leader has an election connection to each follower through a proxy.
-    fn uses_only_proxies(&self) -> bool {
-        let leader = self.leader;
-        self.followers().iter().all(|follower| {
-            let ends = [(leader, *follower), (*follower, leader)];
-            let route = |route: &&Route| ends.contains(&(route.from, route.to));
-            self.electing
-                .iter()
-                .filter(route)
-                .any(|route| route.proxy.connections() > 0)
-        })
-    }
-
-    async fn try_start() -> Self {
         let ports = [(); 3].map(|()| Ports::pick().unwrap());
         let following = Route::start_all(&ports, |ports| ports.quorum).await;
         let electing = Route::start_all(&ports, |ports| ports.election).await;
+        for route in electing.iter().filter(|route| route.from < route.to) {
+            route.proxy.refuse();
+        }
         let ticks = SYNC_LIMIT.as_millis() / 250;
         let ensemble = ZooKeeper::start_with(&Setup {
             detours: following.iter().map(Route::detour).collect(),
@@ -106,12 +83,24 @@ impl Split {
         })
         .await;
         let leader = ensemble.leader().unwrap();
-        Self {
+        let split = Self {
             ensemble,
             leader,
             following,
             electing,
-        }
+        };
+        assert!(split.uses_only_proxies(), "an election is past the proxies");
+        split
+    }
+
+    /// Returns whether the leader has an election connection to each follower through a proxy.
+    fn uses_only_proxies(&self) -> bool {
+        let leader = self.leader;
+        self.followers().iter().all(|follower| {
+            let (from, to) = (leader.max(*follower), leader.min(*follower));
+            let mut routes = self.electing.iter();
+            routes.any(|it| (it.from, it.to) == (from, to) && it.proxy.connections() > 0)
+        })
     }
 
     fn followers(&self) -> [usize; 2] {
@@ -119,13 +108,16 @@ impl Split {
     }
 
     /// Closes the followers' ends of the connections to the leader, and leaves the leader's ends
-    /// open but silent. Election messages from and to the leader are lost.
+    /// open but silent. Election messages from and to the leader are lost. Both followers may
+    /// connect to each other past the proxies.
     fn depose(&self) {
         let leader = self.leader;
         for route in &self.electing {
             if route.from == leader || route.to == leader {
                 route.proxy.stop(Direction::ToServer);
                 route.proxy.stop(Direction::ToClient);
+            } else {
+                route.proxy.pass();
             }
         }
         for route in &self.following {
