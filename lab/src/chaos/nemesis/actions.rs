@@ -65,7 +65,11 @@ pub(super) fn break_store(
             None
         }
         FaultKind::EndConnections => {
-            block_in_place(|| running_store.end_connections())?;
+            // A server may be down although no fault is active: it recovers after a full disk, for
+            // example. Then it has ended all connections itself.
+            if let Err(error) = block_in_place(|| running_store.end_connections()) {
+                fault.target = format!("{}, perhaps: {error:#}", fault.target);
+            }
             fault.to = now();
             None
         }
