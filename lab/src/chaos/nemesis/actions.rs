@@ -65,8 +65,8 @@ pub(super) fn break_store(
             None
         }
         FaultKind::EndConnections => {
-            // A server may be down although no fault is active: it recovers after a full disk, for
-            // example. Then it has ended all connections itself.
+            // A server may still be recovering although no fault is active. Then all connections
+            // have ended already.
             if let Err(error) = block_in_place(|| running_store.end_connections()) {
                 fault.target = format!("{}, perhaps: {error:#}", fault.target);
             }

@@ -16,10 +16,6 @@ use super::promise::{Promise, Violation};
 /// Number of states that are tried for one key before the key counts as undecided.
 const MAX_STATES: usize = 2_000_000;
 
-/// Time for which a client may still use the former primary for a record after a failover
-/// (docs/backends.md).
-const FORMER_PRIMARY: Micros = 1_000_000;
-
 /// Returns the violations, and the number of undecided keys.
 pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec<Violation>, u64) {
     // The answer of an operation replaces its request.
@@ -66,18 +62,14 @@ pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec
     (found, undecided)
 }
 
-/// Finds a fault in which the store lost data while the record was in use, or a failover so soon
-/// before that a client may still have used the former primary.
+/// Finds a fault in which the store lost data while the record was in use.
 fn find_excuse(steps: &[&RecordStep], faults: &[&InjectedFault]) -> Option<String> {
     let from = steps.iter().map(|it| it.from).min()?;
     let to = steps.iter().map(|it| it.to.unwrap_or(it.from)).max()?;
     let fault = faults.iter().find(|fault| {
-        let after = match fault.excuse {
-            Some(Excuse::LostHistory) => 0,
-            Some(Excuse::FailedOver) => FORMER_PRIMARY,
-            _ => return false,
-        };
-        fault.from <= to && from <= fault.to + after
+        fault.excuse.as_ref().is_some_and(Excuse::may_lack_data)
+            && fault.from <= to
+            && from <= fault.to
     })?;
     Some(format!("{} of {}", fault.kind, fault.target))
 }

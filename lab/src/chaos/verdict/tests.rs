@@ -519,21 +519,6 @@ fn records_without_an_order_are_violations() {
     }
 }
 
-/// For one second after a failover, a client may still use the former primary (docs/backends.md).
-#[test]
-fn a_record_is_excused_for_one_second_after_a_failover() {
-    let second = 1_000_000;
-    let failover = fault(50, 60, Some(Excuse::FailedOver));
-    for (from, excused) in [(60 + second, true), (61 + second, false)] {
-        let history = [
-            step(from, from + 1, put(None, 1, WriteOutcome::Done)),
-            step(from + 2, from + 3, get(None)),
-            failover.clone(),
-        ];
-        assert_eq!(broken(&history).is_empty(), excused, "{from}");
-    }
-}
-
 #[test]
 fn a_record_that_the_store_forgot_is_excused() {
     let stale = [
@@ -550,8 +535,6 @@ fn a_record_that_the_store_forgot_is_excused() {
         (fault(150, 160, Some(Excuse::EndedSession)), false),
         (fault(50, 60, Some(Excuse::LostHistory)), false),
         (fault(220, 230, Some(Excuse::LostHistory)), false),
-        (fault(50, 60, Some(Excuse::FailedOver)), true),
-        (fault(220, 230, Some(Excuse::FailedOver)), false),
     ] {
         let history = [&stale[..], std::slice::from_ref(&fault)].concat();
         assert_eq!(broken(&history).is_empty(), excused, "{fault:?}");
