@@ -381,12 +381,17 @@ async fn four_processes_share_a_lock() {
                 assert_eq!(released, ReleaseReport::Clean);
                 holds.push((got.granted, releasing, got.token));
             }
-            holds
+            (holds, worker)
         });
     }
+    // All processes live until the last one is done. A process that is killed may leave its entry
+    // in the store queue. The entry then blocks the queue for up to four seconds.
+    let mut workers = Vec::new();
     let mut holds = Vec::new();
     while let Some(done) = tasks.join_next().await {
-        holds.extend(done.unwrap());
+        let (of_one, worker) = done.unwrap();
+        holds.extend(of_one);
+        workers.push(worker);
     }
     assert_eq!(holds.len(), 4 * TURNS);
     holds.sort_unstable();
