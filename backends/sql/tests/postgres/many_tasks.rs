@@ -111,6 +111,8 @@ async fn many_tasks_on_few_names_in_sessions_with_bad_defaults_exclude_each_othe
 async fn few_connections_serve_many_tasks() {
     let server = PostgresServer::start().unwrap();
     let postgres = open(&server.url()).await;
+    // The reaper runs at a random moment. It must not open a connection of its own.
+    postgres.reap().await.unwrap();
     // The handle that renews has as many connections. A handle with waiters has two more: for hints
     // and for notifications.
     few_connections(postgres.lock(), 4, 10, || {

@@ -270,8 +270,8 @@ impl Dialect for PostgresDialect {
 
     async fn remove_expired_entries(&self) -> Result<u64> {
         let clear = &self.context.statements.remove_expired_entries;
-        self.change(&self.hint_pool, "reap", clear, |query| query)
-            .await
+        // A handle without waiters has no connection for hints, and needs none for this either.
+        self.change(&self.pool, "reap", clear, |query| query).await
     }
 
     fn listen(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
