@@ -19,7 +19,7 @@ use crate::{
         keys::{BUCKETS, Bucket},
         value,
     },
-    routing::{Call, Response},
+    routing::{Call, MaxAge, Response},
     store::Store,
 };
 
@@ -45,6 +45,12 @@ impl RedisRecords {
 
     async fn read(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let access = self.open()?.access();
+        // A primary that the sentinels have replaced would answer with an old value. No lease
+        // limits the time for that.
+        access
+            .router
+            .confirm_primary(MaxAge::PartOfLease(None))
+            .await?;
         // In a cluster each key needs its own call; otherwise one call reads many keys.
         let each = if access.router.is_cluster() { 1 } else { 128 };
         let calls = keys.chunks(each).map(|keys| {

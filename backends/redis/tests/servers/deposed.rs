@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{SOON, locker, pause, redis, within};
-use distlock_core::{ErrorKind, Guard, Locker, LossReason};
+use distlock_core::{ErrorKind, Expect, Guard, Locker, LossReason, RecordKey, Written};
 use distlock_harness::{Signal, eventually, eventually_async, servers::redis::RedisSentinels};
 
 /// A time that is longer than a failover, so that a lease lasts from before the failover until
@@ -120,6 +120,66 @@ async fn two_are_valid_for_one_ttl_at_the_most() {
     let servers = RedisSentinels::start().unwrap();
     let (_newcomer, next) = depose_primary(&servers, &servers.url(), &[]).await;
     assert!(next.release().await.is_clean());
+}
+
+/// A client that only reads, and gets no event from the sentinels, follows them within the documented
+/// second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_is_read_from_the_old_primary_for_one_second_at_the_most() {
+    const USER: &str = "ACL SETUSER quiet on >canary ~* +@all -subscribe";
+    let servers = RedisSentinels::start().unwrap();
+    for sentinel in &servers.sentinels {
+        let user: Vec<_> = USER.split(' ').collect();
+        assert_eq!(sentinel.command(&user).unwrap(), "OK");
+    }
+    let quiet = "sentinel_username=quiet&sentinel_password=canary";
+    let reader = redis(&format!("{}&{quiet}", servers.url())).await.unwrap();
+    let reader = reader.records();
+    let key = RecordKey::new("k").unwrap();
+    let written = reader.put(&key, b"old", Expect::Absent).await.unwrap();
+    let Written::Stored(version) = written else {
+        panic!("{written:?}");
+    };
+    eventually("the replica has the record", SOON, || {
+        let keys = servers.replica.command(&["KEYS", "*:r:*"]).unwrap();
+        !keys.is_empty()
+    })
+    .unwrap();
+    servers.cut_off_primary_with(&[]).unwrap();
+    let replaced = async {
+        let named_at = wait_until_replica_is_named(&servers, &[0, 1, 2]).await;
+        let newcomer = redis(&servers.url()).await.unwrap().records();
+        let next = newcomer.put(&key, b"new", Expect::Version(version)).await;
+        assert!(matches!(next, Ok(Written::Stored(_))), "{next:?}");
+        named_at
+    };
+    let reading = async {
+        let promoted = || servers.replica.info("role").is_ok_and(|it| it == "master");
+        while !promoted() {
+            // A write asks the sentinels. So they have just named the old primary when the reads
+            // begin.
+            let other = RecordKey::new("other").unwrap();
+            let _ = reader.put(&other, b"", Expect::Absent).await;
+            pause(Duration::from_millis(10)).await;
+        }
+        let mut asked_old_at = Instant::now();
+        loop {
+            let asked_at = Instant::now();
+            match reader.get(&key).await.map(|it| it.unwrap().value) {
+                Ok(value) if value == b"new" => return asked_old_at,
+                Ok(_) => asked_old_at = asked_at,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+            pause(Duration::from_millis(10)).await;
+        }
+    };
+    let (named_at, asked_old_at) = within(SOON * 2, "the reader follows", async {
+        tokio::join!(replaced, reading)
+    })
+    .await;
+    let after = asked_old_at.saturating_duration_since(named_at);
+    println!("the old primary was asked for {after:?} after it was replaced");
+    assert!(after <= Duration::from_secs(1), "{after:?}");
 }
 
 /// The sentinel that is cut off with the old primary still names the old primary.
