@@ -13,7 +13,7 @@ use crate::chaos::history::{
 
 use super::{
     processes::{Stalls, last_events},
-    promise::{Limits, Promise, Violation},
+    promise::{Limits, Promise, Violation, find_data_loss},
 };
 
 /// One guard, from its grant to its end.
@@ -232,18 +232,23 @@ pub(super) fn notice_delays(holds: &BTreeMap<String, Vec<Hold>>, stalls: &Stalls
     holds.values().flatten().filter_map(notified).collect()
 }
 
-/// Finds tickets that were resumed more than once.
-pub(super) fn reused_tickets(history: &[HistoryEntry]) -> Vec<Violation> {
-    let mut resumed: BTreeMap<u64, u32> = BTreeMap::new();
+/// Finds tickets that were resumed more than once. A store that loses data may lose the first
+/// resume, and then accepts another, as documented.
+pub(super) fn reused_tickets(
+    history: &[HistoryEntry],
+    faults: &[&InjectedFault],
+) -> Vec<Violation> {
+    let mut resumed: BTreeMap<u64, (u32, Micros)> = BTreeMap::new();
     let mut found = Vec::new();
     for HistoryEntry { worker, event } in history {
         if let Event::Granted {
             resumed: Some(ticket),
             name,
+            asked,
             at,
             ..
         } = event
-            && let Some(first) = resumed.insert(*ticket, *worker)
+            && let Some((first, first_asked)) = resumed.insert(*ticket, (*worker, *asked))
         {
             found.push(Violation {
                 promise: Promise::TicketsOnce,
@@ -252,7 +257,7 @@ pub(super) fn reused_tickets(history: &[HistoryEntry]) -> Vec<Violation> {
                     "{name:?}: processes {first} and {worker} both resumed one ticket ({:?})",
                     CallKind::Resume
                 ),
-                excused_by: None,
+                excused_by: find_data_loss(faults, first_asked, *at),
             });
         }
     }

@@ -47,7 +47,7 @@ pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
         .chain(tokens::check(history))
         .chain(lost_updates(history))
         .chain(holds::late_notices(history, &holds, &stalls, limits))
-        .chain(holds::reused_tickets(history))
+        .chain(holds::reused_tickets(history, &faults))
         .chain(calls::check(history, &stalls))
         .chain(unlinear)
         .chain(waiters::wrong_serving_order(history))

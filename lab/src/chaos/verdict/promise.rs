@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::history::Micros;
+use crate::chaos::history::{Excuse, InjectedFault, Micros};
 
 /// A promise. The documentation of each variant describes its violation.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -78,6 +78,20 @@ pub(crate) struct Violation {
     pub(crate) detail: String,
     /// The fault after which the documentation allows the violation.
     pub(crate) excused_by: Option<String>,
+}
+
+/// Finds a fault in which the store lost data between these two moments.
+pub(super) fn find_data_loss(
+    faults: &[&InjectedFault],
+    from: Micros,
+    to: Micros,
+) -> Option<String> {
+    let fault = faults.iter().find(|fault| {
+        fault.excuse.as_ref().is_some_and(Excuse::may_lack_data)
+            && fault.from <= to
+            && from <= fault.to
+    })?;
+    Some(format!("{} of {}", fault.kind, fault.target))
 }
 
 /// The limits of a run.

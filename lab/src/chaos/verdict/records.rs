@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::chaos::history::{
-    Event, Excuse, HistoryEntry, InjectedFault, Micros, RecordOperation, RecordStep, WriteOutcome,
+    Event, HistoryEntry, InjectedFault, Micros, RecordOperation, RecordStep, WriteOutcome,
 };
 
-use super::promise::{Promise, Violation};
+use super::promise::{Promise, Violation, find_data_loss};
 
 /// Number of states that are tried for one key before the key counts as undecided.
 const MAX_STATES: usize = 2_000_000;
@@ -66,12 +66,7 @@ pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec
 fn find_excuse(steps: &[&RecordStep], faults: &[&InjectedFault]) -> Option<String> {
     let from = steps.iter().map(|it| it.from).min()?;
     let to = steps.iter().map(|it| it.to.unwrap_or(it.from)).max()?;
-    let fault = faults.iter().find(|fault| {
-        fault.excuse.as_ref().is_some_and(Excuse::may_lack_data)
-            && fault.from <= to
-            && from <= fault.to
-    })?;
-    Some(format!("{} of {}", fault.kind, fault.target))
+    find_data_loss(faults, from, to)
 }
 
 /// Returns the problem with the versions of one key, if there is one.

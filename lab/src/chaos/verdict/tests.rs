@@ -219,6 +219,15 @@ fn a_ticket_resumed_twice_is_a_violation() {
     assert_eq!(broken(&history), []);
     history.push(entry(3, granted(8, 40, Some(7))));
     assert_eq!(broken(&history), [Promise::TicketsOnce]);
+    for (fault, excused) in [
+        (fault(30, 35, Some(Excuse::FailedOver)), true),
+        (fault(5, 19, Some(Excuse::FailedOver)), false),
+        (fault(41, 45, Some(Excuse::LostHistory)), false),
+        (fault(30, 35, removed(NAME)), false),
+    ] {
+        let history = [&history[..], std::slice::from_ref(&fault)].concat();
+        assert_eq!(broken(&history).is_empty(), excused, "{fault:?}");
+    }
 }
 
 #[test]
