@@ -122,8 +122,8 @@ async fn two_are_valid_for_one_ttl_at_the_most() {
     assert!(next.release().await.is_clean());
 }
 
-/// A client that only reads, and gets no event from the sentinels, follows them within the documented
-/// second.
+/// A client that only reads, and gets no event from the sentinels, follows them within the
+/// documented second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_is_read_from_the_old_primary_for_one_second_at_the_most() {
     const USER: &str = "ACL SETUSER quiet on >canary ~* +@all -subscribe";
