@@ -22,8 +22,8 @@ pub(crate) struct Hold {
     pub(crate) worker: u32,
     pub(crate) name: String,
     token: u64,
-    /// Time of the request. The store granted the lock after that time, and before the process
-    /// knew.
+    /// Time of the first request for the lock, also if a ticket passed the lock to this guard. The
+    /// store granted the lock after that time, and before the first process knew.
     asked: Micros,
     /// Time in which the guard was certainly valid: from the first `true` answer of `is_valid()` to
     /// the last call that returned `true`.
@@ -48,6 +48,7 @@ impl Hold {
 /// never valid proves nothing and is left out.
 pub(super) fn collect_holds(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Hold>> {
     let mut all: BTreeMap<(u32, HoldNumber), Hold> = BTreeMap::new();
+    let mut first_requests: BTreeMap<(&str, u64), Micros> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
         match event {
             Event::Granted {
@@ -56,13 +57,14 @@ pub(super) fn collect_holds(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Ho
                 token,
                 asked,
                 at,
-                ..
+                resumed,
             } => {
+                let first_asked = *first_requests.entry((name, *token)).or_insert(*asked);
                 let granted = Hold {
                     worker: *worker,
                     name: name.clone(),
                     token: *token,
-                    asked: *asked,
+                    asked: resumed.map_or(*asked, |_| first_asked),
                     valid: None,
                     deadline: *at,
                     ended: None,

@@ -133,6 +133,23 @@ fn an_overlap_is_excused_only_by_a_fault_that_can_explain_it() {
     assert_eq!(broken(&history), [Promise::Exclusion]);
 }
 
+/// A ticket passes a lock on. The excuse of an overlap depends on the first request for the lock,
+/// and not on the request that resumed it.
+#[test]
+fn a_resumed_guard_is_excused_as_the_guard_before_it() {
+    for (first, excused) in [(100, true), (250, false)] {
+        let mut resumed = hold(3, 1, 300, 500);
+        resumed[0].event = granted(1, 300, Some(7));
+        let history = [
+            hold(1, 1, first, first + 10),
+            vec![fault(200, 210, Some(Excuse::FailedOver))],
+            resumed,
+            hold(2, 2, 400, 600),
+        ];
+        assert_eq!(broken(&history.concat()).is_empty(), excused, "{first}");
+    }
+}
+
 /// A failover may last longer than a lease. The allowed overlap must not grow with the failover.
 #[test]
 fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
