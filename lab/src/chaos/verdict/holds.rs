@@ -157,7 +157,8 @@ pub(super) fn overlapping(
 }
 
 /// Finds the fault that excuses the overlap of two holds from `from` to `to`. One of the holds must
-/// have been requested before the end of the fault; the answer to that request may arrive later.
+/// have been requested before the end of the fault, or while an old primary still granted locks.
+/// The answer to that request may arrive later.
 fn find_excuse(
     holds: [&Hold; 2],
     from: Micros,
@@ -169,12 +170,14 @@ fn find_excuse(
         let Some(excuse) = &fault.excuse else {
             return false;
         };
-        let before = holds.iter().any(|hold| hold.asked <= fault.to);
-        // No documented exception lasts longer than the lease that was granted before the fault.
-        let lease = match excuse {
-            Excuse::FailedOver => limits.ttl_us + limits.failover_us,
-            _ => limits.ttl_us,
+        // The old primary of a cluster may grant locks until its `cluster-node-timeout` has passed.
+        let grants_until = match excuse {
+            Excuse::FailedOver => fault.to + limits.failover_us,
+            _ => fault.to,
         };
+        let before = holds.iter().any(|hold| hold.asked <= grants_until);
+        // No documented exception lasts longer than a lease that was granted until then.
+        let lease = grants_until - fault.to + limits.ttl_us;
         // A stepped clock shortens a lease by no more than the step.
         let most = match excuse {
             Excuse::SteppedClock { by_us } => lease.min(*by_us),

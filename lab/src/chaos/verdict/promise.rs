@@ -101,6 +101,7 @@ pub(crate) struct Limits {
     pub(crate) ttl_us: Micros,
     /// Longest allowed time from a deadline to the notice of its loss, in running time.
     pub(crate) notice_us: Micros,
-    /// Extra time, beyond a TTL, in which two guards may be valid together after a failover.
+    /// Time after a failover in which the old primary may still grant locks. By this time, two
+    /// guards may be valid together for longer than a TTL.
     pub(crate) failover_us: Micros,
 }

@@ -167,6 +167,15 @@ fn an_overlap_that_outlasts_a_lease_is_not_excused_by_a_long_fault() {
         ..LIMITS
     };
     assert!(judge(&history, of_a_cluster).broken_promises().is_empty());
+    // The old primary of a cluster may grant a lock shortly after the failover.
+    let failover = fault(200, 210, Some(Excuse::FailedOver));
+    for (first, excused) in [(710, true), (711, false)] {
+        let overlap = [hold(1, 1, first, 800), hold(2, 2, first + 5, 810)].concat();
+        let history = [overlap, vec![failover.clone()]].concat();
+        assert_eq!(broken(&history), [Promise::Exclusion], "{first}");
+        let promises = judge(&history, of_a_cluster).broken_promises();
+        assert_eq!(promises.is_empty(), excused, "{first}");
+    }
     // Other faults get no extra time.
     let overlap = [hold(1, 1, 0, 1_301), hold(2, 2, 300, 1_302)].concat();
     let forgot = fault(200, 5_000, Some(Excuse::LostHistory));
