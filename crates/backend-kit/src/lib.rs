@@ -17,10 +17,14 @@
 //! | when a waiter renews its entry in the store queue | [`queue_entry`] |
 //! | escapes such as `%41` | [`percent_decode`], [`percent_encode`] |
 //! | passwords and certificates | [`Secret`], [`PasswordRule`], `TlsFile`, [`mask`](fn@mask) |
+//! | credentials and certificates that change | [`CredentialProvider`], [`CredentialSource`], `CertificateFiles` |
 //! | panics of drivers, turned into errors | [`panics`] |
 
 pub mod batch;
 pub mod blame;
+#[cfg(feature = "tls")]
+mod certificate_files;
+mod credentials;
 mod driver;
 mod driver_help;
 mod drivers;
@@ -42,8 +46,14 @@ mod target;
 mod tls_files;
 
 #[cfg(feature = "tls")]
-pub use tls_files::TlsFile;
 pub use {
+    certificate_files::{CertificateFiles, NamedFile},
+    tls_files::TlsFile,
+};
+pub use {
+    credentials::{
+        Certificates, CredentialProvider, CredentialSource, Credentials, SharedProvider,
+    },
     driver::{Driver, Migrated},
     driver_help::{DriverOption, DriverUrl},
     drivers::Drivers,
@@ -57,5 +67,5 @@ pub use {
     percent::{has_whole_escapes, percent_decode, percent_encode, percent_encode_path},
     secret::Secret,
     suggest::{hint, nearest},
-    target::{Target, TargetParts},
+    target::{Target, TargetParts, WrittenCredentials},
 };

@@ -5,9 +5,11 @@ use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc, time::Duration};
 use distlock_core::{Clock, Error, ErrorKind, Result, SystemClock};
 
 use crate::{
+    credentials::{CredentialProvider, Credentials, SharedProvider},
     mask::{mask, names_hosts},
     options::{Options, Origin},
-    percent::percent_encode_path,
+    percent::{percent_decode, percent_encode_path},
+    secret::Secret,
 };
 
 /// A backend URL with its options: the store to open.
@@ -19,6 +21,7 @@ pub struct Target {
     origin: Origin,
     options: Vec<(String, String, Origin)>,
     connect_timeout: Option<Duration>,
+    credentials: Option<SharedProvider>,
     clock: Arc<dyn Clock>,
 }
 
@@ -36,10 +39,25 @@ pub struct TargetParts {
     pub options: Options,
     /// The longest time that opening may take, 100 ms to 60 s.
     pub connect_timeout: Duration,
+    /// The provider of credentials, from [`Target::credentials`]. Its answers replace the user and
+    /// the password in `body` and `options`.
+    pub credentials: Option<SharedProvider>,
     /// The clock of the store's client.
     pub clock: Arc<dyn Clock>,
     origin: Origin,
     masked_url: String,
+}
+
+/// The credentials that a URL and its options have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WrittenCredentials {
+    /// The scheme, the hosts and the path: the store for which the credentials were written.
+    pub address: String,
+    /// The credentials for the store.
+    pub store: Credentials,
+    /// The credentials for Redis' sentinels.
+    pub sentinels: Credentials,
 }
 
 impl TargetParts {
@@ -88,6 +106,7 @@ impl Target {
             origin: Origin::Code,
             options: Vec::new(),
             connect_timeout: None,
+            credentials: None,
             clock: Arc::new(SystemClock),
         }
     }
@@ -141,6 +160,15 @@ impl Target {
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the provider of user and password. It is asked before each attempt to connect, so a
+    /// password can change while the store is open; see [`CredentialProvider`]. A store without
+    /// credentials, such as SQLite, never asks.
+    #[must_use]
+    pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
+        self.credentials = Some(SharedProvider::new(provider));
         self
     }
 
@@ -237,9 +265,49 @@ impl Target {
                 .connect_timeout
                 .or(named)
                 .unwrap_or(Self::DEFAULT_CONNECT_TIMEOUT),
+            credentials: self.credentials.clone(),
             clock: self.clock.clone(),
             origin: self.origin.clone(),
             masked_url: self.masked_url(),
+        })
+    }
+
+    /// The credentials in the URL and its options, for a provider that reads them again.
+    ///
+    /// # Errors
+    /// As [`Target::parts`], and [`ErrorKind::InvalidConfig`] for credentials that are not UTF-8.
+    pub fn written_credentials(&self) -> Result<WrittenCredentials> {
+        let TargetParts {
+            scheme,
+            body,
+            mut options,
+            ..
+        } = self.parts()?;
+        let (userinfo, address) = match body.rsplit_once('@') {
+            Some((userinfo, address)) => (userinfo.trim_start_matches('/'), address),
+            None => ("", body.trim_start_matches('/')),
+        };
+        let (user, password) = match userinfo.split_once(':') {
+            Some((user, password)) => (user, Some(password)),
+            None => (userinfo, None),
+        };
+        let decoded = |text: &str| {
+            let not_utf8 = || self.wrong("the user or the password is not UTF-8".into());
+            percent_decode(text).ok_or_else(not_utf8)
+        };
+        let user = Some(decoded(user)?).filter(|user| !user.is_empty());
+        let password = password.map(decoded).transpose()?;
+        let mut take = |key| options.take(key).map(|given| given.value);
+        Ok(WrittenCredentials {
+            address: format!("{scheme}://{address}"),
+            store: Credentials::written(
+                take("username").or_else(|| take("user")).or(user),
+                take("password").or(password).map(Secret::new),
+            ),
+            sentinels: Credentials::written(
+                take("sentinel_username"),
+                take("sentinel_password").map(Secret::new),
+            ),
         })
     }
 
@@ -327,6 +395,37 @@ mod tests {
             let parts = target.parts().unwrap();
             assert_eq!(percent_decode(&parts.body).as_deref(), Some(path));
         }
+    }
+
+    #[test]
+    fn written_credentials_are_those_of_the_url_or_of_the_options_in_their_place() {
+        for (url, user, password) in [
+            ("redis://h:1/0", None, None),
+            ("redis://:hun%2Fter2@h:1/0", None, Some("hun/ter2")),
+            ("mysql://bob:hunter2@h:1/0", Some("bob"), Some("hunter2")),
+            (
+                "mysql://bob@h:1/0?password=hunter2",
+                Some("bob"),
+                Some("hunter2"),
+            ),
+            ("redis://a:b@h:1/0?username=bob", Some("bob"), Some("b")),
+            (
+                "mysql://a:b@h:1/0?user=bob&password=c",
+                Some("bob"),
+                Some("c"),
+            ),
+        ] {
+            let written = Target::new(url).written_credentials().unwrap();
+            let expected = Credentials::written(user.map(Into::into), password.map(Secret::new));
+            assert_eq!(written.store, expected, "{url}");
+            assert!(written.address.ends_with("://h:1/0"), "{written:?}");
+            assert_eq!(written.sentinels, Credentials::default());
+            assert!(!format!("{written:?}").contains("hun"), "{written:?}");
+        }
+        let sentinels = Target::new("redis+sentinel://h/p").option("sentinel_password", "hunter2");
+        let written = sentinels.written_credentials().unwrap();
+        assert_eq!(written.sentinels, Credentials::new("hunter2"));
+        assert!(Target::new("redis://%ff@h").written_credentials().is_err());
     }
 
     #[test]
