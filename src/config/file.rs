@@ -14,6 +14,8 @@ use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
+use super::file_credentials::FileCredentials;
+
 /// The size of the largest configuration file that is read. Real files have a few hundred bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 
@@ -76,7 +78,9 @@ impl Config {
         }
     }
 
-    /// Reads a file.
+    /// Reads a file. A store that is opened with this configuration reads the user and the password
+    /// in the file again for each new connection, unless [`Target::credentials`] sets another
+    /// provider.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] when the file cannot be read, is no regular file, has more than
@@ -88,7 +92,17 @@ impl Config {
             let problem = format!("cannot read configuration file {shown}: {error}");
             Error::new(ErrorKind::InvalidConfig, problem)
         })?;
-        Self::parse(&text, path)
+        let mut config = Self::parse(&text, path)?;
+        if let Some(target) = config.backend.take() {
+            // The working folder may change before the file is read again.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            // A URL with a mistake is reported, with its place, when the store is opened.
+            config.backend = Some(match FileCredentials::new(path, &target) {
+                Ok(provider) => target.credentials(provider),
+                Err(_) => target,
+            });
+        }
+        Ok(config)
     }
 
     /// Reads the file that `DISTLOCK_CONFIG` names, and the backend URL in `DISTLOCK_BACKEND`. An

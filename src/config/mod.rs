@@ -2,15 +2,21 @@
 //!
 //! | source | how |
 //! |---|---|
-//! | a URL in the program | [`Target::new`], or simply a `&str` |
+//! | a URL in the program | [`Target::new`], or simply a `&str`; [`Target::credentials`] sets a provider of passwords |
 //! | `distlock.toml` | [`Config::load`]; [`Config::from_env`], which reads the file that `DISTLOCK_CONFIG` names |
 //! | `DISTLOCK_BACKEND` | [`Config::from_env`]; replaces the file's `[backend]` table as a whole |
+//!
+//! A user and a password that were read from a file are read again for each new connection, so they
+//! can change while a program runs.
 //!
 //! A source that replaces another source replaces the URL and all options together, because options
 //! belong to the store for which they were written.
 
 mod file;
+mod file_credentials;
 
-pub use distlock_backend_kit::{Given, Options, Origin, Target, mask, nearest};
+pub use distlock_backend_kit::{
+    CredentialProvider, Credentials, Given, Options, Origin, Target, mask, nearest,
+};
 pub use distlock_core::parse_duration;
 pub use file::Config;

@@ -1,0 +1,139 @@
+//! Reads the credentials of a configuration file again for each new connection.
+//!
+//! Invariant: credentials are used only for the store for which they were written. A file that
+//! cannot be used now changes nothing.
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use distlock_backend_kit::{CredentialProvider, Credentials, Target, WrittenCredentials};
+use distlock_core::{Error, ErrorKind, Result, path_excerpt, threads};
+
+use super::Config;
+
+/// The credentials in the `[backend]` table of a configuration file.
+pub(super) struct FileCredentials {
+    path: PathBuf,
+    // A std mutex: it is held to copy and to replace the values only.
+    last: Mutex<Last>,
+}
+
+struct Last {
+    good: WrittenCredentials,
+    /// The problem that was logged last, until the file is good again.
+    said: Option<String>,
+}
+
+impl FileCredentials {
+    /// The credentials of the file at `path`, which had this `target` when it was read.
+    ///
+    /// # Errors
+    /// As [`Target::written_credentials`].
+    pub(super) fn new(path: PathBuf, target: &Target) -> Result<Self> {
+        let last = Last {
+            good: target.written_credentials()?,
+            said: None,
+        };
+        Ok(Self {
+            path,
+            last: Mutex::new(last),
+        })
+    }
+
+    async fn read(&self) -> Result<WrittenCredentials> {
+        let path = self.path.clone();
+        // A thread of its own: the file system may hang, and the caller's thread renews leases.
+        let config = threads::blocking(move || Config::load(path)).await??;
+        let written = Target::from(config).written_credentials()?;
+        if written.address != self.last().good.address {
+            // The new password belongs to another store, which may be another owner's.
+            let shown = path_excerpt(&self.path);
+            let says = format!("{shown} names another store now, which takes a restart");
+            return Err(Error::new(ErrorKind::InvalidConfig, says));
+        }
+        Ok(written)
+    }
+
+    /// The credentials that the file has now, or those that it had when it could be used last. An
+    /// editor may have written only a part of the file.
+    async fn latest(&self) -> WrittenCredentials {
+        let read = self.read().await;
+        let mut last = self.last();
+        match read {
+            Ok(written) => {
+                last.good = written;
+                last.said = None;
+            }
+            Err(error) => {
+                let problem = error.to_string();
+                if last.said.as_ref() != Some(&problem) {
+                    tracing::warn!(
+                        %problem,
+                        "new connections use the password that was read before, until the file is \
+                         good again",
+                    );
+                    last.said = Some(problem);
+                }
+            }
+        }
+        last.good.clone()
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl CredentialProvider for FileCredentials {
+    async fn credentials(&self) -> Result<Credentials> {
+        Ok(self.latest().await.store)
+    }
+
+    async fn sentinel_credentials(&self) -> Result<Option<Credentials>> {
+        Ok(Some(self.latest().await.sentinels))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_file_is_read_again_and_a_file_that_cannot_be_used_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("distlock.toml");
+        let write = |text: &str| fs::write(&path, text).unwrap();
+        let table = |url: &str, more: &str| format!("[backend]\nurl = \"{url}\"\n{more}\n");
+        write(&table("redis://h", "password = \"one\""));
+        let target = Target::from(Config::load(&path).unwrap());
+        let provider = FileCredentials::new(path.clone(), &target).unwrap();
+        let password = async || {
+            let credentials = provider.credentials().await.unwrap();
+            let password = credentials.password.unwrap();
+            password.reveal().to_owned()
+        };
+        assert_eq!(password().await, "one");
+        write(&table("redis://bob:two@h", ""));
+        assert_eq!(password().await, "two");
+        for unusable in [
+            "",
+            "[backend]\nurl = \"redis://bob:thr",
+            "[backend]\nulr = \"redis://bob:three@h\"",
+            &table("redis://bob:three@other", ""),
+            &table("rediss://bob:three@h", ""),
+        ] {
+            write(unusable);
+            assert_eq!(password().await, "two", "{unusable}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(password().await, "two");
+        write(&table("redis://bob:four@h?password=five", ""));
+        assert_eq!(password().await, "five");
+    }
+}
