@@ -20,7 +20,7 @@ pub struct RedisDriver;
 impl RedisDriver {
     fn config(self, parts: &mut TargetParts) -> Result<RedisConfig> {
         let mut config = blame::parse(&self, parts, |parts, options| {
-            RedisConfig::from_url_parts(&parts.scheme, &parts.body, options)
+            RedisConfig::from_target(parts, options)
         })?;
         config.connect_timeout = parts.own_connect_timeout();
         Ok(config)

@@ -3,7 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use distlock_backend_kit::{
-    DriverOption, PasswordRule, Secret, TLS_DISABLE, not_compiled_in, unknown_option,
+    Credentials, DriverOption, PasswordRule, Secret, SharedProvider, TLS_DISABLE, TargetParts,
+    not_compiled_in, unknown_option,
 };
 use distlock_core::{Error, ErrorKind, Result, parse_duration};
 
@@ -44,6 +45,8 @@ pub struct RedisConfig {
     pub sentinel_username: Option<String>,
     /// The password of `sentinel_username`.
     pub sentinel_password: Option<Secret>,
+    /// Gives the credentials for each new connection, instead of those above.
+    pub provider: Option<SharedProvider>,
 }
 
 impl RedisConfig {
@@ -100,6 +103,7 @@ impl RedisConfig {
             connect_timeout: Duration::from_secs(5),
             sentinel_username: None,
             sentinel_password: None,
+            provider: None,
         }
     }
 
@@ -126,9 +130,29 @@ impl RedisConfig {
     /// [`ErrorKind::InvalidConfig`] that names the option. For an unknown option it also names the
     /// most similar known one.
     pub fn from_url_parts(scheme: &str, body: &str, options: &[(String, String)]) -> Result<Self> {
+        Self::parse(scheme, body, options, None)
+    }
+
+    /// Parses a target, like [`RedisConfig::from_url_parts`].
+    pub(crate) fn from_target(parts: &TargetParts, options: &[(String, String)]) -> Result<Self> {
+        Self::parse(
+            &parts.scheme,
+            &parts.body,
+            options,
+            parts.credentials.clone(),
+        )
+    }
+
+    fn parse(
+        scheme: &str,
+        body: &str,
+        options: &[(String, String)],
+        provider: Option<SharedProvider>,
+    ) -> Result<Self> {
         let address = Address::parse(body)?;
         let (topology, path_database) = address.topology(scheme)?;
         let mut config = Self::new(topology);
+        config.provider = provider;
         config.username = address.username;
         config.password = address.password.map(Secret::new);
         if let Some(database) = path_database {
@@ -242,7 +266,7 @@ impl RedisConfig {
                 )));
             }
         }
-        if self.username.is_some() && self.password.is_none() {
+        if self.username.is_some() && self.password.is_none() && self.provider.is_none() {
             return Err(invalid("a user name without a password"));
         }
         let is_sentinel = matches!(self.topology, Topology::Sentinel { .. });
@@ -266,6 +290,19 @@ impl RedisConfig {
             );
         }
         self.check_passwords()
+    }
+
+    /// Returns the credentials for the store in these options.
+    pub(crate) fn written_credentials(&self) -> Credentials {
+        Credentials::written(self.username.clone(), self.password.clone())
+    }
+
+    /// Returns the credentials for the sentinels in these options.
+    pub(crate) fn written_sentinel_credentials(&self) -> Credentials {
+        Credentials::written(
+            self.sentinel_username.clone(),
+            self.sentinel_password.clone(),
+        )
     }
 
     /// Refuses a password that would travel in clear over a network to a server in the URL.

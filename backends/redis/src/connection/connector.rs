@@ -1,8 +1,8 @@
 //! Makes connections to primaries, cluster nodes and sentinels.
 //!
 //! The connector owns the options that are the same for every server: credentials, TLS, time-outs.
-//! Every attempt has a time limit. No password leaves this machine in clear unless the
-//! configuration allows that.
+//! Credentials and certificates are asked for again before each attempt, and every attempt has a
+//! time limit. No password leaves this machine in clear unless the configuration allows that.
 
 use std::{
     sync::{
@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use distlock_backend_kit::{CredentialSource, Credentials};
 use distlock_core::{Clock, Error, ErrorKind, Result};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
@@ -21,7 +22,6 @@ use redis::{
 };
 
 use crate::{
-    Secret,
     config::{Endpoint, RedisConfig},
     connection::{
         open_connection::{CommandCount, Connection},
@@ -40,20 +40,32 @@ pub(crate) struct Connector {
     waiters: Arc<WaiterRegistry>,
     command_count: Arc<CommandCount>,
     server_epochs: Arc<ServerEpochs>,
+    credentials: Arc<CredentialSource>,
+    sentinel_credentials: Arc<CredentialSource>,
     #[cfg(feature = "tls")]
-    certificates: Option<redis::TlsCertificates>,
+    certificates: Option<distlock_backend_kit::CertificateFiles>,
 }
 
 impl Connector {
-    /// Creates a connector. Reads the certificates from their files.
+    /// Creates a connector. Checks the certificate files.
     pub(crate) fn new(
         config: RedisConfig,
         clock: Arc<dyn Clock>,
         waiters: Arc<WaiterRegistry>,
     ) -> Result<Self> {
+        #[cfg(feature = "tls")]
+        let certificates = crate::connection::tls::open_files(&config)?;
+        let source = |written| {
+            let (provider, clock) = (config.provider.clone(), Arc::clone(&clock));
+            CredentialSource::new(written, provider, clock, attempt_timeout(&config))
+        };
         Ok(Self {
+            credentials: Arc::new(source(config.written_credentials())),
+            sentinel_credentials: Arc::new(
+                source(config.written_sentinel_credentials()).for_sentinels(),
+            ),
             #[cfg(feature = "tls")]
-            certificates: crate::connection::tls::certificates(&config)?,
+            certificates,
             config,
             clock,
             waiters,
@@ -70,6 +82,8 @@ impl Connector {
             waiters,
             command_count: Arc::clone(&self.command_count),
             server_epochs: Arc::clone(&self.server_epochs),
+            credentials: Arc::clone(&self.credentials),
+            sentinel_credentials: Arc::clone(&self.sentinel_credentials),
             #[cfg(feature = "tls")]
             certificates: self.certificates.clone(),
         }
@@ -95,7 +109,15 @@ impl Connector {
     /// `connect_timeout`. So the error of the attempt, which names the cause, comes before the
     /// caller's own time-out.
     pub(crate) fn attempt_timeout(&self) -> Duration {
-        self.config.connect_timeout * 4 / 5
+        attempt_timeout(&self.config)
+    }
+
+    pub(crate) fn credentials(&self) -> &CredentialSource {
+        &self.credentials
+    }
+
+    pub(crate) fn sentinel_credentials(&self) -> &CredentialSource {
+        &self.sentinel_credentials
     }
 
     /// Returns the time limit of an attempt to connect that includes the questions to the
@@ -110,23 +132,26 @@ impl Connector {
     /// The reason why the server cannot serve. No operation was sent.
     pub(crate) async fn connect(
         &self,
-        client: &Client,
-        address: &str,
+        endpoint: &Endpoint,
         server_epoch: Arc<ServerEpoch>,
     ) -> Result<Connection> {
-        let limit = self.attempt_timeout();
-        tokio::select! {
-            biased;
-            connection = self.connect_unbounded(client, address, server_epoch) => connection,
-            () = self.clock.sleep(limit) => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!(
-                    "{address} did not answer in time (option `connect_timeout`); a server that \
-                     wants TLS, or one that does not, may also stay silent"
-                ),
-            )
-            .on(BACKEND)),
-        }
+        let address = &*endpoint.to_string();
+        let attempt = |credentials| async move {
+            let client = self.client(endpoint, credentials).await?;
+            tokio::select! {
+                biased;
+                connection = self.connect_unbounded(&client, address, server_epoch) => connection,
+                () = self.clock.sleep(self.attempt_timeout()) => Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!(
+                        "{address} did not answer in time (option `connect_timeout`); a server \
+                         that wants TLS, or one that does not, may also stay silent"
+                    ),
+                )
+                .on(BACKEND)),
+            }
+        };
+        self.credentials.connect(attempt).await
     }
 
     async fn connect_unbounded(
@@ -187,18 +212,19 @@ impl Connector {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] when the password would travel in clear. Sentinels, slot maps
     /// and redirects may name servers beyond this machine even if the URL names none.
-    pub(crate) fn client(&self, endpoint: &Endpoint) -> Result<Client> {
-        self.refuse_clear_text_password(endpoint, self.config.password.as_ref())?;
-        let info = self.info(endpoint)?.set_redis_settings(self.settings());
-        self.open_client(info)
+    async fn client(&self, endpoint: &Endpoint, credentials: Credentials) -> Result<Client> {
+        self.refuse_clear_text_password(endpoint, &credentials)?;
+        let settings = settings(&credentials).set_db(i64::from(self.config.database));
+        let info = self.info(endpoint)?.set_redis_settings(settings);
+        self.open_client(info).await
     }
 
     fn refuse_clear_text_password(
         &self,
         endpoint: &Endpoint,
-        password: Option<&Secret>,
+        credentials: &Credentials,
     ) -> Result<()> {
-        let rule = self.config.password_rule(password.is_some());
+        let rule = self.config.password_rule(credentials.password.is_some());
         rule.check(&endpoint.host)
             .map_err(|error| error.on(BACKEND))
     }
@@ -214,30 +240,34 @@ impl Connector {
 
     /// Asks a server of a cluster for the slot map. A replica answers too.
     pub(crate) async fn ask_slots(&self, endpoint: &Endpoint) -> Result<Value> {
-        let address = endpoint.to_string();
-        let client = self.client(endpoint)?;
-        let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.attempt_timeout()))
-            .set_response_timeout(Some(self.config.timeout));
-        let asking = async {
-            let mut connection = client
-                .get_multiplexed_async_connection_with_config(&options)
-                .await?;
-            redis::cmd("CLUSTER")
-                .arg("SLOTS")
-                .query_async::<Value>(&mut connection)
-                .await
+        let address = &*endpoint.to_string();
+        let attempt = |credentials| async move {
+            let client = self.client(endpoint, credentials).await?;
+            let options = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(self.attempt_timeout()))
+                .set_response_timeout(Some(self.config.timeout));
+            let asking = async {
+                let mut connection = client
+                    .get_multiplexed_async_connection_with_config(&options)
+                    .await?;
+                redis::cmd("CLUSTER")
+                    .arg("SLOTS")
+                    .query_async::<Value>(&mut connection)
+                    .await
+            };
+            asking.await.map_err(|error| match error.detail() {
+                Some(detail) if detail.contains("cluster support disabled") => Error::new(
+                    ErrorKind::InvalidConfig,
+                    format!(
+                        "{address} is not a node of a cluster: use redis:// instead of \
+                         redis+cluster://"
+                    ),
+                )
+                .on(BACKEND),
+                _ => error::of_connecting(&error, address),
+            })
         };
-        asking.await.map_err(|error| match error.detail() {
-            Some(detail) if detail.contains("cluster support disabled") => Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "{address} is not a node of a cluster: use redis:// instead of redis+cluster://"
-                ),
-            )
-            .on(BACKEND),
-            _ => error::of_connecting(&error, &address),
-        })
+        self.credentials.connect(attempt).await
     }
 
     /// Connects to a sentinel. The sentinel's pushes go to `events`.
@@ -249,31 +279,35 @@ impl Connector {
         endpoint: &Endpoint,
         events: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection> {
-        let address = endpoint.to_string();
-        let config = &self.config;
-        self.refuse_clear_text_password(endpoint, config.sentinel_password.as_ref())?;
-        let settings = credentials(
-            config.sentinel_username.as_deref(),
-            config.sentinel_password.as_ref(),
-        );
-        let client = self.open_client(self.info(endpoint)?.set_redis_settings(settings))?;
-        let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.attempt_timeout()))
-            .set_response_timeout(Some(config.timeout))
-            .set_push_sender(events);
-        // The driver sends `HELLO`.
-        self.command_count.count(1);
-        client
-            .get_multiplexed_async_connection_with_config(&options)
-            .await
-            .map_err(|error| error::of_connecting_to_sentinel(&error, &address))
+        let attempt = |credentials: Credentials| async move {
+            self.refuse_clear_text_password(endpoint, &credentials)?;
+            let info = self.info(endpoint)?;
+            let client = self.open_client(info.set_redis_settings(settings(&credentials)));
+            let client = client.await?;
+            let options = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(self.attempt_timeout()))
+                .set_response_timeout(Some(self.config.timeout))
+                .set_push_sender(events);
+            // The driver sends `HELLO`.
+            self.command_count.count(1);
+            client
+                .get_multiplexed_async_connection_with_config(&options)
+                .await
+                .map_err(|error| error::of_connecting_to_sentinel(&error, &endpoint.to_string()))
+        };
+        self.sentinel_credentials.connect(attempt).await
     }
 
-    fn open_client(&self, info: ConnectionInfo) -> Result<Client> {
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(clippy::unused_async, reason = "files of TLS")
+    )]
+    async fn open_client(&self, info: ConnectionInfo) -> Result<Client> {
         let address = info.addr().to_string();
         #[cfg(feature = "tls")]
-        if let Some(certificates) = &self.certificates {
-            return Client::build_with_tls(info, certificates.clone())
+        if let Some(files) = &self.certificates {
+            let certificates = crate::connection::tls::latest(files).await;
+            return Client::build_with_tls(info, certificates)
                 .map_err(|error| crate::connection::tls::refused(&error));
         }
         Client::open(info).map_err(|error| error::of_connecting(&error, &address))
@@ -291,25 +325,24 @@ impl Connector {
             },
         }
     }
-
-    /// Returns credentials, protocol and database.
-    fn settings(&self) -> RedisConnectionInfo {
-        let config = &self.config;
-        credentials(config.username.as_deref(), config.password.as_ref())
-            .set_db(i64::from(config.database))
-    }
 }
 
-fn credentials(username: Option<&str>, password: Option<&Secret>) -> RedisConnectionInfo {
+/// Returns [`Connector::attempt_timeout`] of these options.
+fn attempt_timeout(config: &RedisConfig) -> Duration {
+    config.connect_timeout * 4 / 5
+}
+
+/// Returns credentials and protocol.
+fn settings(credentials: &Credentials) -> RedisConnectionInfo {
     // The library's name is not sent, because `CLIENT SETINFO` fails on older servers and under a
     // narrow ACL.
     let mut settings = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP3)
         .set_skip_set_lib_name();
-    if let Some(username) = username {
+    if let Some(username) = &credentials.user {
         settings = settings.set_username(username);
     }
-    if let Some(password) = password {
+    if let Some(password) = &credentials.password {
         settings = settings.set_password(password.reveal());
     }
     settings

@@ -48,9 +48,7 @@ impl Server {
             let (connector, endpoint) = (Arc::clone(connector), self.endpoint.clone());
             let server_epoch = Arc::clone(&self.server_epoch);
             async move {
-                let client = connector.client(&endpoint)?;
-                let address = endpoint.to_string();
-                let connection = connector.connect(&client, &address, server_epoch).await?;
+                let connection = connector.connect(&endpoint, server_epoch).await?;
                 Ok(Arc::new(connection))
             }
         };

@@ -1,40 +1,41 @@
-//! Reads the certificates when the store is opened. So a wrong file is an invalid configuration,
-//! and not a failed connection.
+//! The certificates of a store's connections, in the driver's form.
+//!
+//! The files are read when the store is opened, so a wrong file is an invalid configuration, and
+//! not a failed connection. They are read again for each new connection.
 
-use distlock_backend_kit::TlsFile;
+use distlock_backend_kit::CertificateFiles;
 use distlock_core::{Error, ErrorKind, Result};
 use redis::{ClientTlsConfig, RedisError, TlsCertificates};
 
 use crate::{config::RedisConfig, error::BACKEND};
 
-/// Returns the certificates in the driver's form; `None` without TLS.
+/// Opens the certificate files; `None` without TLS.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidConfig`] for a file that cannot be read or has the wrong content.
-pub(crate) fn certificates(config: &RedisConfig) -> Result<Option<TlsCertificates>> {
-    let read = || -> Result<Option<TlsCertificates>> {
-        let Some(tls) = &config.tls else {
-            return Ok(None);
-        };
-        let authorities = |path| TlsFile::new("ca", path).authorities(true);
-        let root_cert = tls.ca.as_deref().map(authorities).transpose()?;
-        let client_tls = match &tls.client {
-            None => None,
-            Some((cert, key)) => {
-                let (client_cert, client_key) =
-                    TlsFile::new("cert", cert).identity(TlsFile::new("key", key))?;
-                Some(ClientTlsConfig {
-                    client_cert,
-                    client_key,
-                })
-            }
-        };
-        Ok(Some(TlsCertificates {
-            client_tls,
-            root_cert,
-        }))
+pub(crate) fn open_files(config: &RedisConfig) -> Result<Option<CertificateFiles>> {
+    let Some(tls) = &config.tls else {
+        return Ok(None);
     };
-    read().map_err(|error| error.on(BACKEND))
+    let authorities = tls.ca.clone().map(|path| ("ca", path));
+    let client = tls.client.clone();
+    let client = client.map(|(cert, key)| (("cert", cert), ("key", key)));
+    let files = CertificateFiles::open(authorities, client, true);
+    files
+        .map(|(files, _)| Some(files))
+        .map_err(|error| error.on(BACKEND))
+}
+
+/// Reads the files for a connection that is made now.
+pub(crate) async fn latest(files: &CertificateFiles) -> TlsCertificates {
+    let latest = files.latest().await;
+    TlsCertificates {
+        client_tls: latest.client.map(|(client_cert, key)| ClientTlsConfig {
+            client_cert,
+            client_key: key.reveal().as_bytes().to_vec(),
+        }),
+        root_cert: latest.authorities,
+    }
 }
 
 /// Returns the error for certificates that the driver refused.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use distlock_core::{Health, Result, Verdict};
 
 use crate::{
-    config::{Endpoint, RedisConfig, Topology},
+    config::{Endpoint, Topology},
+    connection::Connector,
     doctor::{
         rights,
         server_report::{Arbiter, ServerReport},
@@ -54,7 +55,7 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
         let (check, verdict, detail) = settings::sentinels(all, naming);
         health.found(check, verdict, detail);
     }
-    password(router.connector.config(), &addresses, &mut health);
+    password(&router.connector, &addresses, &mut health).await?;
     for (endpoint, error) in &missing {
         health.found(
             "slots",
@@ -83,17 +84,24 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
 }
 
 /// Adds the finding on whether passwords travel in clear to the primaries and the sentinels.
-fn password(config: &RedisConfig, primaries: &[Arc<str>], health: &mut Health) {
+async fn password(
+    connector: &Connector,
+    primaries: &[Arc<str>],
+    health: &mut Health,
+) -> Result<()> {
+    let config = connector.config();
     let mut hosts = Vec::new();
-    if config.password.is_some() {
+    if connector.credentials().current().await?.password.is_some() {
         let endpoints = primaries.iter().filter_map(|at| Endpoint::parse(at, 0));
         hosts.extend(endpoints.map(|endpoint| endpoint.host));
     }
     if let Topology::Sentinel { sentinels, .. } = &config.topology
-        && config.sentinel_password.is_some()
+        && let credentials = connector.sentinel_credentials().current().await?
+        && credentials.password.is_some()
     {
         hosts.extend(sentinels.iter().map(|endpoint| endpoint.host.clone()));
     }
     let rule = config.password_rule(!hosts.is_empty());
     rule.examine(hosts.iter().map(String::as_str), health);
+    Ok(())
 }
