@@ -18,7 +18,7 @@ pub struct ZooKeeperDriver;
 impl ZooKeeperDriver {
     fn config(self, parts: &mut TargetParts) -> Result<ZooKeeperConfig> {
         let mut config = blame::parse(&self, parts, |parts, options| {
-            ZooKeeperConfig::from_url_parts(&parts.body, options)
+            ZooKeeperConfig::from_target(parts, options)
         })?;
         // The remaining quarter is for asking each server why there is no session.
         config.connect_timeout = parts.connect_timeout * 3 / 4;

@@ -4,7 +4,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use distlock_backend_kit::{DriverOption, PasswordRule, Secret};
+use distlock_backend_kit::{DriverOption, PasswordRule, Secret, SharedProvider};
 
 /// The features of the library that bring this backend with TLS.
 pub(super) const TLS_FEATURES: &str = "zookeeper,tls";
@@ -33,6 +33,9 @@ pub struct ZooKeeperConfig {
     pub connect_timeout: Duration,
     /// The credentials of this client.
     pub credentials: Option<Credentials>,
+    /// Gives the user and the password for each new session, instead of those in `credentials`. It
+    /// is not asked where `credentials` is `None`.
+    pub provider: Option<SharedProvider>,
     /// The access list of the nodes that this client creates. Default: [`AclPolicy::Creator`] with
     /// credentials, otherwise [`AclPolicy::Open`].
     pub acl: AclPolicy,
@@ -152,6 +155,7 @@ impl ZooKeeperConfig {
             request_timeout: Duration::from_secs(4),
             connect_timeout: Duration::from_secs(5),
             credentials: None,
+            provider: None,
             acl: AclPolicy::Open,
             tls: None,
             clear_password: false,

@@ -5,7 +5,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use distlock_backend_kit::{
-    Secret, TLS_DISABLE, has_whole_escapes, percent_decode, unknown_option,
+    Secret, SharedProvider, TLS_DISABLE, TargetParts, has_whole_escapes, percent_decode,
+    unknown_option,
 };
 use distlock_core::{Result, parse_duration};
 
@@ -20,6 +21,19 @@ impl ZooKeeperConfig {
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) that names the option.
     /// For an unknown option it names the nearest known one.
     pub fn from_url_parts(body: &str, options: &[(String, String)]) -> Result<Self> {
+        Self::parse(body, options, None)
+    }
+
+    /// Reads a target, like [`ZooKeeperConfig::from_url_parts`].
+    pub(crate) fn from_target(parts: &TargetParts, options: &[(String, String)]) -> Result<Self> {
+        Self::parse(&parts.body, options, parts.credentials.clone())
+    }
+
+    fn parse(
+        body: &str,
+        options: &[(String, String)],
+        provider: Option<SharedProvider>,
+    ) -> Result<Self> {
         let body = body
             .strip_prefix("//")
             .ok_or_else(|| invalid_config("a ZooKeeper URL starts with `zookeeper://host`"))?;
@@ -37,9 +51,15 @@ impl ZooKeeperConfig {
         }
         if let Some(user) = user {
             // The text contains a password, so no error may show a part of it.
-            let (user, password) = user.split_once(':').ok_or_else(|| {
-                invalid_config("the user in the URL has no password: write `user:password@`")
-            })?;
+            let (user, password) = match user.split_once(':') {
+                Some(both) => both,
+                None if provider.is_some() => (user, ""),
+                None => {
+                    return Err(invalid_config(
+                        "the user in the URL has no password: write `user:password@`",
+                    ));
+                }
+            };
             config.credentials = Some(Credentials {
                 user: decode("the user", user)?,
                 password: Secret::new(decode("the password", password)?),
@@ -47,6 +67,7 @@ impl ZooKeeperConfig {
             });
             config.acl = AclPolicy::Creator;
         }
+        config.provider = provider;
         let (mut ca, mut cert, mut key) = (None, None, None);
         for (name, value) in options {
             match name.as_str() {

@@ -100,12 +100,12 @@ async fn probe_limits(
     our_timeout: Duration,
     server: &str,
 ) -> Option<Limits> {
-    let mut config = context.config.clone();
-    config.servers = vec![server.to_owned()];
+    let credentials = context.login.current().await.ok()?;
+    let servers = [server.to_owned()];
     let group = context.io_thread.new_group();
     let dialled = context
         .io_thread
-        .capture_spawns(group, dial(&config, our_timeout))
+        .capture_spawns(group, dial(context, &servers, our_timeout, &credentials))
         .await;
     let client = dialled.ok()?;
     // The node does not exist. A server that accepts the request answers `NoNode`. A server with a

@@ -41,8 +41,12 @@ pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::Sta
                 session.spawn(verify_session(Arc::clone(&session)));
             }
             // The client is disconnected, or is connected to a server that refuses writes. The next
-            // change is awaited.
-            _ => {}
+            // change is awaited. Meanwhile the client tries one server after the other, with the
+            // certificates that it finds at each attempt.
+            _ => {
+                let context = Arc::clone(&session.context);
+                session.spawn(async move { context.login.refresh_certificates().await });
+            }
         }
     }
 }

@@ -15,12 +15,13 @@ use std::{
 use distlock_core::{Clock, Moment};
 use tokio::{runtime::Handle as Runtime, sync::OnceCell};
 
-use super::{ended_leases::EndedLeases, io_thread::IoThread};
+use super::{Login, ended_leases::EndedLeases, io_thread::IoThread};
 use crate::{config::ZooKeeperConfig, names::Layout};
 
 /// The part of a store that outlives each of its sessions.
 pub(crate) struct StoreContext {
     pub(crate) config: ZooKeeperConfig,
+    pub(crate) login: Login,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) layout: Layout,
     pub(crate) runtime: Runtime,

@@ -7,9 +7,11 @@ mod ended_leases;
 pub(crate) mod io_thread;
 pub(crate) mod keep_alive;
 pub(crate) mod liveness;
+pub(crate) mod login;
 mod state;
 pub(crate) mod tree;
 
 pub(crate) use context::{RequestCount, StoreContext};
 pub(crate) use ended_leases::EndedLeases;
+pub(crate) use login::Login;
 pub(crate) use state::{RequestStart, Session};

@@ -27,6 +27,7 @@ use std::{
     time::Duration,
 };
 
+use distlock_backend_kit::Credentials;
 use distlock_core::{Clock, Epoch, LossReason, Moment, Result};
 use tokio::{
     runtime::Handle as Runtime,
@@ -56,6 +57,8 @@ pub(crate) struct Session {
     /// `None` after the session's end. The client closes the session at the servers when the last
     /// clone of this `Arc` is dropped.
     pub(super) client: Mutex<Option<Arc<zk::Client>>>,
+    /// The credentials that were shown last.
+    pub(super) shown: Mutex<Credentials>,
     pub(super) id: i64,
     pub(super) timeout: Duration,
     pub(super) longest_lease: Duration,
@@ -92,11 +95,12 @@ pub(crate) struct RequestStart {
 }
 
 impl Session {
-    /// Creates the session of a client that has just connected. The session was opened at `opened`
-    /// or later.
+    /// Creates the session of a client that has just connected with these credentials. The session
+    /// was opened at `opened` or later.
     pub(crate) fn new(
         context: &Arc<StoreContext>,
         client: zk::Client,
+        credentials: Credentials,
         group: TaskGroup,
         epoch: Epoch,
         tick: Duration,
@@ -105,6 +109,7 @@ impl Session {
         let liveness = Liveness::new(client.session_timeout(), tick, opened);
         Arc::new(Self {
             context: Arc::clone(context),
+            shown: Mutex::new(credentials),
             id: client.session_id().0,
             timeout: client.session_timeout(),
             longest_lease: liveness::longest_lease(client.session_timeout(), tick),

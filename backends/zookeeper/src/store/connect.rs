@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use distlock_backend_kit::Credentials;
 use distlock_core::{Error, ErrorKind, Result};
 use zookeeper_client as zk;
 
@@ -14,6 +15,7 @@ use crate::{
         dial::dial,
         io_thread::TaskGroup,
         keep_alive,
+        login::follow_credentials,
         tree::{acls_for, probe_session, read_or_create_epoch},
     },
 };
@@ -28,10 +30,25 @@ pub(crate) async fn open_session(
     context: &Arc<StoreContext>,
     group: TaskGroup,
 ) -> Result<Arc<Session>> {
+    let attempt = |credentials| open_with(context, credentials, group);
+    context.login.connect(attempt).await
+}
+
+async fn open_with(
+    context: &Arc<StoreContext>,
+    credentials: Credentials,
+    group: TaskGroup,
+) -> Result<Arc<Session>> {
     let config = &context.config;
     let opened = context.clock.now();
-    let client = dial(config, config.session_timeout).await?;
-    let tick = find_tick(context, client.session_timeout()).await?;
+    let dialled = dial(
+        context,
+        &config.servers,
+        config.session_timeout,
+        &credentials,
+    );
+    let client = dialled.await?;
+    let tick = find_tick(context, client.session_timeout(), &credentials).await?;
     let states = client.state_watcher();
     let acls = acls_for(config.acl);
     let refused = |error| translate(error, Access::Read).during("connect");
@@ -52,10 +69,11 @@ pub(crate) async fn open_session(
     {
         return Err(session_ended_error());
     }
-    let session = Session::new(context, client, group, epoch, tick, opened);
+    let session = Session::new(context, client, credentials, group, epoch, tick, opened);
     session.spawn(connection::follow_connection(Arc::clone(&session), states));
     session.spawn(lease_watch::watch_leases(Arc::clone(&session)));
     session.spawn(keep_alive::keep_alive(Arc::clone(&session)));
+    session.spawn(follow_credentials(Arc::clone(&session)));
     tracing::debug!(?session, "session open");
     Ok(session)
 }
@@ -66,7 +84,11 @@ pub(crate) async fn open_session(
 /// So this function opens a second session that requests less, and takes half of the granted
 /// timeout as the tick. If the second session cannot be opened, the function takes half of the
 /// first session's timeout, which is at least one tick.
-async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration> {
+async fn find_tick(
+    context: &StoreContext,
+    granted: Duration,
+    credentials: &Credentials,
+) -> Result<Duration> {
     let config = &context.config;
     if let Some(tick) = config.tick_time {
         if tick * 2 > granted {
@@ -78,7 +100,8 @@ async fn find_tick(context: &StoreContext, granted: Duration) -> Result<Duration
         return Ok(tick);
     }
     let asked = context.tick.get_or_try_init(async || {
-        let shortest = dial(config, granted / SHORT_SESSION_DIVISOR).await?;
+        let timeout = granted / SHORT_SESSION_DIVISOR;
+        let shortest = dial(context, &config.servers, timeout, credentials).await?;
         Ok::<_, Error>(shortest.session_timeout() / 2)
     });
     match asked.await {

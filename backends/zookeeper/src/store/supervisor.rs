@@ -21,7 +21,7 @@ use crate::{
     config::ZooKeeperConfig,
     error::{closed_error, not_connected_error},
     names::Layout,
-    session::{EndedLeases, RequestCount, Session, StoreContext, io_thread::IoThread},
+    session::{EndedLeases, Login, RequestCount, Session, StoreContext, io_thread::IoThread},
 };
 
 /// The shared part of all handles of one store.
@@ -45,6 +45,7 @@ impl Supervisor {
     /// Starts the threads, with one handle counted.
     pub(super) fn start(config: ZooKeeperConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         config.check()?;
+        let login = Login::new(&config, Arc::clone(&clock))?;
         let no_thread = |error| threads::no_thread(error).on("zookeeper");
         // The threads start before the runtime is built. So if a thread cannot start, no runtime is
         // dropped here. Dropping a runtime blocks, and this code runs inside a caller's async task.
@@ -70,6 +71,7 @@ impl Supervisor {
             })?;
         let context = StoreContext {
             layout: Layout::new(&config.root),
+            login,
             config,
             clock,
             runtime: runtime.handle().clone(),

@@ -1,10 +1,15 @@
 //! Credentials, access lists, TLS, and the errors when no session can be opened.
 
-use std::{net::TcpListener, sync::Arc, time::Duration};
+use std::{
+    net::TcpListener,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use distlock_backend_kit::{Credentials, SharedProvider};
 use distlock_core::{Attempt, Error, ErrorKind, Locker, SystemClock};
 use distlock_harness::{
-    free_port,
+    FaultProxy, free_port,
     servers::zookeeper::{Setup, ZooKeeper},
 };
 use distlock_zookeeper::{ZooKeeper as Backend, ZooKeeperConfig};
@@ -252,6 +257,70 @@ async fn locks_made_with_other_credentials_are_listed_and_hide_no_others() {
     assert!(next.token() > last);
     release_cleanly(next).await;
     release_cleanly(open).await;
+}
+
+/// A session goes on while the password in its file changes, and soon shows both passwords. A
+/// session that is opened later shows the new one alone. An administrator gives both the rights on
+/// the nodes that exist.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_lock_is_lost_while_a_digest_changes() {
+    let server = ZooKeeper::start_with(&open_to_all(&[])).unwrap();
+    let proxy = FaultProxy::start(server.address(0)).await.unwrap();
+    let password = Arc::new(Mutex::new("one"));
+    let file = Arc::clone(&password);
+    let address = proxy.address().to_string();
+    let mut rotating = config_from_url(&address, Some("app:not-used"), &[]);
+    rotating.provider = Some(SharedProvider::new(move || {
+        let password = *file.lock().unwrap();
+        async move { Ok(Credentials::new(password)) }
+    }));
+    let ours = connect(rotating.clone()).await;
+    let held = hold(&ours, "held").await;
+
+    *password.lock().unwrap() = "two";
+    let administrator = raw_client(&server.servers()).await;
+    for password in ["app:one", "app:two"] {
+        let shown = administrator.auth("digest", password.as_bytes());
+        shown.await.unwrap();
+    }
+    let mut paths = vec!["/team/app".to_owned()];
+    while let Some(path) = paths.pop() {
+        // The servers put all credentials that this client has shown in place of `auth`.
+        let both = [zk::Acl::new(zk::Permission::ALL, zk::AuthId::authed())];
+        administrator.set_acl(&path, &both, None).await.unwrap();
+        let children = administrator.list_children(&path).await.unwrap();
+        paths.extend(children.iter().map(|child| format!("{path}/{child}")));
+    }
+    for _ in 0..3 {
+        proxy.reset();
+        eventually("locks are taken and freed", async || {
+            let guard = ours.lock("free").wait(SOON).acquire().await.ok()?;
+            guard.release().await.is_clean().then_some(())
+        })
+        .await;
+        assert!(held.is_valid());
+    }
+    // The new password alone can wait for this lock, whose nodes are made after the change.
+    let later = hold(&ours, "later").await;
+    let theirs = connect(rotating).await;
+    for guard in [later, held] {
+        let name = guard.name().to_string();
+        let waiting = enter_queue(&theirs, &name).await;
+        release_cleanly(guard).await;
+        release_cleanly(waiting.await.unwrap().0).await;
+    }
+    // A session that is lost is followed by one with the new password.
+    let held = hold(&ours, "held").await;
+    let queue = container_path("held").replace("/distlock/", "/team/app/");
+    let contenders = administrator.list_children(&queue).await.unwrap();
+    let session = server.owner_session(&format!("{queue}/{}", contenders[0]));
+    server.end_session(session.unwrap()).unwrap();
+    held.lost().await;
+    eventually("a new session takes locks", async || {
+        let guard = ours.lock("free").wait(SOON).acquire().await.ok()?;
+        guard.release().await.is_clean().then_some(())
+    })
+    .await;
 }
 
 #[cfg(feature = "sasl")]
