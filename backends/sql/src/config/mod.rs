@@ -3,8 +3,8 @@
 //! This module holds the parts that several dialects share. The option names of each product are in
 //! the product's own folder.
 
-#[cfg(all(feature = "tls", any(feature = "mysql", feature = "postgres")))]
-mod certificates;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod login;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod product;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -20,9 +20,10 @@ pub(crate) use self::values::{
     escape, flag, invalid, quoted,
 };
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use self::{product::Product, server::ServerConfig, server_options::SslMode};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use self::{
+    login::Login,
     server::server_config,
     server_options::{ServerOptions, shared},
 };
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use self::{product::Product, server::ServerConfig, server_options::SslMode};

@@ -5,8 +5,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
+#[cfg(feature = "tls")]
+use distlock_backend_kit::CertificateFiles;
 use distlock_backend_kit::{
-    Driver, PasswordRule, Secret, TargetParts, blame, is_loopback, not_compiled_in,
+    Driver, PasswordRule, Secret, SharedProvider, TargetParts, blame, is_loopback, not_compiled_in,
 };
 use distlock_core::{Error, ErrorKind, Result};
 
@@ -32,6 +34,8 @@ pub struct ServerConfig {
     pub user: Option<String>,
     /// The user's password.
     pub password: Option<Secret>,
+    /// Gives the credentials for each new connection, instead of `user` and `password`.
+    pub provider: Option<SharedProvider>,
     /// The database that holds the tables.
     pub database: String,
     /// The protection of the connection.
@@ -68,6 +72,7 @@ impl ServerConfig {
             socket: None,
             user: None,
             password: None,
+            provider: None,
             database: database.into(),
             ssl_mode: SslMode::Auto,
             ssl_ca: None,
@@ -91,16 +96,19 @@ impl ServerConfig {
         let checked = self.checked();
         // In a build without TLS, `checked` refuses the options that name files.
         #[cfg(feature = "tls")]
-        let checked = checked.and_then(|()| {
-            super::certificates::check(
-                self.product.ssl_files(),
-                self.ssl_ca.as_deref(),
-                self.ssl_client
-                    .as_ref()
-                    .map(|(cert, key)| (&**cert, &**key)),
-            )
-        });
+        let checked = checked.and_then(|()| self.certificate_files().map(drop));
         checked.map_err(|error| error.on(self.product.name()))
+    }
+
+    /// Reads and checks the files of TLS. A wrong file is then reported as a wrong configuration,
+    /// and not as a failed connection.
+    #[cfg(feature = "tls")]
+    pub(super) fn certificate_files(&self) -> Result<CertificateFiles> {
+        let [ca, cert, key] = self.product.ssl_files();
+        let authorities = self.ssl_ca.clone().map(|path| (ca, path));
+        let client = self.ssl_client.clone();
+        let client = client.map(|(certificate, secret)| ((cert, certificate), (key, secret)));
+        Ok(CertificateFiles::open(authorities, client, true)?.0)
     }
 
     pub(super) fn checked(&self) -> Result<()> {
@@ -209,5 +217,6 @@ pub(crate) fn server_config(
         ServerConfig::from_url_parts(&parts.scheme, &parts.body, options)
     })?;
     config.connect_timeout = parts.own_connect_timeout();
+    config.provider = parts.credentials.clone();
     Ok(config)
 }

@@ -11,7 +11,7 @@ use distlock_core::{Clock, Result};
 
 use super::statements::Statements;
 use crate::{
-    config::{Product, ServerConfig},
+    config::{Login, Product, ServerConfig},
     counters::RequestCounters,
     wait::WaitGroup,
 };
@@ -22,6 +22,7 @@ pub(super) const NAME: &str = "mysql";
 /// The state that the handles of one opened store share.
 pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
+    pub(super) login: Login,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) wait_group: Arc<WaitGroup>,
     pub(crate) counters: RequestCounters,
@@ -38,6 +39,7 @@ impl StoreContext {
             wait_group: WaitGroup::adaptive(),
             counters: RequestCounters::new(NAME),
             epochs: EpochHistory::default(),
+            login: Login::new(&config, Arc::clone(&clock))?,
             config,
             clock,
         })

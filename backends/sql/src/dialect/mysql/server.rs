@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use distlock_backend_kit::Certificates;
 use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 use sqlx::{
     ConnectOptions as _,
@@ -14,7 +15,7 @@ use super::{
     context::StoreContext, flavour::Flavour, raw_connection::RawConnection, statements::MOST,
 };
 use crate::{
-    config::SslMode,
+    config::{ServerConfig, SslMode},
     driver_panics::catch_panics,
     statement_error::{Access, StatementError},
 };
@@ -110,7 +111,30 @@ impl Variables {
 }
 
 pub(super) async fn connect(context: &StoreContext) -> Result<RawConnection> {
-    let config = &context.config;
+    context.counters.count("open");
+    let attempt = |config: ServerConfig, certificates| async move {
+        let options = options(&config, certificates);
+        let connected = tokio::select! {
+            connected = catch_panics(options.connect()) => connected,
+            () = context.clock.sleep(config.connect_timeout) => {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("{} did not answer in time (option \
+                        `connect_timeout`)", database_label(context)),
+                ));
+            }
+        };
+        connected.map(RawConnection::new).map_err(|error| {
+            let failed = StatementError::mysql(error, Access::Read).on_connecting(&config);
+            let error = failed.into_error();
+            Error::new(error.kind(), database_label(context)).caused_by(error)
+        })
+    };
+    context.login.connect(&context.config, attempt).await
+}
+
+/// The driver's options for a connection that is made now.
+fn options(config: &ServerConfig, certificates: Certificates) -> MySqlConnectOptions {
     let mut options = MySqlConnectOptions::new()
         .host(&config.host)
         .port(config.port)
@@ -137,28 +161,17 @@ pub(super) async fn connect(context: &StoreContext) -> Result<RawConnection> {
     if let Some(socket) = &config.socket {
         options = options.socket(socket);
     }
-    if let Some(authorities) = &config.ssl_ca {
-        options = options.ssl_ca(authorities);
+    // The content and not the path: the driver would read a certificate and its key at two moments,
+    // and the files may be replaced in between.
+    if let Some(authorities) = certificates.authorities {
+        options = options.ssl_ca_from_pem(authorities);
     }
-    if let Some((certificate, key)) = &config.ssl_client {
-        options = options.ssl_client_cert(certificate).ssl_client_key(key);
+    if let Some((certificate, key)) = certificates.client {
+        options = options
+            .ssl_client_cert_from_pem(certificate)
+            .ssl_client_key_from_pem(key.reveal());
     }
-    context.counters.count("open");
-    let connected = tokio::select! {
-        connected = catch_panics(options.connect()) => connected,
-        () = context.clock.sleep(config.connect_timeout) => {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("{} did not answer in time (option \
-                    `connect_timeout`)", database_label(context)),
-            ));
-        }
-    };
-    connected.map(RawConnection::new).map_err(|error| {
-        let failed = StatementError::mysql(error, Access::Read).on_connecting(config);
-        let error = failed.into_error();
-        Error::new(error.kind(), database_label(context)).caused_by(error)
-    })
+    options
 }
 
 /// The database's name and address for messages, without user and password.

@@ -6,7 +6,7 @@
 
 use std::{future::Future, time::Duration};
 
-use distlock_backend_kit::panics;
+use distlock_backend_kit::{Certificates, panics};
 use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _,
@@ -69,8 +69,8 @@ pub(super) async fn with_connect_timeout<T>(
     }
 }
 
-/// The driver's options.
-pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
+/// The driver's options for a connection that is made now.
+pub(super) fn options(config: &ServerConfig, certificates: Certificates) -> PgConnectOptions {
     let mut options = PgConnectOptions::new_without_pgpass()
         .host(&config.host)
         .port(config.port)
@@ -95,11 +95,15 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
     if let Some(password) = &config.password {
         options = options.password(password.reveal());
     }
-    if let Some(ca) = &config.ssl_ca {
-        options = options.ssl_root_cert(ca);
+    // The content and not the path: the driver would read a certificate and its key at two moments,
+    // and the files may be replaced in between.
+    if let Some(authorities) = certificates.authorities {
+        options = options.ssl_root_cert_from_pem(authorities);
     }
-    if let Some((cert, key)) = &config.ssl_client {
-        options = options.ssl_client_cert(cert).ssl_client_key(key);
+    if let Some((cert, key)) = certificates.client {
+        options = options
+            .ssl_client_cert_from_pem(cert)
+            .ssl_client_key_from_pem(key.reveal());
     }
     options.disable_statement_logging()
 }
@@ -109,11 +113,14 @@ pub(super) fn options(config: &ServerConfig) -> PgConnectOptions {
 pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Session, String)> {
     context.counters.count("open");
     let failed = |error| context.explain(StatementError::postgres(error, Access::Read));
-    let connected = options(&context.config).connect().await;
-    let mut connection = connected.map_err(|error| {
-        context
-            .explain(StatementError::postgres(error, Access::Read).on_connecting(&context.config))
-    })?;
+    let attempt = |config, certificates| async move {
+        let connected = options(&config, certificates).connect().await;
+        connected.map_err(|error| {
+            let failed = StatementError::postgres(error, Access::Read);
+            context.explain(failed.on_connecting(&config))
+        })
+    };
+    let mut connection = context.login.connect(&context.config, attempt).await?;
     // The server stops a statement before the client's own time limit ends the wait.
     let statement = context.config.statement_timeout.as_millis() * 3 / 4;
     let (end_abandoned, left) = context.sessions.end_abandoned();

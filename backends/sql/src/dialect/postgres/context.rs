@@ -11,7 +11,10 @@ use distlock_core::{Clock, Epoch, Error, ErrorKind, Result, excerpt, path_excerp
 
 use super::{session, statements::Statements};
 use crate::{
-    config::ServerConfig, counters::RequestCounters, migrate, statement_error::StatementError,
+    config::{Login, ServerConfig},
+    counters::RequestCounters,
+    migrate,
+    statement_error::StatementError,
     wait::WaitGroup,
 };
 
@@ -21,6 +24,7 @@ pub(super) const NAME: &str = "postgres";
 /// The state that the handles of one opened store share.
 pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
+    pub(super) login: Login,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) wait_group: Arc<WaitGroup>,
     pub(crate) counters: RequestCounters,
@@ -42,6 +46,7 @@ impl StoreContext {
             sessions: session::Sessions::default(),
             schema: OnceLock::new(),
             epochs: EpochHistory::default(),
+            login: Login::new(&config, Arc::clone(&clock))?,
             config,
             clock,
         })

@@ -27,11 +27,14 @@ pub(super) async fn listen(context: Arc<StoreContext>) {
 }
 
 async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
+    let current = context.login.current(&context.config).await;
+    let (config, certificates) =
+        current.map_err(|error| sqlx::Error::Configuration(error.into()))?;
     // The driver's listener needs a pool. This pool has only the one connection.
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(context.config.connect_timeout)
-        .connect_lazy_with(connect::options(&context.config));
+        .connect_lazy_with(connect::options(&config, certificates));
     context.counters.count("listen");
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.eager_reconnect(false);
