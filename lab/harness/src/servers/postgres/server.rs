@@ -55,6 +55,9 @@ impl Drop for PostgresServer {
     }
 }
 
+/// The files of a server with TLS, in the folder of its data.
+const TLS_FILES: [&str; 3] = ["ca.crt", "server.crt", "server.key"];
+
 impl PostgresServer {
     /// Starts a server.
     ///
@@ -114,7 +117,7 @@ impl PostgresServer {
     /// Returns an error for the same reasons as [`PostgresServer::start`].
     pub fn with_tls(pki: &Pki) -> Result<Self> {
         let mut server = Self::prepare(free_port()?, &["ssl=on", "ssl_ca_file=ca.crt"])?;
-        for file in ["ca.crt", "server.crt", "server.key"] {
+        for file in TLS_FILES {
             let copied = server.data().join(file);
             server_user()?.copy_private_file(&pki.path(file), &copied)?;
         }
@@ -128,6 +131,20 @@ impl PostgresServer {
             "CREATE ROLE secured LOGIN PASSWORD 'hunter2'; GRANT ALL ON SCHEMA public TO secured",
         )?;
         Ok(server)
+    }
+
+    /// Replaces the certificates of a server with TLS by those of another authority. Connections
+    /// that are made a little later use them.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be written.
+    pub fn replace_certificates(&self, pki: &Pki) -> Result<()> {
+        for file in TLS_FILES {
+            let copied = self.data().join(file);
+            fs::remove_file(&copied)?;
+            server_user()?.copy_private_file(&pki.path(file), &copied)?;
+        }
+        self.sql("SELECT pg_reload_conf()").map(drop)
     }
 
     /// Crashes the server, starts another server with a copy of its data, and restarts the first

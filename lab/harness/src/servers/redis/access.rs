@@ -33,6 +33,12 @@ impl RedisServer {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
+    /// Returns the address for clients with TLS. Without such an address, returns the other one.
+    #[must_use]
+    pub fn tls_address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.client_port()).into()
+    }
+
     /// Returns the server's folder, which contains the append-only file.
     #[must_use]
     pub fn folder(&self) -> &Path {

@@ -103,6 +103,42 @@ impl RedisServer {
         })
     }
 
+    /// Starts a server that has a second port, which accepts TLS only and requires a client
+    /// certificate of the same authority. `pki` is the folder of a [`Pki`](crate::Pki).
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`RedisServer::start`].
+    pub fn with_tls_port(pki: &Path) -> Result<Self> {
+        Self::start_with_tls(Flavour::Installed, &[], &[], Some(pki))
+    }
+
+    /// Replaces the certificates of a server with TLS by those of another [`Pki`](crate::Pki). New
+    /// connections use them.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be written, or if the server refuses the files.
+    pub fn replace_certificates(&self, pki: &Path) -> Result<()> {
+        let mut change = vec!["CONFIG", "SET"];
+        let settings: Vec<_> = self
+            .config
+            .iter()
+            .filter_map(|line| {
+                let (option, path) = line.split_once(' ')?;
+                (option.starts_with("tls-") && option.ends_with("-file")).then_some((option, path))
+            })
+            .collect();
+        for (option, path) in settings {
+            let path = Path::new(path);
+            let name = path.file_name().context("the file of a setting")?;
+            fs::remove_file(path)?;
+            self.user.copy_private_file(&pki.join(name), path)?;
+            change.extend([option, path.to_str().context("a path of the harness")?]);
+        }
+        let answer = self.command(&change)?;
+        ensure!(answer == "OK", "{answer}");
+        Ok(())
+    }
+
     /// Starts a replica of this server, with the same password.
     ///
     /// # Errors
