@@ -17,7 +17,7 @@ use distlock_core::{Clock, Error, ErrorKind, Moment, Result, excerpt};
 
 use crate::{Secret, mask, panics};
 
-/// What a client shows to a server: a user and a password. `Debug` hides the password.
+/// A user and a password, which a client shows to a server. `Debug` hides the password.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Credentials {
@@ -160,7 +160,7 @@ pub struct CredentialSource {
     acceptance: Mutex<Acceptance>,
 }
 
-/// What the servers said of this client.
+/// The servers' answers to this client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Acceptance {
     accepted: bool,

@@ -1,5 +1,4 @@
-//! What a connection shows to a server when it is made: the credentials and the certificates of that
-//! moment.
+//! The credentials and the certificates that a connection shows to a server when it is made.
 //!
 //! Both are asked for again before each attempt, so a password, a certificate or an authority can
 //! be replaced while the store is open. No password crosses a network in clear unless the options

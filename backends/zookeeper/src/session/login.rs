@@ -1,4 +1,4 @@
-//! What the store's sessions show to the servers: credentials and certificates.
+//! The credentials and the certificates that the store's sessions show to the servers.
 //!
 //! Both are asked for again when a session is opened and when its connection was lost. The client
 //! library reconnects by itself, so a session that goes on gets new certificates through a cell of
