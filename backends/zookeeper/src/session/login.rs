@@ -8,7 +8,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use distlock_backend_kit::{CredentialSource, Credentials};
+use distlock_backend_kit::{CredentialSource, Credentials, Secret};
 use distlock_core::{Clock, Result};
 use zookeeper_client as zk;
 
@@ -152,7 +152,7 @@ fn show(session: &Session, credentials: Credentials) {
 fn parts(credentials: &Credentials) -> (&str, &str) {
     let user = credentials.user.as_deref().unwrap_or_default();
     let password = credentials.password.as_ref();
-    (user, password.map_or("", |password| password.reveal()))
+    (user, password.map_or("", Secret::reveal))
 }
 
 fn digest(credentials: &Credentials) -> String {
