@@ -297,8 +297,10 @@ impl Saboteur {
     }
 
     fn sabotage_lease(&self, lease: &Lease) -> Lease {
-        let token = lease.token.filter(|_| !self.has_fault(EveryTokenIsOne));
-        Lease::new(self.sabotage_name(&lease.name), lease.owner, token)
+        let mut sabotaged = lease.clone();
+        sabotaged.name = self.sabotage_name(&lease.name);
+        sabotaged.token = lease.token.filter(|_| !self.has_fault(EveryTokenIsOne));
+        sabotaged
     }
 
     /// The grant as the caller of the backend gets it.
@@ -352,15 +354,18 @@ impl DistLock for Saboteur {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        if self.has_fault(CanDoLess) && renewal.ticket != TicketStep::Keep {
+        if self.has_fault(CanDoLess)
+            && (renewal.ticket != TicketStep::Keep || lease.nonce.is_some())
+        {
             return Err(Error::new(ErrorKind::Unsupported, "no tickets"));
         }
         let mut changed = *renewal;
         changed.ttl = self.sabotage_ttl(renewal.ttl);
-        if self.has_fault(ReusesTickets) && matches!(renewal.ticket, TicketStep::Redeem(_)) {
+        let mut mine = self.sabotage_lease(lease);
+        if self.has_fault(ReusesTickets) && renewal.ticket == TicketStep::Redeem {
             changed.ticket = TicketStep::Keep;
+            mine.nonce = None;
         }
-        let mine = self.sabotage_lease(lease);
         let answer = self.inner.renew(&mine, &changed).await?;
         Ok(match answer {
             Renewed::Extended {
@@ -402,6 +407,9 @@ impl DistLock for Saboteur {
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        if self.has_fault(CanDoLess) && lease.nonce.is_some() {
+            return Err(Error::new(ErrorKind::Unsupported, "no tickets"));
+        }
         match self.sabotage {
             AnybodyReleases if self.evict(&lease.name).await? => Ok(ReleaseOutcome::Released {
                 others_waiting: None,

@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
     Expect, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed,
-    LossReason, Records, ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep,
-    Verdict, unix_time,
+    Records, ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep, Verdict,
+    unix_time,
 };
 
 use crate::{
@@ -219,12 +219,7 @@ impl DistLock for KvLock {
             match renewal.ticket {
                 TicketStep::Keep => {}
                 TicketStep::Issue(nonce) => record.ticket = Some(nonce),
-                // The ticket was redeemed before, or a later ticket replaced it. In both cases
-                // another process may hold the lock, so the bearer of this ticket does not.
-                TicketStep::Redeem(nonce) if record.ticket != Some(nonce) => {
-                    return Ok(Renewed::NotHeld(LossReason::TakenOver));
-                }
-                TicketStep::Redeem(_) => record.ticket = None,
+                TicketStep::Redeem => record.ticket = None,
             }
             let expect = Expect::Version(current.version);
             if self

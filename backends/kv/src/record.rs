@@ -93,6 +93,10 @@ impl StoredLock {
             // The owner is the same and the token is another one: the lease expired, and the owner
             // was then granted the lock again.
             Err(LossReason::Expired)
+        } else if lease.nonce.is_some() && lease.nonce != self.record.ticket {
+            // The ticket was redeemed before, or a later ticket replaced it. In both cases another
+            // process may hold the lock, so the bearer of this ticket does not.
+            Err(LossReason::TakenOver)
         } else {
             Ok(())
         }

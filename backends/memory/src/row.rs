@@ -31,8 +31,8 @@ pub(crate) struct Row {
 #[derive(Debug, Default)]
 struct Extra {
     meta: Option<Meta>,
-    /// The nonce of the ticket that can be redeemed now; `None` without such a ticket.
-    ticket: Option<Uuid>,
+    /// The nonce of the ticket that can be used now; `None` without such a ticket.
+    nonce: Option<Uuid>,
 }
 
 impl Row {
@@ -46,7 +46,7 @@ impl Row {
             extra: request.meta.clone().map(|meta| {
                 Box::new(Extra {
                     meta: Some(meta),
-                    ticket: None,
+                    nonce: None,
                 })
             }),
         }
@@ -83,31 +83,33 @@ impl Row {
             // The owner is the same and the token is another one: the lease expired, and the owner
             // was then granted the lock again.
             Err(LossReason::Expired)
+        } else if lease.nonce.is_some() && lease.nonce != self.nonce() {
+            // The ticket was redeemed before, or a later ticket replaced it. In both cases the
+            // bearer of this ticket does not hold the lock.
+            Err(LossReason::TakenOver)
         } else {
             Ok(())
         }
     }
 
-    /// Restarts the lease, and stores or redeems the ticket's nonce in the same step. If the ticket
-    /// cannot be redeemed, the lease is unchanged.
-    pub(crate) fn renew(&mut self, now: Moment, renewal: &Renewal) -> Result<(), LossReason> {
+    fn nonce(&self) -> Option<Uuid> {
+        self.extra.as_ref().and_then(|extra| extra.nonce)
+    }
+
+    /// Restarts the lease, and stores or removes the ticket's nonce in the same step.
+    pub(crate) fn renew(&mut self, now: Moment, renewal: &Renewal) {
         match renewal.ticket {
             TicketStep::Issue(nonce) => {
-                self.extra.get_or_insert_default().ticket = Some(nonce);
+                self.extra.get_or_insert_default().nonce = Some(nonce);
             }
-            TicketStep::Redeem(nonce) => {
-                // The row has another nonce or none: this ticket was redeemed before, or a later
-                // ticket replaced it. In both cases the bearer of this ticket does not hold the
-                // lock.
-                self.extra
-                    .as_mut()
-                    .and_then(|extra| extra.ticket.take_if(|ticket| *ticket == nonce))
-                    .ok_or(LossReason::TakenOver)?;
+            TicketStep::Redeem => {
+                if let Some(extra) = &mut self.extra {
+                    extra.nonce = None;
+                }
             }
             TicketStep::Keep => {}
         }
         self.restart_lease(now, renewal.ttl);
-        Ok(())
     }
 
     /// Returns the description of the holder that other clients see.

@@ -148,7 +148,7 @@ impl Table {
             return Err(shard.loss_reason_without_row(lease));
         };
         row.check(now, lease)?;
-        row.renew(now, renewal)?;
+        row.renew(now, renewal);
         Ok(row.token())
     }
 

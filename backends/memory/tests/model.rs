@@ -34,7 +34,8 @@ enum Step {
         ttl: u64,
         ticket: Ticket,
     },
-    Release(Pick),
+    /// The number stands for the nonce of a ticket; `None`: the release of a guard.
+    Release(Pick, Option<u128>),
     HandOver {
         lease: Pick,
         next: u128,
@@ -71,6 +72,8 @@ struct Pick {
 enum Ticket {
     Keep,
     Issue(u128),
+    /// A renewal by ticket.
+    Present(u128),
     Redeem(u128),
 }
 
@@ -97,6 +100,21 @@ impl Model {
     /// The lease that has not expired; `None`: the lock is free.
     fn live_row(&self, name: usize) -> Option<&Held> {
         self.rows.get(&name).filter(|held| self.now < held.expires)
+    }
+
+    /// The answer to the use of a ticket with this nonce; `None`: the use of a guard.
+    fn expected_answer_by(
+        &self,
+        name: usize,
+        owner: u128,
+        token: Option<FencingToken>,
+        nonce: Option<u128>,
+    ) -> Result<(), LossReason> {
+        self.expected_answer(name, owner, token)?;
+        match nonce {
+            Some(_) if self.rows[&name].ticket != nonce => Err(LossReason::TakenOver),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the expected answer to an operation with a lease.
@@ -182,6 +200,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     let ticket = prop_oneof![
         3 => Just(Ticket::Keep),
         1 => (0u128..2).prop_map(Ticket::Issue),
+        1 => (0u128..2).prop_map(Ticket::Present),
         1 => (0u128..2).prop_map(Ticket::Redeem),
     ];
     let step = prop_oneof![
@@ -189,7 +208,8 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(name, owner, ttl)| Step::Acquire { name, owner, ttl }),
         4 => (pick(), ttl(), ticket)
             .prop_map(|(lease, ttl, ticket)| Step::Renew { lease, ttl, ticket }),
-        4 => pick().prop_map(Step::Release),
+        4 => (pick(), prop::option::weighted(0.3, 0u128..2))
+            .prop_map(|(lease, nonce)| Step::Release(lease, nonce)),
         2 => (pick(), 0..OWNERS, ttl())
             .prop_map(|(lease, next, ttl)| Step::HandOver { lease, next, ttl }),
         1 => (named(), 0u64..2).prop_map(|(name, off_by)| Step::Force { name, off_by }),
@@ -428,7 +448,7 @@ fn run_step(subject: &dyn Subject, model: &mut Model, step: Step) -> Result<(), 
         Step::Time(..) => Ok(()),
         Step::Acquire { name, owner, ttl } => run_acquire(subject, model, name, owner, ttl),
         Step::Renew { lease, ttl, ticket } => run_renew(subject, model, &lease, ttl, ticket),
-        Step::Release(lease) => run_release(subject, model, &lease),
+        Step::Release(lease, nonce) => run_release(subject, model, &lease, nonce),
         Step::HandOver { lease, next, ttl } => run_hand_over(subject, model, &lease, next, ttl),
         Step::Force { name, off_by } => run_force_release(subject, model, name, off_by),
         Step::Inspect(name) => run_inspect(subject, model, name),
@@ -480,22 +500,26 @@ fn run_renew(
     ticket: Ticket,
 ) -> Result<(), TestCaseError> {
     let token = model.picked_token(pick);
-    let lease = Lease::new(name(pick.name), owner(pick.owner), token);
+    let mut lease = Lease::new(name(pick.name), owner(pick.owner), token);
     let mut renewal = Renewal::plain(Ttl::from_millis(ttl).unwrap());
+    let nonce = match ticket {
+        Ticket::Keep | Ticket::Issue(_) => None,
+        Ticket::Present(nonce) | Ticket::Redeem(nonce) => Some(nonce),
+    };
+    lease.nonce = nonce.map(Uuid::from_u128);
     renewal.ticket = match ticket {
-        Ticket::Keep => TicketStep::Keep,
+        Ticket::Keep | Ticket::Present(_) => TicketStep::Keep,
         Ticket::Issue(nonce) => TicketStep::Issue(Uuid::from_u128(nonce)),
-        Ticket::Redeem(nonce) => TicketStep::Redeem(Uuid::from_u128(nonce)),
+        Ticket::Redeem(_) => TicketStep::Redeem,
     };
     let answer = subject.renew(&lease, &renewal);
-    let mut expected = model.expected_answer(pick.name, pick.owner, token);
+    let expected = model.expected_answer_by(pick.name, pick.owner, token, nonce);
     if expected.is_ok() {
         let row = model.rows.get_mut(&pick.name).unwrap();
         match ticket {
-            Ticket::Keep => {}
+            Ticket::Keep | Ticket::Present(_) => {}
             Ticket::Issue(nonce) => row.ticket = Some(nonce),
-            Ticket::Redeem(nonce) if row.ticket == Some(nonce) => row.ticket = None,
-            Ticket::Redeem(_) => expected = Err(LossReason::TakenOver),
+            Ticket::Redeem(_) => row.ticket = None,
         }
     }
     prop_assert_eq!(answer.map(|_| ()), expected);
@@ -507,10 +531,16 @@ fn run_renew(
     Ok(())
 }
 
-fn run_release(subject: &dyn Subject, model: &mut Model, pick: &Pick) -> Result<(), TestCaseError> {
+fn run_release(
+    subject: &dyn Subject,
+    model: &mut Model,
+    pick: &Pick,
+    nonce: Option<u128>,
+) -> Result<(), TestCaseError> {
     let token = model.picked_token(pick);
-    let lease = Lease::new(name(pick.name), owner(pick.owner), token);
-    let expected = match model.expected_answer(pick.name, pick.owner, token) {
+    let mut lease = Lease::new(name(pick.name), owner(pick.owner), token);
+    lease.nonce = nonce.map(Uuid::from_u128);
+    let expected = match model.expected_answer_by(pick.name, pick.owner, token, nonce) {
         Ok(()) => {
             model.rows.remove(&pick.name);
             true

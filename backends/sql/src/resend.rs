@@ -16,7 +16,7 @@ use distlock_core::{Attempt, Error, ReleaseOutcome, TicketStep};
 pub(crate) fn may_be_resent(op: &Operation) -> bool {
     match op {
         Operation::Acquire(_) | Operation::Release(_) => true,
-        Operation::Renew(_, renewal) => !matches!(renewal.ticket, TicketStep::Redeem(_)),
+        Operation::Renew(_, renewal) => renewal.ticket != TicketStep::Redeem,
         _ => false,
     }
 }
@@ -74,7 +74,7 @@ mod tests {
         assert!(may_be_resent(&Operation::Release(lease.clone())));
         assert!(may_be_resent(&renewal(TicketStep::Keep)));
         assert!(may_be_resent(&renewal(TicketStep::Issue(nonce))));
-        assert!(!may_be_resent(&renewal(TicketStep::Redeem(nonce))));
+        assert!(!may_be_resent(&renewal(TicketStep::Redeem)));
         assert!(!may_be_resent(&Operation::HandOver(lease.clone(), request)));
     }
 

@@ -150,11 +150,9 @@ impl DistLock for Locks {
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         let context = self.handle.context()?;
         if renewal.ticket != TicketStep::Keep {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "a lock that hangs on a session cannot become a ticket",
-            ));
+            return Err(no_tickets());
         }
+        refuse_ticket(lease)?;
         let asked_at = context.clock.now();
         if let Some(reason) = context.ended_leases.loss_reason(lease.owner) {
             return Ok(Renewed::NotHeld(reason));
@@ -189,6 +187,7 @@ impl DistLock for Locks {
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         let context = self.handle.context()?;
+        refuse_ticket(lease)?;
         if context.ended_leases.loss_reason(lease.owner).is_some() {
             return Ok(ReleaseOutcome::NotHeld);
         }
@@ -264,4 +263,19 @@ async fn leave_queue(entry: &QueueEntry, until: Moment) {
     if let Err(error) = delete_node(&entry.session, &entry.node, until).await {
         tracing::debug!(%error, path = entry.node.path(), "cannot leave the queue yet");
     }
+}
+
+/// Refuses the lease of a ticket.
+fn refuse_ticket(lease: &Lease) -> Result<()> {
+    match lease.nonce {
+        Some(_) => Err(no_tickets()),
+        None => Ok(()),
+    }
+}
+
+fn no_tickets() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a lock that hangs on a session cannot become a ticket",
+    )
 }

@@ -68,13 +68,18 @@ async fn a_lost_answer_to_a_renewal_or_hand_over_is_confirmed_or_unknown() {
     let held = lease(&first, &grant);
     let nonce = Uuid::from_u128(1);
     let mut renewal = Renewal::plain(ttl());
-    for ticket in [TicketStep::Issue(nonce), TicketStep::Redeem(nonce)] {
+    let mut by_ticket = held.clone();
+    by_ticket.nonce = Some(nonce);
+    for (lease, ticket) in [
+        (&held, TicketStep::Issue(nonce)),
+        (&by_ticket, TicketStep::Redeem),
+    ] {
         renewal.ticket = ticket;
         fixture.records.set_next_faults([Fault::Unanswered]);
-        let renewed = fixture.lock.renew(&held, &renewal).await.unwrap();
+        let renewed = fixture.lock.renew(lease, &renewal).await.unwrap();
         assert!(matches!(renewed, Renewed::Extended { token, .. } if token == grant.token));
     }
-    let renewed = fixture.lock.renew(&held, &renewal).await.unwrap();
+    let renewed = fixture.lock.renew(&by_ticket, &renewal).await.unwrap();
     assert!(
         matches!(renewed, Renewed::NotHeld(LossReason::TakenOver)),
         "used once"

@@ -70,31 +70,37 @@ pub(crate) fn read_number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// The start of a lock's value: owner and, if known, token.
-pub(crate) struct ValueStart {
-    bytes: [u8; OWNER_DIGITS + 1 + NUMBER_DIGITS],
+/// A lease as the scripts compare it with a value: the owner, the token if it is known, and the
+/// nonce of a ticket.
+pub(crate) struct LeaseText {
+    bytes: [u8; OWNER_DIGITS + 1 + NUMBER_DIGITS + 1 + OWNER_DIGITS],
     len: usize,
 }
 
-impl ValueStart {
+impl LeaseText {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// Returns the start of the value that the lock of this lease must have.
-pub(crate) fn start(lease: &Lease) -> ValueStart {
-    let mut start = ValueStart {
-        bytes: [b' '; OWNER_DIGITS + 1 + NUMBER_DIGITS],
+/// Returns the text of this lease.
+pub(crate) fn lease(lease: &Lease) -> LeaseText {
+    let mut text = LeaseText {
+        bytes: [b' '; OWNER_DIGITS + 1 + NUMBER_DIGITS + 1 + OWNER_DIGITS],
         len: OWNER_DIGITS,
     };
-    let (owner, number) = start.bytes.split_at_mut(OWNER_DIGITS);
+    let (owner, rest) = text.bytes.split_at_mut(OWNER_DIGITS);
     lease.owner.as_uuid().as_simple().encode_lower(owner);
+    let (number, nonce) = rest.split_at_mut(1 + NUMBER_DIGITS);
     if let Some(token) = lease.token {
         number[1..].copy_from_slice(&digits(token.get()));
-        start.len = start.bytes.len();
+        text.len += number.len();
     }
-    start
+    if let Some(id) = lease.nonce {
+        id.as_simple().encode_lower(&mut nonce[1..]);
+        text.len = text.bytes.len();
+    }
+    text
 }
 
 /// Returns holder and meta in the form of a value.

@@ -99,19 +99,19 @@ fn write_arguments(command: &mut Cmd, operation: &Operation) {
     match operation {
         Operation::Renew(lease, renewal) => {
             let mut nonce = [0; value::OWNER_DIGITS];
-            let (step, nonce) = match renewal.ticket {
-                TicketStep::Keep => ("K", ""),
-                TicketStep::Issue(id) => ("I", &*id.as_simple().encode_lower(&mut nonce)),
-                TicketStep::Redeem(id) => ("R", &*id.as_simple().encode_lower(&mut nonce)),
+            let ticket = match renewal.ticket {
+                TicketStep::Keep => "",
+                TicketStep::Issue(id) => &*id.as_simple().encode_lower(&mut nonce),
+                TicketStep::Redeem => "-",
             };
-            command.arg(value::start(lease).as_bytes());
-            command.arg(renewal.ttl.as_millis()).arg(step).arg(nonce);
+            command.arg(value::lease(lease).as_bytes());
+            command.arg(renewal.ttl.as_millis()).arg(ticket);
         }
         Operation::Release(lease) => {
-            command.arg(value::start(lease).as_bytes());
+            command.arg(value::lease(lease).as_bytes());
         }
         Operation::HandOver(lease, next) => {
-            command.arg(value::start(lease).as_bytes());
+            command.arg(value::lease(lease).as_bytes());
             write_claim(command, next);
         }
         Operation::Acquire(request) => write_claim(command, request),

@@ -1,6 +1,6 @@
 -- Hands locks over to their next owners, with higher tokens, if they are the caller's.
 -- KEYS: n locks; the counters of their buckets.
--- ARGV: for each lock the start of its value, the next owner, TTL in ms, holder and meta.
+-- ARGV: for each lock the caller's lease, the next owner, TTL in ms, holder and meta.
 -- Answers, one for each lock: the new token; the result of the owner check if the caller does not
 -- hold the lock; -3 if no higher token exists.
 local n = #KEYS / 2

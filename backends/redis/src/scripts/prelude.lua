@@ -30,11 +30,16 @@ end
 local function owner_of(value) return sub(value, 1, 32) end
 local function token_of(value) return sub(value, 34, 49) end
 
--- The owner check. `ours` is the owner of the caller's lease, or the owner and the token. The
--- result is 1 if the caller holds the lock, 0 if the lock is free, -1 if another owner holds it,
--- and -2 if the same owner holds it with another token.
+-- The owner check. `ours` is the owner of the caller's lease, or the owner and the token, or the
+-- owner, the token and the nonce of its ticket. The result is 1 if the caller holds the lock, 0 if
+-- the lock is free, -1 if another owner holds it or the ticket was used or replaced, and -2 if the
+-- same owner holds it with another token.
 local function check(value, ours)
   if not value then return 0 end
-  if sub(value, 1, #ours) == ours then return 1 end
+  local start, nonce = sub(ours, 1, 49), sub(ours, 51)
+  if sub(value, 1, #start) == start then
+    -- After the owner, the token and the time comes the nonce of the issued ticket, or a dash.
+    return (nonce == '' or sub(value, 68, 99) == nonce) and 1 or -1
+  end
   return owner_of(value) == owner_of(ours) and -2 or -1
 end

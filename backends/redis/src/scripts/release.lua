@@ -1,6 +1,6 @@
 -- Releases locks that are the caller's.
 -- KEYS: n locks; also their store queues, if the caller asks whether others wait.
--- ARGV: for each lock the start of its value.
+-- ARGV: for each lock the caller's lease.
 -- Answers, one for each lock: 1 released; 2 released, and nobody waits; 3 released, and somebody
 -- waits; the result of the owner check if the caller does not hold the lock.
 local n = #ARGV

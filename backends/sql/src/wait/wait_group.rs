@@ -198,6 +198,7 @@ mod tests {
                 owner: None,
                 held: Some(holder),
                 last_token: FencingToken::new(1).unwrap(),
+                nonce: None,
                 forced: false,
                 freed_at: None,
                 hint_remaining: Duration::from_secs(5),

@@ -405,22 +405,30 @@ async fn a_ticket_is_redeemed_once() {
         renewal.ticket = ticket;
         renewal
     };
-    let renewed = lock.renew(&held, &step(TicketStep::Redeem(nonce))).await;
+    let by_ticket = |nonce| {
+        let mut lease = held.clone();
+        lease.nonce = Some(nonce);
+        lease
+    };
+    let redeem = step(TicketStep::Redeem);
+    let renewed = lock.renew(&by_ticket(nonce), &redeem).await;
     assert!(matches!(renewed.unwrap(), Renewed::NotHeld(_)));
     lock.renew(&held, &step(TicketStep::Issue(nonce)))
         .await
         .unwrap();
     lock.renew(&held, &step(TicketStep::Keep)).await.unwrap();
-    let renewed = lock.renew(&held, &step(TicketStep::Redeem(other))).await;
+    let renewed = lock.renew(&by_ticket(other), &redeem).await;
     assert!(matches!(renewed.unwrap(), Renewed::NotHeld(_)));
-    let without_token = Lease::new(held.name.clone(), held.owner, None);
-    let renewed = lock
-        .renew(&without_token, &step(TicketStep::Redeem(nonce)))
-        .await
-        .unwrap();
+    let renewed = lock.renew(&by_ticket(nonce), &plain(&mine)).await.unwrap();
     assert!(matches!(renewed, Renewed::Extended { token, .. } if token == grant.token));
-    let renewed = lock.renew(&held, &step(TicketStep::Redeem(nonce))).await;
-    assert!(matches!(renewed.unwrap(), Renewed::NotHeld(_)));
+    let renewed = lock.renew(&by_ticket(nonce), &redeem).await.unwrap();
+    assert!(matches!(renewed, Renewed::Extended { token, .. } if token == grant.token));
+    for renewal in [redeem, plain(&mine)] {
+        let renewed = lock.renew(&by_ticket(nonce), &renewal).await;
+        assert!(matches!(renewed.unwrap(), Renewed::NotHeld(_)));
+    }
+    let released = lock.release(&by_ticket(nonce)).await.unwrap();
+    assert_eq!(released, ReleaseOutcome::NotHeld);
     // The lock itself is still held.
     refused(&lock, &request("a")).await;
 }

@@ -69,6 +69,16 @@ pub(crate) const CASES: &[Spec] = &[
         Tickets
     ),
     case!(
+        tickets::uses_at_the_same_time_are_refused_only_after_the_end,
+        "of two uses of one ticket at once none is refused while the ticket holds the lock",
+        Tickets
+    ),
+    case!(
+        tickets::late_renewal_leaves_a_resumed_lease,
+        "a renewal of a ticket that arrives after the resume leaves the lease of the guard",
+        Tickets
+    ),
+    case!(
         tickets::released_ticket_frees_the_lock,
         "a ticket can be released, once",
         Tickets
@@ -324,6 +334,94 @@ async fn used_ticket_cannot_be_renewed(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
+/// The number of pairs of concurrent uses. A store with a gap between two steps of one use refuses
+/// about half of the pairs.
+const PAIRS: usize = 12;
+
+async fn uses_at_the_same_time_are_refused_only_after_the_end(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let (name, ttl) = (cx.name("a"), cx.long_ttl());
+    let mut refused = [0; 4];
+    for _ in 0..PAIRS {
+        let ticket = acquire_as_ticket(&one, &name, ttl).await?;
+        let (left, right) = tokio::join!(
+            one.renew_ticket(&ticket, ttl),
+            two.renew_ticket(&ticket, ttl)
+        );
+        refused[0] += usize::from(was_refused(left)?) + usize::from(was_refused(right)?);
+
+        // The resume may come first: only the renewal may be refused.
+        let (renewed, resumed) = tokio::join!(one.renew_ticket(&ticket, ttl), two.resume(&ticket));
+        was_refused(renewed)?;
+        let ticket = match resumed {
+            Ok(guard) => guard.into_ticket().await?,
+            Err(error) if error.kind() == ErrorKind::NotHeld => {
+                refused[1] += 1;
+                one.force_release(&name, ticket.token()).await?;
+                acquire_as_ticket(&one, &name, ttl).await?
+            }
+            Err(error) => return Err(error.into()),
+        };
+
+        let (renewed, released) =
+            tokio::join!(one.renew_ticket(&ticket, ttl), two.release_ticket(&ticket));
+        was_refused(renewed)?;
+        refused[2] += usize::from(was_refused(released)?);
+        if inspect_lock(&one, &name).await?.held.is_some() {
+            refused[3] += 1;
+            one.force_release(&name, ticket.token()).await?;
+        }
+    }
+    let whats = ["renewals", "resumes", "releases", "locks left behind"];
+    for (what, refused) in whats.into_iter().zip(refused) {
+        ensure_eq!(refused, 0, "{what} refused in {PAIRS} pairs: {refused}");
+    }
+    // Of a release and a resume exactly one succeeds, and the refused one changes nothing.
+    for _ in 0..PAIRS {
+        let ticket = acquire_as_ticket(&one, &name, ttl).await?;
+        let (released, resumed) = tokio::join!(one.release_ticket(&ticket), two.resume(&ticket));
+        match (was_refused(released)?, resumed) {
+            (true, Ok(guard)) => release_clean(guard).await?,
+            (false, Err(error)) if error.kind() == ErrorKind::NotHeld => {}
+            (_, Err(error)) => fail!("both were refused: {error}"),
+            (false, Ok(_)) => fail!("released and resumed"),
+        }
+        release_clean(acquire_free(&one, &name, ttl).await?).await?;
+    }
+    Ok(())
+}
+
+/// Whether a use of a ticket was refused; an error if it failed otherwise.
+fn was_refused(answer: distlock_core::Result<()>) -> Outcome<bool> {
+    match answer {
+        Ok(()) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotHeld => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn late_renewal_leaves_a_resumed_lease(cx: Context) -> Outcome {
+    let (one, two) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let ticket = acquire_as_ticket(&one, &name, cx.long_ttl()).await?;
+    one.renew_ticket(&ticket, cx.long_ttl()).await?;
+    let guard = two.resume(&ticket).await?;
+    for late in [cx.short_ttl(), 3 * cx.long_ttl()] {
+        expect_error(
+            "a late renewal",
+            one.renew_ticket(&ticket, late).await,
+            &[ErrorKind::NotHeld],
+        )?;
+        let held = inspect_lock(&one, &name).await?.held;
+        let left = held.and_then(|held| held.expires_in);
+        ensure!(
+            left.is_some_and(|left| left > cx.short_ttl() && left <= cx.long_ttl()),
+            "{left:?} are left after a late renewal with a TTL of {late:?}"
+        );
+    }
+    release_clean(guard).await
+}
+
 async fn released_ticket_frees_the_lock(cx: Context) -> Outcome {
     let (one, two) = cx.two_lockers().await?;
     let name = cx.name("a");
@@ -470,15 +568,21 @@ async fn missing_tickets_are_unsupported(cx: Context) -> Outcome {
         fail!("the lock should be free");
     };
     let lease = Lease::new(wanted.name, wanted.owner, Some(grant.token));
-    for step in [
-        TicketStep::Issue(*OwnerId::new().as_uuid()),
-        TicketStep::Redeem(*OwnerId::new().as_uuid()),
+    let nonce = *OwnerId::new().as_uuid();
+    let mut by_ticket = lease.clone();
+    by_ticket.nonce = Some(nonce);
+    for (lease, step) in [
+        (&lease, TicketStep::Issue(nonce)),
+        (&by_ticket, TicketStep::Redeem),
+        (&by_ticket, TicketStep::Keep),
     ] {
         let mut renewal = Renewal::plain(wanted.ttl);
         renewal.ticket = step;
-        let answer = backend.renew(&lease, &renewal).await;
+        let answer = backend.renew(lease, &renewal).await;
         expect_error("a renewal with a ticket", answer, &[ErrorKind::Unsupported])?;
     }
+    let answer = backend.release(&by_ticket).await;
+    expect_error("a release by ticket", answer, &[ErrorKind::Unsupported])?;
     match backend.release(&lease).await? {
         ReleaseOutcome::Released { .. } => Ok(()),
         ReleaseOutcome::NotHeld => fail!("the refusal cost the lock"),

@@ -271,13 +271,15 @@ impl Locker {
         Ok(guard)
     }
 
-    /// Renews the lease behind a ticket, which stays usable.
+    /// Renews the lease behind a ticket, which stays usable. Several processes may renew one ticket
+    /// at the same time.
     ///
     /// # Errors
-    /// As [`Locker::resume`]. After [`ErrorKind::OutcomeUnknown`] the ticket may be used up.
+    /// As [`Locker::resume`]. After [`ErrorKind::OutcomeUnknown`] the lease may have its old TTL or
+    /// the new TTL.
     ///
     /// # Cancel safety
-    /// As [`Locker::resume`].
+    /// When the future is dropped, the lease may have its old TTL or the new TTL.
     pub async fn renew_ticket(&self, ticket: &Ticket, ttl: Duration) -> Result<()> {
         ticket_steps::renew(&self.parts, ticket, ttl).await
     }
@@ -285,12 +287,11 @@ impl Locker {
     /// Releases the lock behind a ticket.
     ///
     /// # Errors
-    /// As [`Locker::resume`]. After an error, the ticket may be used up. The step that uses up the
-    /// ticket also cuts the lease to a few seconds, so the lock is free soon after.
+    /// As [`Locker::resume`]. After an error of the store, the lock may or may not be released; a
+    /// repeated call is safe.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the lock may or may not be released. If the ticket is used up,
-    /// the lease ends by itself within seconds.
+    /// When the future is dropped, the lock may or may not be released.
     pub async fn release_ticket(&self, ticket: &Ticket) -> Result<()> {
         ticket_steps::release(&self.parts, ticket).await
     }

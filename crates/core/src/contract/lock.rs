@@ -41,9 +41,9 @@ use crate::{
 ///
 /// # Rules for every backend
 ///
-/// - The store compares the owner in the same atomic step that changes the lock. If a backend
-///   reads, compares the owner in its own process and then writes, another owner can take the lock
-///   between the read and the write.
+/// - The store compares the owner, and the nonce of a ticket ([`Lease::nonce`]), in the same atomic
+///   step that changes the lock. If a backend reads, compares the owner in its own process and then
+///   writes, another owner can take the lock between the read and the write.
 /// - The store's clock decides when a lease has ended. An expired lock counts as free in every
 ///   operation, also while its stored row or key still exists.
 /// - The token of a grant is higher than every earlier token of its lock name, also after a
@@ -326,7 +326,7 @@ impl Grant {
 }
 
 /// The identity of a held lock at the store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Lease {
     /// The lock.
@@ -335,13 +335,35 @@ pub struct Lease {
     pub owner: OwnerId,
     /// The token of the grant. `None`: the answer to the acquire was never received.
     pub token: Option<FencingToken>,
+    /// The nonce of the ticket through which the caller uses the lock; `None` for the lease of a
+    /// guard. The store compares it like the owner: the lease holds the lock only while this nonce
+    /// is stored beside the lock. Only a renewal and a release get a lease with a nonce, and always
+    /// with its token.
+    pub nonce: Option<Uuid>,
 }
 
 impl Lease {
-    /// A lease of this owner, with its token if the token is known.
+    /// A lease of this owner, with its token if the token is known, and without a ticket.
     #[must_use]
     pub const fn new(name: LockName, owner: OwnerId, token: Option<FencingToken>) -> Self {
-        Self { name, owner, token }
+        Self {
+            name,
+            owner,
+            token,
+            nonce: None,
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The nonce is a secret, because it redeems the ticket.
+        f.debug_struct("Lease")
+            .field("name", &self.name)
+            .field("owner", &self.owner)
+            .field("token", &self.token)
+            .field("has_nonce", &self.nonce.is_some())
+            .finish()
     }
 }
 
@@ -373,9 +395,9 @@ pub enum TicketStep {
     Keep,
     /// Writes this random value (nonce) beside the lock, and replaces an earlier nonce.
     Issue(Uuid),
-    /// Renews only if this nonce is stored beside the lock, and removes the nonce. So one ticket
-    /// can be redeemed only once.
-    Redeem(Uuid),
+    /// Removes the nonce. The lease has the nonce ([`Lease::nonce`]), so one ticket can be redeemed
+    /// only once.
+    Redeem,
 }
 
 impl fmt::Debug for TicketStep {
@@ -383,7 +405,7 @@ impl fmt::Debug for TicketStep {
         f.write_str(match self {
             Self::Keep => "Keep",
             Self::Issue(_) => "Issue(***)",
-            Self::Redeem(_) => "Redeem(***)",
+            Self::Redeem => "Redeem",
         })
     }
 }

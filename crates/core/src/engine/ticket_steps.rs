@@ -1,9 +1,9 @@
 //! The requests to the store that involve a ticket: issue, resume, renew, release.
 //!
-//! The store keeps a random value, the nonce, beside the lock of a ticket. Invariant: the step that
-//! redeems a nonce removes it, so one ticket is redeemed once. A step with an unknown outcome may
-//! reach the store late, so no later step is sent whose effect the late step would undo. This
-//! module creates no guard; the caller does.
+//! The store keeps a random value, the nonce, beside the lock of a ticket. Invariant: each use of a
+//! ticket is one step that the store refuses unless the nonce is stored. The step that redeems a
+//! nonce removes it, so one ticket is redeemed once, and a step that reaches the store later
+//! changes nothing. This module creates no guard; the caller does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,6 @@ use crate::{
         bounded::bounded,
         lease_state::{LeaseState, Renew},
         parts::LockerParts,
-        timing::Timing,
     },
     types::{
         error::{Error, ErrorKind, Result},
@@ -76,7 +75,7 @@ pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<
     let _running = parts.lifecycle.count_acquire();
     parts.lifecycle.check_open()?;
     let sent = parts.timing.now();
-    let answer = step(parts, ticket, ticket.ttl, TicketStep::Redeem(ticket.nonce)).await?;
+    let answer = step(parts, ticket, ticket.ttl, TicketStep::Redeem).await?;
     let Renewed::Extended {
         valid_for,
         epoch,
@@ -110,83 +109,47 @@ pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<
     Ok(lease_state)
 }
 
-/// Renews the lease behind a ticket. The nonce is redeemed and issued again. Redeeming fails for a
-/// ticket that another process has resumed, so this renewal cannot shorten the lease of the guard
-/// there.
+/// Renews the lease behind a ticket, in one step that leaves the nonce. The store refuses the step
+/// when the nonce is gone, also if the step reaches the store late. So the step cannot shorten the
+/// lease of a guard that has resumed the ticket.
 pub(crate) async fn renew(parts: &Arc<LockerParts>, ticket: &Ticket, ttl: Duration) -> Result<()> {
     parts.lifecycle.check_open()?;
     let ttl = parts
         .settings
         .checked_ttl(parts.backend.capabilities(), ttl)?;
-    let redeem = TicketStep::Redeem(ticket.nonce);
-    if let Renewed::NotHeld(_) = step(parts, ticket, ttl, redeem).await? {
-        return Err(not_held(ticket));
-    }
-    // The nonce must be written back, because the ticket cannot renew or release the lock without
-    // it. A request with an unknown outcome is not repeated: the first copy might reach the store
-    // after the ticket was used again, and would then restore the used nonce and this TTL.
-    let issue = TicketStep::Issue(ticket.nonce);
-    let may_repeat = Error::did_not_happen;
-    match repeated(&parts.timing, may_repeat, || {
-        step(parts, ticket, ttl, issue)
-    })
-    .await?
-    {
-        (Renewed::Extended { .. }, _) => Ok(()),
-        (Renewed::NotHeld(_), _) => Err(not_held(ticket)),
+    match step(parts, ticket, ttl, TicketStep::Keep).await? {
+        Renewed::Extended { .. } => Ok(()),
+        Renewed::NotHeld(_) => Err(not_held(ticket)),
     }
 }
 
-/// Releases the lock behind a ticket in two steps: the first redeems the nonce, the second releases
-/// the lock. If the release stops between the two steps, the nonce is used up, and no ticket can
-/// release the lock. So the first step also cuts the lease to the time that the second step may
-/// take.
+/// Releases the lock behind a ticket, in one step. The step is repeated after temporary failures
+/// for at most [`LIMIT`]: it frees only a lock whose nonce is stored, so a second step that finds
+/// the nonce gone changes nothing.
 pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<()> {
     parts.lifecycle.check_open()?;
-    let sent = parts.timing.now();
-    let ttl = Ttl::new(LIMIT.max(parts.backend.capabilities().min_ttl))?.min(ticket.ttl);
-    let redeem = TicketStep::Redeem(ticket.nonce);
-    if let Renewed::NotHeld(_) = step(parts, ticket, ttl, redeem).await? {
-        return Err(not_held(ticket));
-    }
-    let lease = ticket.lease();
-    let released = repeated(&parts.timing, |_| true, || parts.backend.release(&lease)).await;
-    match released.map_err(|error| error.during("release").about(&ticket.name))? {
-        (ReleaseOutcome::Released { .. }, _) => Ok(()),
-        // An earlier try released the lock, or the short lease has ended.
-        (ReleaseOutcome::NotHeld, tried)
-            if tried || parts.timing.now() >= sent + ttl.duration() =>
-        {
-            Ok(())
-        }
-        (ReleaseOutcome::NotHeld, _) => Err(not_held(ticket)),
-    }
-}
-
-/// Sends a step, and repeats it after temporary failures for which `may_repeat` returns `true`, for
-/// at most [`LIMIT`]. Also returns whether an earlier try may have changed the store.
-async fn repeated<T, F>(
-    timing: &Timing,
-    may_repeat: impl Fn(&Error) -> bool,
-    ask: impl Fn() -> F,
-) -> Result<(T, bool)>
-where
-    F: Future<Output = Result<T>>,
-{
-    let clock = &**timing.clock();
+    check_supported(parts.backend.capabilities())?;
+    let (clock, lease) = (&**parts.timing.clock(), ticket.lease());
     let until = clock.now() + LIMIT;
-    let mut tried = false;
+    let mut maybe_released = false;
     loop {
         let left = until.since(clock.now());
-        match bounded(clock, left, ask()).await {
-            Err(error)
-                if error.is_retryable() && may_repeat(&error) && clock.now() + PAUSE < until =>
-            {
+        match bounded(clock, left, parts.backend.release(&lease)).await {
+            Ok(ReleaseOutcome::Released { .. }) => return Ok(()),
+            // An earlier try released the lock, and its answer was lost.
+            Ok(ReleaseOutcome::NotHeld) if maybe_released => return Ok(()),
+            Ok(ReleaseOutcome::NotHeld) => return Err(not_held(ticket)),
+            Err(error) if error.is_retryable() && clock.now() + PAUSE < until => {
                 tracing::debug!(%error, "asking again");
-                tried |= !error.did_not_happen();
-                clock.sleep(timing.jitter(PAUSE)).await;
+                maybe_released |= !error.did_not_happen();
+                clock.sleep(parts.timing.jitter(PAUSE)).await;
             }
-            answer => return answer.map(|answer| (answer, tried)),
+            Err(error) => {
+                return Err(error
+                    .on(parts.backend_name())
+                    .during("release")
+                    .about(&ticket.name));
+            }
         }
     }
 }

@@ -80,7 +80,9 @@ impl Ticket {
     }
 
     pub(crate) fn lease(&self) -> Lease {
-        Lease::new(self.name.clone(), self.owner, Some(self.token))
+        let mut lease = Lease::new(self.name.clone(), self.owner, Some(self.token));
+        lease.nonce = Some(self.nonce);
+        lease
     }
 }
 

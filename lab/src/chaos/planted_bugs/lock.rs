@@ -100,11 +100,10 @@ impl BuggyLock {
                 | StoreBug::TokensWrap
                 | StoreBug::HandOverKeepsToken
         );
-        Lease::new(
-            self.stored_name(&lease.name),
-            lease.owner,
-            lease.token.filter(|_| same_token),
-        )
+        let mut stored = lease.clone();
+        stored.name = self.stored_name(&lease.name);
+        stored.token = lease.token.filter(|_| same_token);
+        stored
     }
 
     /// Returns the TTL that is requested from the store.
@@ -299,10 +298,12 @@ impl DistLock for BuggyLock {
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         let mut asked = *renewal;
         asked.ttl = self.requested_ttl(renewal.ttl);
-        if self.has_bug(StoreBug::TicketsReused) && matches!(renewal.ticket, TicketStep::Redeem(_))
-        {
+        let mut lease = lease.clone();
+        if self.has_bug(StoreBug::TicketsReused) && renewal.ticket == TicketStep::Redeem {
             asked.ticket = TicketStep::Keep;
+            lease.nonce = None;
         }
+        let lease = &lease;
         if let (StoreBug::MinimumIsIgnored, Some(token)) = (self.bug, lease.token)
             && renewal.ttl.duration() < SHORTEST_LEASE
         {

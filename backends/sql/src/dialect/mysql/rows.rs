@@ -90,6 +90,7 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
         owner,
         held,
         last_token: token,
+        nonce: None,
         // An unreadable `meta`, or any other text, means that no force-release is known.
         forced: owner.is_none()
             && column::<Option<&[u8]>>(row, 6).ok().flatten() == Some(FORCED.as_bytes()),

@@ -187,10 +187,7 @@ impl Dialect for PostgresDialect {
         let found = connection
             .give_back(found)
             .map_err(|failed| context.explain(failed))?;
-        let found = found.into_iter();
-        Ok(found
-            .map(|(name, look)| (name, look.map(|look| look.row)))
-            .collect())
+        Ok(found.into_iter().collect())
     }
 
     async fn set_hints(&self, names: &[LockName], time: Duration) -> Result<()> {
@@ -293,8 +290,8 @@ impl Dialect for PostgresDialect {
         let hint_id = self.context.wait_group.hint_id();
         rows.iter()
             .map(|row| {
-                let (name, look) = rows::lock(row, hint_id)?;
-                Ok((name, look?.row))
+                let (name, row) = rows::lock(row, hint_id)?;
+                Ok((name, row?))
             })
             .collect()
     }

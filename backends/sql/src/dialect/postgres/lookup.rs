@@ -6,14 +6,17 @@ use distlock_core::{LockName, Result};
 use sqlx::PgConnection;
 
 use super::{context::StoreContext, rows};
-use crate::statement_error::{Access, StatementError};
+use crate::{
+    dialect::LockRow,
+    statement_error::{Access, StatementError},
+};
 
 /// Reads the rows of these names on a connection.
 pub(super) async fn read_rows(
     connection: &mut PgConnection,
     context: &StoreContext,
     names: Vec<String>,
-) -> Result<HashMap<LockName, Result<rows::LockRowAndNonce>>, StatementError> {
+) -> Result<HashMap<LockName, Result<LockRow>>, StatementError> {
     context.counters.count("look");
     let rows = sqlx::query(context.statements.look.text())
         .bind(names)

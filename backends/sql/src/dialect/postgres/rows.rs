@@ -17,13 +17,6 @@ use crate::{
     wait::remaining_of_hint,
 };
 
-/// A row of the lock table, with the nonce of its ticket. A refused renewal may depend on the
-/// nonce.
-pub(super) struct LockRowAndNonce {
-    pub(super) row: LockRow,
-    pub(super) nonce: Option<Uuid>,
-}
-
 /// Reads one column.
 pub(super) fn column<'r, T>(row: &'r PgRow, index: usize) -> Result<T>
 where
@@ -44,14 +37,14 @@ pub(super) fn token(row: &PgRow, index: usize) -> Result<FencingToken> {
 
 /// Reads the name of a row of the lock table, and the rest of the row. `hint_id` is the hint id of
 /// this process.
-pub(super) fn lock(row: &PgRow, hint_id: i64) -> Result<(LockName, Result<LockRowAndNonce>)> {
+pub(super) fn lock(row: &PgRow, hint_id: i64) -> Result<(LockName, Result<LockRow>)> {
     let name: String = column(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
     let read = read_rows(row, hint_id).map_err(|error| error.about(&name));
     Ok((name, read))
 }
 
-fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
+fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRow> {
     let owner: Option<Uuid> = column(row, 1)?;
     let owner = owner.map(OwnerId::from_uuid);
     let token = token(row, 2)?;
@@ -72,18 +65,15 @@ fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRowAndNonce> {
     // Correctness does not depend on a hint, so that an infinite time counts as no hint.
     let hint_remaining = duration(column::<Option<i64>>(row, 8)?.unwrap_or(0));
     let wanted_by: i64 = column(row, 7)?;
-    Ok(LockRowAndNonce {
-        row: LockRow {
-            owner,
-            held,
-            last_token: token,
-            // An unreadable `meta`, or any other text, means that no force-release is known.
-            forced: owner.is_none()
-                && column::<Option<&str>>(row, 6).ok().flatten() == Some(FORCED),
-            freed_at: None,
-            hint_remaining: remaining_of_hint(wanted_by, hint_id, hint_remaining),
-        },
+    Ok(LockRow {
+        owner,
+        held,
+        last_token: token,
         nonce: column(row, 9)?,
+        // An unreadable `meta`, or any other text, means that no force-release is known.
+        forced: owner.is_none() && column::<Option<&str>>(row, 6).ok().flatten() == Some(FORCED),
+        freed_at: None,
+        hint_remaining: remaining_of_hint(wanted_by, hint_id, hint_remaining),
     })
 }
 

@@ -79,10 +79,12 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
     };
     let hint_remaining = after(now.boot, column(row, 9)?);
     let wanted_by: i64 = column(row, 8)?;
+    let nonce: Option<&[u8]> = column(row, 10)?;
     Ok(LockRow {
         owner,
         held,
         last_token: token,
+        nonce: nonce.and_then(|bytes| Uuid::from_slice(bytes).ok()),
         // An unreadable `meta`, or any other text, means that no force-release is known.
         forced: owner.is_none() && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
         freed_at: (owner.is_none() && this_boot).then_some(until),

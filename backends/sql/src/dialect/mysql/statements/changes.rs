@@ -5,6 +5,7 @@
 
 use distlock_backend_kit::operation::Operation;
 use distlock_core::{AcquireRequest, FencingToken, Lease, Renewal, TicketStep};
+use uuid::Uuid;
 
 use super::{
     expressions::{NOBODY, NOW, ROW_NOW, WANTED, free_condition},
@@ -24,9 +25,9 @@ pub(crate) const READ_THE_ROWS: u64 = 1;
 /// a lock gets the same grant again.
 const SIZES: [usize; 13] = [1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// The largest number of statements that a connection prepares: one acquire for each size, and
-/// release and hand-over, each with and without a token.
-pub(crate) const MOST: usize = SIZES.len() + 4;
+/// The largest number of statements that a connection prepares: one acquire for each size, release
+/// and hand-over, each with and without a token, and release by ticket.
+pub(crate) const MOST: usize = SIZES.len() + 5;
 
 impl Statements {
     /// The statement of one operation. The statement changes nothing if the row's state does not
@@ -172,7 +173,8 @@ impl Statements {
     }
 
     /// Frees the rows of these leases. Reports 1 when another process waits for at least one of
-    /// these locks.
+    /// these locks. A ticket ends with its lease, so only a guard also releases a lease that has
+    /// expired and is still in its row.
     pub(crate) fn release<'a>(&self, leases: &[&'a Lease], hint_id: i64) -> Statement<'a> {
         // Assignments run from left to right: the condition below reads the new `expires_at`, which
         // is the present time.
@@ -182,31 +184,28 @@ impl Statements {
              LAST_INSERT_ID(1), 0), \
              holder_id = {NOBODY}, meta = NULL, nonce = NULL"
         );
-        self.update(&set, vec![Value::Number(hint_id)], leases, "")
+        let by_ticket = leases.iter().any(|lease| lease.nonce.is_some());
+        let condition = match by_ticket {
+            true => format!(" AND expires_at > {ROW_NOW}"),
+            false => String::new(),
+        };
+        self.update(&set, vec![Value::Number(hint_id)], leases, &condition)
             .frequent()
     }
 
     /// Extends leases that have not ended, and changes their tickets. Reports a token. The new end
     /// of a lease counts from the time when the statement has locked the row.
     pub(crate) fn renew<'a>(&self, leases: &[&'a Lease], renewal: &Renewal) -> Statement<'a> {
-        let nonce = |nonce: uuid::Uuid| Value::Bytes(nonce.as_bytes().to_vec().into());
-        let (set, condition, issued, redeemed) = match renewal.ticket {
-            TicketStep::Keep => ("", "", None, None),
-            TicketStep::Issue(issued) => (", nonce = ?", "", Some(nonce(issued)), None),
-            TicketStep::Redeem(redeemed) => (
-                ", nonce = NULL",
-                " AND nonce = ?",
-                None,
-                Some(nonce(redeemed)),
-            ),
+        let (set, issued) = match renewal.ticket {
+            TicketStep::Keep => ("", None),
+            TicketStep::Issue(issued) => (", nonce = ?", Some(nonce(issued))),
+            TicketStep::Redeem => (", nonce = NULL", None),
         };
         let set = format!("token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + ?{set}");
         let values = [Some(Value::from(renewal.ttl)), issued];
-        let condition = format!(" AND expires_at > {ROW_NOW}{condition}");
+        let condition = format!(" AND expires_at > {ROW_NOW}");
         let values = values.into_iter().flatten().collect();
-        let mut renewed = self.update(&set, values, leases, &condition);
-        renewed.push(redeemed);
-        renewed
+        self.update(&set, values, leases, &condition)
     }
 
     /// Grants the row of a lease that has not ended to another owner. Reports the new token, plus
@@ -239,7 +238,7 @@ impl Statements {
     /// The condition joins owner, token and name of a lease to one value. The reason is speed: the
     /// servers search a single value in a sorted list, but compare tuples of values with each entry
     /// of a list. The joined value is unambiguous, because the owner has 16 bytes and a `/` ends
-    /// the token. Only a lone lease may have no token.
+    /// the token. Only a lone lease may have no token, or a ticket.
     fn update<'a>(
         &self,
         set: &str,
@@ -260,9 +259,12 @@ impl Statements {
             value.extend_from_slice(lease.name.as_str().as_bytes());
             Value::Bytes(value.into())
         }));
+        let tickets: Vec<_> = leases.iter().filter_map(|lease| lease.nonce).collect();
+        let of_ticket = " AND nonce = ?".repeat(tickets.len());
+        values.extend(tickets.into_iter().map(nonce));
         let text = format!(
-            "UPDATE {} FORCE INDEX (PRIMARY) SET {set} WHERE lock_name IN ({places}) \
-             AND CONCAT(holder_id, {token_column}'/', lock_name) IN ({places}){condition}",
+            "UPDATE {} FORCE INDEX (PRIMARY) SET {set} WHERE lock_name IN ({places}) AND \
+             CONCAT(holder_id, {token_column}'/', lock_name) IN ({places}){of_ticket}{condition}",
             self.lock
         );
         Statement::new(text, values)
@@ -330,6 +332,10 @@ impl Statements {
             hex(op.key().as_bytes())
         )
     }
+}
+
+fn nonce<'a>(nonce: Uuid) -> Value<'a> {
+    Value::Bytes(nonce.as_bytes().to_vec().into())
 }
 
 fn bytes(bytes: &[u8]) -> Value<'_> {

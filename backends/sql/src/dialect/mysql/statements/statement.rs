@@ -43,11 +43,6 @@ impl<'a> Statement<'a> {
         self
     }
 
-    /// Adds the value of the last `?`, if there is one.
-    pub(super) fn push(&mut self, value: Option<Value<'a>>) {
-        self.values.extend(value);
-    }
-
     /// The statement in its prepared form.
     pub(in crate::dialect::mysql) fn prepared(&self) -> PreparedQuery<'_> {
         // Safe: only the table prefix varies in these texts, and the prefix contains only

@@ -150,7 +150,7 @@ fn acquires<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a AcquireRequest>> {
 }
 
 /// The leases, if the operations can share a statement: all are releases, or all are renewals with
-/// the same TTL and without a ticket. Each lease must have a token.
+/// the same TTL. Each lease must have a token, and none may use a ticket.
 fn alike_leases<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a Lease>> {
     let plain_ttl = |op: &Operation| match op {
         Operation::Renew(_, renewal) if renewal.ticket == TicketStep::Keep => {
@@ -162,7 +162,8 @@ fn alike_leases<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a Lease>> {
     let first = plain_ttl(ops.first()?)?;
     let leases = ops.iter().map(|op| {
         let lease = op.lease()?;
-        (plain_ttl(op) == Some(first) && lease.token.is_some()).then_some(lease)
+        let is_alike = plain_ttl(op) == Some(first);
+        (is_alike && lease.token.is_some() && lease.nonce.is_none()).then_some(lease)
     });
     leases.collect()
 }

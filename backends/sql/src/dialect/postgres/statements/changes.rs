@@ -33,21 +33,24 @@ pub(super) const ACQUIRE: Insert = Insert {
 
 /// The column `step` is the change of the ticket: 0 keep, 1 issue, 2 redeem.
 pub(super) const RENEW: Update = Update {
-    input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::int8[], $5::int4[], $6::uuid[])
-           AS k (key, owner, token, ttl, step, nonce)",
+    input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::uuid[], $5::int8[], $6::int4[],
+           $7::uuid[]) AS k (key, owner, token, nonce, ttl, step, issued)",
     table: "distributed_lock",
     key: "lock_name",
     when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > \
         clock_timestamp()
-       AND (k.step <> 2 OR l.nonce = k.nonce)",
+       AND (k.nonce IS NULL OR l.nonce = k.nonce)",
     set: "expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
-        nonce = CASE k.step WHEN 0 THEN l.nonce WHEN 1 THEN k.nonce END",
+        nonce = CASE k.step WHEN 0 THEN l.nonce WHEN 1 THEN k.issued END",
     returning: "l.token",
     hint_id: "NULL",
     notify_channel: None,
 };
 
-/// `$4` is this process's hint id, `$5` the channel of notifications. The statement notifies only
+/// A ticket ends with its lease, so only a guard also releases a lease that has expired and is
+/// still in its row.
+///
+/// `$5` is this process's hint id, `$6` the channel of notifications. The statement notifies only
 /// if another process waits, because a notification delays every session that commits.
 ///
 /// A release grants nothing, so that its commit does not wait for the disk or a standby. A crash of
@@ -55,14 +58,15 @@ pub(super) const RENEW: Update = Update {
 /// lock is held again for the rest of its lease. A failover can lose a release that the standby had
 /// not received. A later grant waits for the disk, and its commit includes all earlier releases.
 pub(super) const RELEASE: Update = Update {
-    input: "unnest($1::text[], $2::uuid[], $3::int8[]) AS k (key, owner, token)",
+    input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::uuid[]) AS k (key, owner, token, nonce)",
     table: "distributed_lock",
     key: "lock_name",
-    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token)",
+    when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token)
+       AND (k.nonce IS NULL OR (l.nonce = k.nonce AND l.expires_at > clock_timestamp()))",
     set: "holder_id = NULL, expires_at = clock_timestamp(), holder = '', meta = NULL, nonce = NULL",
     returning: "{wanted}, (SELECT set_config('synchronous_commit', 'off', true))",
-    hint_id: "$4",
-    notify_channel: Some("$5"),
+    hint_id: "$5",
+    notify_channel: Some("$6"),
 };
 
 /// `$8` is this process's hint id.

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use distlock_backend_kit::operation::Operation;
 use distlock_core::{FencingToken, LockName, RecordKey, Result, Version};
 
-use crate::dialect::postgres::rows;
+use crate::dialect::LockRow;
 
 /// The rows of operations that were not carried out.
 #[derive(Default)]
 pub(super) struct RefusedRows {
-    pub(super) locks: HashMap<LockName, Result<rows::LockRowAndNonce>>,
+    pub(super) locks: HashMap<LockName, Result<LockRow>>,
     pub(super) records: HashMap<RecordKey, Version>,
 }
 
@@ -25,10 +25,9 @@ pub(super) struct FastTurnover {
 
 impl FastTurnover {
     pub(super) fn see(&mut self, op: &Operation, refused_rows: &RefusedRows) {
-        if let Some(Ok(look)) = op.lock().and_then(|name| refused_rows.locks.get(name)) {
-            let before = self.token.replace(look.row.last_token);
-            self.seen = before.is_some_and(|before| before != look.row.last_token)
-                && look.row.held.is_none();
+        if let Some(Ok(row)) = op.lock().and_then(|name| refused_rows.locks.get(name)) {
+            let before = self.token.replace(row.last_token);
+            self.seen = before.is_some_and(|before| before != row.last_token) && row.held.is_none();
         }
     }
 

@@ -52,6 +52,7 @@ pub(super) fn bind(
     let requests = || ops.iter().filter_map(Operation::request);
     let owners = || leases().map(|it| *it.owner.as_uuid());
     let tokens = || leases().map(|it| it.token.map(|it| it.get().cast_signed()));
+    let nonces = || leases().map(|it| it.nonce);
     let takers = || requests().map(|it| *it.owner.as_uuid());
     let ttls = || requests().map(|it| micros(it.ttl));
     let holders = || requests().map(|it| it.holder.as_str().to_owned());
@@ -73,19 +74,21 @@ pub(super) fn bind(
             let steps = renewals().map(|it| match it.ticket {
                 TicketStep::Keep => (0_i32, None::<Uuid>),
                 TicketStep::Issue(nonce) => (1, Some(nonce)),
-                TicketStep::Redeem(nonce) => (2, Some(nonce)),
+                TicketStep::Redeem => (2, None),
             });
-            let (steps, nonces): (Vec<_>, Vec<_>) = steps.unzip();
+            let (steps, issued): (Vec<_>, Vec<_>) = steps.unzip();
             columns
                 .bind_each(owners())
                 .bind_each(tokens())
+                .bind_each(nonces())
                 .bind_each(renewals().map(|it| micros(it.ttl)))
                 .bind_each(steps.into_iter())
-                .bind_each(nonces.into_iter())
+                .bind_each(issued.into_iter())
         }
         OperationKind::Release => columns
             .bind_each(owners())
             .bind_each(tokens())
+            .bind_each(nonces())
             .bind_once(context.wait_group.hint_id())
             .bind_once(context.statements.channel()),
         OperationKind::HandOver => columns

@@ -5,14 +5,11 @@
 //! again.
 
 use distlock_backend_kit::operation::{Answer, Operation};
-use distlock_core::{Lease, Renewal, Result, TicketStep};
+use distlock_core::{Lease, Result};
 
 use super::outcome::RefusedRows;
 use crate::{
-    dialect::{
-        postgres::{context::StoreContext, rows::LockRowAndNonce},
-        refused,
-    },
+    dialect::{LockRow, postgres::context::StoreContext, refused},
     wait::RENEW_HINT_BELOW,
 };
 
@@ -27,15 +24,14 @@ pub(super) fn refusal(
         Ok(refused_rows) => refused_rows,
         Err(error) => return Some(Err(error.clone())),
     };
-    let look = match op.lock().and_then(|name| refused_rows.locks.get(name)) {
-        Some(Ok(look)) => Some(look),
+    let row = match op.lock().and_then(|name| refused_rows.locks.get(name)) {
+        Some(Ok(row)) => Some(row),
         Some(Err(error)) => return Some(Err(error.clone())),
         None => None,
     };
-    if is_allowed(op, look, refused_rows) {
+    if is_allowed(op, row, refused_rows) {
         return None;
     }
-    let row = look.map(|look| &look.row);
     if let (Operation::Acquire(_), Some(row)) = (op, row)
         && row.held.is_some()
         && row.hint_remaining > RENEW_HINT_BELOW
@@ -46,19 +42,18 @@ pub(super) fn refusal(
 }
 
 /// Whether the row, in the state in which it was read, allows the operation.
-fn is_allowed(op: &Operation, look: Option<&LockRowAndNonce>, refused_rows: &RefusedRows) -> bool {
+fn is_allowed(op: &Operation, row: Option<&LockRow>, refused_rows: &RefusedRows) -> bool {
     let version = |key| refused_rows.records.get(key).copied();
     match op {
         Operation::Acquire(request) => {
-            look.is_none_or(|look| look.row.held.is_none() || look.row.owner == Some(request.owner))
+            row.is_none_or(|row| row.held.is_none() || row.owner == Some(request.owner))
         }
-        Operation::Renew(lease, renewal) => {
-            look.is_some_and(|look| holds(look, lease) && fits(look, renewal))
+        Operation::Renew(lease, _) | Operation::HandOver(lease, _) => {
+            row.is_some_and(|row| holds(row, lease))
         }
-        Operation::HandOver(lease, _) => look.is_some_and(|look| holds(look, lease)),
-        Operation::Release(lease) => look.is_some_and(|look| stands_in(look, lease)),
+        Operation::Release(lease) => row.is_some_and(|row| row.has(lease)),
         Operation::ForceRelease(_, expected) => {
-            look.is_some_and(|look| look.row.held.is_some() && look.row.last_token == *expected)
+            row.is_some_and(|row| row.held.is_some() && row.last_token == *expected)
         }
         Operation::Create(key, _) => version(key).is_none(),
         Operation::Replace(key, _, expected) | Operation::Delete(key, expected) => {
@@ -67,22 +62,7 @@ fn is_allowed(op: &Operation, look: Option<&LockRowAndNonce>, refused_rows: &Ref
     }
 }
 
-/// Whether the row has the owner and the token of the lease, even if the lease has expired.
-fn stands_in(look: &LockRowAndNonce, lease: &Lease) -> bool {
-    look.row.owner == Some(lease.owner)
-        && lease.token.is_none_or(|token| token == look.row.last_token)
-}
-
 /// Whether the lease still holds the lock.
-fn holds(look: &LockRowAndNonce, lease: &Lease) -> bool {
-    look.row.held.is_some() && stands_in(look, lease)
-}
-
-/// Whether the row allows the renewal's change of the ticket: a ticket that is redeemed must be the
-/// ticket in the row.
-fn fits(look: &LockRowAndNonce, renewal: &Renewal) -> bool {
-    match renewal.ticket {
-        TicketStep::Keep | TicketStep::Issue(_) => true,
-        TicketStep::Redeem(nonce) => look.nonce == Some(nonce),
-    }
+fn holds(row: &LockRow, lease: &Lease) -> bool {
+    row.held.is_some() && row.has(lease)
 }

@@ -30,9 +30,10 @@ WHERE (l.token < ?7
    OR (l.token = ?7 AND l.holder_id = excluded.holder_id AND l.boot_id = ?3 AND l.expires_at > \
        ?4)";
 
-/// `?8` rows of name, token or null; `?9` owners; `?6` this process's hint id; `?10` whether the
-/// statement also frees locks that other processes wait for. The number of changed rows is nearly
-/// always a sufficient answer.
+/// `?8` rows of name, token or null, ticket's nonce or null; `?9` owners; `?6` this process's hint
+/// id; `?10` whether the statement also frees locks that other processes wait for. A ticket ends
+/// with its lease, so only a guard also releases a lease that has expired and is still in its row.
+/// The number of changed rows is nearly always a sufficient answer.
 pub(super) const RELEASE: &str = "
 UPDATE distributed_lock AS l SET
     holder_id = NULL, boot_id = ?3, expires_at = ?4, holder = '', meta = NULL, nonce = NULL
@@ -40,20 +41,22 @@ UPDATE distributed_lock AS l SET
  WHERE l.lock_name = j.value ->> 0
    AND l.holder_id = substr(?9, j.key * 16 + 1, 16)
    AND (j.value ->> 1 IS NULL OR l.token = j.value ->> 1)
+   AND (j.value ->> 2 IS NULL
+     OR (hex(l.nonce) = j.value ->> 2 AND l.boot_id = ?3 AND l.expires_at > ?4))
    AND (l.wanted_until <= ?4 OR l.wanted_by = ?6 OR ?10)";
 
-/// `?1` rows of name, TTL, token or null, ticket step (0 keep, 1 issue, 2 redeem); `?2` owners;
-/// `?6` nonces.
+/// `?1` rows of name, TTL, token or null, ticket's nonce or null, ticket step (0 keep, 1 issue, 2
+/// redeem); `?2` owners; `?6` nonces to issue.
 pub(super) const RENEW: &str = "
 UPDATE distributed_lock AS l SET
     expires_at = ?4 + (j.value ->> 1),
-    nonce = CASE j.value ->> 3 WHEN 0 THEN l.nonce WHEN 1 THEN substr(?6, j.key * 16 + 1, 16) END
+    nonce = CASE j.value ->> 4 WHEN 0 THEN l.nonce WHEN 1 THEN substr(?6, j.key * 16 + 1, 16) END
   FROM json_each(?1) AS j
  WHERE l.lock_name = j.value ->> 0
    AND l.holder_id = substr(?2, j.key * 16 + 1, 16)
    AND l.boot_id = ?3 AND l.expires_at > ?4
    AND (j.value ->> 2 IS NULL OR l.token = j.value ->> 2)
-   AND (j.value ->> 3 <> 2 OR l.nonce = substr(?6, j.key * 16 + 1, 16))
+   AND (j.value ->> 3 IS NULL OR hex(l.nonce) = j.value ->> 3)
 RETURNING lock_name, token";
 
 /// `?1` rows of name, TTL, label, meta, token or null; `?2` owners; `?6` next owners.

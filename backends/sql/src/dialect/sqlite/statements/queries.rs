@@ -2,7 +2,7 @@
 
 /// The columns of a lock's row.
 pub(super) const LOCK_COLUMNS: &str = "lock_name, holder_id, token, boot_id, expires_at, \
-    acquired_at, holder, meta, wanted_by, wanted_until";
+    acquired_at, holder, meta, wanted_by, wanted_until, nonce";
 
 /// `?1` names.
 pub(super) const LOOK: &str = "

@@ -43,7 +43,7 @@ pub(super) fn bind_lock_changes(
     let acquired: Vec<_> = requests.iter().copied().map(columns).collect();
     let released: Vec<_> = leases
         .iter()
-        .map(|it| (it.name.as_str(), token(it)))
+        .map(|it| (it.name.as_str(), token(it), nonce(it)))
         .collect();
     let next_owners = requests.iter().map(|request| request.owner.as_uuid());
     bind_first(sql, json(&acquired), id_blob(next_owners), context, now)
@@ -67,21 +67,21 @@ pub(super) fn bind_batch(
     let bind = |sql, rows, bytes| bind_first(sql, rows, bytes, context, now);
     match kind {
         OperationKind::Renew => {
-            let (mut rows, mut nonces) = (Vec::new(), Vec::new());
+            let (mut rows, mut issued_nonces) = (Vec::new(), Vec::new());
             for op in ops {
                 let Operation::Renew(lease, renewal) = op else {
                     continue;
                 };
-                let (step, nonce) = match renewal.ticket {
+                let (step, issued) = match renewal.ticket {
                     TicketStep::Keep => (0, Uuid::nil()),
-                    TicketStep::Issue(nonce) => (1, nonce),
-                    TicketStep::Redeem(nonce) => (2, nonce),
+                    TicketStep::Issue(issued) => (1, issued),
+                    TicketStep::Redeem => (2, Uuid::nil()),
                 };
                 let ttl = renewal.ttl.as_millis() * 1000;
-                rows.push((lease.name.as_str(), ttl, token(lease), step));
-                nonces.push(nonce);
+                rows.push((lease.name.as_str(), ttl, token(lease), nonce(lease), step));
+                issued_nonces.push(issued);
             }
-            bind(&statements.renew, json(&rows), owners()).bind(id_blob(nonces.iter()))
+            bind(&statements.renew, json(&rows), owners()).bind(id_blob(issued_nonces.iter()))
         }
         OperationKind::HandOver => {
             let requests = || ops.iter().filter_map(Operation::request);
@@ -155,4 +155,9 @@ fn columns(request: &AcquireRequest) -> (&str, u64, &str, Option<&str>) {
 
 fn token(lease: &Lease) -> Option<u64> {
     lease.token.map(FencingToken::get)
+}
+
+/// The nonce of the lease's ticket, in the form of SQLite's function `hex`.
+fn nonce(lease: &Lease) -> Option<String> {
+    lease.nonce.map(|nonce| format!("{:X}", nonce.as_simple()))
 }

@@ -159,7 +159,7 @@ impl Batch<'_> {
             })
         };
         let is_wanted = |lease: &Lease| {
-            lone || row(lease).is_ok_and(|row| row.is_some_and(|row| stands_in(row, lease)))
+            lone || row(lease).is_ok_and(|row| row.is_some_and(|row| row.has(lease)))
         };
         let wanted: Vec<_> = leases
             .iter()
@@ -316,11 +316,6 @@ impl Batch<'_> {
             });
         }
     }
-}
-
-/// Whether the row has the owner and the token of the lease, even if the lease has expired.
-fn stands_in(row: &LockRow, lease: &Lease) -> bool {
-    row.owner == Some(lease.owner) && lease.token.is_none_or(|token| token == row.last_token)
 }
 
 fn taken_meanwhile() -> Error {
