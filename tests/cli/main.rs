@@ -23,6 +23,7 @@ mod postgres;
 mod quoting;
 mod redis;
 mod run;
+mod starving;
 mod support;
 mod tables;
 mod terminal;

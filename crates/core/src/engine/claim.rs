@@ -101,6 +101,14 @@ impl Claim {
         let time_left = |parts: &LockerParts| {
             until.map_or(Duration::MAX, |until| until.since(parts.timing.now()))
         };
+        // An attempt without a wait cannot join the queue, so it gives way by not asking. A request
+        // whose outcome is unknown must still be asked about.
+        if time_left(&self.parts).is_zero()
+            && self.unanswered == 0
+            && self.parts.gives_way(&self.request.name)
+        {
+            return Ok(Attempt::Busy(None));
+        }
         // With a store that keeps a queue, an attempt before joining would only cost time, and
         // other contenders would join ahead.
         let queues = self.parts.queues_at_the_store();
@@ -461,7 +469,9 @@ impl Claim {
             self.parts.keeper.spawn_awaited(leaving);
         }
         if self.waited {
-            self.parts.contended.note(&self.request.name);
+            self.parts
+                .contended
+                .note(&self.request.name, self.parts.timing.now());
         }
         WonLock {
             request: self.request.clone(),

@@ -8,6 +8,10 @@
 //! of the holder costs a pause, so the process takes the lock several times in a row before it lets
 //! others go first.
 //!
+//! An attempt without a wait cannot join a queue. After several grants in a row such an attempt
+//! gives way instead: it does not ask the store until the waiters have had time to see that the
+//! lock is free.
+//!
 //! This module owns the names and counts how often each name was noted. The module itself never
 //! waits.
 
@@ -17,31 +21,73 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
-use crate::types::name::LockName;
+use crate::{engine::clock::Moment, types::name::LockName};
 
 /// The most names. The number is bounded, because only a later acquire of a name removes that name.
 const MOST: usize = 4096;
 
-/// The names, with the number of times that each was noted.
+/// The time for which a free lock is left to the waiters: the longest pause between two polls of
+/// the first process in the store queue (68 ms), and the poll.
+const GIVE_WAY: Duration = Duration::from_millis(100);
+
+/// The names that other processes probably wait for.
 #[derive(Debug, Default)]
 pub(crate) struct ContendedNames {
-    names: Mutex<HashMap<LockName, u32>>,
+    names: Mutex<HashMap<LockName, Noted>>,
     /// Whether the map has any name. Most programs never compete with another process, and locking
     /// the map at each acquire would cost 1 % of the time of an acquire on the memory backend.
     any: AtomicBool,
 }
 
+/// The number of times that a name was noted, and the last time.
+#[derive(Debug)]
+struct Noted {
+    times: u32,
+    last: Moment,
+}
+
 impl ContendedNames {
     /// Notes that other processes wait for a name.
-    pub(crate) fn note(&self, name: &LockName) {
+    pub(crate) fn note(&self, name: &LockName, now: Moment) {
         let mut names = self.names();
         if names.len() >= MOST {
             names.clear();
         }
-        *names.entry(name.clone()).or_default() += 1;
+        let noted = names.entry(name.clone()).or_insert(Noted {
+            times: 0,
+            last: now,
+        });
+        noted.times += 1;
+        noted.last = now;
         self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Removes the name, because the store says that no other process waits for it.
+    pub(crate) fn forget(&self, name: &LockName) {
+        if self.any.load(Ordering::Relaxed) {
+            self.remove(&mut self.names(), name);
+        }
+    }
+
+    /// Whether an attempt without a wait must leave the free lock to the waiters: the name was
+    /// noted at least `limit` times in a row, the last time less than [`GIVE_WAY`] ago. After that
+    /// time, the count starts again.
+    pub(crate) fn gives_way(&self, name: &LockName, limit: u32, now: Moment) -> bool {
+        if !self.any.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut names = self.names();
+        let Some(noted) = names.get(name).filter(|noted| noted.times >= limit) else {
+            return false;
+        };
+        let gives_way = now < noted.last + GIVE_WAY;
+        if !gives_way {
+            self.remove(&mut names, name);
+        }
+        gives_way
     }
 
     /// Removes the name and returns `true` if the name was noted at least `limit` times. The
@@ -51,15 +97,19 @@ impl ContendedNames {
             return false;
         }
         let mut names = self.names();
-        let due = names.get(name).is_some_and(|times| *times >= limit);
+        let due = names.get(name).is_some_and(|noted| noted.times >= limit);
         if due {
-            names.remove(name);
-            self.any.store(!names.is_empty(), Ordering::Relaxed);
+            self.remove(&mut names, name);
         }
         due
     }
 
-    fn names(&self) -> MutexGuard<'_, HashMap<LockName, u32>> {
+    fn remove(&self, names: &mut HashMap<LockName, Noted>, name: &LockName) {
+        names.remove(name);
+        self.any.store(!names.is_empty(), Ordering::Relaxed);
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashMap<LockName, Noted>> {
         // No code panics while it holds the mutex.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,21 +123,45 @@ mod tests {
     fn a_name_is_due_once_after_it_was_noted_often_enough() {
         let noted = ContendedNames::default();
         let [name, other] = ["a", "b"].map(|name| LockName::new(name).unwrap());
+        let now = Moment::from_boot(Duration::ZERO);
         assert!(!noted.take_if_due(&name, 1));
-        noted.note(&name);
-        noted.note(&other);
+        noted.note(&name, now);
+        noted.note(&other, now);
         assert!(!noted.take_if_due(&name, 2));
-        noted.note(&name);
+        noted.note(&name, now);
         assert!(noted.take_if_due(&name, 2));
         assert!(!noted.take_if_due(&name, 1));
         assert!(noted.take_if_due(&other, 1));
     }
 
     #[test]
+    fn an_attempt_without_a_wait_gives_way_for_a_while_after_several_grants_in_a_row() {
+        let noted = ContendedNames::default();
+        let name = LockName::new("a").unwrap();
+        let at = |millis| Moment::from_boot(Duration::from_millis(millis));
+        assert!(!noted.gives_way(&name, 2, at(0)));
+        noted.note(&name, at(0));
+        assert!(!noted.gives_way(&name, 2, at(0)));
+        // Nobody waits meanwhile, so the grants are not in a row.
+        noted.forget(&name);
+        noted.note(&name, at(1000));
+        assert!(!noted.gives_way(&name, 2, at(1000)));
+        noted.note(&name, at(2000));
+        assert!(noted.gives_way(&name, 2, at(2000)));
+        assert!(noted.gives_way(&name, 2, at(2099)));
+        assert!(!noted.gives_way(&name, 2, at(2100)));
+        assert!(
+            !noted.gives_way(&name, 2, at(2050)),
+            "the count starts again"
+        );
+    }
+
+    #[test]
     fn the_number_of_noted_names_is_bounded() {
         let noted = ContendedNames::default();
         for number in 0..=MOST {
-            noted.note(&LockName::new(format!("{number}")).unwrap());
+            let name = LockName::new(format!("{number}")).unwrap();
+            noted.note(&name, Moment::from_boot(Duration::ZERO));
         }
         assert_eq!(noted.names().len(), 1);
     }

@@ -92,9 +92,20 @@ impl LockerParts {
     pub(crate) fn lets_others_go_first(&self, name: &LockName) -> bool {
         let limit = match self.backend.capabilities().wakeup {
             Wakeup::Push => 1,
-            Wakeup::Poll => self.settings.hand_over_limit().max(1),
+            Wakeup::Poll => self.grants_in_a_row(),
         };
         self.contended.take_if_due(name, limit)
+    }
+
+    /// Whether an attempt without a wait leaves the lock to the waiters of other processes now.
+    pub(crate) fn gives_way(&self, name: &LockName) -> bool {
+        let now = self.timing.now();
+        self.contended.gives_way(name, self.grants_in_a_row(), now)
+    }
+
+    /// The number of grants in a row after which this process lets other processes go first.
+    fn grants_in_a_row(&self) -> u32 {
+        self.settings.hand_over_limit().max(1)
     }
 
     /// Puts a new lease into the keeper's schedule, and listens to the store's notification of a

@@ -199,8 +199,10 @@ async fn release_at_store(
     match release(&parts.timing, &**via, &lease, &mut maybe_released).await {
         Ok(ReleaseOutcome::Released { others_waiting }) => {
             parts.meters.released.increment(1);
-            if others_waiting == Some(true) {
-                parts.contended.note(&lease.name);
+            match others_waiting {
+                Some(true) => parts.contended.note(&lease.name, parts.timing.now()),
+                Some(false) => parts.contended.forget(&lease.name),
+                None => {}
             }
             if let Some(turn) = turn {
                 // If a task of this process still waits, the limit has ended the run of hand-overs.
