@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use distlock::{Clock as _, FencingToken, SystemClock};
+use distlock::{Clock as _, ErrorKind, FencingToken, SystemClock};
 use distlock_harness::{Process, Signal, eventually_async, servers::redis::RedisServer};
 use distlock_recipes::cache_guard::{Cache, Loaded, RedisCache};
 use libtest_mimic::{Arguments, Trial};
@@ -41,6 +41,7 @@ fn main() -> Result<ExitCode> {
             check_stopped_loaders,
         ),
         trial("late_values_are_refused_by_redis", check_late_values),
+        trial("options_of_the_url_are_used", check_options),
     ];
     Ok(libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
 }
@@ -322,8 +323,69 @@ fn check_late_values() -> Result<()> {
         let after = cache.get("k").await?.mark;
         ensure!(cache.put("k", &loaded(Some(b"five"), 5)?, after).await?);
         // Every key expires.
-        let left: i64 = fixture.server.command(&["PTTL", "cache:k"])?.parse()?;
+        let left: i64 = fixture
+            .server
+            .command(&["PTTL", "distlock:cache:k"])?
+            .parse()?;
         ensure!((1..=1210).contains(&left), "{left}");
+        Ok(())
+    })
+}
+
+/// The options of a cache's URL reach the server, and its refusals are explained.
+fn check_options() -> Result<()> {
+    let fixture = Fixture::new()?;
+    let (server, host) = (&fixture.server, fixture.server.address().to_string());
+    server.command(&["ACL", "SETUSER", "app", "on", ">p/w", "~app:*", "+@all"])?;
+    let open = async |options: &str| {
+        RedisCache::new(&format!("redis://{host}{options}"))?
+            .get("k")
+            .await
+    };
+    Runtime::new()?.block_on(async {
+        let url = format!("redis://{host}?db=3&prefix=app:&username=app&password=p%2Fw");
+        let cache = RedisCache::new(&url)?;
+        let mark = cache.get("k").await?.mark;
+        let loaded = Loaded {
+            value: Some(b"value".as_slice().into()),
+            token: FencingToken::new(1)?,
+            ttl: TTL,
+            stale: Duration::ZERO,
+            floor: TTL,
+            load: Duration::ZERO,
+        };
+        ensure!(cache.put("k", &loaded, mark).await?);
+        // Nothing but the cache writes to this server.
+        let databases = server.command(&["INFO", "keyspace"])?;
+        ensure!(databases.contains("db3:keys=1,"), "{databases}");
+        ensure!(!databases.contains("db0:"), "{databases}");
+
+        for (options, kind, says) in [
+            (
+                "?username=app&password=wrong",
+                ErrorKind::AccessDenied,
+                "or the password is wrong",
+            ),
+            (
+                "?username=app&password=p%2Fw",
+                ErrorKind::AccessDenied,
+                "does not permit this user",
+            ),
+            (
+                "/9999?username=app&password=p%2Fw",
+                ErrorKind::InvalidConfig,
+                "no such database",
+            ),
+        ] {
+            let error = open(options).await.err().context("refused")?;
+            let said = error.to_string();
+            ensure!(error.kind() == kind, "{options}: {said}");
+            ensure!(
+                said.contains(says) && said.contains(&host),
+                "{options}: {said}"
+            );
+            ensure!(!said.contains("p/w") && !said.contains("wrong@"), "{said}");
+        }
         Ok(())
     })
 }

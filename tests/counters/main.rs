@@ -274,7 +274,7 @@ fn check_wrong_type(server: &RedisServer) -> Result<()> {
             let user = format!("wrong-{}-{at}", way.name);
             let work = counter(&user, "work");
             runtime.block_on(way.counters.increment(&work, 3))?;
-            let key = format!("unread:{{{user}}}:{key}");
+            let key = format!("distlock:unread:{{{user}}}:{key}");
             server.command(&["DEL", &key])?;
             server.command(&["RPUSH", &key, "a", "list"])?;
             let changes = runtime.block_on(async {
@@ -291,7 +291,7 @@ fn check_wrong_type(server: &RedisServer) -> Result<()> {
                 ensure!(error.to_string().contains("list"), "{error}");
             }
             let other = ["total", "of:work"][at];
-            let other = format!("unread:{{{user}}}:{other}");
+            let other = format!("distlock:unread:{{{user}}}:{other}");
             ensure!(
                 server.command(&["GET", &other])? == "3",
                 "half of a change was made"

@@ -29,6 +29,7 @@
 //! | `connection` | connections to single servers, and the epoch of each server |
 //! | `sentinels`, `cluster` | the choice of the primary; the server of each slot |
 //! | `routing` | finding the primary, sending requests, following redirects |
+//! | [`own_commands`] | connections for a caller's own commands |
 //! | [`fence`] | the check of fencing tokens, for the caller's own data in Redis |
 //! | `doctor`, `error` | health, and the meaning of each refusal |
 //!
@@ -75,6 +76,7 @@ mod format;
 pub mod fuzzing;
 mod lock;
 mod operations;
+pub mod own_commands;
 mod records;
 mod routing;
 mod scripts;

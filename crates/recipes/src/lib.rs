@@ -17,8 +17,6 @@ pub mod election;
 mod fence;
 pub mod idempotent;
 mod periodic;
-#[cfg(feature = "redis")]
-mod redis_connections;
 pub mod unread;
 
 pub use fence::RecordsFence;

@@ -129,8 +129,7 @@ pub(crate) async fn measure_ways(
 fn open_cache(target: &Target, store: &Store) -> Outcome<Arc<dyn Cache>> {
     let url = target.reveal_url();
     Ok(match target.scheme().as_deref() {
-        // The options of the URL are cut off, because they belong to the lock store.
-        Some("redis") => Arc::new(RedisCache::new(url.split('?').next().unwrap_or_default())?),
+        Some("redis" | "rediss") => Arc::new(RedisCache::new(&url)?),
         _ if store.records().tells_ages() => Arc::new(RecordsCache::new(store)?),
         _ => Arc::new(MemoryCache::new(100)),
     })

@@ -139,11 +139,12 @@ async fn open_ways(target: &Target, store: &Store, user: &str) -> Outcome<Vec<Wa
             Some(Arc::clone(optimistic)),
         ),
     ];
-    let url = target.reveal_url();
+    let whole = target.reveal_url();
     // The options of the URL are cut off, because they belong to the lock store.
-    let url = url.split('?').next().unwrap_or_default();
+    let url = whole.split('?').next().unwrap_or_default();
     match target.scheme().as_deref() {
-        Some("redis") => {
+        Some("redis" | "rediss") => {
+            let url = whole.as_str();
             ways.push(way("watch", Arc::new(RedisCounters::watching(url)?), None));
             ways.push(way("script", Arc::new(RedisCounters::scripted(url)?), None));
         }

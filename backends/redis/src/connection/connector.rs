@@ -270,6 +270,28 @@ impl Connector {
         self.credentials.connect(attempt).await
     }
 
+    /// Connects to a server for a caller's own commands.
+    ///
+    /// # Errors
+    /// The reason why the server cannot serve.
+    pub(crate) async fn connect_for_own_commands(
+        &self,
+        endpoint: &Endpoint,
+    ) -> Result<MultiplexedConnection> {
+        let address = &*endpoint.to_string();
+        let attempt = |credentials| async move {
+            let client = self.client(endpoint, credentials).await?;
+            let options = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(self.attempt_timeout()))
+                .set_response_timeout(Some(self.config.timeout));
+            client
+                .get_multiplexed_async_connection_with_config(&options)
+                .await
+                .map_err(|error| error::of_connecting(&error, address))
+        };
+        self.credentials.connect(attempt).await
+    }
+
     /// Connects to a sentinel. The sentinel's pushes go to `events`.
     ///
     /// # Errors

@@ -7,10 +7,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{Error, ErrorKind, FencingToken, Result};
+use distlock_redis::own_commands::{Connections, Request};
 use redis::{Script, ScriptInvocation, Value};
 
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
-use crate::redis_connections::{BACKEND, Connections, Request};
 
 /// The first lines of each script. KEYS: the hash of the cached key. These lines read the server's
 /// clock in microseconds as `now`, and the fields of the hash as `key`.
@@ -60,8 +60,8 @@ redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', ends))
 return 1
 ";
 
-/// A cache of hashes in one Redis server, under `cache:KEY`. The floor is in the same hash, so a
-/// server that evicts a key forgets both.
+/// A cache of hashes in one Redis server, under `distlock:cache:KEY`. The floor is in the same
+/// hash, so a server that evicts a key forgets both.
 #[derive(Clone)]
 pub struct RedisCache {
     connections: Connections,
@@ -71,10 +71,14 @@ pub struct RedisCache {
 }
 
 impl RedisCache {
-    /// A cache in the server at this URL.
+    /// A cache in the server at this URL: `redis://user:password@host:6379/0`, or `rediss://..` for
+    /// TLS (feature `tls`). The options are those of the locks' store: `db`, `prefix`
+    /// (`distlock:`), `request_timeout`, `ca` and so on. No connection is opened yet.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for a URL that cannot be used. No connection is opened yet.
+    /// [`ErrorKind::InvalidConfig`] that names the option that is wrong or unknown, and for
+    /// `redis+sentinel://` and `redis+cluster://`: the cache uses one server.
+    /// [`ErrorKind::Unsupported`] for TLS in a build without it.
     pub fn new(url: &str) -> Result<Self> {
         let script = |part: &str| Arc::new(Script::new(&format!("{NOW}{part}")));
         Ok(Self {
@@ -85,6 +89,10 @@ impl RedisCache {
         })
     }
 
+    fn redis_key(&self, key: &str) -> String {
+        self.connections.key(format_args!("cache:{key}"))
+    }
+
     /// Runs a script on a connection of its own.
     async fn invoke<T: redis::FromRedisValue>(
         &self,
@@ -93,7 +101,7 @@ impl RedisCache {
     ) -> Result<T> {
         let mut connection = self.connections.take().await?;
         let answer = call.invoke_async(&mut connection).await;
-        let answer = answer.map_err(|error| self.connections.handle_error(&error, request))?;
+        let answer = answer.map_err(|error| self.connections.handle_error(error, request))?;
         self.connections.give_back(connection);
         Ok(answer)
     }
@@ -103,7 +111,7 @@ impl RedisCache {
 impl Cache for RedisCache {
     async fn get(&self, key: &str) -> Result<Seen> {
         let answer: Vec<Value> = self
-            .invoke(&self.get.key(redis_key(key)), Request::Read)
+            .invoke(&self.get.key(self.redis_key(key)), Request::Read)
             .await?;
         let text = |at: usize| match answer.get(at) {
             Some(Value::BulkString(text)) => std::str::from_utf8(text).ok(),
@@ -112,7 +120,7 @@ impl Cache for RedisCache {
         let number = |at: usize| text(at).and_then(|text| text.parse::<u64>().ok());
         let Some(now) = number(0) else {
             let says = format!("the server says {answer:?}");
-            return Err(Error::new(ErrorKind::Internal, says).on(BACKEND));
+            return Err(Error::new(ErrorKind::Internal, says).on("redis"));
         };
         let found = || {
             let Some(Value::BulkString(value)) = answer.get(5) else {
@@ -132,7 +140,7 @@ impl Cache for RedisCache {
     }
 
     async fn put(&self, key: &str, loaded: &Loaded, mark: Mark) -> Result<bool> {
-        let mut call = self.put.key(redis_key(key));
+        let mut call = self.put.key(self.redis_key(key));
         call.arg(loaded.token.get())
             .arg(mark.0)
             .arg(micros(loaded.ttl))
@@ -146,7 +154,7 @@ impl Cache for RedisCache {
     }
 
     async fn delete(&self, key: &str, floor: Duration) -> Result<()> {
-        let mut call = self.delete.key(redis_key(key));
+        let mut call = self.delete.key(self.redis_key(key));
         call.arg(micros(floor));
         let _: u8 = self.invoke(&call, Request::Change).await?;
         Ok(())
@@ -159,10 +167,6 @@ impl fmt::Debug for RedisCache {
             .field(&self.connections)
             .finish()
     }
-}
-
-fn redis_key(key: &str) -> String {
-    format!("cache:{key}")
 }
 
 fn micros(time: Duration) -> u64 {

@@ -7,6 +7,7 @@ use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_core::{Error, ErrorKind, Result, SystemClock};
+use distlock_redis::own_commands::{Connections, Request};
 use redis::{Pipeline, Script, Value, aio::MultiplexedConnection};
 
 use super::{
@@ -15,7 +16,6 @@ use super::{
     },
     retries::{Retries, TRIES, too_contended_error},
 };
-use crate::redis_connections::{BACKEND, Connections, Request};
 
 /// The script of a change. KEYS: the conversation's counter, the user's total. ARGV: the amount, or
 /// `clear`; the largest allowed total.
@@ -58,8 +58,10 @@ redis.call('SET', KEYS[2], total)
 return {'done', conversation, total}
 ";
 
-/// Counters in keys of one Redis server, `unread:{USER}:of:CONVERSATION` and `unread:{USER}:total`.
-/// A handle with `WATCH` and a handle with the script may change the same counters.
+/// Counters in keys of one Redis server, `distlock:unread:{USER}:of:CONVERSATION` and
+/// `distlock:unread:{USER}:total`. A handle with `WATCH` and a handle with the script may change
+/// the same counters. The URL has the options of the locks' store, such as `db` and `prefix`
+/// (`distlock:`).
 #[derive(Clone)]
 pub struct RedisCounters {
     /// Each change has a connection of its own, because `WATCH` belongs to a connection.
@@ -74,7 +76,8 @@ impl RedisCounters {
     /// client writes in between.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] for a URL that cannot be used. No connection is opened yet.
+    /// [`ErrorKind::InvalidConfig`] that names the option that is wrong or unknown, and for
+    /// sentinels and clusters: the counters use one server. No connection is opened yet.
     pub fn watching(url: &str) -> Result<Self> {
         Self::new(url, "watch", None)
     }
@@ -95,6 +98,18 @@ impl RedisCounters {
         })
     }
 
+    /// The keys of the conversation's counter and of the user's total. The braces put all keys of a
+    /// user into one slot of a cluster.
+    fn counter_keys(&self, counter: &Counter) -> [String; 2] {
+        let (user, conversation) = (counter.user(), counter.conversation());
+        [
+            self.connections
+                .key(format_args!("unread:{{{user}}}:of:{conversation}")),
+            self.connections
+                .key(format_args!("unread:{{{user}}}:total")),
+        ]
+    }
+
     /// Makes a change by the script, or with `WATCH` where there is no script.
     async fn change(&self, counter: &Counter, change: Change) -> Result<Unread> {
         if let Change::Add(by) = change
@@ -106,7 +121,7 @@ impl RedisCounters {
             return self.change_with_watch(counter, change).await;
         };
         let mut connection = self.connections.take().await?;
-        let [conversation, total] = counter_keys(counter);
+        let [conversation, total] = self.counter_keys(counter);
         let amount = match change {
             Change::Add(by) => by.to_string(),
             Change::Clear => "clear".to_owned(),
@@ -116,9 +131,36 @@ impl RedisCounters {
         let answer: Vec<Value> = call
             .invoke_async(&mut connection)
             .await
-            .map_err(|error| self.connections.handle_error(&error, Request::Change))?;
+            .map_err(|error| self.connections.handle_error(error, Request::Change))?;
         self.connections.give_back(connection);
-        parse_answer(counter, &answer)
+        self.parse_answer(counter, &answer)
+    }
+
+    /// Converts the answer of the script.
+    fn parse_answer(&self, counter: &Counter, answer: &[Value]) -> Result<Unread> {
+        let text = |at: usize| match answer.get(at) {
+            Some(Value::BulkString(text)) => String::from_utf8_lossy(text).into_owned(),
+            Some(Value::Int(number)) => number.to_string(),
+            _ => String::new(),
+        };
+        let number = |at: usize| text(at).parse::<u64>();
+        match (text(0).as_str(), number(1), number(2)) {
+            ("done", Ok(conversation), Ok(total)) => Ok(Unread {
+                conversation,
+                total,
+            }),
+            ("unknown", ..) => Err(unknown_counter_error(counter)),
+            ("many", Ok(total), _) => Err(too_many_error(counter, total, MOST - total + 1)),
+            ("type", Ok(at), _) => {
+                let [conversation, total] = self.counter_keys(counter);
+                let key = if at == 1 { conversation } else { total };
+                Err(not_a_counter_error(&key, &text(2)))
+            }
+            _ => {
+                let says = format!("the script says {answer:?}");
+                Err(Error::new(ErrorKind::Internal, says).on("redis"))
+            }
+        }
     }
 
     /// Makes a change with `WATCH`, and repeats it when another client wrote in between.
@@ -127,7 +169,10 @@ impl RedisCounters {
             // An error drops the connection, which ends its `WATCH`.
             let mut connection = self.connections.take().await?;
             let mut pipeline = redis::pipe();
-            pipeline.cmd("WATCH").arg(&counter_keys(counter)).ignore();
+            pipeline
+                .cmd("WATCH")
+                .arg(&self.counter_keys(counter))
+                .ignore();
             let (before, total) = self
                 .read_counters(counter, pipeline, &mut connection)
                 .await?;
@@ -141,14 +186,14 @@ impl RedisCounters {
                     return Err(error);
                 }
             };
-            let [conversation, total] = counter_keys(counter);
+            let [conversation, total] = self.counter_keys(counter);
             let done: Value = redis::pipe()
                 .atomic()
                 .set(conversation, after.conversation)
                 .set(total, after.total)
                 .query_async(&mut connection)
                 .await
-                .map_err(|error| self.connections.handle_error(&error, Request::Change))?;
+                .map_err(|error| self.connections.handle_error(error, Request::Change))?;
             self.connections.give_back(connection);
             if done != Value::Nil {
                 return Ok(after);
@@ -167,14 +212,14 @@ impl RedisCounters {
         mut pipeline: Pipeline,
         connection: &mut MultiplexedConnection,
     ) -> Result<(Option<u64>, Option<u64>)> {
-        let keys = counter_keys(counter);
+        let keys = self.counter_keys(counter);
         pipeline.cmd("TYPE").arg(&keys[0]);
         pipeline.cmd("TYPE").arg(&keys[1]);
         // `MGET` returns nothing for a key that is not a string, without an error.
         pipeline.cmd("MGET").arg(&keys);
         let answer = pipeline.query_async(connection).await;
         let (one, two, texts): (String, String, [Option<String>; 2]) =
-            answer.map_err(|error| self.connections.handle_error(&error, Request::Read))?;
+            answer.map_err(|error| self.connections.handle_error(error, Request::Read))?;
         let [conversation, total] = texts;
         Ok((
             parse_count(&keys[0], &one, conversation)?,
@@ -233,46 +278,8 @@ fn parse_count(key: &str, kind: &str, text: Option<String>) -> Result<Option<u64
     }
 }
 
-/// Converts the answer of the script.
-fn parse_answer(counter: &Counter, answer: &[Value]) -> Result<Unread> {
-    let text = |at: usize| match answer.get(at) {
-        Some(Value::BulkString(text)) => String::from_utf8_lossy(text).into_owned(),
-        Some(Value::Int(number)) => number.to_string(),
-        _ => String::new(),
-    };
-    let number = |at: usize| text(at).parse::<u64>();
-    match (text(0).as_str(), number(1), number(2)) {
-        ("done", Ok(conversation), Ok(total)) => Ok(Unread {
-            conversation,
-            total,
-        }),
-        ("unknown", ..) => Err(unknown_counter_error(counter)),
-        ("many", Ok(total), _) => Err(too_many_error(counter, total, MOST - total + 1)),
-        ("type", Ok(at), _) => {
-            let [conversation, total] = counter_keys(counter);
-            let key = if at == 1 { conversation } else { total };
-            Err(not_a_counter_error(&key, &text(2)))
-        }
-        _ => {
-            let says = format!("the script says {answer:?}");
-            Err(Error::new(ErrorKind::Internal, says).on(BACKEND))
-        }
-    }
-}
-
-/// The keys of the conversation's counter and of the user's total. The braces put all keys of a
-/// user into one slot of a cluster.
-fn counter_keys(counter: &Counter) -> [String; 2] {
-    let user = counter.user();
-    let conversation = counter.conversation();
-    [
-        format!("unread:{{{user}}}:of:{conversation}"),
-        format!("unread:{{{user}}}:total"),
-    ]
-}
-
 /// The error of a key whose value is not a counter. `what` names the type of the value.
 fn not_a_counter_error(key: &str, what: &str) -> Error {
     let says = format!("the key {key:?} holds no counter: it is of type {what:?}");
-    Error::new(ErrorKind::Corrupt, says).on(BACKEND)
+    Error::new(ErrorKind::Corrupt, says).on("redis")
 }
