@@ -25,10 +25,10 @@ pub enum Fallback {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The time for which a value is fresh: 1 ms to 366 days, 60 s by default.
+    /// The longest time for which a value is fresh: 1 ms to 366 days, 60 s by default.
     pub ttl: Duration,
-    /// The random variation of that time, as a share of that time: 0 to 1, a tenth by default. The
-    /// variation keeps values that were stored together from expiring together.
+    /// The share of that time by which it is shortened at most, at random: 0 to 1, a tenth by
+    /// default. So values that were stored together do not expire together.
     pub jitter: f64,
     /// The time for which an expired value is still served while a new value is loaded; zero by
     /// default: no caller gets a stale value.
@@ -107,18 +107,40 @@ impl Settings {
         Ok(())
     }
 
-    /// The time for which a value that is stored now is fresh, with its random variation.
+    /// The time for which a value that is stored now is fresh. The random variation only shortens
+    /// the time, because the caller relies on the longest age of a value.
     pub(super) fn fresh_time(&self, is_negative: bool) -> Duration {
         let time = if is_negative {
             self.negative_ttl
         } else {
             self.ttl
         };
-        let by = (fastrand::f64() * 2.0 - 1.0) * self.jitter;
-        time.mul_f64(1.0 + by).max(Duration::from_millis(1))
+        let shortened = time.mul_f64(1.0 - fastrand::f64() * self.jitter);
+        shortened.max(Duration::from_millis(1))
     }
 }
 
 fn invalid_setting_error(says: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, says)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_random_variation_never_makes_a_value_last_longer() {
+        let mut settings = Settings::ttl(Duration::from_secs(100));
+        settings.negative_ttl = Duration::from_secs(10);
+        for (is_negative, longest) in [(false, 100), (true, 10)] {
+            let longest = Duration::from_secs(longest);
+            let times: Vec<_> = (0..1000)
+                .map(|_| settings.fresh_time(is_negative))
+                .collect();
+            let beyond = times.iter().filter(|time| **time > longest).count();
+            assert_eq!(beyond, 0, "of 1000 values that outlive their time");
+            assert!(times.iter().all(|time| *time >= longest.mul_f64(0.9)));
+            assert!(times.iter().any(|time| *time < longest.mul_f64(0.95)));
+        }
+    }
 }
