@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, FencingToken, ManualClock, Store};
+use distlock_core::{Clock as _, Error, ErrorKind, FencingToken, ManualClock, Store, SystemClock};
 use distlock_memory::Memory;
 use distlock_recipes::cache_guard::{
     Cache, CacheGuard, Fallback, Loaded, MemoryCache, RecordsCache, Settings,
@@ -479,4 +479,137 @@ async fn a_caller_after_a_delete_joins_no_load_from_before() {
     assert_eq!(&old.await.unwrap().unwrap().unwrap()[..], b"old");
     assert_eq!(after.await.unwrap(), 1, "loaded after the delete");
     assert_eq!(fixture.get(&guard).await, 1, "and stored");
+}
+
+/// The part of an error that names the circle of loaders.
+fn circle_of(error: &Error) -> String {
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    let says = error.to_string();
+    let circle = says.split_once('(').and_then(|(_, it)| it.split_once(')'));
+    circle.unwrap_or_else(|| panic!("{says}")).0.to_owned()
+}
+
+/// The clock stands still, so a loader that waited for itself would hang here.
+#[tokio::test]
+async fn a_loader_that_asks_for_itself_is_told_so_at_once() {
+    let fixture = Fixture::new();
+    for fallback in [Fallback::Error, Fallback::Load] {
+        let mut settings = settings();
+        settings.fallback = fallback;
+        let guard = fixture.guard(fixture.cache(), settings);
+        let loads = Arc::new(AtomicU32::new(0));
+        let loader = {
+            let (guard, loads) = (guard.clone(), Arc::clone(&loads));
+            async move || {
+                loads.fetch_add(1, Ordering::AcqRel);
+                let value = guard.get_or_rebuild("a", async || Ok(None)).await?;
+                Ok(value.map(|value| value.to_vec()))
+            }
+        };
+        let asking = guard.get_or_rebuild("a", loader);
+        let error = soon(asking).await.unwrap_err();
+        assert_eq!(circle_of(&error), r#""a" -> "a""#);
+        assert_eq!(loads.load(Ordering::Acquire), 1, "loads with {fallback:?}");
+        // The circle has ended, and so have its waits.
+        assert_eq!(fixture.get(&guard).await, fixture.loads());
+    }
+}
+
+#[tokio::test]
+async fn loaders_that_ask_for_each_other_are_told_so_at_once() {
+    let fixture = Fixture::new();
+    let guard = fixture.guard(fixture.cache(), settings());
+    // Both loads are under way before either loader asks for the other key.
+    let together = Arc::new(Barrier::new(2));
+    let load = |own: &'static str, other: &'static str| {
+        let (guard, together) = (guard.clone(), Arc::clone(&together));
+        let inner = guard.clone();
+        let loader = async move || {
+            together.wait().await;
+            let other = inner.get_or_rebuild(other, async || Ok(None)).await;
+            // A loader may go on without the other value.
+            Ok(other.err().map(|error| circle_of(&error).into_bytes()))
+        };
+        async move { guard.get_or_rebuild(own, loader).await.unwrap() }
+    };
+    let (a, b) = soon(async { tokio::join!(load("a", "b"), load("b", "a")) }).await;
+    let circles = [a, b].map(|value| value.map(|it| String::from_utf8(it.to_vec()).unwrap()));
+    let told: Vec<_> = circles.into_iter().flatten().collect();
+    let [told] = &*told else {
+        panic!("one of the two loaders goes on: {told:?}");
+    };
+    assert!(
+        told == r#""a" -> "b" -> "a""# || told == r#""b" -> "a" -> "b""#,
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn a_chain_of_loaders_is_told_of_its_circle_at_once() {
+    let fixture = Fixture::new();
+    let guard = fixture.guard(fixture.cache(), settings());
+    let [one, two, three] = [(); 3].map(|()| guard.clone());
+    let loader = async move || {
+        let of_b = async move || {
+            let value = three.get_or_rebuild("a", async || Ok(None)).await?;
+            Ok(value.map(|value| value.to_vec()))
+        };
+        let value = two.get_or_rebuild("b", of_b).await?;
+        Ok(value.map(|value| value.to_vec()))
+    };
+    let error = soon(one.get_or_rebuild("a", loader)).await.unwrap_err();
+    assert_eq!(circle_of(&error), r#""b" -> "a" -> "b""#);
+    // A chain without a circle is loaded.
+    let inner = guard.clone();
+    let loader = async move || {
+        let value = inner
+            .get_or_rebuild("d", async || Ok(Some(b"d".to_vec())))
+            .await?;
+        Ok(value.map(|value| value.to_vec()))
+    };
+    let value = soon(guard.get_or_rebuild("c", loader)).await.unwrap();
+    assert_eq!(value.as_deref(), Some(&b"d"[..]));
+}
+
+/// The answer, which must come in little real time: the clock of the guard stands still.
+async fn soon<T>(answer: impl Future<Output = T>) -> T {
+    let limit = SystemClock.sleep(Duration::from_secs(20));
+    tokio::select! {
+        answer = answer => answer,
+        () = limit => panic!("no answer within 20 s"),
+    }
+}
+
+#[test]
+fn the_loader_of_another_caller_takes_over_when_a_runtime_is_shut_down() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let fixture = Fixture::new();
+    let guard = fixture.guard(fixture.cache(), settings());
+    let begun = Arc::new(Notify::new());
+    let loader = {
+        let begun = Arc::clone(&begun);
+        async move || {
+            begun.notify_one();
+            std::future::pending().await
+        }
+    };
+    first.spawn({
+        let guard = guard.clone();
+        async move { guard.get_or_rebuild("hot", loader).await }
+    });
+    second.block_on(begun.notified());
+    let others: Vec<_> = (0..3)
+        .map(|_| {
+            let (fixture, guard) = (fixture.clone(), guard.clone());
+            let mut asking = Box::pin(async move { fixture.get(&guard).await });
+            // The first poll joins the load.
+            second.block_on(async { assert!(futures_util::poll!(&mut asking).is_pending()) });
+            asking
+        })
+        .collect();
+    first.shutdown_background();
+    for asking in others {
+        assert_eq!(second.block_on(soon(asking)), 1, "one loader took over");
+    }
 }

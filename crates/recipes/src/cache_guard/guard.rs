@@ -20,7 +20,8 @@ use futures_util::FutureExt as _;
 use tokio::sync::watch;
 
 use super::{
-    cache::{Cache, Found, Loaded, Mark},
+    cache::{Cache, Found, Loaded, Mark, Seen},
+    nesting::{LoadName, LoaderWait},
     settings::{Fallback, Settings},
 };
 
@@ -84,11 +85,21 @@ impl CacheGuard {
     /// The value under a key. `loader` loads the value, unless the value is in the cache or another
     /// caller loads it. `None`: the loader says that there is no value.
     ///
+    /// A loader may ask this guard for other keys. A loader that waits for itself, directly or
+    /// through loaders of other keys, gets an error at once. This holds within one process, and in
+    /// the loader's own task; a circle of loaders in several processes ends after `wait` with
+    /// [`ErrorKind::Timeout`].
+    ///
+    /// If the runtime of the caller that loads is shut down, the loader of another caller takes
+    /// over.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidName`] for a key that is empty, longer than 240 bytes or has control
-    /// characters. The loader's own error. [`ErrorKind::Timeout`] for a load that takes longer than
-    /// `max_load`, and for a wait that was too long. [`ErrorKind::Internal`] for a loader that
-    /// panics. Failures of the cache and of the lock's store, unless the fallback is to load.
+    /// characters. [`ErrorKind::InvalidArgument`] for a loader that waits for itself. The loader's
+    /// own error. [`ErrorKind::Timeout`] for a load that takes longer than `max_load`, and for a
+    /// wait that was too long. [`ErrorKind::Internal`] for a loader that panics, and when the
+    /// runtime of this caller is shut down. Failures of the cache and of the lock's store, unless
+    /// the fallback is to load.
     ///
     /// # Cancel safety
     /// Safe: a load that has begun continues for other callers.
@@ -111,11 +122,11 @@ impl CacheGuard {
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
         lock_name(key)?;
-        let found = match self.0.cache.get(key).await {
-            Ok(seen) => seen.found,
-            Err(error) => return self.0.fall_back(loader, error).await,
-        };
-        if let Some(found) = found {
+        let seen = self.0.cache.get(key).await;
+        if let Ok(Seen {
+            found: Some(found), ..
+        }) = seen
+        {
             let is_stale = found.fresh_for.is_zero();
             if is_stale || should_load_early(&found, self.0.settings.beta) {
                 // No caller waits for this load, and its failure is only logged.
@@ -124,29 +135,41 @@ impl CacheGuard {
             count_result(if is_stale { "stale" } else { "hit" });
             return Ok(found.value);
         }
+        let _waiting = LoaderWait::begin(&LoadName::new(&self.0, key))?;
+        if let Err(error) = seen {
+            return self.0.fall_back(key, loader, error).await;
+        }
         let wait_over = self.0.clock.sleep(self.0.settings.wait);
         tokio::pin!(wait_over);
         let mut loader = loader;
         loop {
             let (load, unused_loader) = self.join_or_start_load(key, loader, Need::Value);
             let Some(unused) = unused_loader else {
-                return match wait_for_load(load).await? {
-                    LoadResult::Here(value) => Ok(value),
-                    LoadResult::Elsewhere => Err(load_interrupted_error()),
+                return match wait_for_load(load).await {
+                    Some(Ok(LoadResult::Here(value))) => Ok(value),
+                    Some(Err(error)) => Err(error),
+                    // The runtime of this caller is shut down.
+                    Some(Ok(LoadResult::Elsewhere)) | None => Err(load_interrupted_error()),
                 };
             };
             loader = unused;
             tokio::select! {
                 biased;
-                outcome = wait_for_load(load) => if let LoadResult::Here(value) = outcome? {
-                    count_result("waited");
-                    return Ok(value);
+                outcome = wait_for_load(load) => match outcome {
+                    Some(Ok(LoadResult::Here(value))) => {
+                        count_result("waited");
+                        return Ok(value);
+                    }
+                    Some(Err(error)) => return Err(error),
+                    // The load has ended without a result, for example because the runtime of its
+                    // caller was shut down. So this caller's loader takes over.
+                    Some(Ok(LoadResult::Elsewhere)) | None => {}
                 },
                 () = &mut wait_over => {
                     let waited = self.0.settings.wait;
                     let says = format!("{key:?} was not loaded by somebody else within {waited:?}");
                     let error = Error::new(ErrorKind::Timeout, says);
-                    return self.0.fall_back(loader, error).await;
+                    return self.0.fall_back(key, loader, error).await;
                 }
             }
         }
@@ -235,7 +258,12 @@ impl Drop for LoadInProgress {
 
 impl Shared {
     /// Loads the value under the key's lock, unless another caller has loaded it in between.
-    async fn load_under_lock<L, F>(&self, key: &str, loader: L, need: Need) -> Result<LoadResult>
+    async fn load_under_lock<L, F>(
+        self: &Arc<Self>,
+        key: &str,
+        loader: L,
+        need: Need,
+    ) -> Result<LoadResult>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
@@ -244,7 +272,10 @@ impl Shared {
             Ok(Some(guard)) => guard,
             Ok(None) => return Ok(LoadResult::Elsewhere),
             Err(error) if need == Need::Value => {
-                return self.fall_back(loader, error).await.map(LoadResult::Here);
+                return self
+                    .fall_back(key, loader, error)
+                    .await
+                    .map(LoadResult::Here);
             }
             // A caller without a value may have joined this load. That caller gets no error,
             // because it starts its own load next, with its own fallback.
@@ -255,7 +286,10 @@ impl Shared {
         };
         let seen = match self.cache.get(key).await {
             Err(error) if need == Need::Value => {
-                return self.fall_back(loader, error).await.map(LoadResult::Here);
+                return self
+                    .fall_back(key, loader, error)
+                    .await
+                    .map(LoadResult::Here);
             }
             seen => seen?,
         };
@@ -266,7 +300,7 @@ impl Shared {
             count_result("waited");
             return Ok(LoadResult::Here(found.value));
         }
-        let (value, load) = self.run_loader(loader).await?;
+        let (value, load) = self.run_loader(key, loader).await?;
         count_result("rebuilt");
         let loaded = Loaded {
             value: value.clone(),
@@ -322,7 +356,7 @@ impl Shared {
 
     /// Returns `why`, or loads the value without the lock, as the settings say. A caller comes here
     /// when it can neither get the value nor load the value under the lock.
-    async fn fall_back<L, F>(&self, loader: L, why: Error) -> Result<Value>
+    async fn fall_back<L, F>(self: &Arc<Self>, key: &str, loader: L, why: Error) -> Result<Value>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
@@ -331,20 +365,21 @@ impl Shared {
             return Err(why);
         }
         tracing::debug!(error = %why, "a value is loaded beside the cache");
-        let (value, _) = self.run_loader(loader).await?;
+        let (value, _) = self.run_loader(key, loader).await?;
         count_result("loaded_anyway");
         Ok(value)
     }
 
     /// Runs the loader with a time limit. Returns the value and the time that the load took.
-    async fn run_loader<L, F>(&self, loader: L) -> Result<(Value, Duration)>
+    async fn run_loader<L, F>(self: &Arc<Self>, key: &str, loader: L) -> Result<(Value, Duration)>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
         let began = self.clock.now();
         // The loader function may panic, and so may its future.
-        let loading = AssertUnwindSafe(async { loader().await }).catch_unwind();
+        let loading = LoadName::new(self, key).run(async { loader().await });
+        let loading = AssertUnwindSafe(loading).catch_unwind();
         let most = self.settings.max_load;
         let loaded = tokio::select! {
             biased;
@@ -378,16 +413,18 @@ impl fmt::Debug for CacheGuard {
     }
 }
 
-/// Waits for the result of a load.
-async fn wait_for_load(mut load: SharedLoad) -> Result<LoadResult> {
+/// Waits for the result of a load; `None`: the load has ended without a result.
+async fn wait_for_load(mut load: SharedLoad) -> Option<Result<LoadResult>> {
     let outcome = load.wait_for(Option::is_some).await;
-    let outcome = outcome.ok().and_then(|outcome| outcome.clone());
-    outcome.unwrap_or_else(|| Err(load_interrupted_error()))
+    outcome.ok().and_then(|outcome| outcome.clone())
 }
 
-/// The error of a load that ended without a result.
+/// The error of a caller whose own load ended without a result.
 fn load_interrupted_error() -> Error {
-    Error::new(ErrorKind::Internal, "the load broke off")
+    Error::new(
+        ErrorKind::Internal,
+        "the load broke off, because the runtime that ran it was shut down",
+    )
 }
 
 /// Decides at random whether a value is loaded anew while it is fresh. The chance grows as the end

@@ -15,6 +15,9 @@
 //!   stores the next value, even an old value.
 //! - A lock's store that forgot its tokens grants lower tokens. The cache then refuses all values
 //!   until the floors have expired.
+//! - Loaders of several processes that wait for each other: nobody sees the circle, so their
+//!   callers get an error only after [`Settings::wait`]. Within one process the error comes at
+//!   once.
 //! - [`Fallback::Load`]: a caller that has waited long enough loads the value too, at the same time
 //!   as the holder of the lock.
 //!
@@ -25,6 +28,7 @@
 mod cache;
 mod guard;
 mod memory;
+mod nesting;
 mod records;
 #[cfg(feature = "redis")]
 mod redis;
