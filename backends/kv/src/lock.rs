@@ -14,10 +14,9 @@ use std::{
 
 use async_trait::async_trait;
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
-    Expect, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed,
-    Records, ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep, Verdict,
-    unix_time,
+    AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind, Expect,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, Records,
+    ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep, Verdict, unix_time,
 };
 
 use crate::{
@@ -133,10 +132,6 @@ impl KvLock {
         reaper::reap(&self.records, idle, limit).await
     }
 
-    fn new_grant(&self, token: FencingToken, epoch: &Epoch, request: &AcquireRequest) -> Grant {
-        Grant::new(token, epoch.clone(), request.ttl.duration())
-    }
-
     fn new_record(&self, request: &AcquireRequest) -> Record {
         Record::new(request, unix_time(&*self.clock))
     }
@@ -167,9 +162,9 @@ impl DistLock for KvLock {
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         let name = &request.name;
-        let epoch = self.records.epoch().await?;
         for _ in 0..TRIES {
-            let granted = match self.records.read(name).await? {
+            let (stored, history) = self.records.read(name).await?;
+            let granted = match stored {
                 None => {
                     self.records
                         .write_grant(name, &self.new_record(request), Expect::Absent)
@@ -192,7 +187,8 @@ impl DistLock for KvLock {
             };
             if let Some(Granted(token)) = granted {
                 self.reaper.start_if_due(&self.records, &self.clock);
-                return Ok(Attempt::Acquired(self.new_grant(token, epoch, request)));
+                let grant = Grant::new(token, history.epoch, request.ttl.duration());
+                return Ok(Attempt::Acquired(grant));
             }
         }
         // Each attempt failed because another client changed the record first, so the lock counts
@@ -209,10 +205,9 @@ impl DistLock for KvLock {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        let epoch = self.records.epoch().await?;
         for _ in 0..TRIES {
-            let current = match self.records.read_held(lease).await? {
-                Ok(current) => current,
+            let (current, history) = match self.records.read_held(lease).await? {
+                Ok(held) => held,
                 Err(reason) => return Ok(Renewed::NotHeld(reason)),
             };
             let mut record = current.record.renewed(current.token, renewal.ttl);
@@ -230,7 +225,7 @@ impl DistLock for KvLock {
             {
                 return Ok(Renewed::Extended {
                     valid_for: renewal.ttl.duration(),
-                    epoch: epoch.clone(),
+                    epoch: history.epoch,
                     token: current.token,
                     loss: LossFeed::silent(),
                 });
@@ -247,7 +242,7 @@ impl DistLock for KvLock {
         let mut unanswered = None;
         for _ in 0..TRIES {
             let current = match self.records.read_held(lease).await {
-                Ok(Ok(current)) => current,
+                Ok(Ok((current, _))) => current,
                 // An earlier delete got no answer, and now the lease does not hold the lock any
                 // more. So that delete is taken to have released the lock.
                 Ok(Err(_)) if unanswered.is_some() => return Ok(released),
@@ -276,10 +271,9 @@ impl DistLock for KvLock {
                 ),
             ));
         }
-        let epoch = self.records.epoch().await?;
         for _ in 0..TRIES {
-            let current = match self.records.read_held(lease).await? {
-                Ok(current) => current,
+            let (current, history) = match self.records.read_held(lease).await? {
+                Ok(held) => held,
                 Err(reason) => return Ok(HandOver::NotHeld(reason)),
             };
             let expect = Expect::Version(current.version);
@@ -288,19 +282,20 @@ impl DistLock for KvLock {
                 .write_grant(&next.name, &self.new_record(next), expect)
                 .await?
             {
-                return Ok(HandOver::Done(self.new_grant(token, epoch, next)));
+                let grant = Grant::new(token, history.epoch, next.ttl.duration());
+                return Ok(HandOver::Done(grant));
             }
         }
         Err(too_many_conflicts())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        let epoch = self.records.epoch().await?;
-        let mut info = match self.records.read(name).await? {
+        let (stored, history) = self.records.read(name).await?;
+        let mut info = match stored {
             Some(current) => current.lock_info(name.clone()),
             None => LockInfo::free(name.clone()),
         };
-        info.epoch = Some(epoch.clone());
+        info.epoch = Some(history.epoch);
         Ok(info)
     }
 
@@ -316,7 +311,7 @@ impl DistLock for KvLock {
         if limit == 0 {
             return Ok(found);
         }
-        let epoch = self.records.epoch().await?;
+        let epoch = self.records.history().await?.epoch;
         let prefix = format!("{PREFIX}{prefix}");
         let mut after = after.map(key).transpose()?;
         loop {
@@ -348,7 +343,7 @@ impl DistLock for KvLock {
         let key = key(name)?;
         for _ in 0..TRIES {
             let current = match self.records.read(name).await? {
-                Some(current) if current.is_live() => current,
+                (Some(current), _) if current.is_live() => current,
                 _ => return Ok(Forced::NotHeld),
             };
             if current.token != expected {
@@ -362,7 +357,7 @@ impl DistLock for KvLock {
     }
 
     async fn health(&self) -> Result<Health> {
-        let epoch = self.records.read_epoch().await?;
+        let epoch = self.records.history().await?.epoch;
         let mut health = Health::new(format!("records of {}", self.records.store_backend()));
         health.epoch = Some(epoch);
         health.found(

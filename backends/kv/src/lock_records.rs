@@ -12,7 +12,6 @@ use distlock_core::{
     RecordKey, Records, Result, Version, Written,
 };
 
-use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::record::{Record, StoredLock};
@@ -30,6 +29,26 @@ const EPOCH_KEY: &str = "lock-epoch";
 
 /// The token of a grant whose record was written.
 pub(crate) struct Granted(pub(crate) FencingToken);
+
+/// The history of the store's records, as a record of its own names it.
+///
+/// A store that lost its data lost this record too. The next client then writes another one, which
+/// begins another history.
+pub(crate) struct History {
+    pub(crate) epoch: Epoch,
+    /// The version of the record that names the history. Versions and tokens count the same clock
+    /// of the store, so each token of this history is higher.
+    began: Version,
+}
+
+impl History {
+    /// Returns whether a lease was granted in an earlier history.
+    fn began_after(&self, lease: &Lease) -> bool {
+        lease
+            .token
+            .is_some_and(|token| token.get() < self.began.get())
+    }
+}
 
 pub(crate) fn key(name: &LockName) -> Result<RecordKey> {
     RecordKey::new(format!("{PREFIX}{name}"))
@@ -53,14 +72,12 @@ pub(crate) fn too_many_conflicts() -> Error {
     )
 }
 
-/// The records of all locks, as one handle sees them. Clones share `open` and the cached epoch.
+/// The records of all locks, as one handle sees them. Clones share `open`.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRecords {
     records: Arc<dyn Records>,
     /// The name of this backend (`kv+redis`), for errors.
     backend: &'static str,
-    /// The store's epoch, cached after the first read.
-    epoch: Arc<OnceCell<Epoch>>,
     open: OpenFlag,
 }
 
@@ -69,7 +86,6 @@ impl LockRecords {
         Self {
             records,
             backend,
-            epoch: Arc::default(),
             open: OpenFlag::default(),
         }
     }
@@ -103,19 +119,32 @@ impl LockRecords {
         self.records.backend()
     }
 
-    pub(crate) async fn read(&self, name: &LockName) -> Result<Option<StoredLock>> {
-        match self.checked_records()?.get(&key(name)?).await? {
-            Some(entry) => self.parse(name, &entry).map(Some),
-            None => Ok(None),
-        }
+    /// Reads a lock's record, and the history that it belongs to, in one operation of the store. A
+    /// history that was read once must not be kept: the store may lose its data at any time, and no
+    /// connection shows that.
+    pub(crate) async fn read(&self, name: &LockName) -> Result<(Option<StoredLock>, History)> {
+        let keys = [RecordKey::new(EPOCH_KEY)?, key(name)?];
+        let mut entries = self.checked_records()?.get_many(&keys).await?.into_iter();
+        let (named, stored) = (entries.next().flatten(), entries.next().flatten());
+        let history = match named {
+            Some(entry) => parse_history(&entry)?,
+            None => self.begin_history().await?,
+        };
+        let stored = stored.map(|entry| self.parse(name, &entry)).transpose()?;
+        Ok((stored, history))
     }
 
-    /// Returns the record if this lease holds the lock; otherwise the reason of the loss.
-    pub(crate) async fn read_held(&self, lease: &Lease) -> Result<Result<StoredLock, LossReason>> {
-        let Some(current) = self.read(&lease.name).await? else {
-            return Ok(Err(LossReason::Removed));
-        };
-        Ok(current.check(lease).map(|()| current))
+    /// Returns the record and its history if this lease holds the lock; otherwise the reason of the
+    /// loss.
+    pub(crate) async fn read_held(
+        &self,
+        lease: &Lease,
+    ) -> Result<Result<(StoredLock, History), LossReason>> {
+        Ok(match self.read(&lease.name).await? {
+            (Some(current), history) => current.check(lease).map(|()| (current, history)),
+            (None, history) if history.began_after(lease) => Err(LossReason::HistoryChanged),
+            (None, _) => Err(LossReason::Removed),
+        })
     }
 
     pub(crate) fn parse(&self, name: &LockName, entry: &Entry) -> Result<StoredLock> {
@@ -212,38 +241,54 @@ impl LockRecords {
         Ok(self.records.delete(key, version).await? == Deleted::Done)
     }
 
-    /// Returns the epoch of these records. The first call reads it from the store.
-    pub(crate) async fn epoch(&self) -> Result<&Epoch> {
-        self.epoch.get_or_try_init(|| self.read_epoch()).await
+    /// Reads the history of the records.
+    pub(crate) async fn history(&self) -> Result<History> {
+        let key = RecordKey::new(EPOCH_KEY)?;
+        match self.checked_records()?.get(&key).await? {
+            Some(entry) => parse_history(&entry),
+            None => self.begin_history().await,
+        }
     }
 
-    /// Reads the epoch from the store. If the store has none, this client writes a random one,
-    /// which lasts as long as the records.
-    pub(crate) async fn read_epoch(&self) -> Result<Epoch> {
+    /// Writes a random name of a history for a store that has none. The history lasts as long as
+    /// the records.
+    async fn begin_history(&self) -> Result<History> {
         let key = RecordKey::new(EPOCH_KEY)?;
         let records = self.checked_records()?;
         for _ in 0..TRIES {
-            if let Some(entry) = records.get(&key).await? {
-                let id = Uuid::try_parse_ascii(&entry.value).map_err(|error| {
-                    Error::new(
-                        ErrorKind::Corrupt,
-                        format!("record {key:?} does not name the history of the locks"),
-                    )
-                    .caused_by(error)
-                })?;
-                return Ok(Epoch::new(format!("kv-{id}")));
-            }
             let id = Uuid::new_v4();
             let written = records
                 .put(&key, id.to_string().as_bytes(), Expect::Absent)
                 .await?;
-            if matches!(written, Written::Stored(_)) {
-                return Ok(Epoch::new(format!("kv-{id}")));
+            if let Written::Stored(began) = written {
+                let epoch = epoch_of(id);
+                return Ok(History { epoch, began });
             }
-            // Another client wrote an epoch first, so the next read finds that epoch.
+            // Another client has begun a history first.
+            if let Some(entry) = records.get(&key).await? {
+                return parse_history(&entry);
+            }
         }
         Err(too_many_conflicts())
     }
+}
+
+fn parse_history(entry: &Entry) -> Result<History> {
+    let id = Uuid::try_parse_ascii(&entry.value).map_err(|error| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("record {EPOCH_KEY:?} does not name the history of the locks"),
+        )
+        .caused_by(error)
+    })?;
+    Ok(History {
+        epoch: epoch_of(id),
+        began: entry.version,
+    })
+}
+
+fn epoch_of(id: Uuid) -> Epoch {
+    Epoch::new(format!("kv-{id}"))
 }
 
 fn token_of(version: Version) -> Result<FencingToken> {

@@ -37,7 +37,8 @@ pub(crate) enum Fault {
 /// Records behind a network that loses or refuses writes.
 #[derive(Debug)]
 pub(crate) struct FaultyRecords {
-    pub(crate) inner: Arc<dyn Records>,
+    /// The store, which a test may replace by an empty one.
+    pub(crate) inner: Mutex<Arc<dyn Records>>,
     /// The faults of the next writes, in order. Later writes meet no fault.
     pub(crate) faults: Mutex<VecDeque<Option<Fault>>>,
     /// The number of reads so far.
@@ -56,6 +57,10 @@ impl std::fmt::Debug for Fault {
 }
 
 impl FaultyRecords {
+    fn inner(&self) -> Arc<dyn Records> {
+        Arc::clone(&self.inner.lock().unwrap())
+    }
+
     /// Sets the faults of the next writes.
     pub(crate) fn set_next_faults(&self, faults: impl IntoIterator<Item = Fault>) {
         self.faults
@@ -95,25 +100,26 @@ impl Records for FaultyRecords {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        self.inner.reopen().await
+        self.inner().reopen().await
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
         self.reads.fetch_add(1, Ordering::SeqCst);
-        self.inner.get(key).await
+        self.inner().get(key).await
     }
 
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
-        self.inner.get_many(keys).await
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner().get_many(keys).await
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        self.run_with_next_fault(self.inner.put(key, value, expect))
+        self.run_with_next_fault(self.inner().put(key, value, expect))
             .await
     }
 
     async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.run_with_next_fault(self.inner.delete(key, expect))
+        self.run_with_next_fault(self.inner().delete(key, expect))
             .await
     }
 
@@ -124,7 +130,7 @@ impl Records for FaultyRecords {
         limit: u32,
     ) -> Result<Vec<(RecordKey, Entry)>> {
         self.scans.fetch_add(1, Ordering::SeqCst);
-        self.inner.scan(prefix, after, limit).await
+        self.inner().scan(prefix, after, limit).await
     }
 
     async fn close(&self) {
@@ -143,7 +149,7 @@ pub(crate) struct Fixture {
 pub(crate) async fn fixture() -> Fixture {
     let clock = ManualClock::new();
     let records = Arc::new(FaultyRecords {
-        inner: Memory::new(Arc::new(clock.clone())).records(),
+        inner: Mutex::new(Memory::new(Arc::new(clock.clone())).records()),
         faults: Mutex::default(),
         reads: AtomicUsize::new(0),
         writes: AtomicUsize::new(0),
@@ -184,6 +190,14 @@ pub(crate) fn lease(request: &AcquireRequest, grant: &Grant) -> Lease {
 }
 
 impl Fixture {
+    /// Replaces the store by an empty one, as after a loss of all its data. Time has passed since
+    /// the last write, as with a real store.
+    pub(crate) fn lose_all_data(&self) {
+        self.clock.advance(Duration::from_millis(1));
+        let empty = Memory::new(Arc::new(self.clock.clone())).records();
+        *self.records.inner.lock().unwrap() = empty;
+    }
+
     /// Acquires a lock, which must be free or already belong to the request's owner.
     pub(crate) async fn acquire(&self, request: &AcquireRequest) -> Grant {
         let attempt = self.lock.try_acquire(request).await.unwrap();

@@ -6,8 +6,8 @@ use std::{
 };
 
 use distlock_core::{
-    Attempt, DistLock, ErrorKind, Expect, Lease, LossReason, Meta, Records, ReleaseOutcome,
-    Renewal, Renewed, Written,
+    Attempt, DistLock, ErrorKind, Expect, Forced, HandOver, Lease, LossReason, Meta, Records,
+    ReleaseOutcome, Renewal, Renewed, Written,
 };
 use distlock_kv::KvLock;
 use distlock_memory::Memory;
@@ -195,7 +195,7 @@ async fn an_unreadable_record_never_counts_as_free() {
 #[tokio::test]
 async fn a_store_that_does_not_tell_ages_is_refused() {
     let records = Arc::new(FaultyRecords {
-        inner: Memory::default().records(),
+        inner: Mutex::new(Memory::default().records()),
         faults: Mutex::default(),
         reads: AtomicUsize::new(0),
         writes: AtomicUsize::new(0),
@@ -218,4 +218,50 @@ async fn a_version_beyond_the_token_limit_holds_nothing() {
     let error = fixture.lock.try_acquire(&request("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     assert_eq!(fixture.read_record("lock/a").await, None);
+}
+
+/// A running client notices that its store lost all data: at a renewal, at a release and at the
+/// next grant.
+#[tokio::test]
+async fn a_store_that_lost_its_data_begins_a_new_history() {
+    let fixture = fixture().await;
+    let (first, second) = (request("a"), request("b"));
+    let grants = [
+        fixture.acquire(&first).await,
+        fixture.acquire(&second).await,
+    ];
+    let lost = lease(&first, &grants[0]);
+    fixture.lose_all_data();
+    let renew = async || fixture.lock.renew(&lost, &Renewal::plain(ttl())).await;
+    let renewed = renew().await.unwrap();
+    assert!(
+        matches!(renewed, Renewed::NotHeld(LossReason::HistoryChanged)),
+        "{renewed:?}"
+    );
+    let next = request("a");
+    let grant = fixture.acquire(&next).await;
+    assert_ne!(grant.epoch, grants[0].epoch);
+    assert!(grant.token > grants[0].token, "the clock was not lost");
+    for epoch in [
+        fixture.lock.inspect(&name("b")).await.unwrap().epoch,
+        fixture.lock.health().await.unwrap().epoch,
+    ] {
+        assert_eq!(epoch.as_ref(), Some(&grant.epoch));
+    }
+    // Another holder has the lock of the first lease by now, and nobody has that of the second.
+    let renewed = renew().await.unwrap();
+    assert!(matches!(renewed, Renewed::NotHeld(LossReason::TakenOver)));
+    let (lost, successor) = (lease(&second, &grants[1]), request("b"));
+    let handed = fixture.lock.hand_over(&lost, &successor).await.unwrap();
+    assert!(
+        matches!(handed, HandOver::NotHeld(LossReason::HistoryChanged)),
+        "{handed:?}"
+    );
+    // A lock that is removed within the new history was not lost with the old one.
+    let forced = fixture.lock.force_release(&next.name, grant.token).await;
+    assert_eq!(forced.unwrap(), Forced::Released);
+    let renewal = Renewal::plain(ttl());
+    let renewed = fixture.lock.renew(&lease(&next, &grant), &renewal).await;
+    let renewed = renewed.unwrap();
+    assert!(matches!(renewed, Renewed::NotHeld(LossReason::Removed)));
 }
