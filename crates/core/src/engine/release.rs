@@ -307,20 +307,15 @@ pub(crate) fn release_longer_lease(parts: &Arc<LockerParts>, lease_state: &Lease
     }
 }
 
-/// Asks the store for the reason why the owner did not hold the lock at its release.
+/// Asks the store for the reason why the owner did not hold the lock at its release: a renewal never
+/// recreates a lost lock, and its answer contains the reason.
 async fn find_loss_reason(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossReason {
-    let capabilities = via.capabilities();
-    // A renewal never recreates a lost lock, and its answer contains the reason.
-    if capabilities.tells_force_release
-        && let Ok(ttl) = Ttl::new(capabilities.min_ttl)
-        && let Ok(Renewed::NotHeld(reason)) =
-            bounded(clock, LIMIT, via.renew(lease, &Renewal::plain(ttl))).await
-    {
-        return reason;
-    }
-    match bounded(clock, LIMIT, via.inspect(&lease.name)).await {
-        Ok(info) if info.held.is_some() => LossReason::TakenOver,
-        Ok(_) | Err(_) => LossReason::Removed,
+    let Ok(ttl) = Ttl::new(via.capabilities().min_ttl) else {
+        return LossReason::Removed;
+    };
+    match bounded(clock, LIMIT, via.renew(lease, &Renewal::plain(ttl))).await {
+        Ok(Renewed::NotHeld(reason)) => reason,
+        Ok(Renewed::Extended { .. }) | Err(_) => LossReason::Removed,
     }
 }
 
