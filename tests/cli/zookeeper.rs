@@ -117,3 +117,55 @@ async fn a_command_that_ended_inside_its_lease_succeeds_without_a_release() {
     let args = ["--kill-after", "100ms"];
     assert_success_without_release(&home, &url, &args, cut);
 }
+
+/// The tool keeps a lock for its minimum hold, whether that is shorter than a lease or longer than
+/// the session. A tool that ends before costs at most the session.
+#[test]
+fn a_minimum_hold_ends_on_time_or_with_its_session() {
+    let (home, ensemble) = (Home::new(), ZooKeeper::start().unwrap());
+    let session = Duration::from_secs(5);
+    // The time that a busy machine adds to the start of a process and to a grant.
+    let slack = Duration::from_secs(3);
+    let url = format!("zookeeper://{}/app?session_timeout=5s", ensemble.servers());
+    let hold = |time: &str| {
+        let args = ["run", "job", "--min-hold", time, "--", "true"];
+        Process::spawn(home.bare(args).env("DISTLOCK_BACKEND", &url)).unwrap()
+    };
+    let held = || run(&home, &url, &["inspect", "job", "--json"]).json()["state"] == "held";
+    let wait_for_next = || {
+        let next = run(&home, &url, &["run", "job", "--wait", "1m", "--", "true"]);
+        assert_eq!(next.code, 0, "{next:?}");
+    };
+    for seconds in [1, 7] {
+        let time = Duration::from_secs(seconds);
+        let start = Instant::now();
+        let mut holder = hold(&format!("{seconds}s"));
+        eventually("held", SOON, held).unwrap();
+        wait_for_next();
+        let took = start.elapsed();
+        assert!(took >= time && took < time + slack, "{time:?}: {took:?}");
+        assert_eq!(
+            holder.wait(SOON).unwrap().code(),
+            Some(0),
+            "{}",
+            holder.output()
+        );
+    }
+    for (signal, code) in [(Signal::KILL, None), (Signal::TERM, Some(0))] {
+        let mut holder = hold("10m");
+        eventually("the command has ended", SOON, || {
+            holder.output().contains("is kept for")
+        })
+        .unwrap();
+        let start = Instant::now();
+        holder.signal(signal).unwrap();
+        assert_eq!(
+            holder.wait(slack).unwrap().code(),
+            code,
+            "{}",
+            holder.output()
+        );
+        wait_for_next();
+        assert!(start.elapsed() < session + slack, "{:?}", start.elapsed());
+    }
+}

@@ -83,7 +83,8 @@ pub(crate) struct Run {
     /// Free text kept beside the lock
     #[arg(long, value_name = "TEXT")]
     meta: Option<String>,
-    /// Keep the lock at least this long, also when the command ends sooner
+    /// Keep the lock at least this long, also when the command ends sooner; on ZooKeeper this
+    /// process then stays until the end, because its locks end with it
     #[arg(
         long,
         value_name = "DURATION",
@@ -201,7 +202,17 @@ impl Run {
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let outcome = self.run_on(&store, &name, &mut signals).await;
-        store.close().await;
+        // On such a store the close waits for the end of a minimum hold.
+        let session = store.locker().capabilities().session_timeout;
+        let session = session.filter(|_| !self.min_hold.is_zero());
+        tokio::select! {
+            () = store.close() => {}
+            // The command has ended, so the signal is for this process.
+            _ = signals.next_ending(), if session.is_some() => output::print_message(format_args!(
+                "stopped before the end of --min-hold: {name:?} is free at the latest after {:?}",
+                session.unwrap_or_default()
+            )),
+        }
         outcome
     }
 
@@ -236,6 +247,7 @@ impl Run {
             }
             Err(error) => return Err(error.into()),
         };
+        let taken_at = locker.clock().now();
 
         let supervised = Supervised {
             command: &self.command,
@@ -252,7 +264,15 @@ impl Run {
             ));
         }
         let released = guard.release().await;
-        let outcome = outcome_of(name, end, &released, locker.clock().now());
+        let now = locker.clock().now();
+        let kept_for = (taken_at + self.min_hold).since(now);
+        if locker.capabilities().session_timeout.is_some() && kept_for > SILENT_WAIT {
+            let seconds = kept_for.as_secs();
+            output::print_message(format_args!(
+                "{name:?} is kept for {seconds}s more (--min-hold), and this process with it"
+            ));
+        }
+        let outcome = outcome_of(name, end, &released, now);
         if let Released::Unconfirmed(error) = released {
             output::print_message(format_args!(
                 "warning: {error}; the lock ends by itself after its TTL"

@@ -15,6 +15,7 @@ mod deposed;
 mod fence;
 mod fixtures;
 mod many_waiters;
+mod min_hold;
 mod other_recipes;
 mod partitions;
 mod protocol_proxy;

@@ -119,6 +119,13 @@ macro_rules! options {
 
         /// Keeps the lock held at least this long, also when it is released sooner. So another host
         /// whose clock is a little behind does not run a short scheduled job a second time.
+        ///
+        /// The release itself returns at once, and the store keeps the lock. A lock that ends with
+        /// the session of its process (ZooKeeper) is kept by this process instead: it renews the
+        /// lock until the end of the hold and then frees it, and
+        /// [`Locker::close`](crate::Locker::close) waits for that.
+        /// If the process is killed before, the lock ends with its session: within the session
+        /// timeout, and so perhaps before the end of the hold.
         pub fn min_hold(mut self, time: Duration) -> Self {
             self.options.min_hold = time;
             self

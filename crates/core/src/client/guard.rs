@@ -13,6 +13,7 @@ use crate::{
     client::watch::LockWatch,
     contract::LossReason,
     engine::{
+        clock::Moment,
         keeper::renew_for_caller,
         lease_state::LeaseState,
         lifecycle::closed_error,
@@ -229,7 +230,7 @@ impl Guard {
                 .loss_now()
                 .map_or(Released::Clean, Released::AlreadyLost);
         };
-        let what = LeaseToRelease::of(&self.lease_state, turn, leaving.keep_for());
+        let what = LeaseToRelease::of(&self.lease_state, turn, leaving.keep_until());
         let (lock, backend) = (self.name(), self.parts.backend_name());
         let span = debug_span!("distlock.release", ?lock, backend);
         let released = release_or_hand_over(&self.parts, &self.parts.backend, what)
@@ -359,17 +360,11 @@ impl LastGuardRelease<'_> {
         }
     }
 
-    fn keep_for(&self) -> Option<Ttl> {
+    /// The end of the minimum hold, if it is still to come.
+    fn keep_until(&self) -> Option<Moment> {
         let min_hold = self.lease_state.min_hold();
-        if min_hold.is_zero() {
-            return None;
-        }
-        let held = self.parts.timing.now().since(self.lease_state.acquired());
-        let left = min_hold.checked_sub(held).filter(|left| !left.is_zero())?;
-        // Rounded up to whole milliseconds, so that the hold is never shorter than requested.
-        let left = left + Duration::from_nanos(999_999);
-        let least = self.parts.backend.capabilities().min_ttl;
-        Ttl::new(left.max(least).min(Ttl::MAX.duration())).ok()
+        let until = self.lease_state.acquired() + min_hold;
+        (!min_hold.is_zero() && self.parts.timing.now() < until).then_some(until)
     }
 }
 
@@ -384,7 +379,7 @@ impl Drop for LastGuardRelease<'_> {
             },
         };
         let maybe_released = self.stage == Stage::Leaving && turn.is_none();
-        let mut what = LeaseToRelease::of(self.lease_state, turn, self.keep_for());
+        let mut what = LeaseToRelease::of(self.lease_state, turn, self.keep_until());
         what.maybe_released = maybe_released;
         release::release_in_background(self.parts, what);
     }

@@ -237,7 +237,10 @@ impl Locker {
     /// ends.
     ///
     /// A close takes at most 10 seconds, also when the store hangs, and with every option of the
-    /// store. A lock whose release has no answer by then is free when its lease ends.
+    /// store. A lock whose release has no answer by then is free when its lease ends. There is one
+    /// exception, at a store whose locks end with the session of their process (ZooKeeper): a lock
+    /// that was released before the end of its [`min_hold`](crate::LockBuilder::min_hold) is kept by this
+    /// process, so the close waits for that end.
     ///
     /// # Cancel safety
     /// Safe: a second call continues the steps of the first one.
@@ -251,6 +254,8 @@ impl Locker {
         at_most(clock, LANDING, self.parts.lifecycle.no_acquire_left()).await;
         let left = until.since(clock.now()).max(Duration::from_secs(1));
         at_most(clock, left, self.parts.keeper.no_job_left()).await;
+        // The wait is not bounded here, because each hold ends at its own time.
+        self.parts.keeper.no_hold_left().await;
         at_most(clock, STOPPING, self.parts.keeper.stop()).await;
         close_bounded(clock, self.parts.backend.close()).await;
     }

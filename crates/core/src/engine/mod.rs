@@ -15,6 +15,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod local_queue;
 pub mod log;
 pub(crate) mod meters;
+pub(crate) mod min_hold;
 pub(crate) mod outage;
 pub(crate) mod parts;
 pub(crate) mod release;

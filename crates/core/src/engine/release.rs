@@ -3,8 +3,8 @@
 //!
 //! This module owns the order of these steps. Invariant: a waiter that was taken out of the local
 //! queue always gets the turn, also when the hand-over fails. A release without a confirmation is
-//! repeated in the background until the lease ends. The module never renews a lease, except to cut
-//! the lease to a minimum hold.
+//! repeated in the background until the lease ends. A lock with a minimum hold is released by
+//! `min_hold.rs`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
         clock::{Clock, Moment},
         lease_state::LeaseState,
         local_queue::{HandedOver, LocalTurn, NextWaiter},
-        log,
+        log, min_hold,
         outage::{QUICK_RETRIES, pause_after},
         parts::LockerParts,
         timing::Timing,
@@ -32,7 +32,7 @@ use crate::{
 
 /// The longest wait for the store's answer to a release, before the release continues in the
 /// background.
-const LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
 
 /// The result of a release.
 #[derive(Debug)]
@@ -67,16 +67,16 @@ pub(crate) struct LeaseToRelease {
     pub(crate) expires: Moment,
     /// Whether an earlier release of this lease may have happened.
     pub(crate) maybe_released: bool,
-    /// The remaining time of a minimum hold. The lease is then cut to this time instead of being
-    /// released now.
-    pub(crate) keep_for: Option<Ttl>,
+    /// The end of a minimum hold. The lock is then kept until this moment instead of being released
+    /// now.
+    pub(crate) keep_until: Option<Moment>,
 }
 
 impl LeaseToRelease {
     pub(crate) fn of(
         lease_state: &LeaseState,
         turn: Option<LocalTurn>,
-        keep_for: Option<Ttl>,
+        keep_until: Option<Moment>,
     ) -> Self {
         let (lease, deadline, expires) = lease_state.release_terms();
         Self {
@@ -85,7 +85,7 @@ impl LeaseToRelease {
             deadline,
             expires,
             maybe_released: false,
-            keep_for,
+            keep_until,
         }
     }
 
@@ -103,7 +103,7 @@ impl LeaseToRelease {
             deadline: expires,
             expires,
             maybe_released: true,
-            keep_for: None,
+            keep_until: None,
         }
     }
 }
@@ -119,8 +119,8 @@ pub(crate) async fn release_or_hand_over(
     via: &Arc<dyn DistLock>,
     mut what: LeaseToRelease,
 ) -> Released {
-    if let Some(ttl) = what.keep_for {
-        return cut_to_min_hold(&**parts.timing.clock(), &**via, &what.lease, ttl).await;
+    if let Some(until) = what.keep_until {
+        return min_hold::keep_until(parts, via, what.lease, until, what.expires).await;
     }
     let limit = if via.capabilities().hand_over {
         parts.settings.hand_over_limit()
@@ -194,7 +194,7 @@ async fn release_at_store(
         deadline,
         expires,
         mut maybe_released,
-        keep_for: _,
+        keep_until: _,
     } = what;
     match release(&parts.timing, &**via, &lease, &mut maybe_released).await {
         Ok(ReleaseOutcome::Released { others_waiting }) => {
@@ -334,22 +334,6 @@ fn not_held_outcome(
     } else {
         parts.meters.count_loss(reason);
         Released::AlreadyLost(reason)
-    }
-}
-
-/// Cuts the lease to the remaining time of a minimum hold, instead of releasing it now.
-async fn cut_to_min_hold(
-    clock: &dyn Clock,
-    via: &dyn DistLock,
-    lease: &Lease,
-    ttl: Ttl,
-) -> Released {
-    match bounded(clock, LIMIT, via.renew(lease, &Renewal::plain(ttl))).await {
-        Ok(Renewed::Extended { .. }) => Released::Clean,
-        Ok(Renewed::NotHeld(reason)) => Released::AlreadyLost(reason),
-        // The failed request is not repeated: the lease ends by itself, and a later request could
-        // only make the lease longer.
-        Err(error) => Released::Unconfirmed(error.about(&lease.name).during("release")),
     }
 }
 

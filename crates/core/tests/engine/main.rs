@@ -12,6 +12,7 @@ mod lining_up;
 mod long_ttl;
 mod lost_alone;
 mod lost_replies;
+mod min_hold;
 mod outages;
 mod own_thread;
 mod simulated;

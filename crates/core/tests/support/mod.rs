@@ -21,6 +21,7 @@ use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
     Fairness, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease, LockInfo, LockName,
     LossFeed, LossReason, ManualClock, Moment, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
+    Ttl,
 };
 use tokio::sync::Notify;
 
@@ -158,6 +159,12 @@ impl Script {
             .collect()
     }
 
+    /// The TTL that this store grants: a requested TTL, or the longest lease if that is shorter.
+    fn granted(&self, ttl: Ttl) -> Ttl {
+        let longest = self.capabilities.max_lease.unwrap_or(Duration::MAX);
+        Ttl::new(ttl.duration().min(longest)).unwrap()
+    }
+
     fn refusal(&self) -> Error {
         let kind = self.refuse_with.lock().unwrap();
         let kind = kind.unwrap_or(ErrorKind::Unavailable);
@@ -266,8 +273,10 @@ impl DistLock for ScriptedLock {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        let mut request = request.clone();
+        request.ttl = self.0.granted(request.ttl);
         self.0
-            .with(&self.0.acquire, |table, now| table.acquire(request, now))
+            .with(&self.0.acquire, |table, now| table.acquire(&request, now))
             .await
     }
 
@@ -282,12 +291,13 @@ impl DistLock for ScriptedLock {
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         let another_history = self.0.another_history.load(Ordering::SeqCst);
         let epoch = Epoch::new(if another_history { "another" } else { "script" });
+        let granted = self.0.granted(renewal.ttl).duration();
         self.0
             .with(&self.0.renew, |table, now| match table.owned(lease, now) {
                 Ok(row) => {
-                    row.expires = now + renewal.ttl.duration();
+                    row.expires = now + granted;
                     Renewed::Extended {
-                        valid_for: renewal.ttl.duration(),
+                        valid_for: granted,
                         epoch,
                         token: FencingToken::new(row.token).unwrap(),
                         loss: LossFeed::silent(),

@@ -14,6 +14,8 @@ pub(crate) struct KeeperShared {
     pub(crate) connection: OwnConnection,
     /// The number of awaited jobs that have not ended.
     pub(super) jobs: watch::Sender<usize>,
+    /// The number of jobs that have not ended and keep a released lock for its minimum hold.
+    pub(super) holds: watch::Sender<usize>,
 }
 
 impl KeeperShared {
@@ -23,6 +25,7 @@ impl KeeperShared {
             clock,
             connection: OwnConnection::new(),
             jobs: watch::Sender::new(0),
+            holds: watch::Sender::new(0),
         }
     }
 }

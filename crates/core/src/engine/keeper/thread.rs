@@ -7,7 +7,7 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     jobs::{Job, Jobs, Spawn},
@@ -103,10 +103,20 @@ impl Keeper {
 
     /// Runs a job on the keeper thread. [`Keeper::no_job_left`] waits for its end.
     pub(crate) fn spawn_awaited(&self, job: impl Future<Output = ()> + Send + 'static) {
-        self.shared.jobs.send_modify(|jobs| *jobs += 1);
+        self.spawn_counted(|shared| &shared.jobs, job);
+    }
+
+    /// Runs a job that keeps a released lock for its minimum hold. [`Keeper::no_hold_left`] waits
+    /// for its end.
+    pub(crate) fn spawn_hold(&self, job: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_counted(|shared| &shared.holds, job);
+    }
+
+    fn spawn_counted(&self, count: Count, job: impl Future<Output = ()> + Send + 'static) {
+        count(&self.shared).send_modify(|jobs| *jobs += 1);
         // A job that never starts counts as ended too. A keeper that stops drops the jobs in its
         // inbox, and the leases of those jobs end by themselves.
-        let ended = JobEnded(Arc::clone(&self.shared));
+        let ended = JobEnded(Arc::clone(&self.shared), count);
         let _ = self.orders.send(Order::Run(Box::pin(async move {
             let _ended = ended;
             job.await;
@@ -138,12 +148,12 @@ impl Keeper {
 
     /// Waits until all awaited jobs have ended.
     pub(crate) async fn no_job_left(&self) {
-        let _ = self
-            .shared
-            .jobs
-            .subscribe()
-            .wait_for(|jobs| *jobs == 0)
-            .await;
+        none_left(&self.shared.jobs).await;
+    }
+
+    /// Waits until no released lock is kept any more for its minimum hold.
+    pub(crate) async fn no_hold_left(&self) {
+        none_left(&self.shared.holds).await;
     }
 
     /// Ends the thread and closes its handle.
@@ -165,13 +175,22 @@ impl fmt::Debug for Keeper {
     }
 }
 
+/// Selects the counter of one kind of jobs.
+type Count = fn(&KeeperShared) -> &watch::Sender<usize>;
+
 /// Counts a job as ended when it is dropped: after its end, after a panic, or before its start.
-struct JobEnded(Arc<KeeperShared>);
+struct JobEnded(Arc<KeeperShared>, Count);
 
 impl Drop for JobEnded {
     fn drop(&mut self) {
-        self.0.jobs.send_modify(|jobs| *jobs -= 1);
+        let Self(shared, count) = self;
+        count(shared).send_modify(|jobs| *jobs -= 1);
     }
+}
+
+async fn none_left(jobs: &watch::Sender<usize>) {
+    // The wait cannot fail, because the caller has the sender.
+    let _ = jobs.subscribe().wait_for(|jobs| *jobs == 0).await;
 }
 
 /// The keeper's loop: serves leases and orders until the locker stops the loop or is dropped.
