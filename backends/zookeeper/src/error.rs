@@ -1,7 +1,8 @@
 //! The errors of this backend, and the translation of the client's errors. The kind of an error
 //! says whether the operation happened, did not happen, or may have happened.
 
-use distlock_core::{Error, ErrorKind};
+use distlock_backend_kit::queue_entry::ENTRY_LEASE;
+use distlock_core::{Error, ErrorKind, LossReason};
 use zookeeper_client as zk;
 
 /// The purpose of a failed request.
@@ -88,12 +89,34 @@ pub(crate) fn closed_error() -> Error {
 }
 
 /// Returns the error when another client removed the caller's entry from the queue.
-pub(crate) fn entry_removed_error() -> Error {
+fn entry_removed_error() -> Error {
     Error::new(
         ErrorKind::Lost,
         "another client removed our entry from the queue",
     )
     .on("zookeeper")
+}
+
+/// Returns the error when a contender lost its place in the queue, because nothing polled its future
+/// for too long.
+pub(crate) fn place_expired_error() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "the caller's task stood still for {ENTRY_LEASE:?}, so its place in the queue was \
+             given up"
+        ),
+    )
+    .on("zookeeper")
+}
+
+/// Returns the error for a node that was lost for this reason before its lock was granted.
+pub(crate) fn entry_lost_error(reason: LossReason) -> Error {
+    match reason {
+        LossReason::SessionLost => session_ended_error(),
+        LossReason::Expired => place_expired_error(),
+        _ => entry_removed_error(),
+    }
 }
 
 /// Returns the error when an option is wrong.

@@ -179,10 +179,7 @@ impl DistLock for Locks {
                 Err(_) => {}
             }
         }
-        Ok(Renewed::NotHeld(match node.status() {
-            NodeStatus::Gone(reason) => reason,
-            _ => LossReason::Removed,
-        }))
+        Ok(Renewed::NotHeld(node.loss_reason()))
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {

@@ -4,20 +4,21 @@
 //! that contender. So a release wakes one waiter, whatever the number of waiters.
 //!
 //! Invariant: a contender gets the lock only when every contender ahead is gone, or is a node of
-//! this session that is leaving or gone.
+//! this session that is leaving or gone. A contender keeps its place only while its caller polls it:
+//! a contender that stood still enters the queue again, behind all others.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_backend_kit::OpenFlag;
+use distlock_backend_kit::{OpenFlag, queue_entry::ENTRY_LEASE};
 use distlock_core::{
-    AcquireRequest, Attempt, Contender, Grant, HolderInfo, LossReason, Moment, Result,
+    AcquireRequest, Attempt, Clock, Contender, Grant, HolderInfo, LossReason, Moment, Result,
 };
 use tokio::{sync::watch, task::AbortHandle};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, entry_removed_error, translate},
+    error::{Access, entry_lost_error, translate},
     nodes::{Node, NodeStatus},
     queue::{
         delete::delete_node,
@@ -29,6 +30,10 @@ use crate::{
     session::Session,
     store::Supervisor,
 };
+
+/// The time between two moments at which a waiting contender keeps its place. Nothing is sent to
+/// the ensemble for that.
+const KEEP_PLACE: Duration = ENTRY_LEASE.checked_div(3).unwrap();
 
 /// One waiting contender.
 pub(crate) struct QueuedContender {
@@ -141,7 +146,7 @@ impl QueuedContender {
                 }
                 (None, NodeStatus::Gone(LossReason::Removed)) => {
                     self.entry = None;
-                    return Err(entry_removed_error());
+                    return Err(entry_lost_error(LossReason::Removed));
                 }
                 // The session or the lease has ended, or the caller returned a grant that came too
                 // late. The contender enters the queue again.
@@ -200,6 +205,37 @@ impl QueuedContender {
         Ok(true)
     }
 
+    /// Makes one attempt with an entry in the present session.
+    async fn ask(
+        &mut self,
+        session: &Arc<Session>,
+        node: &Arc<Node>,
+        asked_at: Moment,
+        until: Moment,
+    ) -> Result<Attempt<Grant>> {
+        let ttl = self.request.ttl;
+        loop {
+            // An older listing may be used again, because no contender can have entered ahead since
+            // then. An empty list that is not fresh says nothing, because the queue was never
+            // listed.
+            let known = self.fresh || !self.ahead.is_empty();
+            if node.status() == NodeStatus::Held || (known && self.is_our_turn()) {
+                return grant_or_extend(session, node, asked_at, ttl, until)
+                    .await
+                    .map(Attempt::Acquired);
+            }
+            if !std::mem::take(&mut self.fresh) {
+                let ahead = list::list_ahead(session, node, until).await?;
+                self.set_ahead(KnownAhead::Children(ahead));
+                continue;
+            }
+            if self.watch_ahead(session, &node.parent, until).await? {
+                let holder = self.find_holder(session, &node.parent, until).await;
+                return Ok(Attempt::Busy(holder));
+            }
+        }
+    }
+
     /// Returns the holder of the first contender ahead that is neither leaving nor gone, for the
     /// answer to a refused attempt.
     async fn find_holder(
@@ -215,6 +251,21 @@ impl QueuedContender {
         match &first.ours {
             Some(node) => Some(node.holder.clone()),
             None => try_read_holder(session, parent, &first.child, until).await,
+        }
+    }
+}
+
+/// Does a part of a contender's work, and keeps its place in the queue as long as the caller polls
+/// this future.
+async fn keep_place<T>(clock: &dyn Clock, node: &Node, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        node.keep_place(clock.now());
+        tokio::select! {
+            biased;
+            output = &mut work => return output,
+            // The block makes the timer only when the work has to wait.
+            () = async { clock.sleep(KEEP_PLACE).await } => {}
         }
     }
 }
@@ -261,27 +312,9 @@ impl Contender for QueuedContender {
         let asked_at = self.supervisor.context.clock.now();
         let until = self.supervisor.context.operation_deadline();
         let (session, node) = self.ensure_entry(until).await?;
-        let ttl = self.request.ttl;
-        loop {
-            // An older listing may be used again, because no contender can have entered ahead since
-            // then. An empty list that is not fresh says nothing, because the queue was never
-            // listed.
-            let known = self.fresh || !self.ahead.is_empty();
-            if node.status() == NodeStatus::Held || (known && self.is_our_turn()) {
-                return grant_or_extend(&session, &node, asked_at, ttl, until)
-                    .await
-                    .map(Attempt::Acquired);
-            }
-            if !std::mem::take(&mut self.fresh) {
-                let ahead = list::list_ahead(&session, &node, until).await?;
-                self.set_ahead(KnownAhead::Children(ahead));
-                continue;
-            }
-            if self.watch_ahead(&session, &node.parent, until).await? {
-                let holder = self.find_holder(&session, &node.parent, until).await;
-                return Ok(Attempt::Busy(holder));
-            }
-        }
+        let supervisor = Arc::clone(&self.supervisor);
+        let clock = &*supervisor.context.clock;
+        keep_place(clock, &node, self.ask(&session, &node, asked_at, until)).await
     }
 
     fn is_first(&self) -> bool {
@@ -290,8 +323,8 @@ impl Contender for QueuedContender {
 
     async fn wait(&mut self, at_most: Duration) {
         let Some(entry) = &self.entry else { return };
-        let mut own = entry.node.watch_status();
-        let session = Arc::clone(&entry.session);
+        let (session, node) = (Arc::clone(&entry.session), Arc::clone(&entry.node));
+        let mut own = node.watch_status();
         let ahead_goes = async {
             match &mut self.wake {
                 Some(WakeSource::Ours(status)) => {
@@ -306,13 +339,17 @@ impl Contender for QueuedContender {
                 None => {}
             }
         };
-        tokio::select! {
-            biased;
-            () = ahead_goes => {}
-            _ = own.wait_for(|status| *status != NodeStatus::Waiting) => {}
-            _ = session.wait_for_end() => {}
-            () = self.supervisor.context.clock.sleep(at_most) => {}
-        }
+        let clock = &*self.supervisor.context.clock;
+        let change = async {
+            tokio::select! {
+                biased;
+                () = ahead_goes => {}
+                _ = own.wait_for(|status| *status != NodeStatus::Waiting) => {}
+                _ = session.wait_for_end() => {}
+                () = clock.sleep(at_most) => {}
+            }
+        };
+        keep_place(clock, &node, change).await;
     }
 
     async fn leave(mut self: Box<Self>) -> Result<()> {

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use distlock_backend_kit::queue_entry::ENTRY_LEASE;
 use distlock_core::{
     Error, ErrorKind, FencingToken, HolderInfo, LossFeed, LossReason, LossSender, Moment, OwnerId,
     Result,
@@ -28,8 +29,8 @@ pub(crate) struct Node {
     pub(crate) holder: HolderInfo,
     pub(super) created: Moment,
     status: watch::Sender<NodeStatus>,
-    /// The end of the node's lease by the clock of this host. The value is meaningful only while
-    /// the lock is held.
+    /// The moment at which the node is given up for its owner, by the clock of this host: the end
+    /// of the lease while the lock is held, and before that the end of the place in the queue.
     expires: Mutex<Moment>,
     loss: LossSender,
 }
@@ -43,7 +44,8 @@ pub(crate) enum NodeStatus {
     Held,
     /// The owner gave the node up, and the node is being deleted.
     Leaving,
-    /// The node is lost: another client removed it, its lease ended, or its session ended.
+    /// The node is lost: another client removed it, its lease or its place ended, or its session
+    /// ended.
     Gone(LossReason),
 }
 
@@ -67,7 +69,7 @@ impl Node {
             holder,
             created,
             status: watch::Sender::new(NodeStatus::Waiting),
-            expires: Mutex::new(created),
+            expires: Mutex::new(created + ENTRY_LEASE),
             loss,
         })
     }
@@ -107,6 +109,16 @@ impl Node {
         })
     }
 
+    /// Keeps the place of a node that waits for another [`ENTRY_LEASE`].
+    pub(crate) fn keep_place(&self, now: Moment) {
+        // The status is borrowed during the change, so that a place cannot replace the lease of a
+        // grant.
+        let status = self.status.borrow();
+        if *status == NodeStatus::Waiting {
+            *lock(&self.expires) = now + ENTRY_LEASE;
+        }
+    }
+
     /// Gives the node up for its owner. `false` = the node was given up before, or is gone.
     pub(crate) fn start_leaving(&self) -> bool {
         self.status.send_if_modified(|status| {
@@ -118,7 +130,8 @@ impl Node {
         })
     }
 
-    /// Marks the node as gone: another client removed it, its lease ended, or its session ended.
+    /// Marks the node as gone: another client removed it, its lease or its place ended, or its
+    /// session ended.
     /// Reports the loss to the holder if the lock was held. `true` = the node was neither given up
     /// nor gone before.
     pub(crate) fn mark_gone(&self, reason: LossReason) -> bool {
@@ -137,9 +150,19 @@ impl Node {
         moved
     }
 
-    /// Returns the end of the lease while the lock is held.
-    pub(super) fn lease_end(&self) -> Option<Moment> {
-        (self.status() == NodeStatus::Held).then(|| *lock(&self.expires))
+    /// Returns the reason for which the node is lost. The reason of a node that its owner gave up, or
+    /// that is not known to be lost, is its removal.
+    pub(crate) fn loss_reason(&self) -> LossReason {
+        match self.status() {
+            NodeStatus::Gone(reason) => reason,
+            _ => LossReason::Removed,
+        }
+    }
+
+    /// Returns the end of the lease or of the place in the queue; `None` when the node was given up
+    /// or is gone.
+    pub(super) fn expires(&self) -> Option<Moment> {
+        (!self.is_leaving_or_gone()).then(|| *lock(&self.expires))
     }
 }
 

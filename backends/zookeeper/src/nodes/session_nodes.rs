@@ -21,7 +21,7 @@ use crate::sync::lock;
 /// request for a watch.
 const WATCH_AFTER: Duration = Duration::from_millis(25);
 
-/// A creation with an unknown outcome: the node may exist, or may still appear.
+/// A creation without an answer so far: the node may exist, or may still appear.
 #[derive(Clone, Debug)]
 pub(crate) struct UnknownCreation {
     /// The id of the attempt; the name of the node starts with it.
@@ -43,7 +43,9 @@ pub(crate) struct SessionNodes {
 struct NodeTables {
     by_owner: HashMap<OwnerId, Arc<Node>>,
     by_path: HashMap<String, Arc<Node>>,
-    unknown: HashMap<OwnerId, UnknownCreation>,
+    /// Creations without an answer, and the moment at which each is undone unless its attempt has
+    /// taken it before. Whoever takes a creation out of this table decides about its node.
+    unknown: HashMap<OwnerId, (UnknownCreation, Moment)>,
     /// Nodes that have no watch yet, oldest first.
     unwatched: VecDeque<Weak<Node>>,
     /// The moment at which the lease watch next looks for due work if nothing wakes it; `None` =
@@ -58,8 +60,11 @@ struct NodeTables {
 pub(crate) struct DueWork {
     /// Nodes that need a watch of their own now.
     pub(crate) to_watch: Vec<Arc<Node>>,
-    /// Nodes of held locks whose leases have ended.
+    /// Nodes of held locks whose leases have ended, and nodes of contenders that have lost their
+    /// places.
     pub(crate) expired: Vec<Arc<Node>>,
+    /// Creations that no attempt waits for any more.
+    pub(crate) to_undo: Vec<UnknownCreation>,
     /// The time until more work is due; `None` = no more work is planned.
     pub(crate) pause: Option<Duration>,
 }
@@ -130,15 +135,33 @@ impl SessionNodes {
         self.lock_tables().closing
     }
 
-    /// Stores a creation whose outcome is unknown.
-    pub(crate) fn remember_unknown(&self, owner: OwnerId, creation: UnknownCreation) {
-        self.lock_tables().unknown.insert(owner, creation);
+    /// Stores a creation that is sent now or was sent before. The lease watch undoes it at `undo_at`
+    /// unless it is taken before.
+    pub(crate) fn remember_unknown(
+        &self,
+        owner: OwnerId,
+        creation: UnknownCreation,
+        undo_at: Moment,
+    ) {
+        let mut tables = self.lock_tables();
+        tables.unknown.insert(owner, (creation, undo_at));
+        self.schedule_wake(tables, undo_at);
+    }
+
+    /// Changes the moment at which a stored creation is undone.
+    pub(crate) fn undo_unknown_at(&self, owner: OwnerId, undo_at: Moment) {
+        let mut tables = self.lock_tables();
+        if let Some((_, at)) = tables.unknown.get_mut(&owner) {
+            *at = undo_at;
+            self.schedule_wake(tables, undo_at);
+        }
     }
 
     /// Removes the stored creation of this owner and returns it. The caller then has to find out
     /// whether the node exists.
     pub(crate) fn take_unknown(&self, owner: OwnerId) -> Option<UnknownCreation> {
-        self.lock_tables().unknown.remove(&owner)
+        let taken = self.lock_tables().unknown.remove(&owner);
+        taken.map(|(creation, _)| creation)
     }
 
     /// Schedules a look for due work at the end of a lease.
@@ -187,18 +210,28 @@ impl SessionNodes {
             }
             tables.unwatched.pop_front();
         }
+        let mut sooner = |at: Moment| next = Some(next.map_or(at, |next| next.min(at)));
         let mut expired = Vec::new();
         for node in tables.by_owner.values() {
-            match node.lease_end() {
+            match node.expires() {
                 Some(at) if at <= now => expired.push(Arc::clone(node)),
-                Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                Some(at) => sooner(at),
                 None => {}
             }
         }
+        let due = tables.unknown.extract_if(|_, (_, undo_at)| {
+            let is_due = *undo_at <= now;
+            if !is_due {
+                sooner(*undo_at);
+            }
+            is_due
+        });
+        let to_undo = due.map(|(_, (creation, _))| creation).collect();
         tables.next_wake = next;
         DueWork {
             to_watch,
             expired,
+            to_undo,
             pause: next.map(|at| at.since(now)),
         }
     }

@@ -6,8 +6,8 @@
 //!
 //! Invariant: one attempt has at most one node. When the answer to a creation was lost, the attempt
 //! looks for a node with its id before it sends another creation. If the caller's future was
-//! dropped, a task in the background looks for that node and deletes it, as long as the session
-//! lives.
+//! dropped, or is kept and not polled, a task in the background looks for that node and deletes it,
+//! as long as the session lives.
 
 use std::sync::Arc;
 
@@ -66,12 +66,10 @@ pub(crate) async fn enter_queue(
     let earlier = session.nodes.take_unknown(request.owner);
     let mut look_first = earlier.is_some();
     let attempt = EntryAttempt::new(session, request, earlier);
-    let mut pending = PendingEntry {
-        session,
-        owner: request.owner,
-        creation: look_first.then(|| attempt.creation.clone()),
-        given_up: true,
-    };
+    let mut pending = PendingEntry::new(session, request.owner);
+    if look_first {
+        pending.note_creation(&attempt.creation, until);
+    }
     loop {
         if let Err(error) = session.wait_connected(until).await {
             pending.given_up = false;
@@ -80,7 +78,7 @@ pub(crate) async fn enter_queue(
         if std::mem::take(&mut look_first)
             && let Some((child, token)) = attempt.find_created(until).await?
         {
-            pending.creation = None;
+            pending.settle()?;
             let entry = attempt.register(child, token)?;
             return Ok((entry, KnownAhead::Unknown));
         }
@@ -141,8 +139,9 @@ impl<'a> EntryAttempt<'a> {
         let options = zk::CreateMode::EphemeralSequential.with_acls(session.acls());
         let client = session.client()?;
         let sent = session.request_start();
-        // From here on the creation may be in flight, even if this future is dropped.
-        pending.creation = Some(self.creation.clone());
+        // From here on the creation may be in flight, even if this future is dropped, or kept and
+        // not polled.
+        pending.note_creation(&self.creation, until);
         let skip_listing = session
             .known_queues
             .probably_needs_no_listing(parent, sent.connection_number);
@@ -159,26 +158,26 @@ impl<'a> EntryAttempt<'a> {
         match created {
             Ok((stat, sequence)) => {
                 let child = format!("{}{sequence}", self.prefix);
+                pending.settle()?;
                 let entry = self.check_and_register(&stat, sent, child)?;
-                pending.creation = None;
                 let number = sent.connection_number;
                 let known = known_ahead(session, &entry, number, listed, until).await?;
                 Ok(CreateOutcome::Entered(entry, known))
             }
             Err(zk::Error::NoNode) => {
-                pending.creation = None;
+                pending.settle()?;
                 Ok(CreateOutcome::NoContainer)
             }
             Err(zk::Error::ConnectionLoss) => Ok(CreateOutcome::ConnectionLost),
             // If the creation made a node, the servers remove that node with the session.
             Err(zk::Error::SessionExpired | zk::Error::ClientClosed) => {
-                pending.creation = None;
+                pending.settle()?;
                 Err(session_ended_error())
             }
             Err(error) => {
                 let error = translate(error, Access::Write);
                 if error.did_not_happen() {
-                    pending.creation = None;
+                    pending.settle()?;
                 } else {
                     pending.given_up = false;
                 }

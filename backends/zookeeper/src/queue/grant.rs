@@ -4,11 +4,11 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use distlock_core::{Attempt, Grant, LossReason, Moment, Result, Ttl};
+use distlock_core::{Attempt, Grant, Moment, Result, Ttl};
 
 use super::{container_watch::watch_container, holder::try_read_holder, list};
 use crate::{
-    error::{entry_removed_error, session_ended_error},
+    error::entry_lost_error,
     nodes::{Node, NodeStatus},
     session::Session,
 };
@@ -73,10 +73,7 @@ pub(crate) async fn grant_or_extend(
     let expires = asked_at + valid_for;
     let was_held = node.status() == NodeStatus::Held;
     if !node.grant_until(expires) {
-        return Err(match node.status() {
-            NodeStatus::Gone(LossReason::SessionLost) => session_ended_error(),
-            _ => entry_removed_error(),
-        });
+        return Err(entry_lost_error(node.loss_reason()));
     }
     session.nodes.note_lease_end(expires);
     if !was_held

@@ -1,9 +1,15 @@
-//! Watches the nodes of one session, and ends leases that were not renewed.
+//! Watches the nodes of one session, and ends leases that were not renewed and places in a queue
+//! that nobody waits at.
 //!
 //! The ensemble keeps an ephemeral node as long as its session lives. But a lock must not outlast
 //! its lease after its holder stopped renewing. So this task deletes the node when the lease has
 //! ended by the clock of this host, and never earlier. The holder's own deadline is earlier by the
 //! margin.
+//!
+//! In the same way a contender must not keep its place after its caller stopped polling the future
+//! of its acquire: the place would come first in the queue, and nobody would take the lock. So a
+//! place lasts as long as an entry in the queue of every other store, unless the contender keeps it
+//! (`wait.rs`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +17,7 @@ use distlock_core::LossReason;
 use tokio::task::JoinSet;
 use zookeeper_client::{self as zk, EventType};
 
-use super::delete::delete_in_background;
+use super::{delete::delete_in_background, undo::undo_creation};
 use crate::{
     error::as_connection_loss,
     nodes::{Node, NodeStatus},
@@ -22,7 +28,7 @@ use crate::{
 const CAUSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Watches the nodes of a session for deletion by other clients, and deletes the nodes of expired
-/// leases. Runs as long as the session lives.
+/// leases and places. Runs as long as the session lives.
 pub(crate) async fn watch_leases(session: Arc<Session>) {
     let mut watches = JoinSet::new();
     loop {
@@ -32,13 +38,19 @@ pub(crate) async fn watch_leases(session: Arc<Session>) {
         }
         for node in due.expired {
             if node.mark_gone(LossReason::Expired) {
-                tracing::debug!(path = node.path(), "lease ran out, deleting its node");
+                tracing::debug!(
+                    path = node.path(),
+                    "lease or place ran out, deleting its node"
+                );
                 session
                     .context()
                     .ended_leases
                     .remember(node.owner, LossReason::Expired);
                 delete_in_background(&session, node);
             }
+        }
+        for creation in due.to_undo {
+            session.spawn(undo_creation(Arc::clone(&session), creation));
         }
         let pause = async {
             match due.pause {

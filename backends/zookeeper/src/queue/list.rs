@@ -6,7 +6,7 @@ use distlock_core::{Moment, Result};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, entry_removed_error, translate},
+    error::{Access, entry_lost_error, translate},
     nodes::{Node, sequence::contenders_ahead_of},
     session::Session,
 };
@@ -29,7 +29,7 @@ pub(crate) async fn list_ahead(
         .ensure_committed_since(session.clock().now(), until)
         .await?;
     session.note_removed(node);
-    Err(entry_removed_error())
+    Err(entry_lost_error(node.loss_reason()))
 }
 
 /// Lists the children of a container. A container that does not exist has no children.

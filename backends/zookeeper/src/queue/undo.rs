@@ -1,4 +1,4 @@
-//! Undoes creations with an unknown outcome.
+//! Undoes creations without an answer.
 //!
 //! Invariant: a creation that may have happened is either registered as a node, or stored in the
 //! session's tables until it is undone. The node is ephemeral, so the end of the session undoes the
@@ -6,11 +6,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use distlock_backend_kit::queue_entry::ENTRY_LEASE;
 use distlock_core::{Moment, OwnerId, Result};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, translate},
+    error::{Access, place_expired_error, session_ended_error, translate},
     names::contender_prefix,
     nodes::UnknownCreation,
     session::Session,
@@ -20,38 +21,63 @@ use crate::{
 /// time resumes the attempt and its node.
 const RETRY_WINDOW: Duration = Duration::from_secs(2);
 
-/// An attempt that is entering a queue. Dropping it starts a task that undoes `creation`.
+/// An attempt that is entering a queue. Dropping it has the lease watch undo a creation that it did
+/// not settle.
 pub(super) struct PendingEntry<'a> {
-    pub(super) session: &'a Arc<Session>,
-    pub(super) owner: OwnerId,
-    /// The creation that may have happened; `None` = there is nothing to undo.
-    pub(super) creation: Option<UnknownCreation>,
+    session: &'a Arc<Session>,
+    owner: OwnerId,
+    /// Whether the session's tables have a creation of this attempt.
+    sent: bool,
     /// Whether the caller will not ask again. If it is `false`, the undo waits for
     /// [`RETRY_WINDOW`].
     pub(super) given_up: bool,
 }
 
+impl<'a> PendingEntry<'a> {
+    pub(super) const fn new(session: &'a Arc<Session>, owner: OwnerId) -> Self {
+        Self {
+            session,
+            owner,
+            sent: false,
+            given_up: true,
+        }
+    }
+
+    /// Notes that a creation is sent now, or was sent by an earlier attempt. It is undone when this
+    /// attempt has not settled it in time: the caller may keep its future and not poll it any more,
+    /// and the node would then keep every other contender from the lock. An attempt that is polled
+    /// ends at `until` at the latest.
+    pub(super) fn note_creation(&mut self, creation: &UnknownCreation, until: Moment) {
+        let undo_at = until.max(self.session.clock().now() + ENTRY_LEASE);
+        let nodes = &self.session.nodes;
+        nodes.remember_unknown(self.owner, creation.clone(), undo_at);
+        self.sent = true;
+    }
+
+    /// Ends the undo, because the outcome of the creation is known. An error means that the undo
+    /// has begun, so this attempt must not use the node.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        self.sent = false;
+        match self.session.nodes.take_unknown(self.owner) {
+            Some(_) => Ok(()),
+            // The end of a session empties the tables.
+            None if self.session.end_reason().is_some() => Err(session_ended_error()),
+            None => Err(place_expired_error()),
+        }
+    }
+}
+
 impl Drop for PendingEntry<'_> {
     fn drop(&mut self) {
-        let Some(creation) = self.creation.take() else {
-            return;
-        };
-        if self.session.end_reason().is_some() {
-            return;
+        if self.sent {
+            let delay = if self.given_up {
+                Duration::ZERO
+            } else {
+                RETRY_WINDOW
+            };
+            let undo_at = self.session.clock().now() + delay;
+            self.session.nodes.undo_unknown_at(self.owner, undo_at);
         }
-        let (session, owner) = (Arc::clone(self.session), self.owner);
-        let delay = if self.given_up {
-            Duration::ZERO
-        } else {
-            RETRY_WINDOW
-        };
-        session.nodes.remember_unknown(owner, creation);
-        let task_session = Arc::clone(&session);
-        session.spawn(async move {
-            let session = task_session;
-            session.clock().sleep(delay).await;
-            undo_if_not_retried(&session, owner).await;
-        });
     }
 }
 
@@ -93,7 +119,7 @@ async fn delete_created(
     }
 }
 
-/// Undoes a creation of this owner whose outcome is unknown. `true` = the node existed.
+/// Undoes a creation of this owner that has no answer. `true` = the node existed.
 pub(crate) async fn undo_unknown_creation(
     session: &Arc<Session>,
     owner: OwnerId,
@@ -102,26 +128,19 @@ pub(crate) async fn undo_unknown_creation(
     let Some(creation) = session.nodes.take_unknown(owner) else {
         return Ok(false);
     };
-    let mut pending = PendingEntry {
-        session,
-        owner,
-        creation: Some(creation.clone()),
-        given_up: true,
-    };
+    let mut pending = PendingEntry::new(session, owner);
+    pending.note_creation(&creation, until);
     let found = delete_created(session, &creation, until).await?;
-    pending.creation = None;
+    // If the lease watch undoes the creation as well by now, it finds nothing.
+    let _ = pending.settle();
     Ok(found)
 }
 
-/// Undoes a creation of this owner, unless a caller has resumed it. Repeats the undo until it is
-/// confirmed or the session has ended.
-async fn undo_if_not_retried(session: &Arc<Session>, owner: OwnerId) {
-    let Some(creation) = session.nodes.take_unknown(owner) else {
-        return;
-    };
+/// Undoes a creation. Repeats the undo until it is confirmed or the session has ended.
+pub(super) async fn undo_creation(session: Arc<Session>, creation: UnknownCreation) {
     while session.end_reason().is_none() {
         let until = session.clock().now() + Duration::from_secs(60);
-        match delete_created(session, &creation, until).await {
+        match delete_created(&session, &creation, until).await {
             Ok(_) => return,
             Err(error) => {
                 tracing::debug!(%error, "cannot clean up after a lost attempt yet");

@@ -23,5 +23,6 @@ mod queue;
 mod servers;
 mod sessions;
 mod settings;
+mod standing_still;
 mod trust;
 mod wire;
