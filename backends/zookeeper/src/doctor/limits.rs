@@ -9,7 +9,7 @@ use zookeeper_client as zk;
 
 use crate::{
     error::as_connection_loss,
-    session::{StoreContext, dial::dial},
+    session::{StoreContext, addresses::endpoints, dial::dial},
 };
 
 /// The size of the largest request: the largest record value, with room for the other fields.
@@ -102,10 +102,11 @@ async fn probe_limits(
 ) -> Option<Limits> {
     let credentials = context.login.current().await.ok()?;
     let servers = [server.to_owned()];
+    let endpoints = endpoints(&servers, &context.config, &*context.clock).await;
     let group = context.io_thread.new_group();
     let dialled = context
         .io_thread
-        .capture_spawns(group, dial(context, &servers, our_timeout, &credentials))
+        .capture_spawns(group, dial(context, &endpoints, our_timeout, &credentials))
         .await;
     let client = dialled.ok()?;
     // The node does not exist. A server that accepts the request answers `NoNode`. A server with a

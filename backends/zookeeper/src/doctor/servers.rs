@@ -4,12 +4,9 @@ use std::{io, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind};
 use futures_util::future::join_all;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::config::ZooKeeperConfig;
+use crate::{config::ZooKeeperConfig, session::addresses::connect};
 
 /// The time limit for the answer of one server.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -98,7 +95,7 @@ async fn ask_server(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -
     };
     let asked = async {
         let mut answer = String::new();
-        match TcpStream::connect(server).await {
+        match connect(server, clock).await {
             // The port expects TLS, and `srvr` is a plain-text request.
             Ok(_) if config.tls.is_some() => return Ok(None),
             Ok(mut stream) => {

@@ -9,10 +9,11 @@ use zookeeper_client as zk;
 use super::StoreContext;
 use crate::error::{Access, translate};
 
-/// Opens a client with these credentials, whose session requests this timeout.
+/// Opens a client of the servers at `endpoints` with these credentials, whose session requests this
+/// timeout.
 pub(crate) async fn dial(
     context: &StoreContext,
-    servers: &[String],
+    endpoints: &[String],
     session_timeout: Duration,
     credentials: &Credentials,
 ) -> Result<zk::Client> {
@@ -23,7 +24,7 @@ pub(crate) async fn dial(
         .with_connection_timeout(session_timeout / 4)
         .with_fail_eagerly();
     let connector = context.login.prepare(connector, credentials).await;
-    let servers = servers.join(",");
+    let servers = endpoints.join(",");
     let dialled = match &context.config.tls {
         None => connector.connect(&servers).await,
         #[cfg(feature = "tls")]

@@ -1,5 +1,6 @@
 //! One session with the ensemble: its connection, its state, and the proof that it is alive.
 
+pub(crate) mod addresses;
 pub(crate) mod connection;
 mod context;
 pub(crate) mod dial;

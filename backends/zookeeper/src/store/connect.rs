@@ -11,7 +11,9 @@ use crate::{
     error::{Access, invalid_config, session_ended_error, translate},
     queue::lease_watch,
     session::{
-        Session, StoreContext, connection,
+        Session, StoreContext,
+        addresses::endpoints,
+        connection,
         dial::dial,
         io_thread::TaskGroup,
         keep_alive,
@@ -30,25 +32,23 @@ pub(crate) async fn open_session(
     context: &Arc<StoreContext>,
     group: TaskGroup,
 ) -> Result<Arc<Session>> {
-    let attempt = |credentials| open_with(context, credentials, group);
+    let config = &context.config;
+    let endpoints = endpoints(&config.servers, config, &*context.clock).await;
+    let attempt = |credentials| open_with(context, &endpoints, credentials, group);
     context.login.connect(attempt).await
 }
 
 async fn open_with(
     context: &Arc<StoreContext>,
+    endpoints: &[String],
     credentials: Credentials,
     group: TaskGroup,
 ) -> Result<Arc<Session>> {
     let config = &context.config;
     let opened = context.clock.now();
-    let dialled = dial(
-        context,
-        &config.servers,
-        config.session_timeout,
-        &credentials,
-    );
-    let client = dialled.await?;
-    let tick = find_tick(context, client.session_timeout(), &credentials).await?;
+    let client = dial(context, endpoints, config.session_timeout, &credentials).await?;
+    let granted = client.session_timeout();
+    let tick = find_tick(context, endpoints, granted, &credentials).await?;
     let states = client.state_watcher();
     let acls = acls_for(config.acl);
     let refused = |error| translate(error, Access::Read).during("connect");
@@ -86,6 +86,7 @@ async fn open_with(
 /// first session's timeout, which is at least one tick.
 async fn find_tick(
     context: &StoreContext,
+    endpoints: &[String],
     granted: Duration,
     credentials: &Credentials,
 ) -> Result<Duration> {
@@ -101,7 +102,7 @@ async fn find_tick(
     }
     let asked = context.tick.get_or_try_init(async || {
         let timeout = granted / SHORT_SESSION_DIVISOR;
-        let shortest = dial(context, &config.servers, timeout, credentials).await?;
+        let shortest = dial(context, endpoints, timeout, credentials).await?;
         Ok::<_, Error>(shortest.session_timeout() / 2)
     });
     match asked.await {
