@@ -14,6 +14,7 @@ mod deletions;
 mod deposed;
 mod fence;
 mod fixtures;
+mod idle;
 mod many_waiters;
 mod min_hold;
 mod other_recipes;
