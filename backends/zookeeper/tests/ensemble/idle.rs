@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_millis(500 + 500);
 
 /// The client sends a ping on a connection that was silent for this time, whatever the session
 /// timeout is.
-const LONGEST_SILENCE: Duration = Duration::from_secs(10);
+const LONGEST_SILENCE: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_after_an_idle_time_is_answered_at_once() {
