@@ -6,9 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{SOON, locker, pause, redis, request, take, within};
+use crate::common::{SOON, locker, over_records, pause, redis, request, take, within};
 use distlock_core::{
-    ErrorKind, Guard, HandOver, Lease, LockName, Locker, LossReason, ReleaseOutcome, Released,
+    ErrorKind, Forced, Guard, HandOver, Lease, LockName, Locker, LossReason, ReleaseOutcome,
+    Released, Renew,
 };
 use distlock_harness::{
     Direction, FaultProxy, Signal, eventually_async, servers::redis::RedisServer,
@@ -87,6 +88,34 @@ async fn after_a_restart_without_data_the_holder_learns_of_its_loss_and_tokens_r
     server.command(&["FLUSHALL"]).unwrap();
     let reason = within(SOON, "the holder learns of the loss", next.lost()).await;
     assert_eq!(reason, LossReason::Removed);
+}
+
+/// Locks over the records of the server notice the loss of all data too: by a renewal, and by a
+/// release of a lock that nobody renewed since.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_over_records_notices_a_restart_without_data() {
+    let mut server = RedisServer::start().unwrap();
+    let locker = over_records(server.url()).await.unwrap().locker();
+    let renewed = hold(&locker, "renewed", TTL * 4).await;
+    let lock = locker.lock("released").ttl(LONG).renew(Renew::Manual);
+    let unrenewed = lock.acquire().await.unwrap();
+    server.restart_empty().unwrap();
+    let reason = within(SOON, "the holder learns of the loss", renewed.lost()).await;
+    assert_eq!(reason, LossReason::HistoryChanged);
+    let released = unrenewed.release().await;
+    assert!(
+        matches!(released, Released::AlreadyLost(LossReason::HistoryChanged)),
+        "{released:?}"
+    );
+    let next = hold(&locker, "renewed", TTL * 4).await;
+    assert!(next.token() > renewed.token(), "the clock was not lost");
+    assert_ne!(next.epoch(), renewed.epoch());
+    // A lock that is removed within the new history was not lost with the old one.
+    let forced = locker.force_release("renewed", next.token()).await;
+    assert_eq!(forced.unwrap(), Forced::Released);
+    let reason = within(SOON, "the holder learns of the loss", next.lost()).await;
+    assert_eq!(reason, LossReason::Removed);
+    locker.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
