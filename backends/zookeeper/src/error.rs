@@ -97,8 +97,8 @@ fn entry_removed_error() -> Error {
     .on("zookeeper")
 }
 
-/// Returns the error when a contender lost its place in the queue, because nothing polled its future
-/// for too long.
+/// Returns the error when a contender lost its place in the queue, because its caller did not poll
+/// its future for too long.
 pub(crate) fn place_expired_error() -> Error {
     Error::new(
         ErrorKind::Unavailable,

@@ -4,8 +4,8 @@
 //! that contender. So a release wakes one waiter, whatever the number of waiters.
 //!
 //! Invariant: a contender gets the lock only when every contender ahead is gone, or is a node of
-//! this session that is leaving or gone. A contender keeps its place only while its caller polls it:
-//! a contender that stood still enters the queue again, behind all others.
+//! this session that is leaving or gone. A contender keeps its place only while its caller polls
+//! it: a contender that stood still enters the queue again, behind all others.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 

@@ -150,8 +150,8 @@ impl Node {
         moved
     }
 
-    /// Returns the reason for which the node is lost. The reason of a node that its owner gave up, or
-    /// that is not known to be lost, is its removal.
+    /// Returns the reason for which the node is lost. A node that its owner gave up, or that is not
+    /// known to be lost, counts as removed.
     pub(crate) fn loss_reason(&self) -> LossReason {
         match self.status() {
             NodeStatus::Gone(reason) => reason,

@@ -135,8 +135,8 @@ impl SessionNodes {
         self.lock_tables().closing
     }
 
-    /// Stores a creation that is sent now or was sent before. The lease watch undoes it at `undo_at`
-    /// unless it is taken before.
+    /// Stores a creation that is sent now or was sent before. The lease watch undoes it at
+    /// `undo_at`, unless it is taken before.
     pub(crate) fn remember_unknown(
         &self,
         owner: OwnerId,

@@ -62,8 +62,8 @@ async fn an_idle_session_is_not_forgotten(ensemble: &ZooKeeper, session: u64, fo
     locker.close().await;
 }
 
-/// Starts a router that forgets a connection on which nothing was sent for a time: it then loses all
-/// bytes of the connection, and closes nothing.
+/// Starts a router that forgets a connection on which nothing was sent for a time: it then loses
+/// all bytes of the connection, and closes nothing.
 async fn start_router(server: SocketAddr, forgets: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

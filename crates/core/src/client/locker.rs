@@ -239,8 +239,8 @@ impl Locker {
     /// A close takes at most 10 seconds, also when the store hangs, and with every option of the
     /// store. A lock whose release has no answer by then is free when its lease ends. There is one
     /// exception, at a store whose locks end with the session of their process (ZooKeeper): a lock
-    /// that was released before the end of its [`min_hold`](crate::LockBuilder::min_hold) is kept by this
-    /// process, so the close waits for that end.
+    /// that was released before the end of its [`min_hold`](crate::LockBuilder::min_hold) is kept
+    /// by this process, so the close waits for that end.
     ///
     /// # Cancel safety
     /// Safe: a second call continues the steps of the first one.

@@ -307,8 +307,8 @@ pub(crate) fn release_longer_lease(parts: &Arc<LockerParts>, lease_state: &Lease
     }
 }
 
-/// Asks the store for the reason why the owner did not hold the lock at its release: a renewal never
-/// recreates a lost lock, and its answer contains the reason.
+/// Asks the store why the owner did not hold the lock at its release. A renewal never recreates a
+/// lost lock, and its answer contains the reason.
 async fn find_loss_reason(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) -> LossReason {
     let Ok(ttl) = Ttl::new(via.capabilities().min_ttl) else {
         return LossReason::Removed;
