@@ -18,7 +18,7 @@ use crate::{
     drivers,
     exit::{Failure, Outcome, code},
     global::Global,
-    group::{survive_full_files, watchdog},
+    group::{survive_full_files, watchdog, watchdog_process},
     guarded, logging, output, stderr, store_advice,
 };
 
@@ -173,7 +173,7 @@ pub(crate) fn run() -> Outcome {
             return run_on_runtime(Threads::Many, commands::conformance_worker::execute());
         }
         Some(word) if word == watchdog::NAME => {
-            return watchdog::execute();
+            return watchdog_process::execute();
         }
         _ => {}
     }

@@ -6,7 +6,8 @@
 //! | `process_group.rs` | [`ProcessGroup`]: starting, signalling, waiting until the group is empty |
 //! | `members.rs` | the processes of a group: whether one lives, whether a shell looks after them |
 //! | `signals.rs` | [`Signals`]: signals that are sent to us and meant for the command |
-//! | `watchdog.rs` | [`Watchdog`]: ends the group when this process cannot |
+//! | `watchdog.rs` | [`StartedWatchdog`]: starts the watchdog, and tells it the deadlines |
+//! | `watchdog_process.rs` | the watchdog: it ends the group when this process cannot |
 //! | `terminal.rs` | [`Terminal`]: the foreground of the terminal, and Ctrl-Z |
 
 mod members;
@@ -14,6 +15,7 @@ mod process_group;
 mod signals;
 mod terminal;
 pub(crate) mod watchdog;
+pub(crate) mod watchdog_process;
 
 pub(crate) use process_group::{ProcessGroup, is_group_alive};
 pub use signals::Signals;
