@@ -16,6 +16,7 @@ mod fence;
 mod gateway;
 mod help;
 mod home;
+mod limited_user;
 mod moved;
 mod mysql;
 mod no_thread;
