@@ -20,6 +20,7 @@ mod limited_user;
 mod moved;
 mod mysql;
 mod no_thread;
+mod other_user;
 mod postgres;
 mod quoting;
 mod redis;
@@ -29,6 +30,7 @@ mod support;
 mod tables;
 mod terminal;
 mod upgrade;
+mod watchdog;
 mod zookeeper;
 
 /// The program under test.

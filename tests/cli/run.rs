@@ -14,7 +14,7 @@ use crate::support::{
 };
 
 /// The process id that a script printed as `NAME ID`.
-fn printed_id(process: &Process, name: &str) -> u32 {
+pub(crate) fn printed_id(process: &Process, name: &str) -> u32 {
     let line = process
         .wait_for_line(SOON, |line| line.starts_with(name))
         .unwrap();

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{PipeReader, PipeWriter, Read as _, Write as _},
     os::fd::AsRawFd as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -169,8 +169,11 @@ pub(crate) struct BlockingWriter {
 
 impl BlockingWriter {
     pub(crate) fn new(home: &Home) -> Self {
+        Self::on(home.store())
+    }
+
+    pub(crate) fn on(path: PathBuf) -> Self {
         use sqlx::{ConnectOptions as _, Connection as _};
-        let path = home.store();
         let (release, released) = std::sync::mpsc::channel();
         let (locked, is_locked) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {

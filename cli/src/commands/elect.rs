@@ -222,7 +222,7 @@ impl Elect {
             },
             () = locker.clock().sleep(LOSS_SCRIPT_LIMIT) => {
                 output::print_message(format_args!(
-                    "--on-loss was killed after {LOSS_SCRIPT_LIMIT:?}"
+                    "--on-loss has not ended after {LOSS_SCRIPT_LIMIT:?}: killing it"
                 ));
             }
         }

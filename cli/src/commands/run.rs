@@ -16,6 +16,7 @@ use crate::{
 };
 
 mod command;
+mod kept_watchdog;
 mod supervise;
 
 pub(super) use command::{
@@ -37,6 +38,10 @@ pub(super) use supervise::End;
 /// killed, the command gets TERM at once and KILL when the lock lapses; when it was stopped, KILL.
 /// A command that ended by itself while the lock was held has succeeded, also when the store cannot
 /// be told of the release.
+///
+/// A command that changes its user (sudo, a set-user-ID program) refuses the signals of a process
+/// without privileges. When the lock is lost, what may still run is named, and the exit code is 76
+/// all the same. Use sudo distlock run .. -- CMD, not distlock run .. -- sudo CMD.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, override_usage = "distlock run [OPTIONS] <NAME> -- <CMD>...")]
 pub(crate) struct Run {

@@ -6,6 +6,7 @@ use std::fs;
 #[derive(Debug)]
 struct ProcessStat {
     id: i32,
+    name: String,
     /// Whether the process is a zombie: it has ended, and its parent has not waited for it.
     is_dead: bool,
     parent: i32,
@@ -13,10 +14,37 @@ struct ProcessStat {
     session: i32,
 }
 
+/// A living process of a group.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: i32,
+    /// The name of its program, perhaps cut off.
+    pub(super) name: String,
+}
+
 /// Whether an existing group has a member that is no zombie. Where the system shows no processes,
-/// the answer is yes.
-pub(super) fn has_living_member(group: i32) -> bool {
-    read_processes().is_none_or(|all| all.iter().any(|it| it.group == group && !it.is_dead))
+/// the answer is yes. `if_none_is_shown` is the answer if the system shows processes, and none of
+/// this group: it may hide those of other users.
+pub(super) fn has_living_member(group: i32, if_none_is_shown: bool) -> bool {
+    let Some(all) = read_processes() else {
+        return true;
+    };
+    let mut members = all.iter().filter(|it| it.group == group).peekable();
+    match members.peek() {
+        Some(_) => members.any(|it| !it.is_dead),
+        None => if_none_is_shown,
+    }
+}
+
+/// The members of a group that are no zombies, as far as the system shows them.
+pub(super) fn living_members(group: i32) -> Vec<Member> {
+    let all = read_processes().unwrap_or_default();
+    let living = all
+        .into_iter()
+        .filter(|it| it.group == group && !it.is_dead);
+    living
+        .map(|ProcessStat { id, name, .. }| Member { id, name })
+        .collect()
 }
 
 /// Whether a process outside the group can continue the group when it is stopped: a parent of a
@@ -70,8 +98,10 @@ fn parse_stat(stat: &str) -> Option<ProcessStat> {
     let mut fields = fields.split(' ');
     let is_dead = matches!(fields.next()?, "Z" | "X");
     let mut number = || fields.next()?.parse().ok();
+    let (id, name) = start.split_once(" (")?;
     Some(ProcessStat {
-        id: start.split(' ').next()?.parse().ok()?,
+        id: id.parse().ok()?,
+        name: name.to_owned(),
         is_dead,
         parent: number()?,
         group: number()?,
@@ -92,6 +122,7 @@ mod tests {
             "{member:?}"
         );
         assert_eq!((member.group, member.session), (40, 39));
+        assert_eq!(member.name, "a) Z 9 (b)");
         assert!(parse_stat("42 (a) Z 7 40 39").unwrap().is_dead);
         assert!(parse_stat("").is_none());
     }
@@ -99,7 +130,10 @@ mod tests {
     #[test]
     fn the_group_of_this_process_has_a_living_member() {
         let group = nix::unistd::getpgrp().as_raw();
-        assert!(has_living_member(group));
-        assert!(!has_living_member(i32::MAX));
+        assert!(has_living_member(group, false));
+        assert!(!has_living_member(i32::MAX, false));
+        assert!(has_living_member(i32::MAX, true));
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(living_members(group).iter().any(|it| it.id == own));
     }
 }

@@ -16,7 +16,10 @@ use rustix::{
 };
 use tokio::process::{Child, Command};
 
-use super::members;
+use super::{
+    members,
+    users::{self, Refusing},
+};
 
 /// The pause between two checks whether a group whose leader has ended is empty. The system reports
 /// nothing about processes that are not our children.
@@ -27,6 +30,16 @@ const POLL_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct ProcessGroup {
     leader: Child,
     id: Pid,
+}
+
+/// The members of a group that are left after KILL was sent.
+#[derive(Debug)]
+pub(crate) enum Rest {
+    Nobody,
+    /// Processes that have not ended yet. They run no more code of their own.
+    Dying,
+    /// Only processes that refuse signals.
+    Refusing(Refusing),
 }
 
 impl ProcessGroup {
@@ -51,7 +64,13 @@ impl ProcessGroup {
         self.id
     }
 
-    /// Sends a signal to all members of the group. An empty group is no error.
+    /// The user of the leader, if this process may become unable to signal it.
+    pub(crate) fn other_user(&self) -> Option<u32> {
+        users::other_user_of(self.id)
+    }
+
+    /// Sends a signal to all members of the group that accept it. An empty group is no error.
+    /// [`ProcessGroup::refusing`] tells who refuses signals.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Err(error) = kill_process_group(self.id, signal) {
             tracing::debug!(%error, group = self.id.as_raw_nonzero(), ?signal, "signal not sent");
@@ -73,16 +92,38 @@ impl ProcessGroup {
         status.stopping_signal().and_then(Signal::from_named_raw)
     }
 
+    /// The members that refuse the signals of this process. For a signal to a group the system
+    /// reports an error only if all members refuse.
+    pub(crate) fn refusing(&self) -> Option<Refusing> {
+        Refusing::in_group(self.id, self.leader.id().map(|_| self.id))
+    }
+
+    /// Whether the leader refuses the signals of this process. The leader must not have ended.
+    pub(crate) fn leader_refuses(&self) -> bool {
+        self.leader.id().is_some() && users::refuses(self.id.as_raw_nonzero().get())
+    }
+
+    /// Kills all members that accept that, and tells who is left.
+    pub(crate) fn kill(&self) -> Rest {
+        self.signal(Signal::KILL);
+        if !self.is_alive() {
+            return Rest::Nobody;
+        }
+        match self.refusing() {
+            Some(refusing) if !refusing.others_accept => Rest::Refusing(refusing),
+            _ => Rest::Dying,
+        }
+    }
+
     /// Reaps the zombies that this process has adopted. A process whose parent died becomes a child
     /// of the first process of a container, which may be this one. A shell that ran this tool by
     /// `exec` leaves its children to it, too. Only this process can reap them, and each keeps its
-    /// process id until then.
-    pub(crate) fn reap_adopted(&self) {
-        let leader = self.id.as_raw_nonzero().get();
+    /// process id until then. `watchdog` is no adopted child: its owner waits for its end.
+    pub(crate) fn reap_adopted(&self, watchdog: Option<Pid>) {
         members::dead_children(getpid().as_raw_nonzero().get())
             .into_iter()
-            .filter(|id| *id != leader)
             .filter_map(Pid::from_raw)
+            .filter(|id| *id != self.id && Some(*id) != watchdog)
             .for_each(|id| {
                 let _ = waitid(
                     WaitId::Pid(id),
@@ -108,8 +149,11 @@ impl ProcessGroup {
 
 /// Whether any member of a group still runs.
 pub(crate) fn is_group_alive(group: Pid) -> bool {
-    has_members(test_kill_process_group(group))
-        && members::has_living_member(group.as_raw_nonzero().get())
+    let tested = test_kill_process_group(group);
+    // The system may hide the processes of other users. Then a group that refuses our signals has
+    // members, and none of them is shown.
+    has_members(tested)
+        && members::has_living_member(group.as_raw_nonzero().get(), tested == Err(Errno::PERM))
 }
 
 /// Whether the result of sending signal 0 shows that the group has members. A group whose members

@@ -1,15 +1,20 @@
 //! The supervisor's side of the watchdog: a process that ends the command when its supervisor
 //! cannot, because the supervisor was killed or is stopped for longer than the lease.
+//!
+//! Invariant: the watchdog hears every new deadline soon, and its supervisor hears when the
+//! watchdog kills the command and when it has ended.
 
-use std::{io, process::Stdio, time::Duration};
+use std::{
+    io,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
 use distlock::{Clock as _, Guard, LockWatch, Moment, SystemClock};
 use rustix::process::Pid;
 use tokio::{
-    io::AsyncWriteExt as _,
-    process::{Child, ChildStdin, Command},
-    sync::oneshot,
-    task::JoinHandle,
+    io::AsyncReadExt as _,
+    process::{Child, ChildStdin, ChildStdout, Command},
 };
 
 /// The first argument of the process. Only this tool passes it.
@@ -24,6 +29,9 @@ pub(super) const LOCK: &str = "lock ";
 pub(super) const GROUP: &str = "group ";
 pub(super) const DONE: &str = "done";
 
+/// The only message of the watchdog: the deadline has passed, and it kills the group now.
+pub(super) const KILLS: &[u8] = b"k";
+
 /// How often the deadline is checked during one lease. Renewals come at a third of the lease.
 const CHECKS_PER_LEASE: u32 = 20;
 /// The longest time for the watchdog to end after its dismissal, and for finding a group.
@@ -31,26 +39,33 @@ pub(super) const DISMISSAL_LIMIT: Duration = Duration::from_secs(1);
 /// The pause between two checks whether a group still lives.
 pub(super) const POLL_PAUSE: Duration = Duration::from_millis(20);
 
-/// A watchdog that does not know its group yet. It starts before the command does. If the
-/// supervisor dies before it has sent the group, the watchdog finds the group by the variables of
-/// the lock in its environment.
-#[derive(Debug)]
-pub(crate) struct StartedWatchdog {
-    process: Child,
-    stdin: ChildStdin,
-}
-
-/// The watchdog of one group, as seen by its supervisor.
+/// A running watchdog, as seen by its supervisor. If the supervisor drops it without a dismissal,
+/// the watchdog ends the command, as after a death of the supervisor.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     process: Child,
-    sending: JoinHandle<()>,
-    done: oneshot::Sender<()>,
+    messages: ChildStdin,
+    reports: ChildStdout,
+    /// The newest deadline that was sent.
+    told: Option<Moment>,
+    /// Whether the watchdog reported that it kills the group.
+    kills: bool,
 }
 
-impl StartedWatchdog {
-    /// Starts a watchdog for the command of this lock.
-    pub(crate) async fn start(guard: &Guard) -> io::Result<Self> {
+/// The reason why a watchdog watches no longer.
+#[derive(Debug)]
+pub(crate) enum WatchEnd {
+    /// It kills the command, because it knows of no deadline in the future.
+    Kills,
+    /// It has ended, and the command has no watchdog.
+    Died(io::Result<ExitStatus>),
+}
+
+impl Watchdog {
+    /// Starts a watchdog for the command of this lock. It starts before the command does, so it
+    /// does not know the group yet. If the supervisor dies before it has sent the group, the
+    /// watchdog finds the group by the variables of the lock in its environment.
+    pub(crate) fn start(guard: &Guard) -> io::Result<Self> {
         // This path starts the same program even if its file was replaced meanwhile.
         let mut command = Command::new(OWN_PROGRAM);
         for (variable, _) in std::env::vars_os() {
@@ -63,89 +78,109 @@ impl StartedWatchdog {
             .arg0("distlock")
             .arg(NAME)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             // In a group of its own, the watchdog does not get the signals that the terminal sends
             // to our group.
             .process_group(0)
             .spawn()?;
-        let stdin = process.stdin.take();
-        let mut stdin = stdin.ok_or_else(|| io::Error::other("the watchdog has no input"))?;
-        let told = format!(
-            "{LOCK}{} {}\n{}\n",
-            guard.token(),
-            guard.name(),
-            boot_micros(guard.watch().deadline())
-        );
-        stdin.write_all(told.as_bytes()).await?;
-        Ok(Self { process, stdin })
+        let (Some(messages), Some(reports)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(io::Error::other("the watchdog has no pipes"));
+        };
+        let mut watchdog = Self {
+            process,
+            messages,
+            reports,
+            told: None,
+            kills: false,
+        };
+        watchdog.send(&format!("{LOCK}{} {}", guard.token(), guard.name()))?;
+        watchdog.tell_deadline(guard.watch().deadline())?;
+        Ok(watchdog)
+    }
+
+    /// The id of the process; `None` after its end was seen.
+    pub(crate) fn id(&self) -> Option<Pid> {
+        let id = i32::try_from(self.process.id()?).ok()?;
+        Pid::from_raw(id)
     }
 
     /// Makes the watchdog watch `group`. The watchdog kills the group at the deadline of the lock,
     /// unless a later deadline arrives in time. When this process has ended, the watchdog asks the
     /// group to end at once.
-    pub(crate) async fn watch_group(mut self, group: Pid, lock: LockWatch) -> io::Result<Watchdog> {
-        let line = format!("{GROUP}{}\n", group.as_raw_nonzero());
-        self.stdin.write_all(line.as_bytes()).await?;
-        let (done, is_done) = oneshot::channel();
-        Ok(Watchdog {
-            process: self.process,
-            sending: tokio::spawn(send_deadlines(self.stdin, lock, is_done)),
-            done,
-        })
+    pub(crate) fn watch_group(&mut self, group: Pid) -> io::Result<()> {
+        self.send(&format!("{GROUP}{}", group.as_raw_nonzero()))
     }
-}
 
-impl Watchdog {
-    /// Dismisses the watchdog after the group has ended.
-    pub(crate) async fn dismiss(mut self) {
-        let _ = self.done.send(());
-        let _ = self.sending.await;
-        tokio::select! {
-            _ = self.process.wait() => {}
-            () = SystemClock.sleep(DISMISSAL_LIMIT) => drop(self.process.kill().await),
-        }
-    }
-}
-
-/// Sends each new deadline to the watchdog, and its dismissal at the end.
-async fn send_deadlines(
-    mut watchdog: ChildStdin,
-    lock: LockWatch,
-    mut is_done: oneshot::Receiver<()>,
-) {
-    let mut told = None;
-    loop {
-        let deadline = lock.deadline();
-        if told != Some(deadline) {
-            // The watchdog has ended, so there is nothing more to send.
-            if watchdog
-                .write_all(format!("{}\n", boot_micros(deadline)).as_bytes())
-                .await
-                .is_err()
-            {
-                return;
+    /// Tells the watchdog each new deadline, until it watches no longer.
+    ///
+    /// Cancel safe: a message is sent as a whole or not at all.
+    pub(crate) async fn keep_informed(&mut self, lock: &LockWatch) -> WatchEnd {
+        loop {
+            let deadline = lock.deadline();
+            if self.told != Some(deadline) && self.tell_deadline(deadline).is_err() {
+                // The watchdog has ended, and its end is read below. Or the pipe is full, because
+                // the watchdog has been stopped during thousands of renewals. It would judge by a
+                // deadline of long ago when it is continued, so another one must take its place.
+                let _ = self.process.start_kill();
             }
-            told = Some(deadline);
+            let left = deadline.since(SystemClock.now());
+            let look = (left / CHECKS_PER_LEASE).max(POLL_PAUSE);
+            tokio::select! {
+                biased;
+                () = self.read_reports() => {}
+                () = SystemClock.sleep(look) => continue,
+            }
+            return if self.kills {
+                WatchEnd::Kills
+            } else {
+                WatchEnd::Died(self.process.wait().await)
+            };
         }
-        let left = deadline.since(SystemClock.now());
-        let look = (left / CHECKS_PER_LEASE).max(POLL_PAUSE);
-        tokio::select! {
+    }
+
+    /// Dismisses the watchdog after the group has ended. Returns whether the watchdog has killed
+    /// the group.
+    pub(crate) async fn dismiss(mut self) -> bool {
+        let _ = self.send(DONE);
+        let ended = async {
+            // The report of a kill comes before the kill. So it waits in the pipe by now.
+            self.read_reports().await;
+            self.process.wait().await
+        };
+        let is_late = tokio::select! {
             biased;
-            // The other end is also dropped when the supervisor gives up. Then nothing is sent, and
-            // the supervisor prints the reason.
-            said = &mut is_done => {
-                if said.is_ok() {
-                    let _ = watchdog.write_all(format!("{DONE}\n").as_bytes()).await;
-                }
-                return;
-            }
-            () = SystemClock.sleep(look) => {}
+            _ = ended => false,
+            () = SystemClock.sleep(DISMISSAL_LIMIT) => true,
+        };
+        if is_late {
+            // A late watchdog must not kill a group that gets the same id later.
+            let _ = self.process.kill().await;
+        }
+        self.kills
+    }
+
+    /// Waits until the watchdog reports that it kills the group, or has ended.
+    ///
+    /// Cancel safe.
+    async fn read_reports(&mut self) {
+        let mut byte = [0; KILLS.len()];
+        if !self.kills {
+            self.kills = matches!(self.reports.read(&mut byte).await, Ok(1..));
         }
     }
-}
 
-/// A moment in microseconds since boot, the unit of the messages.
-fn boot_micros(moment: Moment) -> u128 {
-    moment.since_boot().as_micros()
+    /// Sends a deadline, in microseconds since boot.
+    fn tell_deadline(&mut self, deadline: Moment) -> io::Result<()> {
+        self.send(&deadline.since_boot().as_micros().to_string())?;
+        self.told = Some(deadline);
+        Ok(())
+    }
+
+    /// Sends a message without waiting. The system takes a message of up to 4096 bytes as a whole,
+    /// or refuses it when the pipe has no room. The longest one contains a lock name.
+    fn send(&self, message: &str) -> io::Result<()> {
+        rustix::io::write(&self.messages, format!("{message}\n").as_bytes())?;
+        Ok(())
+    }
 }

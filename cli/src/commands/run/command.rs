@@ -14,10 +14,13 @@ use distlock::{Clock, FencingToken, Guard, HolderLabel, LockName, excerpt};
 use rustix::fs::{Access, access};
 use tokio::process::Command;
 
-use super::supervise::{End, Supervision};
+use super::{
+    kept_watchdog::KeptWatchdog,
+    supervise::{End, Supervision},
+};
 use crate::{
     exit::{Failure, Outcome, code, code_of_signal},
-    group::{ProcessGroup, Signals, StartedWatchdog},
+    group::{ProcessGroup, Signals, own_user},
     output, stderr,
 };
 
@@ -51,25 +54,22 @@ impl Supervised<'_> {
             let lost = Failure::from(error);
             return Err(lost.map_message(|why| format!("the command was not started: {why}")));
         }
-        let started = StartedWatchdog::start(guard).await;
+        let mut watchdog = KeptWatchdog::start(guard, clock);
         let mut group = self.spawn(guard)?;
-        let watchdog = match started {
-            Ok(started) => started.watch_group(group.id(), guard.watch()).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = &watchdog {
+        watchdog.watch_group(group.id());
+        if let Some(user) = group.other_user() {
             output::print_message(format_args!(
-                "warning: the command outlives this process if that is killed: it has no \
-                watchdog: {error}"
+                "warning: the command (process {}) runs as uid {user}, and this process (uid {}) \
+                 may be unable to end it when {:?} is lost: run distlock itself as that user, as \
+                 in sudo distlock run .. -- CMD",
+                group.id().as_raw_nonzero(),
+                own_user(),
+                guard.name(),
             ));
         }
-        let end = Supervision::new(guard, clock, kill_after)
-            .watch(&mut group, signals)
-            .await;
-        if let Ok(watchdog) = watchdog {
-            watchdog.dismiss().await;
-        }
-        end
+        Supervision::new(guard, clock, kill_after)
+            .watch(&mut group, watchdog, signals)
+            .await
     }
 
     /// Starts the command in a group of its own.
