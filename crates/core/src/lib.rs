@@ -75,6 +75,7 @@ pub use engine::{
     log,
     release::Released,
     threads,
+    unreleased::Unreleased,
 };
 pub use fence::{Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile};
 pub use types::{

@@ -28,6 +28,7 @@ use crate::{
         release::{self, LeaseToRelease},
         settings::Settings,
         ticket_steps,
+        unreleased::Unreleased,
     },
     types::{error::Result, name::LockName, ticket::Ticket, token::FencingToken},
 };
@@ -227,6 +228,15 @@ impl Locker {
         self.ask(operation, "health", None).await
     }
 
+    /// The locks that the store may still hold although they were released: it has not confirmed
+    /// the release. The background repeats each release until the lease ends or the locker is
+    /// closed. After a [`close`](Self::close), these are the locks that it could not release. A
+    /// lock whose lease has ended since then may stay on the list for a while.
+    #[must_use]
+    pub fn unreleased(&self) -> Vec<Unreleased> {
+        self.parts.unreleased.list(self.parts.timing.now())
+    }
+
     /// Ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes
     /// the connections. From then on every request to the store is refused with
     /// [`ErrorKind::Closed`].
@@ -236,11 +246,13 @@ impl Locker {
     /// [`Released::Unconfirmed`](crate::Released::Unconfirmed), and the lock is free when its lease
     /// ends.
     ///
-    /// A close takes at most 10 seconds, also when the store hangs, and with every option of the
-    /// store. A lock whose release has no answer by then is free when its lease ends. There is one
-    /// exception, at a store whose locks end with the session of their process (ZooKeeper): a lock
-    /// that was released before the end of its [`min_hold`](crate::LockBuilder::min_hold) is kept
-    /// by this process, so the close waits for that end.
+    /// While the store is away, the close repeats these releases for about 4 seconds. A close takes
+    /// at most 10 seconds, also when the store hangs, and with every option of the store. A lock
+    /// whose release has no answer by then is free when its lease ends;
+    /// [`unreleased`](Self::unreleased) names it. There is one exception, at a store whose locks end
+    /// with the session of their process (ZooKeeper): a lock that was released before the end of its
+    /// [`min_hold`](crate::LockBuilder::min_hold) is kept by this process, so the close waits for
+    /// that end.
     ///
     /// # Cancel safety
     /// Safe: a second call continues the steps of the first one.

@@ -14,6 +14,7 @@ use crate::{
     engine::{
         bounded::close_bounded,
         clock::{Clock, SystemClock},
+        unreleased::Unreleased,
     },
     types::error::Result,
 };
@@ -101,6 +102,14 @@ impl Store {
     /// Safe.
     pub async fn ready(&self) -> Result<()> {
         self.locker().ready().await
+    }
+
+    /// The locks that the store may still hold although they were released (see
+    /// [`Locker::unreleased`]).
+    #[must_use]
+    pub fn unreleased(&self) -> Vec<Unreleased> {
+        let locker = self.parts.locker.get();
+        locker.map(Locker::unreleased).unwrap_or_default()
     }
 
     /// Closes the locker (see [`Locker::close`]) and the records' connections, in at most 10

@@ -18,7 +18,8 @@ use crate::{
 /// The longest time that a hanging store adds to the wait of a call.
 const BEYOND: Duration = Duration::from_secs(5);
 
-/// The longest time that a close waits for operations in flight: attempts of callers, and releases.
+/// The longest time that a close waits for operations in flight: attempts of callers, and releases,
+/// which are repeated while the store is away.
 /// All waits of a close together take at most 10 seconds.
 pub(crate) const LANDING: Duration = Duration::from_secs(4);
 

@@ -26,6 +26,10 @@ const STEP: Duration = Duration::from_secs(1);
 /// was dropped.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
+/// The first pause between two releases, and the longest one while a close waits.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const SHORT_PAUSE: Duration = Duration::from_millis(500);
+
 /// An abandoned acquire: its caller dropped the future.
 pub(crate) struct Abandoned {
     pub(crate) request: AcquireRequest,
@@ -122,8 +126,9 @@ pub(crate) async fn release_until_expiry(parts: Arc<LockerParts>, lease: Lease, 
 /// release. While the number is above zero, `NotHeld` does not end the loop, and each `Released`
 /// lowers the number by one.
 ///
-/// After [`KEEP_ALIVE`] the loop no longer keeps the locker alive: a thread and two connections
-/// must not stay for the whole of a long lease.
+/// A close of the locker does not end the loop: the store may be back soon, and the close bounds
+/// its wait. After [`KEEP_ALIVE`] the loop no longer keeps the locker alive: a thread and two
+/// connections must not stay for the whole of a long lease.
 async fn release_repeatedly(
     parts: Arc<LockerParts>,
     lease: &Lease,
@@ -132,6 +137,8 @@ async fn release_repeatedly(
 ) {
     let clock = Arc::clone(parts.timing.clock());
     let shared = parts.keeper.shared();
+    let unreleased = Arc::clone(&parts.unreleased);
+    unreleased.add(clock.now(), lease, until);
     let handle = tokio::select! {
         biased;
         handle = shared.connection.handle() => handle,
@@ -139,38 +146,43 @@ async fn release_repeatedly(
         () = parts.lifecycle.closed_for(&**parts.timing.clock(), STEP * 5) => return,
     };
     let begun = clock.now();
-    let mut pause = Duration::from_millis(20);
-    let mut closed = parts.lifecycle.closing();
+    let mut pause = FIRST_PAUSE;
+    let mut closing = parts.lifecycle.closing();
     let mut kept_alive = Some(parts);
     loop {
         match bounded(&*clock, STEP, handle.release(lease)).await {
-            Ok(ReleaseOutcome::Released { .. }) if may_still_arrive <= 1 => return,
-            Ok(ReleaseOutcome::Released { .. }) => may_still_arrive -= 1,
-            Ok(ReleaseOutcome::NotHeld) if may_still_arrive == 0 => return,
-            Ok(ReleaseOutcome::NotHeld) => {}
+            Ok(ReleaseOutcome::Released { .. }) if may_still_arrive > 1 => may_still_arrive -= 1,
+            // The store answers, so a close need not wait for a request that is probably lost.
+            Ok(ReleaseOutcome::NotHeld) if may_still_arrive > 0 && *closing.borrow() => return,
+            Ok(ReleaseOutcome::NotHeld) if may_still_arrive > 0 => {}
+            Ok(_) => return unreleased.remove(lease),
             Err(error) => {
+                unreleased.note_error(lease, &error);
                 let name = lease.name.clone();
                 log::debug(
                     move || tracing::debug!(%error, lock = ?name, "background release failed"),
                 );
             }
         }
-        let is_closed = *closed.borrow() || closed.has_changed().is_err();
-        if clock.now() >= until || is_closed {
+        // After the drop of the locker nobody waits, and the keeper thread is about to end.
+        let is_dropped = closing.has_changed().is_err();
+        if clock.now() >= until || is_dropped {
             return;
         }
         kept_alive.take_if(|_| clock.now().since(begun) >= KEEP_ALIVE);
         tokio::select! {
             biased;
             () = clock.sleep(pause.min(until.since(clock.now()))) => {}
-            // The locker was closed or dropped. The loop sends one more release at once and then
-            // stops. The lease ends by itself.
-            _ = closed.wait_for(|closed| *closed) => {}
+            // The locker was closed or dropped, so the next release is sent at once.
+            _ = closing.changed() => pause = FIRST_PAUSE,
         }
         // A request that has not reached the store for a long time will probably never do so. So
         // the pause grows with the elapsed time: a long lease is not released twice in each second
-        // until its end.
-        let longest = (clock.now().since(begun) / 4).max(Duration::from_millis(500));
+        // until its end. A close waits for a few seconds only, so the pause stays short then.
+        let longest = match *closing.borrow() {
+            true => SHORT_PAUSE,
+            false => (clock.now().since(begun) / 4).max(SHORT_PAUSE),
+        };
         pause = (pause * 2).min(longest);
     }
 }

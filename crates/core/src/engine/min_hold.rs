@@ -22,7 +22,7 @@ use crate::{
         log,
         outage::pause_after,
         parts::LockerParts,
-        release::{LIMIT, Released},
+        release::{LIMIT, Released, add_unreleased},
     },
     types::{error::Result, ttl::Ttl},
 };
@@ -41,7 +41,10 @@ pub(super) async fn keep_until(
     let released = match renew_for_rest(parts, &**via, &lease, until).await {
         Ok(Renewed::NotHeld(reason)) => return Released::AlreadyLost(reason),
         Ok(Renewed::Extended { .. }) => Released::Clean,
-        Err(error) => Released::Unconfirmed(error.about(&lease.name).during("release")),
+        Err(error) => {
+            add_unreleased(parts, &lease, expires, &error);
+            Released::Unconfirmed(error.about(&lease.name).during("release"))
+        }
     };
     if released.is_clean() && !by_process {
         return released;
@@ -93,13 +96,16 @@ async fn keep_in_background(parts: Arc<LockerParts>, lease: Lease, until: Moment
             break;
         }
         let pause = match renew_for_rest(&parts, &*handle, &lease, until).await {
-            Ok(Renewed::Extended { .. }) if store_keeps(handle.capabilities(), left) => return,
+            Ok(Renewed::Extended { .. }) if store_keeps(handle.capabilities(), left) => {
+                return parts.unreleased.remove(&lease);
+            }
             Ok(Renewed::Extended { valid_for, .. }) => {
                 failures = 0;
                 // As for a held lock: two renewals may fail before the lease ends.
                 valid_for / 3
             }
             Ok(Renewed::NotHeld(reason)) => {
+                parts.unreleased.remove(&lease);
                 log::write(move || {
                     tracing::warn!(
                         lock = ?lease.name,

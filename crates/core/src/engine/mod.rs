@@ -24,4 +24,5 @@ pub(crate) mod store_queue;
 pub mod threads;
 pub(crate) mod ticket_steps;
 pub(crate) mod timing;
+pub(crate) mod unreleased;
 pub(crate) mod wanted;

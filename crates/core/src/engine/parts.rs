@@ -26,6 +26,7 @@ use crate::{
         settings::Settings,
         store_queue::StoreQueues,
         timing::Timing,
+        unreleased::UnreleasedLeases,
     },
     types::name::LockName,
 };
@@ -44,6 +45,7 @@ pub(crate) struct LockerParts {
     pub(crate) meters: Arc<Meters>,
     pub(crate) settings: Settings,
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) unreleased: Arc<UnreleasedLeases>,
     /// Releases a lock that was handed over to a task that has gone.
     pub(crate) on_abandoned: OnAbandoned,
 }
@@ -71,6 +73,7 @@ impl LockerParts {
             meters,
             settings,
             lifecycle: Lifecycle::new(),
+            unreleased: Arc::default(),
             on_abandoned: on_abandoned(Weak::clone(parts)),
         })
     }

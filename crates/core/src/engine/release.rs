@@ -228,6 +228,7 @@ async fn release_at_store(
                     "release not confirmed, trying again in the background",
                 );
             });
+            add_unreleased(parts, &lease, expires, &error);
             parts.keeper.spawn_awaited(release_until_expiry(
                 Arc::clone(parts),
                 lease.clone(),
@@ -236,6 +237,12 @@ async fn release_at_store(
             Released::Unconfirmed(error.about(&lease.name).during("release"))
         }
     }
+}
+
+/// Notes that the store may hold the lock until `expires`, because a release has failed.
+pub(super) fn add_unreleased(parts: &LockerParts, lease: &Lease, expires: Moment, error: &Error) {
+    parts.unreleased.add(parts.timing.now(), lease, expires);
+    parts.unreleased.note_error(lease, error);
 }
 
 /// Sends the release, and repeats it up to [`QUICK_RETRIES`] times after temporary failures. Sets
@@ -385,6 +392,8 @@ impl Drop for HandOverInFlight<'_> {
 /// Releases in the background, through the keeper's own connection.
 pub(crate) fn release_in_background(parts: &Arc<LockerParts>, what: LeaseToRelease) {
     parts.meters.released_in_background.increment(1);
+    let now = parts.timing.now();
+    parts.unreleased.add(now, &what.lease, what.expires);
     tracing::debug!(lock = ?what.lease.name, "releasing in the background");
     let job_parts = Arc::clone(parts);
     parts.keeper.spawn_awaited(async move {
@@ -399,8 +408,11 @@ pub(crate) fn release_in_background(parts: &Arc<LockerParts>, what: LeaseToRelea
             // An unreachable store must not delay a close until the end of the lease.
             () = parts.lifecycle.closed_for(&**clock, LIMIT) => return,
         };
-        if let Released::Unconfirmed(_) = release_or_hand_over(&parts, &handle, what).await {
-            // Nothing to do: `release_at_store` has logged the failure and repeats the release.
+        let lease = what.lease.clone();
+        match release_or_hand_over(&parts, &handle, what).await {
+            // `release_at_store` has logged the failure and repeats the release.
+            Released::Unconfirmed(_) => {}
+            Released::Clean | Released::AlreadyLost(_) => parts.unreleased.remove(&lease),
         }
     });
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::support::{Script, ScriptedLock, eventually, time_of};
-use distlock_core::{Clock as _, ErrorKind, Locker, ManualClock, Moment};
+use distlock_core::{Clock as _, ErrorKind, Locker, ManualClock, Moment, Released};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// The longest time that a hanging store may add to the wait.
@@ -158,6 +158,51 @@ async fn closing_the_locker_ends_a_wait_during_an_outage() {
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
     assert!(took <= Duration::from_secs(10), "{took:?}");
+}
+
+/// The store is away for a second when a short program ends.
+#[tokio::test]
+async fn a_close_repeats_a_release_until_the_store_answers_again() {
+    let (clock, store, locker) = by_clock();
+    let guard = locker.lock("a").ttl(MINUTE).acquire().await.unwrap();
+    // These are more tries than the release itself makes.
+    store.0.release.refuse.store(9, SeqCst);
+    let (_, released) = time_of(&clock, guard.release()).await;
+    assert!(matches!(released, Released::Unconfirmed(_)), "{released:?}");
+    let closing = locker.clone();
+    let (took, ()) = time_of(&clock, async move { closing.close().await }).await;
+    let refusals = store.0.release.refuse.load(SeqCst);
+    assert!(
+        !store.0.is_held("a"),
+        "after {took:?}, {refusals} refusals are left"
+    );
+    assert!(locker.unreleased().is_empty());
+}
+
+#[tokio::test]
+async fn a_close_ends_and_names_the_lock_that_it_could_not_release() {
+    let (clock, store, locker) = by_clock();
+    let guard = locker.lock("a").ttl(MINUTE).acquire().await.unwrap();
+    store.0.release.refuse.store(u32::MAX, SeqCst);
+    let (_, released) = time_of(&clock, guard.release()).await;
+    assert!(matches!(released, Released::Unconfirmed(_)), "{released:?}");
+    let closing = locker.clone();
+    let (took, ()) = time_of(&clock, async move { closing.close().await }).await;
+    let bounds = Duration::from_secs(4)..=Duration::from_secs(10);
+    assert!(bounds.contains(&took), "{took:?}");
+    let [left] = &locker.unreleased()[..] else {
+        panic!("{:?}", locker.unreleased());
+    };
+    assert_eq!(left.name.as_str(), "a");
+    let held = store.0.is_held("a");
+    assert!(
+        held && left.ends_in > MINUTE / 2 && left.ends_in <= MINUTE,
+        "{left:?}"
+    );
+    let error = left.error.as_ref().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    clock.advance(MINUTE);
+    assert!(locker.unreleased()[0].ends_in.is_zero());
 }
 
 #[tokio::test]
