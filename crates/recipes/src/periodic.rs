@@ -9,6 +9,8 @@
 //! - The start is recorded before the job begins. A job that crashes is not repeated in its period.
 //!   With [`retry_failed`](Periodic::retry_failed) the job runs again within the same period, until
 //!   the job has succeeded.
+//! - A start that did not happen is no start: a caller that has recorded it and could not begin the
+//!   job takes it back ([`not_started`](Periodic::not_started)).
 //! - The lock is held while the job runs, so a job that takes longer than its period never runs
 //!   twice at the same time.
 //!
@@ -40,6 +42,8 @@ const DUE_AFTER: f64 = 0.9;
 const FORMAT: u8 = 1;
 /// The pause before a failed write is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The longest time for which the request that takes a start back is repeated.
+const TAKING_BACK: Duration = Duration::from_secs(5);
 
 /// Runs jobs once per period. A clone is cheap.
 #[derive(Clone)]
@@ -238,15 +242,62 @@ impl Periodic {
     /// unreachable, the call repeats its request as long as the lock is held.
     ///
     /// # Errors
-    /// As [`due`](Self::due), and [`ErrorKind::Lost`] when the lock is lost.
+    /// As [`due`](Self::due), and [`ErrorKind::Lost`] when the lock is lost. After an error the job
+    /// must not start, and its start is taken back as by [`not_started`](Self::not_started).
     ///
     /// # Cancel safety
     /// Dropping the future leaves the start recorded or not.
     pub async fn begin(&self, guard: &Guard, every: Duration) -> Result<Due> {
         check_period(every)?;
-        let due = self.record_event(guard, Event::Start(every)).await?;
-        guard.check()?;
-        Ok(due)
+        let begun = self.record_event(guard, Event::Start(every)).await;
+        let begun = begun.and_then(|due| guard.check().map(|()| due));
+        if begun.is_err()
+            && let Err(error) = self.not_started(guard).await
+        {
+            tracing::warn!(job = ?guard.name(), %error, "a job that did not start may be recorded");
+        }
+        begun
+    }
+
+    /// Takes back the start that [`begin`](Self::begin) has recorded under this lock, because the
+    /// job could not begin. The job is then due again, on each host. Never call this after a part
+    /// of the job has run: that part would run a second time.
+    ///
+    /// A retry within the period ([`retry_failed`](Self::retry_failed)) stays on record, because
+    /// its record also tells when the period began. The retry counts as failed.
+    ///
+    /// # Errors
+    /// Failures of the store, after the request was repeated for 5 seconds. The start then stays
+    /// recorded, or not.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the start recorded or not. A repeated call is safe.
+    pub async fn not_started(&self, guard: &Guard) -> Result<()> {
+        let until = self.clock.now() + TAKING_BACK;
+        loop {
+            match self.try_take_back(guard).await {
+                Err(error) if error.is_retryable() && self.clock.now() + RETRY_PAUSE < until => {}
+                taken => return taken,
+            }
+            self.clock.sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Makes one attempt at [`not_started`](Self::not_started).
+    async fn try_take_back(&self, guard: &Guard) -> Result<()> {
+        let key = start_key(guard.name())?;
+        // There is no record after an earlier attempt whose answer was lost. If the lock was lost
+        // too, another holder may have recorded a start since then, which has another token.
+        let Some(entry) = self.records.get(&key).await? else {
+            return Ok(());
+        };
+        let run = parse_run(&key, &entry)?;
+        if run.token != guard.token().get() || run.since_ms > 0 {
+            return Ok(());
+        }
+        // The condition names this very record, so an attempt that reaches the store late cannot
+        // delete the start of a later holder.
+        self.records.delete(&key, entry.version).await.map(drop)
     }
 
     /// Records the success of the job that [`begin`](Self::begin) started under this lock.

@@ -12,8 +12,8 @@ use std::{
 use async_trait::async_trait;
 use distlock_conformance::RecordsLayer;
 use distlock_core::{
-    Attempt, Entry, Error, ErrorKind, Expect, LockName, ManualClock, RecordKey, Records, Result,
-    Store, Written,
+    Attempt, Deleted, Entry, Error, ErrorKind, Expect, LockName, Locker, ManualClock, RecordKey,
+    Records, Renew, Result, Store, Version, Written,
 };
 use distlock_memory::Memory;
 use distlock_recipes::{Due, Periodic, Ran};
@@ -187,12 +187,15 @@ async fn a_job_longer_than_its_period_does_not_run_twice_at_once() {
     assert!(matches!(beside, Ran::Elsewhere(Some(_))), "{beside:?}");
 }
 
-/// A layer that loses the answer to the first write, and then fails one read.
+/// A layer that loses the answers to the first write and to the first delete, and then fails one
+/// read.
 #[derive(Clone, Debug)]
 struct Unreliable {
     below: Arc<dyn Records>,
     /// The number of writes so far.
     writes: Arc<AtomicU32>,
+    /// The number of deletes so far.
+    deletes: Arc<AtomicU32>,
     /// Whether the next read fails.
     next_read_fails: Arc<AtomicBool>,
 }
@@ -218,16 +221,33 @@ impl RecordsLayer for Unreliable {
         self.next_read_fails.store(true, Ordering::Release);
         Err(Error::new(ErrorKind::OutcomeUnknown, "the answer was lost"))
     }
+
+    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
+        let deleted = self.below.delete(key, expect).await?;
+        if self.deletes.fetch_add(1, Ordering::AcqRel) > 0 {
+            return Ok(deleted);
+        }
+        self.next_read_fails.store(true, Ordering::Release);
+        Err(Error::new(ErrorKind::OutcomeUnknown, "the answer was lost"))
+    }
+}
+
+impl Unreliable {
+    /// A layer over the records of this store.
+    fn over(memory: &Memory) -> Self {
+        Self {
+            below: memory.records(),
+            writes: Arc::default(),
+            deletes: Arc::default(),
+            next_read_fails: Arc::default(),
+        }
+    }
 }
 
 #[tokio::test]
 async fn a_start_whose_answer_was_lost_is_recognised() {
     let memory = Memory::default();
-    let layer = Unreliable {
-        below: memory.records(),
-        writes: Arc::default(),
-        next_read_fails: Arc::default(),
-    };
+    let layer = Unreliable::over(&memory);
     let one = Store::new(memory.lock(), layer.clone().into_records());
     let runs = AtomicU32::new(0);
     assert!(matches!(
@@ -238,6 +258,92 @@ async fn a_start_whose_answer_was_lost_is_recognised() {
     assert_eq!(layer.writes.load(Ordering::Acquire), 2);
     let other = Periodic::new(&store(&memory)).unwrap();
     assert!(matches!(run_job(&other, &runs).await, Ran::Before(_)));
+}
+
+/// The host that recorded the start cannot begin the job, and the answers of its store are lost.
+#[tokio::test]
+async fn a_start_that_did_not_happen_leaves_the_period_to_another_host() {
+    let (memory, _clock) = memory_with_manual_clock();
+    let layer = Unreliable::over(&memory);
+    let one = Store::new(memory.lock(), layer.clone().into_records());
+    let broken = Periodic::new(&one).unwrap();
+    let locker = one.locker();
+    let guard = locker.lock("nightly").acquire().await.unwrap();
+    assert_eq!(broken.begin(&guard, HOUR).await.unwrap(), Due::Now);
+    broken.not_started(&guard).await.unwrap();
+    assert_eq!(layer.deletes.load(Ordering::Acquire), 1);
+    assert!(guard.release().await.is_clean());
+
+    let runs = AtomicU32::new(0);
+    let other = Periodic::new(&store(&memory)).unwrap();
+    assert!(matches!(run_job(&other, &runs).await, Ran::Here(1)));
+    // A call that comes late, or twice, changes nothing: this start has another token.
+    let guard = locker.lock("nightly").acquire().await.unwrap();
+    broken.not_started(&guard).await.unwrap();
+    assert!(matches!(
+        other.due(guard.name(), HOUR).await.unwrap(),
+        Due::Later { .. }
+    ));
+}
+
+#[tokio::test]
+async fn a_retry_that_did_not_start_does_not_move_the_period() {
+    let (memory, clock) = memory_with_manual_clock();
+    let store = store(&memory);
+    let once = Periodic::new(&store).unwrap();
+    let again = Periodic::new(&store).unwrap().retry_failed();
+    run_failing_job(&again).await.unwrap_err();
+    clock.advance(HOUR / 2);
+    let guard = store.locker().lock("nightly").acquire().await.unwrap();
+    assert_eq!(again.begin(&guard, HOUR).await.unwrap(), Due::Now);
+    again.not_started(&guard).await.unwrap();
+    let name = guard.name();
+    assert_eq!(again.due(name, HOUR).await.unwrap(), Due::Now);
+    let started = HOUR / 2;
+    assert_eq!(once.due(name, HOUR).await.unwrap(), Due::Later { started });
+    clock.advance(HOUR / 2);
+    assert_eq!(once.due(name, HOUR).await.unwrap(), Due::Now);
+}
+
+/// The holder is paused while it records its start, and continues after its lease.
+#[tokio::test]
+async fn a_start_that_was_recorded_too_late_is_taken_back() {
+    let (memory, clock) = memory_with_manual_clock();
+    let locker = Locker::builder(memory.lock()).clock(Arc::new(clock.clone()));
+    let locker = locker.build();
+    let layer = Pausing {
+        below: memory.records(),
+        clock: clock.clone(),
+    };
+    let one = Store::with_clock(memory.lock(), layer.into_records(), Arc::new(clock));
+    let paused = Periodic::new(&one).unwrap();
+    let lock = locker.lock("nightly").renew(Renew::Manual);
+    let guard = lock.acquire().await.unwrap();
+    let lost = paused.begin(&guard, HOUR).await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Lost);
+    let runs = AtomicU32::new(0);
+    let other = Periodic::new(&store(&memory)).unwrap();
+    assert!(matches!(run_job(&other, &runs).await, Ran::Here(1)));
+}
+
+/// A layer whose process is stopped for a minute after each write.
+#[derive(Clone, Debug)]
+struct Pausing {
+    below: Arc<dyn Records>,
+    clock: ManualClock,
+}
+
+#[async_trait]
+impl RecordsLayer for Pausing {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.below
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        let written = self.below.put(key, value, expect).await;
+        self.clock.advance(Duration::from_secs(60));
+        written
+    }
 }
 
 /// Without a recorded start a short job leaves no trace, so the next host runs it again.
