@@ -1,8 +1,13 @@
 //! Tests that a waiter survives an outage of its store: in the library and in `distlock run`, on
 //! each store, with a store that is cut off or frozen, for a short and for a long time. Afterwards
-//! the store queue has no entry of a waiter.
+//! the store queue has no entry of a waiter. A command that ends during a short outage frees its
+//! lock after it.
 
-use std::{net::SocketAddr, process::Stdio, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    process::Stdio,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use distlock::{Clock as _, Guard, Renew, Store, SystemClock};
@@ -29,6 +34,12 @@ const WAIT: Duration = Duration::from_secs(60);
 /// The deadline of each step that has no reason to take long, on a machine that is busy with other
 /// tests.
 const SOON: Duration = Duration::from_secs(30);
+
+/// The deadline for the end of the tool after a short outage. The pause between two releases is at
+/// most half a second.
+const SOON_AFTER: Duration = Duration::from_secs(4);
+/// No server listens on this port.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
 #[derive(Clone, Copy, Debug)]
 enum Outage {
@@ -137,6 +148,200 @@ async fn waiters_survive_outages_on_zookeeper() -> Result<()> {
     check_outages(server.address(0), url).await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ends_during_an_outage_frees_its_lock_on_redis() -> Result<()> {
+    let server = RedisServer::start()?;
+    check_releases(server.address(), |address| server.url_at(address)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ends_during_an_outage_frees_its_lock_on_postgres() -> Result<()> {
+    let server = PostgresServer::start()?;
+    check_releases(server.address(), |address| server.url_at(address)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ends_during_an_outage_frees_its_lock_on_mariadb() -> Result<()> {
+    let server = MySqlServer::start(Product::MariaDb)?;
+    check_releases(server.address(), |address| server.url_at(address)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ends_during_an_outage_frees_its_lock_on_mysql() -> Result<()> {
+    let server = MySqlServer::start(Product::MySql)?;
+    check_releases(server.address(), |address| server.url_at(address)).await
+}
+
+/// Checks the locks of commands that end while their store is away: for a second, and for longer
+/// than the tool waits.
+async fn check_releases(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Result<()> {
+    let (proxy, direct) = (FaultProxy::start(server).await?, url(server));
+    let cut_off = url(proxy.address());
+    let locker = distlock::connect(&*direct).await?;
+    for (name, line) in [
+        ("job", &["run", "job"][..]),
+        ("once", &["run", "once", "--every", "1h"]),
+        ("election/led", &["elect", "led"]),
+    ] {
+        let mut call = Call::start(line, &cut_off).await?;
+        proxy.redirect(NOWHERE);
+        call.end()?;
+        SystemClock.sleep(Duration::from_secs(1)).await;
+        proxy.redirect(server);
+        let back = SystemClock.now();
+        let (code, told) = call.wait().await?;
+        ensure!(
+            code == Some(0) && !told.contains("warning"),
+            "{line:?}: {code:?}: {told}"
+        );
+        // The tool has ended, so nobody releases the lock any more.
+        let seen = locker.inspect(name).await?;
+        ensure!(seen.held.is_none(), "{line:?}: {seen:?}: {told}");
+        let took = SystemClock.now().since(back);
+        ensure!(
+            took <= SOON_AFTER,
+            "{line:?} took {took:?} after the outage"
+        );
+    }
+
+    let mut call = Call::start(&["run", "stays"], &cut_off).await?;
+    proxy.redirect(NOWHERE);
+    let cut = SystemClock.now();
+    call.end()?;
+    let (code, told) = call.wait().await?;
+    let took = SystemClock.now().since(cut);
+    // A release takes at most 5 s, and the close after it at most 10 s.
+    ensure!(
+        code == Some(0) && took <= Duration::from_secs(15),
+        "{code:?} {took:?}: {told}"
+    );
+    let left = told.split_once("\"stays\" could not be released, and stays held for about ");
+    let left = left.and_then(|(_, rest)| rest.split_once("s more"));
+    let (left, _) = left.with_context(|| format!("no warning: {told}"))?;
+    let seen = locker.inspect("stays").await?.held.context("it is free")?;
+    let really = seen
+        .expires_in
+        .context("the store tells no lease")?
+        .as_secs_f64();
+    // The store counts from the arrival of the last renewal, and the tool from its sending. The
+    // tool has printed its text before this test looked.
+    let difference = left.parse::<f64>()? - really;
+    ensure!(
+        (-2.0..=2.0).contains(&difference),
+        "{left}s, really {really}s"
+    );
+    check_ticket_release(
+        &direct,
+        &cut_off,
+        || proxy.redirect(NOWHERE),
+        || {
+            proxy.redirect(server);
+        },
+    )
+    .await?;
+    locker.close().await;
+    Ok(())
+}
+
+/// Checks `distlock release` during a short outage, and during a long one.
+async fn check_ticket_release(
+    direct: &str,
+    cut_off: &str,
+    cut: impl Fn(),
+    restore: impl Fn(),
+) -> Result<()> {
+    let locker = distlock::connect(direct).await?;
+    for is_short in [true, false] {
+        cut();
+        let lock = locker.lock("ticket").ttl(WAIT).wait(SOON);
+        let ticket = lock.acquire().await?.into_ticket().await?;
+        let mut release = Command::new(env!("CARGO_BIN_EXE_distlock"));
+        release.arg("release").env("DISTLOCK_BACKEND", cut_off);
+        release.env("DISTLOCK_TICKET", ticket.to_string());
+        let release = release.stderr(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let begun = SystemClock.now();
+        if is_short {
+            SystemClock.sleep(Duration::from_secs(1)).await;
+            restore();
+        }
+        let done = timeout(SOON, release.wait_with_output()).await;
+        let done = done.context("release does not end")??;
+        let (code, told) = (done.status.code(), String::from_utf8(done.stderr)?);
+        let took = SystemClock.now().since(begun);
+        let held = locker.inspect("ticket").await?.held;
+        if is_short {
+            ensure!(
+                code == Some(0) && held.is_none(),
+                "{code:?} {held:?}: {told}"
+            );
+        } else {
+            ensure!(
+                code == Some(69) && held.is_some(),
+                "{code:?} {held:?}: {told}"
+            );
+            ensure!(
+                told.contains("\"ticket\" stays held for up to 60.0s"),
+                "{told}"
+            );
+            ensure!(took <= Duration::from_secs(15), "{took:?}");
+        }
+    }
+    locker.close().await;
+    Ok(())
+}
+
+/// A call of the tool whose command runs until its standard input ends.
+struct Call {
+    tool: tokio::process::Child,
+    elects: bool,
+}
+
+impl Call {
+    /// Starts the call, and waits until its command runs.
+    async fn start(line: &[&str], url: &str) -> Result<Self> {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_distlock"))
+            .args(line)
+            .args([
+                "--ttl",
+                "60s",
+                "--",
+                "sh",
+                "-c",
+                "trap 'exit 0' TERM; echo ready; cat",
+            ])
+            .env("DISTLOCK_BACKEND", url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let out = tool.stdout.take().context("its stdout")?;
+        let ready = timeout(SOON, BufReader::new(out).lines().next_line()).await??;
+        ensure!(ready.as_deref() == Some("ready"), "{line:?}: {ready:?}");
+        let elects = line[0] == "elect";
+        Ok(Self { tool, elects })
+    }
+
+    /// Ends the command. A candidate would campaign again, so it is asked to end itself.
+    fn end(&mut self) -> Result<()> {
+        if self.elects {
+            let id = self.tool.id().context("it runs")?.cast_signed();
+            let id = rustix::process::Pid::from_raw(id).context("its id")?;
+            rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
+        }
+        drop(self.tool.stdin.take());
+        Ok(())
+    }
+
+    /// Waits for the end of the tool. Returns its code and its messages.
+    async fn wait(self) -> Result<(Option<i32>, String)> {
+        let done = timeout(SOON, self.tool.wait_with_output()).await;
+        let done = done.context("the tool does not end")??;
+        let told = String::from_utf8(done.stderr)?;
+        Ok((done.status.code(), told))
+    }
+}
+
 /// Another process begins a write transaction, is stopped, and continues after a while. The lease
 /// expires meanwhile.
 #[tokio::test(flavor = "multi_thread")]
@@ -179,10 +384,8 @@ async fn check_outages(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -
             let (direct, cut_off) = (url(server), url(proxy.address()));
             cells.push(async move {
                 let mut waiters = Waiters::start(&direct, &cut_off, WAIT, Renew::Auto).await?;
-                // No server listens on this port.
-                let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
                 match kind {
-                    Outage::Refused => proxy.redirect(nowhere),
+                    Outage::Refused => proxy.redirect(NOWHERE),
                     Outage::Frozen => {
                         proxy.stop(Direction::ToServer);
                         proxy.stop(Direction::ToClient);

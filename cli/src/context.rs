@@ -1,9 +1,9 @@
 //! Finds the backend that a command uses, and its configuration.
 
-use std::{os::unix::fs::PermissionsExt as _, sync::OnceLock};
+use std::{os::unix::fs::PermissionsExt as _, sync::OnceLock, time::Duration};
 
 use distlock::{
-    Store, Target,
+    Clock as _, Store, SystemClock, Target,
     config::{Config, Origin, mask, nearest},
     path_excerpt,
 };
@@ -16,6 +16,11 @@ use crate::{
     output,
 };
 
+/// The time for which a command that ends a lock tries again while its store is away.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause between two tries to open the store.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// The flags of this call of the tool, and its configuration.
 #[derive(Debug)]
 pub struct Context {
@@ -25,10 +30,15 @@ pub struct Context {
     config: OnceLock<Config>,
 }
 
-/// Whether a command needs a store that other processes share.
+/// The callers that must see the locks of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Other processes must see the same locks.
+    /// The processes of several hosts. The command of this name chooses one host, so the default
+    /// store, of which each host has one, would have every host chosen without a word.
+    Hosts(&'static str),
+    /// Other processes. The command takes a lock.
+    Locks,
+    /// Other processes.
     Required,
     /// A store that only this process sees is enough.
     Optional,
@@ -50,8 +60,8 @@ impl Context {
     }
 
     /// The configuration from the file that `--config` or `DISTLOCK_CONFIG` names.
-    /// `DISTLOCK_BACKEND` overrides the backend of the file, and `--backend` or `--system`
-    /// overrides both.
+    /// `DISTLOCK_BACKEND` overrides the backend of the file, and `--backend`, `--system` or
+    /// `--user` overrides both.
     pub(crate) fn config(&self) -> Outcome<&Config> {
         if let Some(config) = self.config.get() {
             return Ok(config);
@@ -70,17 +80,19 @@ impl Context {
             config.set_backend(target);
         } else if self.global.system {
             config.set_backend(default_store::shared_file()?);
+        } else if self.global.own {
+            config.set_backend(default_store::own_file()?);
         }
         Ok(self.config.get_or_init(|| config))
     }
 
-    /// Whether `--backend` or `--system` names the backend.
+    /// Whether `--backend`, `--system` or `--user` names the backend.
     pub fn has_backend_flag(&self) -> bool {
-        self.global.system || !self.global.backend.is_empty()
+        self.global.system || self.global.own || !self.global.backend.is_empty()
     }
 
-    /// The flag or variable that selects the backend when neither `--backend` nor `--system` is
-    /// given; `None` if there is none.
+    /// The flag or variable that selects the backend when no flag names the backend itself; `None`
+    /// if there is none.
     pub(crate) fn default_store_setting(&self) -> Option<&'static str> {
         if self.global.config.is_some() {
             return Some("--config");
@@ -107,16 +119,15 @@ impl Context {
 
     /// The backend to use: the configured one, or the SQLite file of this user.
     pub fn target(&self, sharing: Sharing) -> Outcome<Target> {
-        let target = match self.config()?.backend().cloned() {
-            Some(target) => target,
-            None => {
-                let target = default_store::own_file()?;
-                warn_about_another_store(&target);
-                target
+        let target = match (self.config()?.backend().cloned(), sharing) {
+            (Some(target), _) => target,
+            (None, Sharing::Hosts(command)) => {
+                return Err(default_store::unnamed_failure(command));
             }
+            (None, _) => default_store::unnamed_file(sharing == Sharing::Locks)?,
         };
         let scheme = target.scheme().unwrap_or_default();
-        if sharing == Sharing::Required && (scheme == "memory" || scheme.ends_with("+memory")) {
+        if sharing != Sharing::Optional && (scheme == "memory" || scheme.ends_with("+memory")) {
             return Err(Failure::new(
                 code::CONFIG,
                 "backend memory: lives and ends with this process, so it would lock nothing: \
@@ -130,18 +141,18 @@ impl Context {
     pub async fn open(&self, sharing: Sharing) -> Outcome<Store> {
         Ok(drivers::open(self.target(sharing)?).await?)
     }
-}
 
-/// Warns that this call may use another store than the `distlock run` that started this call as its
-/// command. `run` does not pass its backend to its command.
-fn warn_about_another_store(own: &Target) {
-    if std::env::var_os("DISTLOCK_TOKEN").is_some() {
-        output::print_message(format!(
-            "warning: started by the command of a `distlock run`, which does not pass its \
-             backend on, and no other is named: \
-             this is {}",
-            own.masked_url()
-        ));
+    /// Opens the backend, and tries again while the store is away, for [`PATIENCE`].
+    pub(crate) async fn open_patiently(&self, sharing: Sharing) -> Outcome<Store> {
+        let target = self.target(sharing)?;
+        let until = SystemClock.now() + PATIENCE;
+        loop {
+            match drivers::open(&target).await {
+                Err(error) if error.is_retryable() && SystemClock.now() + PAUSE < until => {}
+                opened => return Ok(opened?),
+            }
+            SystemClock.sleep(PAUSE).await;
+        }
     }
 }
 

@@ -1,8 +1,9 @@
-//! The SQLite files that are used when no store is named. Each user has a file, and with `--system`
-//! all users of this host share one file.
+//! The SQLite files of this host. Each user has a file, which `--user` names and which is the
+//! default store, and with `--system` all users of this host share one file.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, IsTerminal as _},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
@@ -19,11 +20,50 @@ const SHARED_FOLDER: &str = "/var/lib/distlock";
 /// The environment variable that replaces the folder of `--system`.
 pub(crate) const SHARED_VARIABLE: &str = "DISTLOCK_SYSTEM_FOLDER";
 
-/// The file of this user, `$XDG_STATE_HOME/distlock/distlock.db`. The function creates the folder.
-///
-/// Each user has such a file, so locks of two users do not exclude each other. A message says so
-/// when the file is new.
+/// The file of this user, which nobody named. A message says at its first use that the locks of two
+/// users, or of two hosts, do not exclude each other. A call that `takes_locks` and whose messages
+/// go to no terminal says so each time: whoever wrote its script or cron line may never have seen
+/// the first message.
+pub(crate) fn unnamed_file(takes_locks: bool) -> Outcome<Target> {
+    let file = own_path()?;
+    let is_new = !file.exists();
+    let target = Target::sqlite(file);
+    if std::env::var_os("DISTLOCK_TOKEN").is_some() {
+        output::print_message(format_args!(
+            "warning: started by the command of a `distlock run`, which does not pass its backend \
+             on, and no other is named: this is {}",
+            target.masked_url()
+        ));
+    } else if is_new || (takes_locks && !io::stderr().is_terminal()) {
+        output::print_message(format_args!(
+            "no store is named, so this is your own, {}: other users, root's cron among them, and \
+             other hosts do not see its locks; name a shared one with --backend or --system, or \
+             this one with --user",
+            target.masked_url()
+        ));
+    }
+    Ok(target)
+}
+
+/// The failure of a command that chooses one of several hosts and has no named store.
+pub(crate) fn unnamed_failure(command: &str) -> Failure {
+    Failure::new(
+        code::CONFIG,
+        format!(
+            "`{command}` chooses one of several hosts, and no store is named that they share: \
+             name one with --backend, DISTLOCK_BACKEND or a configuration file; --system is the \
+             store of this host's users, --user your own"
+        ),
+    )
+}
+
+/// The file of this user, named by `--user`.
 pub(crate) fn own_file() -> Outcome<Target> {
+    Ok(Target::sqlite(own_path()?).from_origin(Origin::Setting("--user")))
+}
+
+/// The path `$XDG_STATE_HOME/distlock/distlock.db`. The function creates the folder.
+fn own_path() -> Outcome<PathBuf> {
     let set = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
@@ -41,18 +81,7 @@ pub(crate) fn own_file() -> Outcome<Target> {
         })?;
     let folder = state.join("distlock");
     fs::create_dir_all(&folder).map_err(|error| own_folder_failure(&folder, &error))?;
-    let file = folder.join(FILE_NAME);
-    let is_new = !file.exists();
-    let target = Target::sqlite(file);
-    if is_new {
-        output::print_message(format_args!(
-            "no store is named, so this is your own: {}\n\
-             distlock: other users, root's cron among them, have others and do not see its locks; \
-             --system or --backend names one that is shared",
-            target.masked_url()
-        ));
-    }
-    Ok(target)
+    Ok(folder.join(FILE_NAME))
 }
 
 /// The file that all users of this host share. An administrator creates its folder, and the members

@@ -1,4 +1,4 @@
-//! Opens stores with the drivers of this process.
+//! Opens stores with the drivers of this process, and closes them.
 //!
 //! The drivers are set once, before anything else runs: every part of the tool opens stores, and
 //! all parts must open the same kinds of stores.
@@ -6,6 +6,8 @@
 use std::sync::OnceLock;
 
 use distlock::{Registry, Result, Store, Target, backend::Migrated};
+
+use crate::output::{self, format_seconds};
 
 /// The drivers, once they are set.
 static REGISTRY: OnceLock<Registry> = OnceLock::new();
@@ -23,6 +25,25 @@ pub(crate) fn registry() -> &'static Registry {
 /// Opens a store.
 pub async fn open(target: impl Into<Target>) -> Result<Store> {
     registry().open(target).await
+}
+
+/// Closes a store, and warns of the locks that it may still hold. The close repeats a release while
+/// the store is away, within its bound, so that a command that ended at that moment does not keep
+/// its lock for the whole TTL.
+pub(crate) async fn close(store: &Store) {
+    store.close().await;
+    for lock in store.unreleased() {
+        let held = match lock.ends_in.is_zero() {
+            true => "has ended by itself".to_owned(),
+            false => format!("stays held for about {} more", format_seconds(lock.ends_in)),
+        };
+        let why = lock.error.map(|error| format!(": {error}"));
+        output::print_message(format_args!(
+            "warning: {:?} could not be released, and {held}{}",
+            lock.name,
+            why.unwrap_or_default()
+        ));
+    }
 }
 
 /// Creates or upgrades the tables of a store.

@@ -23,6 +23,14 @@ pub struct Global {
         help_heading = "Global options"
     )]
     pub system: bool,
+    /// Your own store on this host, in your home: the default, named on purpose
+    #[arg(
+        long = "user",
+        global = true,
+        conflicts_with_all = ["backend", "system"],
+        help_heading = "Global options"
+    )]
+    pub own: bool,
     /// Configuration file (distlock.toml)
     #[arg(
         long,

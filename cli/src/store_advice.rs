@@ -51,7 +51,11 @@ fn store_flags(global: &Global) -> String {
     let backend = global.backend.last();
     let backend = backend.map(|url| format!(" --backend {}", quote_for_shell(&mask(url))));
     let system = global.system.then(|| " --system".to_owned());
-    [config, backend, system].into_iter().flatten().collect()
+    let own = global.own.then(|| " --user".to_owned());
+    [config, backend, system, own]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[cfg(test)]

@@ -36,6 +36,75 @@ fn the_first_use_prints_the_store_and_that_other_users_have_others() {
     assert!(!named.stderr.contains("--system"), "{named:?}");
 }
 
+/// With a store of each host's own, every host would run the job, and every candidate would lead.
+#[test]
+fn a_command_that_chooses_one_of_several_hosts_needs_a_named_store() {
+    let home = Home::new();
+    let every = ["run", "job", "--every", "1h", "--", "echo", "ran"];
+    let elect = ["elect", "job", "--", "echo", "ran"];
+    for line in [&every[..], &elect] {
+        // A file that configures something else names no store.
+        let file = home.write("other.toml", "[gateway]\n");
+        let file = file.to_str().unwrap();
+        for line in [line, &[&["--config", file], line].concat()] {
+            let refused = finish(&mut home.bare(line), "");
+            refused.assert_failed(78, "no store is named");
+            for way in ["--backend", "DISTLOCK_BACKEND", "--system", "--user"] {
+                assert!(refused.stderr.contains(way), "{refused:?}");
+            }
+        }
+    }
+    assert!(!home.path(".local").exists(), "the refused store was made");
+
+    // A user who means the own store of this host names it.
+    let own = |args: &[&str]| finish(&mut home.bare([args, &["--user"][..]].concat()), "");
+    let ran = finish(&mut home.bare([&["--user"], &every[..]].concat()), "");
+    assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (0, "ran\n", ""));
+    let mut leads = home.bare([
+        "--user",
+        "elect",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "echo leads; sleep 60",
+    ]);
+    let mut leads = Process::spawn(&mut leads).unwrap();
+    leads.wait_for_line(SOON, |line| line == "leads").unwrap();
+    let seen = own(&["inspect", "election/job", "--json"]);
+    assert_eq!(seen.json()["state"], "held", "{seen:?}");
+    leads.signal(Signal::TERM).unwrap();
+    leads.wait(SOON).unwrap();
+    own(&["list", "--system"]).assert_failed(64, "cannot be used with");
+}
+
+#[test]
+fn a_lock_of_the_default_store_is_announced_each_time_unless_a_terminal_shows_it() {
+    let home = Home::new();
+    let once = |line: &[&str]| {
+        let done = finish(&mut home.bare(line), "");
+        assert_eq!(done.code, 0, "{done:?}");
+        done
+    };
+    for line in [
+        &["run", "job", "--", "true"][..],
+        &["acquire", "ticket", "--ttl", "1s"],
+    ] {
+        for _ in 0..2 {
+            let done = once(line);
+            let lines: Vec<_> = done.stderr.lines().collect();
+            let [notice] = lines[..] else {
+                panic!("not one line: {done:?}");
+            };
+            for part in ["no store is named", "other hosts", "--backend", "--user"] {
+                assert!(notice.contains(part), "{done:?}");
+            }
+            let named = once(&[&["--user"], line].concat());
+            assert_eq!(named.stderr, "", "{named:?}");
+        }
+    }
+}
+
 #[test]
 fn a_missing_folder_of_the_shared_store_is_78_with_the_command_that_makes_it() {
     let home = Home::new();

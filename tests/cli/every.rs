@@ -1,6 +1,12 @@
 //! `distlock run --every`: many hosts start a job, and one host runs it in each period.
 
-use std::{process::Command, time::Duration};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
 
 use distlock_harness::{
     Process, Signal, eventually,
@@ -79,6 +85,60 @@ fn assert_once_per_period(url: &str) {
         "{over:?}"
     );
     assert_lost_lock_uses_the_period(&home, url);
+    assert_refused_start_leaves_the_period(&home, url);
+}
+
+/// Checks that a host on which the system refuses to start the command leaves the period to the
+/// other hosts.
+fn assert_refused_start_leaves_the_period(home: &Home, url: &str) {
+    let executable = |name: &str, text: &str| {
+        let path = home.write(name, text);
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let path = |path: PathBuf| path.into_os_string().into_string().unwrap();
+    let plain = path(home.write("plain", "#!/bin/sh\n"));
+    let call = |program: &str, name: &str, args: &[&str]| {
+        let line = [&["run", name], args, &["--", program]].concat();
+        finish(home.bare(line).env("DISTLOCK_BACKEND", url), "")
+    };
+    let once = &["--every", "1d"][..];
+    // The system finds out about the last two only when it executes them.
+    let broken = executable("broken", "#!/missing/interpreter\n");
+    let denied = executable("denied", &format!("#!{plain}\n"));
+    for (name, program, code) in [
+        ("missing", "/opt/missing", 127),
+        ("unknown", "no-such-program", 127),
+        ("folder", &*path(home.path(".")), 126),
+        ("plain", &plain, 126),
+        ("broken", &broken, 127),
+        ("denied", &denied, 126),
+    ] {
+        call(program, name, once).assert_failed(code, "cannot run");
+        let other = run(home, url, name, once, "echo ran");
+        assert_eq!(
+            (other.code, &*other.stdout),
+            (0, "ran\n"),
+            "{name}: {other:?}"
+        );
+    }
+
+    // A host that lacks the command says so, and never holds the lock.
+    let mut holds = tool(home, url, "busy", &[], "echo ready; exec sleep 60");
+    let mut holds = Process::spawn(&mut holds).unwrap();
+    holds.wait_for_line(SOON, |line| line == "ready").unwrap();
+    call("/opt/missing", "busy", once).assert_failed(127, "cannot run");
+    holds.signal(Signal::TERM).unwrap();
+    holds.wait(SOON).unwrap();
+
+    // A retry that the system refuses neither uses the period nor begins a new one.
+    let retry = &["--every", "1d", "--retry-failed"][..];
+    assert_eq!(run(home, url, "again", once, "exit 5").code, 5);
+    call(&broken, "again", retry).assert_failed(127, "cannot run");
+    let beside = run(home, url, "again", once, "echo ran");
+    assert_eq!((beside.code, &*beside.stdout), (0, ""), "{beside:?}");
+    let again = run(home, url, "again", retry, "echo ran");
+    assert_eq!((again.code, &*again.stdout), (0, "ran\n"), "{again:?}");
 }
 
 /// Checks that a job that loses its lock is killed, and has used the period.
@@ -144,6 +204,37 @@ fn a_job_runs_once_per_period_on_mariadb() {
 fn a_job_runs_once_per_period_on_mysql() {
     let server = MySqlServer::start(Product::MySql).unwrap();
     assert_once_per_period(&server.url());
+}
+
+/// A host is shut down while the store is slow to record its start.
+#[test]
+fn a_host_that_is_stopped_before_the_command_starts_leaves_the_period() {
+    let (home, server) = (Home::new(), PostgresServer::start().unwrap());
+    let (url, once) = (server.url(), &["--every", "1d"][..]);
+    assert_eq!(run(&home, &url, "first", once, "exit 0").code, 0);
+    let mut stopped = tool(&home, &url, "job", once, "echo ran");
+    std::thread::scope(|scope| {
+        // This transaction lets others read the records, and makes them wait before they write.
+        let writes = scope.spawn(|| {
+            server.sql(
+                "BEGIN; LOCK TABLE distributed_record IN SHARE MODE; SELECT pg_sleep(2); COMMIT",
+            )
+        });
+        let is = |what: &str, condition: &str| {
+            let query = format!("SELECT count(*) FROM pg_locks WHERE {condition}");
+            eventually(what, SOON, || server.sql(&query).unwrap().trim() != "0").unwrap();
+        };
+        is("the table is locked", "mode = 'ShareLock' AND granted");
+        let mut stopped = Process::spawn(&mut stopped).unwrap();
+        is("the record waits", "NOT granted");
+        stopped.signal(Signal::TERM).unwrap();
+        let status = stopped.wait(SOON).unwrap();
+        assert_eq!(status.code(), Some(143), "{}", stopped.output());
+        assert!(!stopped.output().contains("ran"), "{}", stopped.output());
+        writes.join().unwrap().unwrap();
+    });
+    let other = run(&home, &url, "job", once, "echo ran");
+    assert_eq!((other.code, &*other.stdout), (0, "ran\n"), "{other:?}");
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod postgres;
 mod quoting;
 mod redis;
 mod run;
+mod scripts;
 mod starving;
 mod support;
 mod tables;

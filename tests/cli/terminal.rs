@@ -129,6 +129,20 @@ fn the_command_reads_the_keyboard_and_the_script_does_afterwards() {
     screen.wait_for_end(0);
 }
 
+/// The notice appears at the first use of the store, and a person at a terminal has seen it then.
+#[test]
+fn a_terminal_shows_once_that_no_store_is_named() {
+    let home = Home::new();
+    let mut screen = Screen::start(
+        &home,
+        "unset DISTLOCK_BACKEND; \"$TOOL\" run job -- echo one; \"$TOOL\" run job -- echo two",
+    );
+    screen.wait_for_end(0);
+    screen.wait_for("two");
+    let shown = screen.shown.lock().unwrap();
+    assert_eq!(shown.matches("no store is named").count(), 1, "{shown:?}");
+}
+
 #[test]
 fn control_c_reaches_the_command() {
     let home = Home::new();

@@ -8,8 +8,10 @@ use serde_json::json;
 
 use crate::{
     context::{Context, Sharing},
-    exit::{Failure, Outcome, code},
-    output::{self, whole_millis},
+    drivers,
+    exit::{Failure, Outcome, code, code_of_signal},
+    group::Signals,
+    output::{self, format_seconds, whole_millis},
     values,
 };
 
@@ -63,9 +65,19 @@ Examples:
 impl Acquire {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::parse_lock_name(&self.name)?;
-        let store = context.open(Sharing::Required).await?;
-        let outcome = self.acquire_and_print(&name, context, &store).await;
-        store.close().await;
+        // Signals are caught before a lock is held, so that none leaves a lock without a ticket.
+        let mut signals = Signals::catch()?;
+        let store = tokio::select! {
+            store = context.open(Sharing::Locks) => store?,
+            signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
+        };
+        let outcome = tokio::select! {
+            // A ticket that was printed can release the lock, so a signal comes too late then.
+            biased;
+            outcome = self.acquire_and_print(&name, context, &store) => outcome,
+            signal = signals.next_ending() => Ok(code_of_signal(signal.as_raw())),
+        };
+        drivers::close(&store).await;
         outcome
     }
 
@@ -105,8 +117,8 @@ impl Acquire {
         if let Err(failure) = printed {
             // Nobody can use the lock without its ticket, so a closed pipe is a failure here.
             let after = match locker.release_ticket(&ticket).await {
-                Ok(_) => "was released again",
-                Err(_) => "ends by itself after its TTL",
+                Ok(_) => "was released again".to_owned(),
+                Err(_) => format!("stays held for up to {}", format_seconds(self.ttl)),
             };
             let why = failure.with_closed_pipe_as_failure();
             return Err(Failure::new(

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use super::run::{End, Supervised, check_kill_after, code_of_status, command_with_lock};
 use crate::{
     context::{Context, Sharing},
+    drivers,
     exit::{Outcome, code, code_of_signal},
     group::{ProcessGroup, Signals},
     output, values,
@@ -22,6 +23,8 @@ use crate::{
 /// itself the seat is given up to whoever stands by, and this candidate stands again after a pause:
 /// 1 s at first, twice as long each time, up to 1 min; a command that has run for a minute begins
 /// anew with 1 s. TERM, INT, HUP and QUIT end the command and then this process.
+///
+/// The store must be named, so that all candidates ask the same one.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, override_usage = "distlock elect [OPTIONS] <NAME> -- <CMD>...")]
 pub(crate) struct Elect {
@@ -72,8 +75,8 @@ Exit codes:
   cannot be used
 
 Examples:
-  distlock elect scheduler -- ./scheduler
-  distlock elect scheduler --on-gain ./announce -- ./scheduler
+  distlock elect scheduler --backend redis://locks.example -- ./scheduler
+  distlock elect cron --config locks.toml --on-gain ./announce -- ./cron
   distlock inspect election/scheduler        (who leads)";
 
 /// The first and the longest pause before this candidate takes part in the election again, after a
@@ -104,14 +107,14 @@ impl Elect {
         // Signals are caught before a lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
-            store = context.open(Sharing::Required) => store?,
+            store = context.open(Sharing::Hosts("elect")) => store?,
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let locker = store.locker();
         let outcome = self
             .stand_repeatedly(&locker, &name, &holder, &mut signals)
             .await;
-        store.close().await;
+        drivers::close(&store).await;
         outcome
     }
 

@@ -1,14 +1,16 @@
 //! `distlock run`: holds a lock while a command runs.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, pin::pin, time::Duration};
 
 use clap::Args;
-use distlock::{ErrorKind, Guard, HolderLabel, LockName, Locker, Moment, Released, Store};
+use distlock::{Clock, ErrorKind, Guard, HolderLabel, LockName, Locker, Moment, Released, Store};
 use distlock_recipes::{Due, Periodic};
+use rustix::process::Signal;
 
 use crate::{
     advice,
     context::{Context, Sharing},
+    drivers,
     exit::{Failure, Outcome, code, code_of_signal},
     group::Signals,
     output::{self, describe_holder},
@@ -23,6 +25,8 @@ pub(super) use command::{
     Supervised, check_kill_after, code_of_status, command_with_lock, start_failure,
 };
 pub(super) use supervise::End;
+
+use command::find_program;
 
 /// Run a command while holding a lock.
 ///
@@ -109,7 +113,7 @@ pub(crate) struct Run {
     )]
     kill_after: Option<Duration>,
     /// Run the command once per period, on whichever host comes first: starts are at least nine
-    /// tenths of it apart, by the store's clock
+    /// tenths of it apart, by the store's clock. The store must be named
     #[arg(
         long,
         value_name = "DURATION",
@@ -151,10 +155,13 @@ Examples:
   distlock run nightly -- ./backup.sh
   distlock run nightly --ttl 5s -n -- sh -c 'echo \"token $DISTLOCK_TOKEN\"'
   distlock run nightly --wait 10m -E 0 -- ./backup.sh
-  distlock run report --every 1h -- ./report.sh     (cron on several hosts)";
+  distlock run report --every 1h --backend redis://locks.example -- ./report.sh
+                                                    (cron on several hosts)";
 
 /// A wait shorter than this is not announced.
 const SILENT_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait, after a signal, for the answer to the record of a start.
+const BEGINNING: Duration = Duration::from_secs(5);
 
 /// A command that runs once per period.
 struct Period {
@@ -167,6 +174,8 @@ enum Decision {
     Run(Guard),
     /// The command is not run by this process, for this reason.
     Skip(String),
+    /// This signal asked this process to end before the command was started.
+    Stopped(Signal),
 }
 
 impl Decision {
@@ -174,6 +183,58 @@ impl Decision {
     fn already_started(name: &LockName, ago: Duration) -> Self {
         let ago = Duration::from_millis(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
         Self::Skip(format!("{name:?} was started {ago:?} ago"))
+    }
+}
+
+impl Period {
+    /// Records the start of the job while the lock is held. Releases the lock if the job does not
+    /// start.
+    async fn begin(
+        &self,
+        guard: Guard,
+        signals: &mut Signals,
+        clock: &dyn Clock,
+    ) -> distlock::Result<Decision> {
+        let decision = {
+            let name = guard.name();
+            let mut begin = pin!(self.periodic.begin(&guard, self.every));
+            tokio::select! {
+                biased;
+                begun = &mut begin => begun.map(|due| match due {
+                    Due::Now => None,
+                    Due::Later { started } => Some(Decision::already_started(name, started)),
+                }),
+                signal = signals.next_ending() => {
+                    // A request in flight could reach the store after the start was taken back, so
+                    // its answer comes first.
+                    tokio::select! {
+                        _ = &mut begin => {}
+                        () = clock.sleep(BEGINNING) => {}
+                    }
+                    self.take_back(&guard).await;
+                    Ok(Some(Decision::Stopped(signal)))
+                }
+            }
+        };
+        let skip = match decision {
+            Ok(None) => return Ok(Decision::Run(guard)),
+            Ok(Some(skip)) => Ok(skip),
+            Err(error) => Err(error),
+        };
+        let _ = guard.release().await;
+        skip
+    }
+
+    /// Takes the recorded start back after no part of the command has run, so that another host
+    /// can run the command in this period.
+    async fn take_back(&self, guard: &Guard) {
+        if let Err(error) = self.periodic.not_started(guard).await {
+            output::print_message(format_args!(
+                "warning: {:?} was not started, and may be on record as started, so that no host \
+                 runs it in this period: {error}",
+                guard.name()
+            ));
+        }
     }
 }
 
@@ -200,10 +261,20 @@ impl Run {
     pub(crate) async fn execute(mut self, context: &Context) -> Outcome {
         let name = values::parse_lock_name(&self.take_name()?)?;
         check_kill_after(self.kill_after, self.ttl)?;
+        let sharing = if self.every.is_some() {
+            // A host that lacks the command must not take the period from the other hosts, and must
+            // not hold the lock at the moment at which they look for it.
+            let program = &self.command[0];
+            find_program(program).map_err(|error| start_failure(program, &error))?;
+            Sharing::Hosts("run --every")
+        } else {
+            // Without a period the command may appear while this process waits for the lock.
+            Sharing::Locks
+        };
         // Signals are caught before a lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
-            store = context.open(Sharing::Required) => store?,
+            store = context.open(sharing) => store?,
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let outcome = self.run_on(&store, &name, &mut signals).await;
@@ -211,7 +282,7 @@ impl Run {
         let session = store.locker().capabilities().session_timeout;
         let session = session.filter(|_| !self.min_hold.is_zero());
         tokio::select! {
-            () = store.close() => {}
+            () = drivers::close(&store) => {}
             // The command has ended, so the signal is for this process.
             _ = signals.next_ending(), if session.is_some() => output::print_message(format_args!(
                 "stopped before the end of --min-hold: {name:?} is free at the latest after {:?}",
@@ -234,13 +305,20 @@ impl Run {
         };
         let taken = tokio::select! {
             taken = self.acquire_if_due(period.as_ref(), &locker, name, &holder) => taken,
-            signal = signals.next_ending() => {
+            signal = signals.next_ending() => Ok(Decision::Stopped(signal)),
+        };
+        let decision = match (taken, &period) {
+            (Ok(Decision::Run(guard)), Some(period)) => {
+                period.begin(guard, signals, &*locker.clock()).await
+            }
+            (taken, _) => taken,
+        };
+        let guard = match decision {
+            Ok(Decision::Run(guard)) => guard,
+            Ok(Decision::Stopped(signal)) => {
                 output::print_message(format_args!("stopped waiting for {name:?}"));
                 return Ok(code_of_signal(signal.as_raw()));
             }
-        };
-        let guard = match taken {
-            Ok(Decision::Run(guard)) => guard,
             Ok(Decision::Skip(why)) => {
                 output::print_message(format_args!("not run: {why}"));
                 return Ok(self.every_exit);
@@ -259,7 +337,15 @@ impl Run {
             holder: &holder,
             kill_after: self.kill_after,
         };
-        let end = supervised.run(&guard, signals, &*locker.clock()).await;
+        let clock = locker.clock();
+        let end = match (supervised.start(&guard, &*clock), &period) {
+            (Ok(running), _) => running.watch(signals).await,
+            (Err(failure), Some(period)) => {
+                period.take_back(&guard).await;
+                Err(failure)
+            }
+            (Err(failure), None) => Err(failure),
+        };
         if let (Some(period), Ok(End::ByItself { status, .. })) = (&period, &end)
             && status.success()
             && let Err(error) = period.periodic.succeeded(&guard).await
@@ -277,13 +363,7 @@ impl Run {
                 "{name:?} is kept for {seconds}s more (--min-hold), and this process with it"
             ));
         }
-        let outcome = outcome_of(name, end, &released, now);
-        if let Released::Unconfirmed(error) = released {
-            output::print_message(format_args!(
-                "warning: {error}; the lock ends by itself after its TTL"
-            ));
-        }
-        outcome
+        outcome_of(name, end, &released, now)
     }
 
     /// Prepares the record of the starts of a job.
@@ -295,9 +375,8 @@ impl Run {
         Ok(Period { periodic, every })
     }
 
-    /// Acquires the lock. With a period it also records the start of the job while it holds the
-    /// lock. [`Decision::Skip`] means that the job is not due, or that another process holds the
-    /// lock.
+    /// Acquires the lock, with a period only if the job is due. [`Decision::Skip`] means that the
+    /// job is not due, or that another process holds the lock.
     async fn acquire_if_due(
         &self,
         period: Option<&Period>,
@@ -316,20 +395,11 @@ impl Run {
             Err(error) if error.is_retryable() => {}
             Err(error) => return Err(error),
         }
-        let guard = match self.acquire(locker, name, holder).await {
+        match self.acquire(locker, name, holder).await {
             Err(error) if error.kind() == ErrorKind::Timeout => {
-                return Ok(Decision::Skip(advice::message_for_tool(&error)));
+                Ok(Decision::Skip(advice::message_for_tool(&error)))
             }
-            taken => taken?,
-        };
-        let begun = periodic.begin(&guard, *every).await;
-        if matches!(begun, Ok(Due::Now)) {
-            return Ok(Decision::Run(guard));
-        }
-        let _ = guard.release().await;
-        match begun? {
-            Due::Later { started } => Ok(Decision::already_started(name, started)),
-            Due::Now => unreachable!("that is answered above"),
+            taken => taken.map(Decision::Run),
         }
     }
 

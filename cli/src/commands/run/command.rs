@@ -2,9 +2,9 @@
 //! dies.
 
 use std::{
-    ffi::OsString,
-    io,
-    os::unix::process::ExitStatusExt as _,
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::unix::{ffi::OsStrExt as _, process::ExitStatusExt as _},
     path::{Path, PathBuf},
     process::ExitStatus,
     time::Duration,
@@ -23,6 +23,10 @@ use crate::{
     group::{ProcessGroup, Signals, own_user},
     output, stderr,
 };
+
+/// The folders that `execvp` searches without the variable `PATH`: those of musl, which include the
+/// ones of glibc.
+const PATH_WHEN_UNSET: &str = "/usr/local/bin:/bin:/usr/bin";
 
 /// `ENOEXEC`: the file may be executed, but it is no program.
 const NO_EXECUTABLE_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
@@ -45,6 +49,15 @@ impl Supervised<'_> {
         signals: &mut Signals,
         clock: &dyn Clock,
     ) -> Outcome<End> {
+        self.start(guard, clock)?.watch(signals).await
+    }
+
+    /// Starts the command. After a failure no part of the command has run.
+    pub(in crate::commands) fn start<'g>(
+        self,
+        guard: &'g Guard,
+        clock: &'g dyn Clock,
+    ) -> Outcome<Running<'g>> {
         let kill_after = self.kill_after_under(guard);
         // Earlier messages are written first, because the command writes to the same terminal.
         stderr::catch_up();
@@ -55,7 +68,7 @@ impl Supervised<'_> {
             return Err(lost.map_message(|why| format!("the command was not started: {why}")));
         }
         let mut watchdog = KeptWatchdog::start(guard, clock);
-        let mut group = self.spawn(guard)?;
+        let group = self.spawn(guard)?;
         watchdog.watch_group(group.id());
         if let Some(user) = group.other_user() {
             output::print_message(format_args!(
@@ -67,9 +80,11 @@ impl Supervised<'_> {
                 guard.name(),
             ));
         }
-        Supervision::new(guard, clock, kill_after)
-            .watch(&mut group, watchdog, signals)
-            .await
+        Ok(Running {
+            supervision: Supervision::new(guard, clock, kill_after),
+            group,
+            watchdog,
+        })
     }
 
     /// Starts the command in a group of its own.
@@ -78,7 +93,8 @@ impl Supervised<'_> {
         let spawned = match ProcessGroup::spawn(&mut command) {
             // Like a shell, this runs a script without an interpreter line by `sh`.
             Err(error) if error.raw_os_error() == Some(NO_EXECUTABLE_FORMAT) => {
-                let script = find_on_path(&self.command[0]);
+                let script = find_program(&self.command[0]);
+                let script = script.map_or_else(|_| self.command[0].clone(), Into::into);
                 let words = [OsString::from("/bin/sh"), script];
                 let words: Vec<_> = words.iter().chain(&self.command[1..]).cloned().collect();
                 ProcessGroup::spawn(&mut command_with_lock(
@@ -112,6 +128,23 @@ impl Supervised<'_> {
     }
 }
 
+/// A command that was started, with its watchdog.
+#[derive(Debug)]
+pub(in crate::commands) struct Running<'a> {
+    supervision: Supervision<'a>,
+    group: ProcessGroup,
+    watchdog: KeptWatchdog<'a>,
+}
+
+impl Running<'_> {
+    /// Watches the command to its end.
+    pub(in crate::commands) async fn watch(mut self, signals: &mut Signals) -> Outcome<End> {
+        self.supervision
+            .watch(&mut self.group, self.watchdog, signals)
+            .await
+    }
+}
+
 /// Builds the command with the name, token and holder of the lock in its environment. Variables of
 /// this tool are removed, because the URL of the backend may hold a password.
 pub(in crate::commands) fn command_with_lock(
@@ -134,16 +167,35 @@ pub(in crate::commands) fn command_with_lock(
     command
 }
 
-/// The file of a program: the first one on `PATH` that may be executed.
-fn find_on_path(program: &OsString) -> OsString {
-    if Path::new(program).components().count() > 1 {
-        return program.clone();
+/// Finds the file of a program as `execvp` does: a name with a slash is a path, and another name is
+/// the first file on `PATH` that may be executed.
+///
+/// # Errors
+/// The error of `execvp` for a program that is missing or may not be executed.
+pub(super) fn find_program(program: &OsStr) -> io::Result<PathBuf> {
+    if program.is_empty() || program.as_bytes().contains(&b'/') {
+        return check_executable(Path::new(program)).map(|()| program.into());
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(program))
-        .find(|file| file.is_file() && access(file, Access::EXEC_OK).is_ok())
-        .map_or_else(|| program.clone(), PathBuf::into_os_string)
+    let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_WHEN_UNSET.into());
+    let mut failure = io::ErrorKind::NotFound.into();
+    for folder in std::env::split_paths(&path) {
+        let file = folder.join(program);
+        match check_executable(&file) {
+            Ok(()) => return Ok(file),
+            // The search goes on, and this error is told only if no folder has the program.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => failure = error,
+            Err(_) => {}
+        }
+    }
+    Err(failure)
+}
+
+/// Checks that a file may be executed. What the file contains shows only when it is executed.
+fn check_executable(file: &Path) -> io::Result<()> {
+    if !fs::metadata(file)?.is_file() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(access(file, Access::EXEC_OK)?)
 }
 
 /// Checks that the time between TERM and KILL is at most half of the TTL. A renewal comes at a
@@ -164,8 +216,16 @@ pub(in crate::commands) fn check_kill_after(
 
 /// The failure when a program cannot be started, with the code of a shell.
 pub(in crate::commands) fn start_failure(program: &OsString, error: &io::Error) -> Failure {
+    let is_there = find_program(program).is_ok();
     let program = excerpt(&program.to_string_lossy());
     let code = match error.kind() {
+        io::ErrorKind::NotFound if is_there => {
+            let says = format!(
+                "cannot run {program}: its interpreter, which its first line names, or its loader \
+                 does not exist"
+            );
+            return Failure::new(code::NOT_FOUND, says);
+        }
         io::ErrorKind::NotFound => code::NOT_FOUND,
         // The system refuses any further process.
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
