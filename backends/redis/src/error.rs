@@ -83,10 +83,14 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
 
 /// Returns the code and the text of a refusal. All other code reads refusals through this function.
 /// Before Redis 7, the refusal of a command in a script is nested in a refusal of the script, with
-/// positions in its text.
+/// positions in its text. From Redis 7 on, the position follows the text: ` script: SHA, on ..`.
 pub(crate) fn code_and_detail(refusal: &ServerError) -> (&str, &str) {
     let (code, detail) = (refusal.code(), refusal.details().unwrap_or_default());
-    nested_refusal(code, detail).unwrap_or((code, detail))
+    let (code, detail) = nested_refusal(code, detail).unwrap_or((code, detail));
+    match detail.rsplit_once(" script: ") {
+        Some((text, place)) if place.contains(", on @") => (code, text),
+        _ => (code, detail),
+    }
 }
 
 /// Reads a nested refusal, as in `ERR Error running script (call to f_SHA): @user_script:9:
@@ -131,6 +135,10 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
         (_, "MOVED" | "ASK") => format!("{at} keeps redirecting: {code} {detail}"),
         (_, "READONLY") => format!("{at} is a replica or was demoted: {detail}"),
         (_, "OOM") => format!("{at} is out of memory: {detail}"),
+        (_, "ERR") if is_missing_right(detail) => format!(
+            "{at} does not permit this user a command that locks or records need, and may have run \
+             the commands before it: {detail}"
+        ),
         (_, "CROSSSLOT") => format!(
             "{at} spreads the keys over several servers behind one address: use redis+cluster://, \
              or a server of its own"
@@ -148,6 +156,13 @@ pub(crate) fn of_reply(refusal: &ServerError, at: &str) -> Error {
         ErrorKind::LimitExceeded => error.passing(),
         _ => error,
     }
+}
+
+/// Returns whether a script of this library was ended because the user may not run one of its
+/// commands. Redis 7.0 and older say the first text, newer servers the second.
+fn is_missing_right(detail: &str) -> bool {
+    detail.contains("The user executing the script can't")
+        || detail.contains("ACL failure in script")
 }
 
 fn kind(code: &str, detail: &str) -> ErrorKind {
@@ -326,6 +341,17 @@ mod tests {
                 "ERR Unknown Redis command called from script script: 1234, on @user_script:7.",
                 ErrorKind::OutcomeUnknown,
             ),
+            // A missing right may end a script halfway.
+            (
+                "ERR The user executing the script can't run this command or subcommand script: \
+                 1234, on @user_script:55.",
+                ErrorKind::OutcomeUnknown,
+            ),
+            (
+                "ERR ACL failure in script: User u has no permissions to run the 'set' command \
+                 script: 1234, on @user_script:55.",
+                ErrorKind::OutcomeUnknown,
+            ),
             // Proxies give these answers.
             ("ERR upstream failure", ErrorKind::OutcomeUnknown),
             ("EXECABORT Transaction discarded", ErrorKind::OutcomeUnknown),
@@ -394,6 +420,15 @@ mod tests {
             };
             assert_eq!(opening.kind(), expected, "{text}: {opening}");
             assert_ne!(kind, ErrorKind::Internal, "{text}");
+            let says = error.to_string();
+            assert!(
+                !says.contains("on @user_script"),
+                "the text ends with a place: {says}"
+            );
+            let is_right = text.contains("NOPERM") || text.contains("can't run this command");
+            if is_right || text.contains("ACL failure") {
+                assert!(says.contains("does not permit"), "{text}: {says}");
+            }
         }
     }
 

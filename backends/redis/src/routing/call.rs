@@ -157,13 +157,16 @@ impl Call {
         let before: Vec<_> = replies.take(preamble).collect();
         let unprepared = before.iter().find_map(refusal);
         let importing = self.is_importing();
-        let own = replies
+        let (own, asking): (Vec<_>, Vec<_>) = replies
             .take(self.commands.len() * if importing { 2 } else { 1 })
             .enumerate()
-            .filter(|(at, _)| !importing || at % 2 == 1)
-            .map(|(_, reply)| reply)
-            .collect::<Vec<_>>();
+            .partition(|(at, _)| !importing || at % 2 == 1);
+        let own: Vec<_> = own.into_iter().map(|(_, reply)| reply).collect();
+        // Without `ASKING` the server redirects the command to the slot's old server, which is not
+        // the reason.
+        let reason = || asking.iter().find_map(|(_, reply)| refusal(reply));
         let refused = own.iter().find_map(refusal);
+        let refused = refused.map(|says| reason().unwrap_or(says));
         let carried_out = refused.is_none() && !own.is_empty();
         let of_preamble = unprepared.is_some();
         // The answer to a call without commands is the reply to its tracking read.

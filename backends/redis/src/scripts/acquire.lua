@@ -18,11 +18,11 @@ for i = 1, n do
   else
     -- A lock's value is shorter than the 4326 bytes that are read here. A foreign value may be of
     -- any type and size.
-    local held = try('GETRANGE', key, 0, 4325)
+    local held = call_own('GETRANGE', key, 0, 4325)
     if held == '' then
       -- The key is missing, or has an empty foreign value.
       answers[i] = token and -1 or -2
-    elseif type(held) ~= 'string' then
+    elseif not held then
       answers[i] = -1
     elseif owner_of(held) == owner then
       -- An earlier send of this request got the lock, and its reply was lost.

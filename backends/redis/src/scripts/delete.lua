@@ -7,12 +7,12 @@ local n = #KEYS / 2
 local answers = {}
 for i = 1, n do
   local name, expected = ARGV[i * 2 - 1], ARGV[i * 2]
-  local found = try('GETRANGE', KEYS[i], 0, 15)
-  if type(found) == 'table' then
+  local found = call_own('GETRANGE', KEYS[i], 0, 15)
+  if not found then
     answers[i] = -1
   elseif found ~= expected then
     answers[i] = 0
-  elseif type(try('ZREM', KEYS[n + i], name)) == 'table' then
+  elseif not call_own('ZREM', KEYS[n + i], name) then
     answers[i] = -1
   else
     call('DEL', KEYS[i])

@@ -1,9 +1,19 @@
--- The part that every step's script starts with: the token rule, the value format and the owner
--- check. It runs no command.
+-- The part that every step's script starts with: the token rule, the value format, the owner check
+-- and the test for foreign keys. It runs no command.
 -- KEYS starts with the keys of n locks or records, and a script answers with a list of n answers.
 -- Further keys follow in the same order. For example, KEYS[n + i] can be the counter of the bucket
 -- of KEYS[i].
 local call, try, sub = redis.call, redis.pcall, string.sub
+
+-- Runs a command on a key that somebody else may have written. Returns nil if the value has another
+-- type. Any other refusal concerns the server or the user, and ends the script. A server refuses
+-- for its own state (memory, replicas, disk, role) only the first write of a script, so nothing was
+-- written then. A missing right can end a script halfway, and is an unknown outcome.
+local function call_own(...)
+  local answer = try(...)
+  if type(answer) ~= 'table' then return answer end
+  if not string.find(answer.err, 'WRONGTYPE', 1, true) then return call(...) end
+end
 
 -- Returns the server's time in microseconds since 1970. Times, tokens and versions are texts of 16
 -- digits, so comparing the texts compares the numbers.

@@ -12,15 +12,15 @@ for i = 1, n do
   local key, index, counter = KEYS[i], KEYS[n + i], KEYS[2 * n + i]
   local name, expected, value = unpack(ARGV, i * 3 - 2, i * 3)
   local version = token_after(counters[i], now)
-  local found = try('GETRANGE', key, 0, 15)
-  if type(found) == 'table' or (found ~= '' and not tonumber(found)) then
+  local found = call_own('GETRANGE', key, 0, 15)
+  if not found or (found ~= '' and not tonumber(found)) then
     answers[i] = -1
   elseif found ~= expected then
     answers[i] = 0
   -- A record that is not written must change no key and must not affect the other records.
   elseif not version then
     answers[i] = -2
-  elseif expected == '' and type(try('ZADD', index, 0, name)) == 'table' then
+  elseif expected == '' and not call_own('ZADD', index, 0, name) then
     answers[i] = -1
   else
     call('MSET', counter, version, key, version .. now .. value)

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{SOON, locker, over_records, pause, redis, request, take, within};
 use distlock_core::{
-    ErrorKind, Forced, Guard, HandOver, Lease, LockName, Locker, LossReason, ReleaseOutcome,
-    Released, Renew,
+    ErrorKind, Expect, Forced, Guard, HandOver, Lease, LockName, Locker, LossReason, RecordKey,
+    ReleaseOutcome, Released, Renew, Written,
 };
 use distlock_harness::{
     Direction, FaultProxy, Signal, eventually_async, servers::redis::RedisServer,
@@ -499,16 +499,39 @@ async fn a_refused_operation_did_not_happen_and_names_the_reason() {
     let server = RedisServer::with(&["appendonly no", "enable-protected-configs yes"]).unwrap();
     let locker = locker(&server.url()).await;
     let held = hold(&locker, "held", LONG).await;
+    let records = redis(&server.url()).await.unwrap().records();
+    let [kept, new] = ["kept", "new"].map(|key| RecordKey::new(key).unwrap());
+    let written = records.put(&kept, b"v", Expect::Absent).await.unwrap();
+    let Written::Stored(version) = written else {
+        panic!("{written:?}");
+    };
     let set = |name: &str, value: &str| {
         assert_eq!(
             server.command(&["CONFIG", "SET", name, value]).unwrap(),
             "OK"
         );
     };
+    // Returns the error of every operation that writes. A full server does not refuse a delete,
+    // which frees memory.
     let refused = || async {
-        let error = locker.lock("a").wait(Duration::ZERO).acquire().await;
-        let error = error.unwrap_err();
+        let acquired = locker.lock("a").wait(Duration::ZERO).acquire().await;
+        let error = acquired.unwrap_err();
+        let created = records.put(&new, b"v", Expect::Absent).await;
+        let replaced = records.put(&kept, b"w", Expect::Version(version)).await;
+        let mut others = vec![created.unwrap_err(), replaced.unwrap_err()];
+        if error.kind() != ErrorKind::LimitExceeded {
+            others.push(records.delete(&kept, version).await.unwrap_err());
+        }
+        for other in &others {
+            assert_eq!(other.message(), error.message(), "{other}");
+            assert_eq!(other.kind(), error.kind(), "{other}");
+            assert_eq!(other.is_retryable(), error.is_retryable(), "{other}");
+            assert!(other.did_not_happen(), "{other}");
+        }
         assert!(error.did_not_happen(), "{error}");
+        let entry = records.get(&kept).await.unwrap();
+        assert_eq!(entry.unwrap().version, version);
+        assert!(records.get(&new).await.unwrap().is_none());
         error
     };
 
