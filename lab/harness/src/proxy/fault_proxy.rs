@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::proxy::{
-    faults::{Direction, Faults, Flow, ProxyState},
+    faults::{Direction, Faults, Flow, IdleLimit, ProxyState},
     forward::Forwarder,
 };
 
@@ -109,6 +109,14 @@ impl FaultProxy {
     /// connect.
     pub fn black_hole(&self) {
         self.set_flows(Flow::Swallow, Flow::Swallow);
+    }
+
+    /// Forgets each connection that carries no bytes for longer than this, as a firewall or load
+    /// balancer does: later bytes are lost, and neither end learns of it. New connections are
+    /// served as before. [`FaultProxy::pass`] does not end this.
+    pub fn forget_idle(&self, after: Duration) {
+        self.faults
+            .send_modify(|faults| faults.forgets_after = Some(after));
     }
 
     /// Resets every open connection. Until [`FaultProxy::pass`], also resets each new connection at
@@ -251,15 +259,18 @@ async fn serve_connection(
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = upstream.split();
     let client_spoke_last = AtomicBool::new(false);
+    let idle_limit = IdleLimit::new();
     let requests = Forwarder {
         direction: Direction::ToServer,
         client_spoke_last: &client_spoke_last,
+        idle_limit: &idle_limit,
         faults: faults.clone(),
         state: Arc::clone(&state),
     };
     let replies = Forwarder {
         direction: Direction::ToClient,
         client_spoke_last: &client_spoke_last,
+        idle_limit: &idle_limit,
         faults: faults.clone(),
         state,
     };

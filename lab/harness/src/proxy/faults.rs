@@ -4,9 +4,9 @@ use std::{
     net::SocketAddr,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The direction of bytes.
@@ -27,6 +27,8 @@ pub(super) struct Faults {
     pub(super) refuses: bool,
     /// Whether a second, silent connection to the server is opened for each new connection.
     pub(super) connect_twice: bool,
+    /// The idle time after which a connection loses all bytes.
+    pub(super) forgets_after: Option<Duration>,
     /// The number of calls of [`FaultProxy::reset`](super::FaultProxy::reset).
     pub(super) resets: u64,
     /// The number of calls of [`FaultProxy::forsake_clients`](super::FaultProxy::forsake_clients).
@@ -63,6 +65,35 @@ pub(super) struct ProxyState {
     pub(super) replaced_reply: Mutex<Option<Vec<u8>>>,
     pub(super) connections: AtomicUsize,
     pub(super) round_trips: AtomicU64,
+}
+
+/// Forgets a connection that was idle for too long, as a firewall does.
+#[derive(Debug)]
+pub(super) struct IdleLimit {
+    last_bytes: Mutex<Instant>,
+    is_forgotten: AtomicBool,
+}
+
+impl IdleLimit {
+    pub(super) fn new() -> Self {
+        Self {
+            last_bytes: Mutex::new(Instant::now()),
+            is_forgotten: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes bytes of either direction. Returns whether they are lost.
+    pub(super) fn loses_bytes(&self, faults: Faults) -> bool {
+        let mut last_bytes = self
+            .last_bytes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let idle = std::mem::replace(&mut *last_bytes, Instant::now()).elapsed();
+        if faults.forgets_after.is_some_and(|limit| idle > limit) {
+            self.is_forgotten.store(true, Ordering::SeqCst);
+        }
+        self.is_forgotten.load(Ordering::SeqCst)
+    }
 }
 
 impl ProxyState {

@@ -15,7 +15,7 @@ use tokio::{
     sync::watch,
 };
 
-use crate::proxy::faults::{Direction, Faults, Flow, ProxyState};
+use crate::proxy::faults::{Direction, Faults, Flow, IdleLimit, ProxyState};
 
 /// The number of bytes in one piece of [`Flow::Trickle`].
 const TRICKLE_BYTES: usize = 5;
@@ -34,6 +34,7 @@ pub(super) struct Forwarder<'a> {
     pub(super) direction: Direction,
     /// Whether the last bytes of the connection came from the client.
     pub(super) client_spoke_last: &'a AtomicBool,
+    pub(super) idle_limit: &'a IdleLimit,
     pub(super) faults: watch::Receiver<Faults>,
     pub(super) state: Arc<ProxyState>,
 }
@@ -70,6 +71,13 @@ impl Forwarder<'_> {
                 tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
                 return Ok(());
             };
+            let faults = *self.faults.borrow();
+            if self.idle_limit.loses_bytes(faults) {
+                if read == 0 {
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                continue;
+            }
             let asks = self.direction == Direction::ToServer && read > 0;
             if !self.client_spoke_last.swap(asks, Ordering::SeqCst) && asks {
                 self.state.round_trips.fetch_add(1, Ordering::SeqCst);

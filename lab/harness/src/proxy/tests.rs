@@ -322,3 +322,16 @@ async fn connect_twice_opens_a_second_silent_connection() {
     drop(accept().await);
     assert!(timeout(NOT_YET, listener.accept()).await.is_err());
 }
+
+#[tokio::test]
+async fn an_idle_connection_is_forgotten_and_new_ones_are_not() {
+    let (proxy, mut client, received) = connect_through_proxy().await;
+    proxy.forget_idle(NOT_YET);
+    assert_eq!(client.ask("one").await, "one");
+    tokio::time::sleep(NOT_YET * 2).await;
+    client.send_line("two").await.unwrap();
+    assert!(timeout(NOT_YET, client.read_line_or_end()).await.is_err());
+    let mut other = Client::connect(&proxy).await;
+    assert_eq!(other.ask("three").await, "three");
+    assert_eq!(*received.lock().unwrap(), ["one", "three"]);
+}

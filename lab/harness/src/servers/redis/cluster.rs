@@ -10,6 +10,7 @@ use crate::{
         isolation::Password,
         redis::{
             credentials::{password_setting, url_credentials},
+            flavour::Flavour,
             members::{addresses, start_member},
             server::{READY_LIMIT, RedisServer},
         },
@@ -33,7 +34,7 @@ impl RedisCluster {
     /// # Errors
     /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn start(shards: usize, replicas: usize) -> Result<Self> {
-        Self::start_as(None, shards, replicas)
+        Self::start_as(Flavour::Installed, None, shards, replicas)
     }
 
     /// Works like [`RedisCluster::start`], without replicas, for clients with TLS and a
@@ -43,10 +44,25 @@ impl RedisCluster {
     /// # Errors
     /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn with_tls(pki: &Path, shards: usize) -> Result<Self> {
-        Self::start_as(Some(pki), shards, 0)
+        Self::start_as(Flavour::Installed, Some(pki), shards, 0)
     }
 
-    fn start_as(pki: Option<&Path>, shards: usize, replicas: usize) -> Result<Self> {
+    /// Works like [`RedisCluster::start`], without replicas, with servers of another product or
+    /// version.
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`RedisServer::start_flavour`].
+    pub fn start_flavour(flavour: Flavour, shards: usize) -> Result<Self> {
+        flavour.program()?;
+        Self::start_as(flavour, None, shards, 0)
+    }
+
+    fn start_as(
+        flavour: Flavour,
+        pki: Option<&Path>,
+        shards: usize,
+        replicas: usize,
+    ) -> Result<Self> {
         let password = Password::random();
         let required = password_setting(&password);
         let nodes = (0..shards * (1 + replicas))
@@ -61,7 +77,7 @@ impl RedisCluster {
                     "repl-diskless-sync-delay 0",
                     &bus,
                 ];
-                start_member(pki, &[], &settings)
+                start_member(flavour, pki, &[], &settings)
             })
             .collect::<Result<Vec<_>>>()?;
         let cluster = Self { nodes, password };

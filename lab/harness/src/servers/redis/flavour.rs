@@ -11,8 +11,8 @@ use crate::servers::template::cache_folder;
 pub enum Flavour {
     /// The `redis-server` on the path, from the distribution.
     Installed,
-    /// Redis 8: the program `$DISTLOCK_REDIS`, or the program that `scripts/get-server redis`
-    /// fetched.
+    /// Redis 8.4 or later: the program `$DISTLOCK_REDIS`, or the program that
+    /// `scripts/get-server redis` fetched.
     Redis8,
     /// Valkey 9: the program `$DISTLOCK_VALKEY`, or the program that `scripts/get-server valkey`
     /// fetched.
@@ -26,9 +26,9 @@ impl Flavour {
             Self::Installed => return Ok("redis-server".into()),
             Self::Redis8 => (
                 "DISTLOCK_REDIS",
-                "redis/redis-server",
-                "Redis 8: run scripts/get-server redis, or set DISTLOCK_REDIS to a redis-server of \
-                 version 8 or later",
+                "redis-8.4/redis-server",
+                "Redis 8.4: run scripts/get-server redis, or set DISTLOCK_REDIS to a redis-server \
+                 of version 8.4 or later",
             ),
             Self::Valkey9 => (
                 "DISTLOCK_VALKEY",

@@ -9,6 +9,7 @@ use crate::servers::redis::{flavour::Flavour, server::RedisServer};
 /// Starts one member of a group. With certificates (`pki`) the member has a second port with TLS,
 /// for clients and for the other members.
 pub(super) fn start_member(
+    flavour: Flavour,
     pki: Option<&Path>,
     arguments: &[&str],
     settings: &[&str],
@@ -18,7 +19,7 @@ pub(super) fn start_member(
         None => &[],
     };
     let settings = [settings, among_them].concat();
-    RedisServer::start_with_tls(Flavour::Installed, arguments, &settings, pki)
+    RedisServer::start_with_tls(flavour, arguments, &settings, pki)
 }
 
 /// Returns the addresses of servers for clients, separated by commas.

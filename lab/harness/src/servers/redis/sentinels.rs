@@ -10,6 +10,7 @@ use crate::{
         isolation::Password,
         redis::{
             credentials::{password_setting, url_credentials},
+            flavour::Flavour,
             members::{addresses, start_member},
             server::{READY_LIMIT, RedisServer},
         },
@@ -69,7 +70,7 @@ impl RedisSentinels {
         let users: Vec<_> = users.iter().map(String::as_str).collect();
         let data = |more: &[&str]| {
             let settings = [&[&*required, "repl-diskless-sync-delay 0"], &*users, more].concat();
-            start_member(pki, &[], &settings)
+            start_member(Flavour::Installed, pki, &[], &settings)
         };
         let primary = data(&[])?;
         let at = primary.client_port();
@@ -90,7 +91,12 @@ impl RedisSentinels {
                 let settings = settings.iter().map(String::as_str);
                 let first = [&*required, "appendonly no"];
                 let settings: Vec<_> = first.into_iter().chain(settings).collect();
-                start_member(pki, &["--sentinel"], &[&*users, &settings].concat())
+                start_member(
+                    Flavour::Installed,
+                    pki,
+                    &["--sentinel"],
+                    &[&*users, &settings].concat(),
+                )
             })
             .collect::<Result<Vec<_>>>()?;
         let all = Self {
