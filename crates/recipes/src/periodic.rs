@@ -414,7 +414,7 @@ impl Periodic {
             let ahead = then.saturating_sub(now);
             corrupt_error(
                 key,
-                &format!("it was written {ahead:?} from now, by this host's clock"),
+                &format!("it was written {ahead:.1?} from now, by this host's clock"),
             )
         })
     }

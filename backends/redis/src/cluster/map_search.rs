@@ -15,7 +15,7 @@ use crate::{
         state::{Cluster, lock},
     },
     connection::{Connector, Server},
-    error::BACKEND,
+    error::{BACKEND, invalid},
     format::keys::SLOTS,
 };
 
@@ -57,6 +57,7 @@ impl Cluster {
         let ask_server =
             |server: Arc<Server>| async move { self.ask_server(connector, &server).await };
         let mut known = self.servers_to_ask().into_iter();
+        let beside_seeds = known.len().saturating_sub(self.seeds.len());
         let mut asked = FuturesUnordered::new();
         let mut best: Option<SlotMap> = None;
         let mut until = None;
@@ -96,14 +97,18 @@ impl Cluster {
                 None => break,
             }
         }
-        best.ok_or_else(|| {
-            refused.unwrap_or_else(|| {
-                Error::new(
-                    ErrorKind::InvalidConfig,
-                    "no server of the cluster is named",
-                )
-                .on(BACKEND)
-            })
+        best.ok_or_else(|| match refused {
+            // The cause may name an address of an old map, which the user never wrote.
+            Some(error) if error.kind() == ErrorKind::Unavailable && beside_seeds > 0 => {
+                let seeds = &connector.config().topology;
+                let says = format!(
+                    "no server of {seeds} answers, and none of {beside_seeds} more that the \
+                     cluster named before"
+                );
+                Error::new(error.kind(), says).on(BACKEND).caused_by(error)
+            }
+            Some(error) => error,
+            None => invalid("no server of the cluster is named"),
         })
     }
 

@@ -417,6 +417,30 @@ async fn unserved_slots_are_reported_and_lists_are_refused() {
     lock.close().await;
 }
 
+/// The error names the servers that the user named, and not only an address of an old map.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_cluster_is_named_as_in_the_url() {
+    let mut servers = RedisCluster::start(3, 0).unwrap();
+    let url = servers.nodes[0]
+        .url()
+        .replace("redis://", "redis+cluster://");
+    let lock = redis(&url).await.unwrap().lock();
+    take(&*lock, &request("a", TTL)).await;
+    servers.nodes.iter_mut().for_each(RedisServer::kill);
+    // The outcome of a request on a connection that breaks is unknown.
+    let refused = eventually_async("it is refused", SOON, || async {
+        let attempt = lock.try_acquire(&request("b", TTL)).await;
+        attempt
+            .err()
+            .filter(|error| error.kind() == ErrorKind::Unavailable)
+    });
+    let refused = refused.await.unwrap().to_string();
+    let seed = servers.nodes[0].address();
+    let says = format!("no server of redis+cluster://{seed} answers, and none of 2 more");
+    assert!(refused.contains(&says), "{refused}");
+    lock.close().await;
+}
+
 /// A third of the locks has no server. The others are served as before, even for new clients, and
 /// no epoch changes.
 #[tokio::test(flavor = "multi_thread")]

@@ -48,7 +48,8 @@ impl CallEnd {
 }
 
 /// Waits for `operation` at most for `limit`. An operation without an answer by then has an unknown
-/// outcome.
+/// outcome. The error does not name the limit: the limit is often the rest of a longer wait, and
+/// the caller has waited for all of it.
 pub(crate) async fn bounded<T>(
     clock: &dyn Clock,
     limit: Duration,
@@ -57,7 +58,7 @@ pub(crate) async fn bounded<T>(
     at_most(clock, limit, operation).await.unwrap_or_else(|| {
         Err(Error::new(
             ErrorKind::OutcomeUnknown,
-            format!("the store did not answer within {limit:?}"),
+            "the store did not answer in time",
         ))
     })
 }
@@ -97,4 +98,25 @@ pub(crate) async fn at_most<T>(
         }
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+    use crate::ManualClock;
+
+    /// The limit of a single step may be a small part of the time that its caller has waited.
+    #[tokio::test]
+    async fn a_missing_answer_names_no_limit() {
+        let left = Duration::from_nanos(1);
+        let clock = ManualClock::new();
+        let waiting = bounded::<()>(&clock, left, pending());
+        let error = tokio::join!(waiting, async { clock.advance(left * 2) })
+            .0
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+        assert_eq!(error.message(), "the store did not answer in time");
+    }
 }

@@ -91,7 +91,7 @@ impl Settings {
             ?ttl,
             ?max_lease,
             "the store grants shorter leases than the TTL of {ttl} that was asked for, \
-             {max_lease:?} at most, and renewal goes on at that rhythm{longer}",
+             {max_lease:.1?} at most, and renewal goes on at that rhythm{longer}",
         );
     }
 }

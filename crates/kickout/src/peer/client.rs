@@ -150,9 +150,11 @@ impl PeerClient {
                 PeerError::NotSent(format!("too many calls to node {} are under way", to.node))
             })?;
         let left = deadline.saturating_sub(self.clock.now().since(started));
-        let answer = within(&*self.clock, left, call)
-            .await
-            .unwrap_or_else(|| Err(PeerError::Unknown(format!("no answer within {deadline:?}"))));
+        let answer = within(&*self.clock, left, call).await.unwrap_or_else(|| {
+            Err(PeerError::Unknown(format!(
+                "no answer within {deadline:.1?}"
+            )))
+        });
         drop(permit);
         link.record_outcome(answer.is_ok(), self.clock.now());
         answer
