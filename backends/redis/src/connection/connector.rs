@@ -187,7 +187,8 @@ impl Connector {
                 .await
                 .map_err(|error| error::of_connecting(&error, address))?;
             let answered = self.clock.now();
-            let (time, server) = ServerInfo::read(answers, address)?;
+            let (time, mut server) = ServerInfo::read(answers, address)?;
+            server.epoch = server_epoch.known_name(server.epoch);
             if let Some(asked_generation) = server_epoch.record(begun, &server.epoch) {
                 break ((time, answered), server, asked_generation);
             }

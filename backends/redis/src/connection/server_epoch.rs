@@ -100,6 +100,17 @@ impl ServerEpoch {
         self.raise();
     }
 
+    /// Returns the name under which this process knows the reported epoch. A server that forgot its
+    /// promotion has the same history as before: see [`ServerInfo`].
+    ///
+    /// [`ServerInfo`]: crate::connection::server_info::ServerInfo
+    pub(crate) fn known_name(&self, reported: Epoch) -> Epoch {
+        let known = lock(&self.known);
+        let mut latest = known.epochs.iter().rev();
+        let same = latest.find(|known| known.as_str().starts_with(reported.as_str()));
+        same.cloned().unwrap_or(reported)
+    }
+
     /// Records the epoch that the server reported. The question was sent in the generation
     /// `asked_in`.
     ///
@@ -203,6 +214,20 @@ mod tests {
                 .is_some()
         );
         assert_eq!(known_before.epoch(), Some(again));
+    }
+
+    #[test]
+    fn a_server_that_forgot_its_promotion_keeps_its_epoch() {
+        let server_epoch = ServerEpoch::default();
+        let [run, promoted, again, other] =
+            ["redis-run", "redis-run-one", "redis-run-two", "redis-other"].map(Epoch::new);
+        assert_eq!(server_epoch.known_name(run.clone()), run);
+        for epoch in [&run, &promoted, &again, &other] {
+            server_epoch.record(server_epoch.generation(), epoch);
+        }
+        assert_eq!(server_epoch.known_name(run), again);
+        assert_eq!(server_epoch.known_name(promoted.clone()), promoted);
+        assert_eq!(server_epoch.known_name(other.clone()), other);
     }
 
     #[test]

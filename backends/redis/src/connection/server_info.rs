@@ -19,7 +19,7 @@ const DIGITS_16: Range<u64> = 1_000_000_000_000_000..9_007_199_254_740_991;
 pub(crate) struct ServerInfo {
     /// Product and version: `Redis 7.0.15`, `Valkey 9.0.1`.
     pub(crate) version: String,
-    /// The epoch, made from the run id and the replication id.
+    /// The epoch, made from the run id and the last promotion.
     pub(crate) epoch: Epoch,
     /// Whether cluster mode is on; `None` when this user may not run `INFO`.
     pub(crate) clustered: Option<bool>,
@@ -126,17 +126,22 @@ impl InfoReply {
         }
     }
 
-    /// Returns the epoch, made from run id and replication id. At least one of these ids changes
-    /// when the server may have lost data.
+    /// Returns the epoch, made from the run id and the last promotion. A server may have lost data
+    /// when it was started, and when it was promoted after it had another server's data.
+    ///
+    /// A server that was promoted has a second replication id. The first id alone is no sign: it
+    /// also changes when the first replica is attached, and when the last one has been away for
+    /// `repl-backlog-ttl`. Then the server forgets the second id, and all data is still there. So
+    /// the name of such a server is the beginning of the name from after its promotion. A client
+    /// misses a promotion only if it asked for no epoch until the server forgot the promotion.
     fn epoch(&self) -> Epoch {
         let short = |key| self.get(key).map(|id| id.get(..16).unwrap_or(id));
-        match (short("run_id"), short("master_replid")) {
-            (None, None) => Epoch::new("redis-unknown"),
-            (run, replication) => Epoch::new(format!(
-                "redis-{}-{}",
-                run.unwrap_or("unknown"),
-                replication.unwrap_or("unknown")
-            )),
+        let run = short("run_id").unwrap_or("unknown");
+        let second = self.get("master_replid2");
+        let was_promoted = second.is_none_or(|id| id.bytes().any(|digit| digit != b'0'));
+        match short("master_replid").filter(|_| was_promoted) {
+            Some(replication) => Epoch::new(format!("redis-{run}-{replication}")),
+            None => Epoch::new(format!("redis-{run}")),
         }
     }
 }
@@ -159,21 +164,27 @@ mod tests {
 
     const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n\
                         run_id:0123456789abcdef0123\r\nloading:0\r\naof_enabled:1\r\n\
-                        role:master\r\nmaster_replid:fedcba98765432100123\r\n";
+                        role:master\r\nmaster_replid:fedcba98765432100123\r\n\
+                        master_replid2:0000000000000000000000000000000000000000\r\n";
 
     #[test]
     fn a_primary_is_described() {
         let (time, server) = ServerInfo::read(answers(INFO), "a:1").unwrap();
         assert_eq!(time, 1_760_000_000_000_025);
         assert_eq!(server.version, "Redis 7.0.15");
-        assert_eq!(
-            server.epoch.as_str(),
-            "redis-0123456789abcdef-fedcba9876543210"
-        );
+        assert_eq!(server.epoch.as_str(), "redis-0123456789abcdef");
         assert_eq!(
             (server.clustered, server.appends),
             (Some(false), Some(true))
         );
+    }
+
+    #[test]
+    fn a_promotion_is_part_of_the_epoch() {
+        let promoted = INFO.replace("master_replid2:0000", "master_replid2:0a00");
+        let (_, server) = ServerInfo::read(answers(&promoted), "a:1").unwrap();
+        let name = "redis-0123456789abcdef-fedcba9876543210";
+        assert_eq!(server.epoch.as_str(), name);
     }
 
     #[test]

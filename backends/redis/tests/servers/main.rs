@@ -15,6 +15,7 @@ mod doctor;
 mod failover;
 mod faults;
 mod fence;
+mod history;
 mod mistakes;
 mod newer;
 mod older;

@@ -85,7 +85,7 @@ impl From<FencingToken> for u64 {
 /// An opaque name of the store's history. Tokens of two epochs do not come from one continuous
 /// counter.
 ///
-/// Examples are a Redis run id with its replication id, a Postgres timeline, an etcd cluster id,
+/// Examples are a Redis run id with its last promotion, a Postgres timeline, an etcd cluster id,
 /// and a server's boot. Equal epochs mean one history. Different epochs mean that the store may
 /// have forgotten grants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
