@@ -23,7 +23,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts logging at this level, unless `DISTLOCK_LOG` sets another one.
+/// Starts logging at this level, or with these directives, unless `DISTLOCK_LOG` sets another one.
 pub fn start(format: LogFormat, level: &str) -> Outcome<()> {
     let wrong = |problem: String| Failure::new(code::CONFIG, format!("DISTLOCK_LOG is {problem}"));
     let filter = match std::env::var("DISTLOCK_LOG") {

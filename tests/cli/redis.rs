@@ -258,14 +258,14 @@ fn wrong_urls_of_servers_with_tls_are_refused_with_their_code() {
 #[test]
 fn the_doctor_distinguishes_a_warning_from_a_failure() {
     let home = Home::new();
-    let server = RedisServer::with(&["appendonly no", "save 3600 1"]).unwrap();
+    let server = RedisServer::with(&["tracking-table-max-keys 10"]).unwrap();
     let at = server.address().to_string();
     let user = "ACL SETUSER poor on >canary ~distlock:* -@all +@read +@write +@scripting \
     +@connection +info +time";
     let words: Vec<_> = user.split(' ').collect();
     assert_eq!(server.command(&words).unwrap(), "OK");
     let cases = [
-        (server.url(), 0, "warn", "persistence"),
+        (server.url(), 0, "warn", "pushes"),
         (
             format!("redis://poor:canary@{at}"),
             0,
@@ -299,6 +299,42 @@ fn the_doctor_distinguishes_a_warning_from_a_failure() {
         let mut lines = text.stdout.lines();
         let line = lines.find(|line| line.contains(check)).unwrap();
         assert!(line.contains(shown), "{text:?}");
+    }
+}
+
+/// Such a server may delete a lock while its holder still trusts it.
+#[test]
+fn a_server_that_evicts_locks_fails_the_doctor_and_is_warned_of_once() {
+    let home = Home::new();
+    let server = RedisServer::with(&["maxmemory 100mb", "maxmemory-policy volatile-ttl"]).unwrap();
+    let (at, url) = (server.address().to_string(), server.url());
+    let done = run(&home, &url, &["doctor", "--json"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert_finding(&done, "eviction", "fail");
+    for url in [url.clone(), format!("kv+{url}")] {
+        for args in [
+            &["run", "job", "--", "true"][..],
+            &["acquire", "job", "--ttl", "1s"],
+        ] {
+            let done = run(&home, &url, args);
+            assert_eq!(done.code, 0, "{done:?}");
+            let warned = done
+                .stderr
+                .lines()
+                .filter(|line| line.contains("noeviction"));
+            let warned: Vec<_> = warned.collect();
+            assert_eq!(warned.len(), 1, "{done:?}");
+            assert!(
+                warned[0].contains(&at) && warned[0].contains("volatile-ttl"),
+                "{done:?}"
+            );
+        }
+    }
+    for setting in [["maxmemory", "0"], ["maxmemory-policy", "noeviction"]] {
+        let set = ["CONFIG", "SET", setting[0], setting[1]];
+        assert_eq!(server.command(&set).unwrap(), "OK");
+        let done = run(&home, &url, &["run", "other", "--", "true"]);
+        assert_eq!((done.code, &*done.stderr), (0, ""), "{done:?}");
     }
 }
 

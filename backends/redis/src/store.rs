@@ -80,7 +80,21 @@ impl Store {
             histories: Arc::new(Histories::new()),
             last_majority: Arc::default(),
         };
-        Self::connect(connector, waiters, knowledge, parts, OpenMode::Initial).await
+        let mode = OpenMode::Initial;
+        let (store, primaries) = Self::connect(connector, waiters, knowledge, parts, mode).await?;
+        // One line for each opened store, not for each server, handle or connection.
+        let evicting = primaries.iter().find_map(|connection| {
+            let policy = connection.server.eviction.as_deref()?;
+            Some((&connection.address, policy))
+        });
+        if let Some((at, policy)) = evicting {
+            tracing::warn!(
+                target: "distlock::store",
+                "{at} deletes keys when its memory is full (maxmemory-policy {policy}), held locks \
+                 among them, and two may hold one lock then: set maxmemory-policy noeviction"
+            );
+        }
+        Ok(store)
     }
 
     /// Opens another handle on the same store. The new handle's connections run on the calling
@@ -97,7 +111,9 @@ impl Store {
             histories: Arc::clone(&self.access.histories),
             last_majority: Arc::clone(&self.last_majority),
         };
-        Self::connect(connector, waiters, knowledge, 1, OpenMode::Additional).await
+        let mode = OpenMode::Additional;
+        let (store, _) = Self::connect(connector, waiters, knowledge, 1, mode).await?;
+        Ok(store)
     }
 
     async fn connect(
@@ -106,7 +122,7 @@ impl Store {
         knowledge: StoreKnowledge,
         parts: usize,
         mode: OpenMode,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<(Arc<Self>, Vec<Arc<Connection>>)> {
         let layout = KeyLayout::new(&connector.config().prefix);
         let router = Router::new(connector, &knowledge.last_majority);
         let primaries = router.open(mode).await?;
@@ -131,13 +147,14 @@ impl Store {
         limits.ahead = true;
         let batchers =
             (0..batchers).map(|_| Batcher::new(BatchExecutor(Arc::clone(&access)), limits));
-        Ok(Arc::new(Self {
+        let store = Self {
             batchers: batchers.collect(),
             survives_restart,
             last_majority: knowledge.last_majority,
             access,
             parts: AtomicUsize::new(parts),
-        }))
+        };
+        Ok((Arc::new(store), primaries.connections))
     }
 
     pub(crate) fn access(&self) -> &ServerAccess {

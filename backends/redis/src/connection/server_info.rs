@@ -25,6 +25,9 @@ pub(crate) struct ServerInfo {
     pub(crate) clustered: Option<bool>,
     /// Whether the append-only file is on; `None` when this user may not run `INFO`.
     pub(crate) appends: Option<bool>,
+    /// The policy by which a server with little memory deletes keys, held locks among them; `None`
+    /// if it deletes none, or if this user may not run `INFO`.
+    pub(crate) eviction: Option<String>,
 }
 
 impl ServerInfo {
@@ -73,6 +76,7 @@ impl ServerInfo {
             epoch: info.epoch(),
             clustered: info.mode().map(|mode| mode == "cluster"),
             appends: info.get("aof_enabled").map(|on| on == "1"),
+            eviction: info.eviction().map(str::to_owned),
         };
         if info.get("loading").is_some_and(|loading| loading == "1") {
             return Err(unavailable(format!("{address} is loading its data")));
@@ -109,6 +113,15 @@ impl InfoReply {
 
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
+    }
+
+    /// Returns the policy by which the server deletes keys when it has used all the memory that it
+    /// may use; `None` if it deletes none. Every policy takes locks: `volatile-..` takes keys that
+    /// expire, as locks do, and `allkeys-..` takes any key.
+    pub(crate) fn eviction(&self) -> Option<&str> {
+        let is_limited = self.get("maxmemory").is_some_and(|most| most != "0");
+        let policy = self.get("maxmemory_policy").filter(|_| is_limited)?;
+        (policy != "noeviction").then_some(policy)
     }
 
     /// Returns `standalone`, `cluster` or `sentinel`. Valkey has another name for this field.
@@ -174,9 +187,23 @@ mod tests {
         assert_eq!(server.version, "Redis 7.0.15");
         assert_eq!(server.epoch.as_str(), "redis-0123456789abcdef");
         assert_eq!(
-            (server.clustered, server.appends),
-            (Some(false), Some(true))
+            (server.clustered, server.appends, server.eviction),
+            (Some(false), Some(true), None)
         );
+    }
+
+    #[test]
+    fn a_limit_with_any_policy_but_noeviction_evicts() {
+        for (most, policy, evicts) in [
+            ("0", "allkeys-lru", false),
+            ("100", "noeviction", false),
+            ("100", "volatile-ttl", true),
+            ("100", "allkeys-lru", true),
+        ] {
+            let info = format!("{INFO}maxmemory:{most}\r\nmaxmemory_policy:{policy}\r\n");
+            let (_, server) = ServerInfo::read(answers(&info), "a:1").unwrap();
+            assert_eq!(server.eviction.is_some(), evicts, "{most} {policy}");
+        }
     }
 
     #[test]

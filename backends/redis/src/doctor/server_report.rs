@@ -90,14 +90,10 @@ impl ServerReport {
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {
-        let mut findings = vec![self.version(), self.role()];
+        let mut findings = vec![self.version(), self.role(), self.eviction()];
         match &self.settings {
             Ok(settings) => {
                 let get = |name: &str| settings.get(name).map(String::as_str);
-                findings.push(settings::eviction(
-                    get("maxmemory"),
-                    get("maxmemory-policy"),
-                ));
                 findings.push(settings::persistence(
                     get("appendonly"),
                     get("appendfsync"),
@@ -112,14 +108,7 @@ impl ServerReport {
                 findings.push(settings::pushes(&self.info, get("tracking-table-max-keys")));
             }
             Err(why) => {
-                for check in [
-                    "eviction",
-                    "persistence",
-                    "replicas",
-                    "demotion",
-                    "buffers",
-                    "pushes",
-                ] {
+                for check in ["persistence", "replicas", "demotion", "buffers", "pushes"] {
                     findings.push((check, Verdict::Unknown, (*why).into()));
                 }
             }
@@ -163,6 +152,19 @@ impl ServerReport {
         }
     }
 
+    /// `INFO` shows these two settings as well, also to a user who may not run `CONFIG GET`.
+    fn eviction(&self) -> Finding {
+        let settings = self.settings.as_ref().ok();
+        let told = |name: &str, field| {
+            let setting = settings.and_then(|settings| settings.get(name));
+            setting.map(String::as_str).or_else(|| self.info.get(field))
+        };
+        settings::eviction(
+            told("maxmemory", "maxmemory"),
+            told("maxmemory-policy", "maxmemory_policy"),
+        )
+    }
+
     fn replicas(&self, to_write: Option<&str>) -> Finding {
         let check = "replicas";
         let Some(connected) = self.info.get("connected_slaves") else {
@@ -179,11 +181,10 @@ impl ServerReport {
             return settings::not_told(check, "min-replicas-to-write");
         };
         let is_set = !matches!(to_write, "" | "0");
-        let verdict = match (self.arbiter, is_set) {
-            // No rule limits the time for which two holders may be valid together.
-            (Arbiter::Nobody, false) => Verdict::Fail,
-            (Arbiter::Nobody, true) | (_, false) => Verdict::Warn,
-            (_, true) => Verdict::Pass,
+        // Without an arbiter, no rule limits the time for which two holders may be valid together.
+        let verdict = match self.arbiter {
+            Arbiter::Sentinels | Arbiter::Primaries if is_set => Verdict::Pass,
+            _ => Verdict::Fail,
         };
         if !is_set {
             return (

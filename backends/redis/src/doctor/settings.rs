@@ -58,9 +58,10 @@ pub(super) fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
         ),
         (Some(_), Some(policy)) => (
             check,
-            Verdict::Warn,
+            Verdict::Fail,
             format!(
-                "{policy}: held locks vanish when memory is short; set maxmemory-policy noeviction"
+                "{policy}: held locks vanish when memory is short, and two may hold one lock then; \
+                 set maxmemory-policy noeviction"
             ),
         ),
         _ => not_told(check, "maxmemory and maxmemory-policy"),
@@ -125,20 +126,16 @@ pub(super) fn persistence(
             ),
         ),
         (Some(_), _) => {
-            let (verdict, what, forgets) = match save {
-                // The restart for an upgrade is included: after it the next holder gets the lock
-                // while the previous one still trusts its lease.
-                Some("") => (
-                    Verdict::Fail,
-                    "no snapshots either",
-                    "every restart forgets",
-                ),
-                Some(_) => (Verdict::Warn, "snapshots only", "a crash forgets"),
-                None => (Verdict::Warn, "snapshots at most", "a crash forgets"),
+            // After the crash or the restart, which may be that of an upgrade, the next holder gets
+            // the lock while the previous one still trusts its lease.
+            let (what, forgets) = match save {
+                Some("") => ("no snapshots either", "every restart forgets"),
+                Some(_) => ("snapshots only", "a crash forgets"),
+                None => ("snapshots at most", "a crash forgets"),
             };
             (
                 check,
-                verdict,
+                Verdict::Fail,
                 format!(
                     "no append-only file, {what}: {forgets} held locks, and two may hold one lock \
                      then; set appendonly yes"
@@ -157,7 +154,7 @@ pub(super) fn demotion(info: &InfoReply, read_only: Option<&str>) -> Finding {
         // In a cluster, a demoted primary redirects its clients.
         Some("no") if info.get("cluster_enabled") != Some("1") => (
             check,
-            Verdict::Warn,
+            Verdict::Fail,
             "replica-read-only no: a primary that is made a replica goes on granting locks, of \
              which the new primary knows nothing; set replica-read-only yes"
                 .into(),

@@ -31,7 +31,7 @@ async fn a_safe_server_passes_all_checks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cache_settings_and_a_replica_get_warnings() {
+async fn cache_settings_and_a_replica_without_arbiter_fail() {
     let server = RedisServer::with(&[
         "appendonly no",
         "maxmemory 100mb",
@@ -47,7 +47,7 @@ async fn cache_settings_and_a_replica_get_warnings() {
     })
     .unwrap();
     let before = health(&server).await;
-    found(&before, "eviction", Verdict::Warn, "noeviction");
+    found(&before, "eviction", Verdict::Fail, "noeviction");
     found(&before, "persistence", Verdict::Fail, "appendonly yes");
     found(&before, "replicas", Verdict::Fail, "min-replicas-to-write");
     found(&before, "replicas", Verdict::Fail, "It costs");
@@ -55,8 +55,8 @@ async fn cache_settings_and_a_replica_get_warnings() {
         .command(&["CONFIG", "SET", "min-replicas-to-write", "1"])
         .unwrap();
     let after = health(&server).await;
-    found(&after, "replicas", Verdict::Warn, "asynchronous");
-    found(&after, "replicas", Verdict::Warn, "without limit");
+    found(&after, "replicas", Verdict::Fail, "asynchronous");
+    found(&after, "replicas", Verdict::Fail, "without limit");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +65,7 @@ async fn the_doctor_counts_sentinels_and_states_the_bound() {
     let store = redis(&servers.url()).await.unwrap();
     let before = store.lock().health().await.unwrap();
     found(&before, "sentinels", Verdict::Pass, "3 of 3");
-    found(&before, "replicas", Verdict::Warn, "min-replicas-to-write");
+    found(&before, "replicas", Verdict::Fail, "min-replicas-to-write");
     servers.sentinels[2].signal(Signal::STOP).unwrap();
     let set = ["CONFIG", "SET", "min-replicas-to-write", "1"];
     servers.primary.command(&set).unwrap();
@@ -94,12 +94,16 @@ async fn dangerous_settings_are_named_with_their_remedy() {
     ])
     .unwrap();
     let before = health(&server).await;
-    for (check, says) in [
-        ("demotion", "replica-read-only yes"),
-        ("buffers", "client-output-buffer-limit 1048576"),
-        ("pushes", "tracking-table-max-keys 1000000"),
+    for (check, verdict, says) in [
+        ("demotion", Verdict::Fail, "replica-read-only yes"),
+        (
+            "buffers",
+            Verdict::Warn,
+            "client-output-buffer-limit 1048576",
+        ),
+        ("pushes", Verdict::Warn, "tracking-table-max-keys 1000000"),
     ] {
-        found(&before, check, Verdict::Warn, says);
+        found(&before, check, verdict, says);
     }
     for [setting, value] in [
         ["replica-read-only", "yes"],
@@ -143,6 +147,6 @@ async fn the_doctor_names_renamed_commands() {
     }
     let server = RedisServer::with(&["rename-command CONFIG \"\""]).unwrap();
     let health = health(&server).await;
-    found(&health, "eviction", Verdict::Unknown, "rename-command");
+    found(&health, "persistence", Verdict::Unknown, "rename-command");
     found(&health, "rights", Verdict::Pass, "");
 }

@@ -22,7 +22,7 @@ on_both! {
     a_missing_table_is_made_by_the_named_command => a_missing_table_is_made_by_the_named_command;
     the_doctor_reports_a_changed_table_or_setting => the_doctor_reports_a_changed_table_or_setting;
     the_doctor_reports_each_change_of_a_table => the_doctor_reports_each_change_of_a_table;
-    the_doctor_reports_an_unsynced_binary_log => the_doctor_reports_an_unsynced_binary_log;
+    the_doctor_fails_unsynced_writes => the_doctor_fails_unsynced_writes;
     the_doctor_reports_a_clock_difference => the_doctor_reports_a_clock_difference;
     the_doctor_reports_missing_rights => the_doctor_reports_missing_rights;
     required_tls_is_used_or_opening_fails => required_tls_is_used_or_opening_fails;
@@ -304,12 +304,22 @@ async fn the_doctor_reports_each_change_of_a_table(product: Product) {
     }
 }
 
-async fn the_doctor_reports_an_unsynced_binary_log(product: Product) {
-    let server = MySqlServer::with(product, &["log-bin=log", "server-id=1", "sync-binlog=0"]);
+async fn the_doctor_fails_unsynced_writes(product: Product) {
+    let server = MySqlServer::with(
+        product,
+        &[
+            "log-bin=log",
+            "server-id=1",
+            "sync-binlog=0",
+            "innodb-doublewrite=OFF",
+        ],
+    );
     let server = server.unwrap();
     let locker = locker(&server.url()).await;
+    let found = finding(&locker, "innodb_doublewrite").await;
+    assert_eq!(found.verdict, Verdict::Fail, "{found:?}");
     let found = finding(&locker, "sync_binlog").await;
-    assert_eq!(found.verdict, Verdict::Warn, "{found:?}");
+    assert_eq!(found.verdict, Verdict::Fail, "{found:?}");
     server.sql("SET GLOBAL sync_binlog = 1").unwrap();
     let found = finding(&locker, "sync_binlog").await;
     assert_eq!(found.verdict, Verdict::Pass, "{found:?}");

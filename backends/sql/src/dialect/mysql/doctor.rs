@@ -73,7 +73,8 @@ pub(crate) async fn examine(
     if first::<i64>(&found, 1)? == 1 {
         health.found(
             "sysdate-is-now",
-            Verdict::Warn,
+            // The holder of the longer lease trusts its end, and somebody else gets the lock.
+            Verdict::Fail,
             "on: a renewal that stood before a locked row counts from when it was sent, so one \
                 that its client gave up may cut \
              a longer lease; start the server without it",
@@ -126,8 +127,12 @@ fn durability(health: &mut Health, variables: &HashMap<String, String>) {
             "1" => health.found("sync_binlog", Verdict::Pass, "1"),
             other => health.found(
                 "sync_binlog",
-                Verdict::Warn,
-                format!("{other}: after a power cut replicas may lack granted locks; set it to 1"),
+                // A server that recovers rolls back what its binary log lacks.
+                Verdict::Fail,
+                format!(
+                    "{other}: a power cut may take back granted locks and their tokens, here and \
+                     on replicas; set it to 1"
+                ),
             ),
         }
         let format = get(variables, "binlog_format");
@@ -143,8 +148,8 @@ fn durability(health: &mut Health, variables: &HashMap<String, String>) {
     {
         health.found(
             "innodb_doublewrite",
-            Verdict::Warn,
-            "off: a power cut may damage a page that holds locks",
+            Verdict::Fail,
+            "off: a power cut may damage a page that holds locks; set it to ON",
         );
     }
 }
