@@ -24,6 +24,7 @@ use redis::{
 use crate::{
     config::{Endpoint, RedisConfig},
     connection::{
+        last_use::LastUse,
         open_connection::{CommandCount, Connection},
         push_listener::{ConnectionState, PushListener},
         server_epoch::{ServerEpoch, ServerEpochs},
@@ -202,6 +203,7 @@ impl Connector {
             asked_generation,
             clock_read,
             state,
+            last_use: LastUse::now(Arc::clone(&self.clock)),
             tracking: AtomicBool::new(false),
             command_count: Arc::clone(&self.command_count),
             waiters: Arc::clone(&self.waiters),

@@ -5,6 +5,7 @@
 //! `cluster` decide that).
 
 mod connector;
+mod last_use;
 mod open_connection;
 mod push_listener;
 mod server;
@@ -17,6 +18,7 @@ mod waiter_registry;
 
 pub(crate) use self::{
     connector::Connector,
+    last_use::LastUse,
     open_connection::Connection,
     server::Server,
     server_epoch::ServerEpochs,

@@ -15,8 +15,8 @@ use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value, aio::MultiplexedCo
 
 use crate::{
     connection::{
-        push_listener::ConnectionState, server_epoch::ServerEpoch, server_info::ServerInfo,
-        waiter_registry::WaiterRegistry,
+        last_use::LastUse, push_listener::ConnectionState, server_epoch::ServerEpoch,
+        server_info::ServerInfo, waiter_registry::WaiterRegistry,
     },
     error,
 };
@@ -36,6 +36,7 @@ pub(crate) struct Connection {
     /// that moment the server's clock showed the reading or more.
     pub(super) clock_read: (u64, Moment),
     pub(super) state: Arc<ConnectionState>,
+    pub(super) last_use: LastUse,
     /// Whether the server tracks the keys that this connection reads.
     pub(super) tracking: AtomicBool,
     pub(super) command_count: Arc<CommandCount>,
@@ -62,6 +63,22 @@ impl Connection {
     /// Returns whether the next operation must make another connection.
     pub(crate) fn is_broken(&self) -> bool {
         self.state.broken.load(Ordering::Acquire) || self.is_outdated()
+    }
+
+    /// Returns whether the next operation may use this connection without a test.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.is_broken() && !self.last_use.is_idle()
+    }
+
+    /// Tests a connection that was idle. Without an answer the connection counts as broken.
+    pub(crate) async fn is_alive(&self) -> bool {
+        self.command_count.count(1);
+        let question = redis::cmd("TIME");
+        let is_alive = self.last_use.is_answered(&self.driver, &question).await;
+        if !is_alive {
+            self.abandon();
+        }
+        is_alive && !self.is_broken()
     }
 
     /// Returns whether the server may have another epoch than the one that it reported on this
@@ -112,10 +129,12 @@ impl Connection {
     /// not come: any of the commands may have been carried out.
     pub(crate) async fn send(&self, commands: &Pipeline) -> Result<Vec<Value>> {
         self.command_count.count(commands.len());
+        self.last_use.note();
         let mut driver = self.driver.clone();
         let sent = driver
             .send_packed_commands(commands, 0, commands.len())
             .await;
+        self.last_use.note();
         sent.map_err(|error| self.failed(error))
     }
 
@@ -123,8 +142,10 @@ impl Connection {
     /// for one command than for a pipeline.
     pub(crate) async fn send_one(&self, command: &Cmd) -> Result<Value> {
         self.command_count.count(1);
+        self.last_use.note();
         let mut driver = self.driver.clone();
         let sent = driver.send_packed_command(command).await;
+        self.last_use.note();
         sent.map_err(|error| self.failed(error))
     }
 

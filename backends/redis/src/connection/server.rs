@@ -34,20 +34,28 @@ impl Server {
         }
     }
 
-    /// Returns the connection if it works.
+    /// Returns the connection if it works and was not idle.
     pub(crate) fn live(&self) -> Option<Arc<Connection>> {
         self.connection
             .latest()
-            .filter(|connection| !connection.is_broken())
+            .filter(|connection| connection.is_ready())
     }
 
-    /// Returns the connection, and makes one if none works. Concurrent callers share the attempt.
+    /// Returns the connection, after a test if it was idle, and makes one if none works. Concurrent
+    /// callers share the attempt.
     pub(crate) async fn connect(&self, connector: &Arc<Connector>) -> Result<Arc<Connection>> {
-        let works = |connection: &Arc<Connection>| !connection.is_broken();
+        let works = |connection: &Arc<Connection>| connection.is_ready();
+        let idle = self.connection.latest();
+        let idle = idle.filter(|connection| !connection.is_broken());
         let make = || {
             let (connector, endpoint) = (Arc::clone(connector), self.endpoint.clone());
             let server_epoch = Arc::clone(&self.server_epoch);
             async move {
+                if let Some(idle) = idle
+                    && idle.is_alive().await
+                {
+                    return Ok(idle);
+                }
                 let connection = connector.connect(&endpoint, server_epoch).await?;
                 Ok(Arc::new(connection))
             }

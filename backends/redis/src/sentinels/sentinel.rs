@@ -13,7 +13,7 @@ use redis::{
 
 use crate::{
     config::Endpoint,
-    connection::{Connector, SingleFlight},
+    connection::{Connector, LastUse, SingleFlight},
     error::{self, BACKEND},
     sentinels::votes::{OtherSentinel, Vote},
 };
@@ -44,6 +44,7 @@ pub(super) struct SentinelAnswer {
 struct SentinelConnection {
     driver: MultiplexedConnection,
     broken: Arc<AtomicBool>,
+    last_use: Arc<LastUse>,
 }
 
 /// The function that is called when a sentinel reports that another primary serves. This function
@@ -120,15 +121,17 @@ impl Sentinel {
         questions.cmd("SENTINEL").arg("MASTER").arg(primary);
         questions.cmd("SENTINEL").arg("SENTINELS").arg(primary);
         connector.command_count().count(questions.len());
+        connection.last_use.note();
         let mut driver = connection.driver.clone();
         let answers = driver
             .send_packed_commands(&questions, 0, questions.len())
-            .await
-            .map_err(|error| {
-                // After a time-out the connection may be dead.
-                connection.broken.store(true, Ordering::Release);
-                error::of_connecting(&error, &self.endpoint.to_string())
-            })?;
+            .await;
+        connection.last_use.note();
+        let answers = answers.map_err(|error| {
+            // After a time-out the connection may be dead.
+            connection.broken.store(true, Ordering::Release);
+            error::of_connecting(&error, &self.endpoint.to_string())
+        })?;
         let Ok([id, told, others]) = <[Value; 3]>::try_from(answers) else {
             return Err(self.malformed_answer());
         };
@@ -148,11 +151,24 @@ impl Sentinel {
     }
 
     async fn connect(&self, connector: &Arc<Connector>) -> Result<SentinelConnection> {
-        let works = |connection: &SentinelConnection| !connection.broken.load(Ordering::Acquire);
+        let is_broken = |connection: &SentinelConnection| connection.broken.load(Ordering::Acquire);
+        let works = |connection: &SentinelConnection| {
+            !is_broken(connection) && !connection.last_use.is_idle()
+        };
+        let idle = self.connection.latest();
+        let idle = idle.filter(|connection| !is_broken(connection));
         let make = || {
             let (connector, endpoint) = (Arc::clone(connector), self.endpoint.clone());
             let on_switch = self.on_switch.clone();
             async move {
+                if let Some(idle) = idle {
+                    let mut question = redis::cmd("SENTINEL");
+                    question.arg("MYID");
+                    connector.command_count().count(1);
+                    if idle.last_use.is_answered(&idle.driver, &question).await {
+                        return Ok(idle);
+                    }
+                }
                 let broken = Arc::<AtomicBool>::default();
                 let events = SwitchListener {
                     on_switch,
@@ -165,7 +181,12 @@ impl Sentinel {
                     // anyway. So a missing right to subscribe is ignored.
                     let _ = listening.subscribe(SWITCHED).await;
                 });
-                Ok(SentinelConnection { driver, broken })
+                let last_use = LastUse::now(Arc::clone(connector.clock()));
+                Ok(SentinelConnection {
+                    driver,
+                    broken,
+                    last_use: Arc::new(last_use),
+                })
             }
         };
         let clock = &**connector.clock();

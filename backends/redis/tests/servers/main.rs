@@ -16,6 +16,7 @@ mod failover;
 mod faults;
 mod fence;
 mod history;
+mod idle;
 mod mistakes;
 mod newer;
 mod older;

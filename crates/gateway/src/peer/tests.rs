@@ -9,6 +9,7 @@ use std::{
 };
 
 use distlock_core::{Clock, ManualClock, Store, SystemClock};
+use distlock_harness::FaultProxy;
 use distlock_kickout::{
     Boot, Code, DeliverRequest, DeliverResult, Generation, KickOut, KickRequest, KickResult,
     Message, NodeAddress, NodeId, PeerError, Peers, SessionKey, Uid,
@@ -26,7 +27,7 @@ use uuid::Uuid;
 
 use super::{
     GrpcPeers, client,
-    protocol::{CALLS_HEADER, CALLS_VERSION},
+    protocol::{CALLS_HEADER, CALLS_VERSION, KEEP_ALIVE},
     serve_peers, server, v1, wire,
 };
 use crate::{
@@ -137,6 +138,31 @@ async fn only_nodes_with_the_common_key_are_answered() {
     );
     let answer = stranger.kick(&to, kick_request(&to, to.boot)).await;
     assert!(matches!(answer, Err(PeerError::NotSent(_))), "{answer:?}");
+    stop.cancel();
+}
+
+/// Pings keep an idle connection known to firewalls and load balancers, which would forget it.
+#[tokio::test]
+async fn a_call_after_idle_time_is_answered_at_once() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (_kick, mut to, stop) = start_node(&key).await;
+    let proxy = FaultProxy::start(to.addr.parse().unwrap()).await.unwrap();
+    to.addr = proxy.address().to_string();
+    let idle = KEEP_ALIVE + Duration::from_secs(1);
+    proxy.forget_idle(idle);
+    let peers = GrpcPeers::new(
+        NodeId::new("n2").unwrap(),
+        key.peers().unwrap(),
+        Duration::from_secs(1),
+        Arc::new(SystemClock),
+    );
+    for pause in [Duration::ZERO, idle * 2] {
+        SystemClock.sleep(pause).await;
+        let call = peers.kick(&to, kick_request(&to, to.boot));
+        let answer = timeout(Duration::from_millis(500), call).await;
+        let answer = answer.unwrap_or_else(|_| panic!("no answer after {pause:?}"));
+        assert_eq!(answer, Ok(KickResult::AlreadyGone), "after {pause:?}");
+    }
     stop.cancel();
 }
 
