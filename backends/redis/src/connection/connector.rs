@@ -24,6 +24,7 @@ use redis::{
 use crate::{
     config::{Endpoint, RedisConfig},
     connection::{
+        addresses::{OneAddress, first_to_answer},
         last_use::LastUse,
         open_connection::{CommandCount, Connection},
         push_listener::{ConnectionState, PushListener},
@@ -161,6 +162,19 @@ impl Connector {
         address: &str,
         server_epoch: Arc<ServerEpoch>,
     ) -> Result<Connection> {
+        first_to_answer(&*self.clock, client, address, |at| {
+            self.connect_to(at, client, address, Arc::clone(&server_epoch))
+        })
+        .await
+    }
+
+    async fn connect_to(
+        &self,
+        at: OneAddress,
+        client: &Client,
+        address: &str,
+        server_epoch: Arc<ServerEpoch>,
+    ) -> Result<Connection> {
         let state = Arc::<ConnectionState>::default();
         let listener = PushListener {
             state: Arc::clone(&state),
@@ -170,6 +184,7 @@ impl Connector {
             .set_connection_timeout(Some(self.attempt_timeout()))
             .set_response_timeout(Some(self.config.timeout))
             .set_write_backpressure_boundary(256 * 1024)
+            .set_dns_resolver(at)
             .set_push_sender(listener);
         let mut connection = client
             .get_multiplexed_async_connection_with_config(&options)
@@ -246,29 +261,36 @@ impl Connector {
         let address = &*endpoint.to_string();
         let attempt = |credentials| async move {
             let client = self.client(endpoint, credentials).await?;
-            let options = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(self.attempt_timeout()))
-                .set_response_timeout(Some(self.config.timeout));
-            let asking = async {
-                let mut connection = client
-                    .get_multiplexed_async_connection_with_config(&options)
-                    .await?;
-                redis::cmd("CLUSTER")
-                    .arg("SLOTS")
-                    .query_async::<Value>(&mut connection)
-                    .await
+            let client = &client;
+            let ask = |at| {
+                let options = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(self.attempt_timeout()))
+                    .set_response_timeout(Some(self.config.timeout))
+                    .set_dns_resolver(at);
+                async move {
+                    let asking = async {
+                        let mut connection = client
+                            .get_multiplexed_async_connection_with_config(&options)
+                            .await?;
+                        redis::cmd("CLUSTER")
+                            .arg("SLOTS")
+                            .query_async::<Value>(&mut connection)
+                            .await
+                    };
+                    asking.await.map_err(|error| match error.detail() {
+                        Some(detail) if detail.contains("cluster support disabled") => Error::new(
+                            ErrorKind::InvalidConfig,
+                            format!(
+                                "{address} is not a node of a cluster: use redis:// instead of \
+                                 redis+cluster://"
+                            ),
+                        )
+                        .on(BACKEND),
+                        _ => error::of_connecting(&error, address),
+                    })
+                }
             };
-            asking.await.map_err(|error| match error.detail() {
-                Some(detail) if detail.contains("cluster support disabled") => Error::new(
-                    ErrorKind::InvalidConfig,
-                    format!(
-                        "{address} is not a node of a cluster: use redis:// instead of \
-                         redis+cluster://"
-                    ),
-                )
-                .on(BACKEND),
-                _ => error::of_connecting(&error, address),
-            })
+            first_to_answer(&*self.clock, client, address, ask).await
         };
         self.credentials.connect(attempt).await
     }

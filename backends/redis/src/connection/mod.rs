@@ -4,6 +4,7 @@
 //! handle. The folder never decides which server is the primary (`routing`, `sentinels` and
 //! `cluster` decide that).
 
+mod addresses;
 mod connector;
 mod last_use;
 mod open_connection;
