@@ -3,6 +3,7 @@
 mod common;
 
 mod access;
+mod atomic_migration;
 mod bad_input;
 mod batches;
 mod client_limit;
