@@ -131,6 +131,40 @@ async fn a_concurrent_transaction_waits_for_the_first(product: Product) {
     }
 }
 
+/// With this setting (the default of MariaDB from 11.6), MariaDB refuses to lock a row that was
+/// changed after the transaction's first read. The caller learns that the transaction can be begun
+/// again.
+#[tokio::test]
+async fn a_row_that_changed_after_the_first_read_gives_a_retryable_error() {
+    let server =
+        MySqlServer::with(Product::MariaDb, &["innodb-snapshot-isolation=ON"]).expect("starts");
+    let mut database = accounts(&server).await;
+    let mut other = MySqlConnection::connect(&server.url()).await.unwrap();
+    // The row of the fence is absent before the first round, and present before the second.
+    for token in [7, 9] {
+        let mut transaction = database.begin().await.unwrap();
+        sqlx::raw_sql("SELECT balance FROM account")
+            .fetch_all(&mut *transaction)
+            .await
+            .unwrap();
+        pay(&mut other, &fence(token)).await.unwrap();
+        let late = fence(token + 1);
+        let error = match admit(&mut transaction, "account", &late).await {
+            Err(FenceError::Failed(error)) => error,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.is_retryable(), "{error}");
+        assert!(
+            error.to_string().contains("begin the transaction again"),
+            "{error}"
+        );
+        transaction.rollback().await.unwrap();
+        pay(&mut database, &late).await.unwrap();
+    }
+    assert_eq!(server.sql("SELECT balance FROM account").unwrap(), "6");
+}
+
 /// The caller's row contains its own fence state in two columns, without a second table.
 async fn a_row_with_its_own_state_refuses_old_holders(product: Product) {
     let server = start(product);

@@ -209,7 +209,13 @@ fn server_unavailable(number: u16) -> Option<ErrorMeaning> {
         1205 | 3572 => {
             ErrorMeaning::of(Unavailable, "another transaction has the row locked").one_row()
         }
-        1020 | 1213 | 3100 | 3101 => {
+        // MariaDB with `innodb_snapshot_isolation` (on by default from 11.6).
+        1020 => ErrorMeaning::of(
+            Unavailable,
+            "another transaction changed the row after this transaction's first read: roll back, \
+             and begin the transaction again",
+        ),
+        1213 | 3100 | 3101 => {
             ErrorMeaning::of(Unavailable, "other transactions were in the way too often")
         }
         1412 | 1615 => {
@@ -287,6 +293,7 @@ mod tests {
             OutcomeUnknown as Unknown, Unavailable as Down,
         };
         &[
+            (1020, Down, Down, false, false),
             (1021, Limit, Limit, false, false),
             (1034, Corrupt, Corrupt, false, false),
             (1040, Down, Down, false, true),

@@ -10,6 +10,7 @@ use distlock_core::{Clock as _, Error, ErrorKind, Result, SystemClock};
 use sqlx::{
     Any, AnyConnection, AnyPool, AssertSqlSafe, Row as _, Transaction,
     any::{AnyPoolOptions, install_default_drivers},
+    mysql::MySqlDatabaseError,
 };
 
 use super::{statements::Statements, url::parse_url};
@@ -245,25 +246,22 @@ async fn with_time_limit<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx
 }
 
 /// Whether a transaction failed because of another client: in a deadlock, or because the other
-/// client kept a row or the file locked. Nothing was committed. The server may leave the
-/// transaction open; its drop rolls the transaction back.
+/// client kept a row or the file locked, or changed a row. Nothing was committed. The server may
+/// leave the transaction open; its drop rolls the transaction back.
 fn is_conflict(error: &sqlx::Error) -> bool {
-    // When a wait for a row takes too long, MySQL reports the general code HY000, so the text
-    // decides.
-    const WAITED: &str = "Lock wait timeout exceeded";
-    if error
-        .as_database_error()
-        .is_some_and(|error| error.message().contains(WAITED))
-    {
-        return true;
+    let Some(error) = error.as_database_error() else {
+        return false;
+    };
+    // MySQL gives most of its errors the same state, HY000, so its own number decides: a deadlock,
+    // a wait for a row that took too long, and a row that changed after the first read of the
+    // transaction (MariaDB with `innodb_snapshot_isolation`, on by default from 11.6).
+    if let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() {
+        return [1213, 1205, 1020].contains(&error.number());
     }
-    // 40001: a serialization failure, or a deadlock of MySQL. 40P01: a deadlock of Postgres. 5, 6
-    // and 517 are SQLITE_BUSY, SQLITE_LOCKED and SQLITE_BUSY_SNAPSHOT.
+    // 40001: a serialization failure. 40P01: a deadlock of Postgres. 5, 6 and 517 are SQLITE_BUSY,
+    // SQLITE_LOCKED and SQLITE_BUSY_SNAPSHOT.
     const CONFLICTS: [&str; 5] = ["40001", "40P01", "5", "6", "517"];
-    let code = error
-        .as_database_error()
-        .and_then(sqlx::error::DatabaseError::code);
-    code.is_some_and(|code| CONFLICTS.contains(&&*code))
+    error.code().is_some_and(|code| CONFLICTS.contains(&&*code))
 }
 
 /// Converts an error of the driver. `otherwise` is the kind of an error that does not show its
