@@ -1,4 +1,4 @@
-//! The doctor of SQLite: journal, sync, integrity, tables, file and boot clock.
+//! The doctor of SQLite: version, journal, sync, integrity, tables, file and boot clock.
 //!
 //! Every check only reads.
 
@@ -21,6 +21,15 @@ pub(crate) async fn examine(
 ) -> Result<Health, sqlx::Error> {
     let version = text(connection, context, "SELECT sqlite_version()").await?;
     let mut health = Health::new(format!("SQLite {version}"));
+    if has_wal_reset_fix(&version) {
+        health.found("version", Verdict::Pass, version);
+    } else {
+        let detail = format!(
+            "{version}: two processes that write and checkpoint at the same moment can damage the \
+                file, and its locks are lost with it; use a build with SQLite 3.51.3 or later"
+        );
+        health.found("version", Verdict::Fail, detail);
+    }
 
     let journal = text(connection, context, "PRAGMA journal_mode").await?;
     if journal == "wal" {
@@ -91,6 +100,20 @@ pub(crate) async fn examine(
     Ok(health)
 }
 
+/// Whether this version of SQLite can reset its write-ahead log safely. All versions from 3.7.0 may
+/// skip a part of the log if one connection commits to a log that was just reset while another one
+/// checkpoints. The fix is in 3.51.3, and in 3.50.7 and 3.44.6 for these two branches.
+fn has_wal_reset_fix(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    let version: (u32, u32, u32) = (next(), next(), next());
+    match version {
+        (3, 44, patch) => patch >= 6,
+        (3, 50, patch) => patch >= 7,
+        version => version >= (3, 51, 3),
+    }
+}
+
 /// Checks the file's permissions and the free space.
 fn file(health: &mut Health, context: &StoreContext) {
     match std::fs::metadata(&context.path) {
@@ -155,4 +178,21 @@ async fn number(
 ) -> Result<i64, sqlx::Error> {
     context.counters.count("doctor");
     sqlx::query_scalar(sql).fetch_one(connection).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_wal_reset_fix;
+
+    #[test]
+    fn only_versions_with_the_fix_of_the_log_pass() {
+        for fixed in ["3.51.3", "3.52.0", "3.100.0", "4.0.0", "3.50.7", "3.44.6"] {
+            assert!(has_wal_reset_fix(fixed), "{fixed}");
+        }
+        for broken in [
+            "3.51.2", "3.51", "3.50.6", "3.49.9", "3.44.5", "3.7.0", "", "new",
+        ] {
+            assert!(!has_wal_reset_fix(broken), "{broken}");
+        }
+    }
 }
