@@ -139,6 +139,12 @@ impl FaultProxy {
         self.faults.send_modify(|faults| faults.forsaken += 1);
     }
 
+    /// Forgets every open connection, as a NAT does after a while without data: both ends stay open,
+    /// and all later bytes are lost. New connections are served as before.
+    pub fn forget(&self) {
+        self.faults.send_modify(|faults| faults.forgotten += 1);
+    }
+
     /// Ends one direction of every open connection as if its sender had closed the connection.
     /// Later bytes of that direction are lost, and the other direction stays open. New connections
     /// are served as before.
@@ -234,6 +240,7 @@ async fn serve_connection(
         return;
     }
     let (resets, forsaken) = (faults.borrow().resets, faults.borrow().forsaken);
+    let forgotten = faults.borrow().forgotten;
     // In a black hole no connection to the server can be opened, so this task waits for the end of
     // the fault.
     let Ok(_) = faults
@@ -280,11 +287,17 @@ async fn serve_connection(
             replies.run(from_server, to_client),
         )
     };
-    let is_reset = |faults: &Faults| faults.resets != resets || faults.forsaken != forsaken;
+    let is_reset = |faults: &Faults| {
+        faults.resets != resets || faults.forsaken != forsaken || faults.forgotten != forgotten
+    };
     let ended_cleanly = tokio::select! {
         both = both => both.is_ok(),
         _ = faults.wait_for(is_reset) => false,
     };
+    if faults.borrow().forgotten != forgotten {
+        // Both connections stay open until the proxy is dropped.
+        std::future::pending::<()>().await;
+    }
     if faults.borrow().forsaken != forsaken {
         drop(client);
         let _ = tokio::io::copy(&mut upstream, &mut tokio::io::sink()).await;

@@ -33,6 +33,8 @@ pub(super) struct Faults {
     pub(super) resets: u64,
     /// The number of calls of [`FaultProxy::forsake_clients`](super::FaultProxy::forsake_clients).
     pub(super) forsaken: u64,
+    /// The number of [`FaultProxy::forget`](super::FaultProxy::forget) calls.
+    pub(super) forgotten: u64,
     /// The number of [`FaultProxy::half_close`](super::FaultProxy::half_close) calls to the server.
     pub(super) closed_to_server: u64,
     /// The number of [`FaultProxy::half_close`](super::FaultProxy::half_close) calls to the client.

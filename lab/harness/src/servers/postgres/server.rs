@@ -1,5 +1,4 @@
-//! One server: the start, the step of its clock, the crash, the restart, and the promotion of a
-//! replica.
+//! One server: the start, the step of its clock, the crash, the restart, and standbys.
 
 use std::{
     env, fs, io::Write as _, path::Path, process::Stdio, sync::atomic::AtomicU32, time::Duration,
@@ -17,7 +16,7 @@ use crate::{
             password::scram_verifier,
         },
         stepped_clock::SteppedClock,
-        template::copy_folder,
+        template::{copy_folder, run_to_end},
     },
 };
 
@@ -164,11 +163,44 @@ impl PostgresServer {
         fs::write(other.data().join("standby.signal"), "")?;
         other.launch()?;
         self.launch()?;
-        ensure!(
-            other.sql("SELECT pg_promote()")? == "t",
-            "the replica was not promoted"
-        );
+        other.promote()?;
         Ok(other)
+    }
+
+    /// Starts a standby that receives the changes of this server and answers reads.
+    /// [`PostgresServer::promote`] makes it the primary.
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`PostgresServer::start`].
+    pub fn start_standby(&self) -> Result<Self> {
+        let hba = self.data().join("pg_hba.conf");
+        let rules = fs::read_to_string(&hba)?;
+        fs::write(&hba, format!("local replication all trust\n{rules}"))?;
+        self.sql("SELECT pg_reload_conf()")?;
+        let mut standby = Self::prepare_empty(free_port()?)?;
+        standby.settings.clone_from(&self.settings);
+        // The standby has the same roles with the same passwords.
+        standby.password.clone_from(&self.password);
+        let primary = format!("host={} port={}", self.folder.path().display(), self.port);
+        run_to_end(
+            program_command("pg_basebackup")?
+                .args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf"])
+                .arg(format!("--dbname={primary} user=postgres"))
+                .arg("-D")
+                .arg(standby.data()),
+        )?;
+        standby.launch()?;
+        Ok(standby)
+    }
+
+    /// Makes a standby the primary, with a new timeline.
+    ///
+    /// # Errors
+    /// Returns an error if the server is no standby.
+    pub fn promote(&self) -> Result<()> {
+        let promoted = self.sql("SELECT pg_promote()")?;
+        ensure!(promoted == "t", "the standby was not promoted");
+        Ok(())
     }
 
     /// Makes a server's folder from the template, without starting the server.
@@ -180,11 +212,16 @@ impl PostgresServer {
 
     /// Makes a server's folder with a copy of the folder `data`, without starting the server.
     pub(super) fn prepare_from(data: &Path, port: u16) -> Result<Self> {
-        let folder = server_user()?.create_folder(&env::temp_dir())?;
-        copy_folder(data, &folder.path().join("data"))?;
+        let server = Self::prepare_empty(port)?;
+        copy_folder(data, &server.data())?;
+        Ok(server)
+    }
+
+    /// Makes a server's folder without data.
+    fn prepare_empty(port: u16) -> Result<Self> {
         Ok(Self {
             process: None,
-            folder,
+            folder: server_user()?.create_folder(&env::temp_dir())?,
             port,
             settings: Vec::new(),
             databases: AtomicU32::new(0),
