@@ -61,11 +61,14 @@ fn main() -> Result<ExitCode> {
             play(&server.url(), Some(server.address()))
         }),
         // The default of MariaDB from 11.6.
-        trial("totals_stay_right_on_mariadb_with_snapshot_isolation", || {
-            let settings = ["innodb-snapshot-isolation=ON"];
-            let server = MySqlServer::with(Product::MariaDb, &settings)?;
-            play(&server.url(), Some(server.address()))
-        }),
+        trial(
+            "totals_stay_right_on_mariadb_with_snapshot_isolation",
+            || {
+                let settings = ["innodb-snapshot-isolation=ON"];
+                let server = MySqlServer::with(Product::MariaDb, &settings)?;
+                play(&server.url(), Some(server.address()))
+            },
+        ),
         trial("totals_stay_right_after_kills_on_mysql", || {
             let server = MySqlServer::start(Product::MySql)?;
             play(&server.url(), Some(server.address()))

@@ -1,6 +1,6 @@
 //! The checks that all dialects share.
 //!
-//! The module owns the findings on rights, tables, password, store queue and row counts. Each
+//! The module owns the findings on rights, servers, tables, password, store queue and rows. Each
 //! dialect queries its own server and passes the results to this module. The checks only read, with
 //! one exception: the check of the store queue takes a queue entry and gives the entry up again.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use distlock_core::{Health, LockName, Result, Verdict};
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::config::ServerConfig;
+use crate::config::{ServerConfig, ServerHost};
 use crate::{
     dialect::{Dialect, QueueEntry},
     schema_check::{SchemaDifference, describe},
@@ -37,7 +37,88 @@ pub(crate) fn report_rights(health: &mut Health, denied: &[String]) {
 /// Reports how the password travels to the server.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn report_password(health: &mut Health, config: &ServerConfig) {
-    config.password_rule().examine([config.peer()], health);
+    config.password_rule().examine(config.peers(), health);
+}
+
+/// Reports which of several servers take writes. Each server of `found` has an error, or the answer
+/// whether it takes no writes.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn report_servers(health: &mut Health, found: &[(ServerHost, Result<bool>)]) {
+    let labels = |is: fn(&Result<bool>) -> bool| {
+        let found = found.iter().filter(|(_, answer)| is(answer));
+        found
+            .map(|(host, _)| host.to_string())
+            .collect::<Vec<_>>()
+            .join(" and ")
+    };
+    let primaries = found
+        .iter()
+        .filter(|(_, answer)| matches!(answer, Ok(false)));
+    let failed = found
+        .iter()
+        .find_map(|(host, answer)| Some((host, answer.as_ref().err()?)));
+    let primary = labels(|answer| matches!(answer, Ok(false)));
+    let (verdict, detail) = match (primaries.count(), failed) {
+        (2.., _) => (
+            Verdict::Fail,
+            format!(
+                "{primary} take writes: clients of one grant locks that are held at the other; \
+                 make all but the primary read-only"
+            ),
+        ),
+        (_, Some((host, error))) => (Verdict::Warn, format!("{host} cannot take over: {error}")),
+        (0, None) => (
+            Verdict::Fail,
+            "none takes writes: no lock can be taken".into(),
+        ),
+        (_, None) => {
+            let others = labels(|answer| matches!(answer, Ok(true)));
+            (
+                Verdict::Pass,
+                format!("{primary} takes writes, and {others} can take over"),
+            )
+        }
+    };
+    health.found("servers", verdict, detail);
+}
+
+/// Whether a commit is on a second server before the client is answered.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Replication {
+    Synchronous,
+    /// The primary answers without a replica once the replicas were silent for a time.
+    UntilTimeout,
+    /// With the remedy.
+    Asynchronous(&'static str),
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+impl Replication {
+    /// Reports what a failover costs.
+    pub(crate) fn report(self, health: &mut Health) {
+        let cost = "after a failover locks may be free that their holders still count on, for one \
+            TTL at the most if the old primary takes no more writes, and without a limit if it \
+            does; only the fencing token tells two holders apart";
+        let (verdict, detail) = match self {
+            Self::Synchronous => (
+                Verdict::Pass,
+                "synchronous: a failover keeps every granted lock".to_owned(),
+            ),
+            Self::UntilTimeout => (
+                Verdict::Warn,
+                format!(
+                    "semi-synchronous: the primary goes on alone when its replicas are silent, \
+                     and {cost}"
+                ),
+            ),
+            Self::Asynchronous(remedy) => (
+                Verdict::Fail,
+                format!("asynchronous: {cost}; {remedy}, and fence what the locks protect"),
+            ),
+        };
+        health.found("replication", verdict, detail);
+    }
 }
 
 /// Reports the differences between the existing tables and the required tables.

@@ -21,6 +21,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `config` | options that several dialects share, checked once |
+//! | `network` | connects to one of the servers of a URL, at one of its addresses |
 //! | `opened_store`, `store_handle`, `store` | a store and its handles: batches, tasks, close |
 //! | `resend` | operations that are sent twice because an answer never came |
 //! | `lock` | [`DistLock`](distlock_core::DistLock): locks |
@@ -79,6 +80,8 @@ mod driver_panics;
 pub mod fence;
 mod lock;
 mod migrate;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod network;
 mod opened_store;
 mod reaper;
 mod records;
@@ -92,7 +95,7 @@ mod store_handle;
 mod wait;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use config::{Product, ServerConfig, SslMode};
+pub use config::{Product, ServerConfig, ServerHost, SslMode};
 #[cfg(feature = "mysql")]
 pub use dialect::mysql::{MySql, MySqlDriver};
 #[cfg(feature = "postgres")]

@@ -56,17 +56,6 @@ impl Login {
         self.credentials.connect(attempt).await
     }
 
-    /// The credentials and certificates of this moment, for a connection whose failure nobody waits
-    /// for.
-    #[cfg(feature = "postgres")]
-    pub(crate) async fn current(
-        &self,
-        config: &ServerConfig,
-    ) -> Result<(ServerConfig, Certificates)> {
-        let config = with(config, self.credentials.current().await?)?;
-        Ok((config, self.certificates().await))
-    }
-
     #[cfg(feature = "tls")]
     async fn certificates(&self) -> Certificates {
         self.files.latest().await
@@ -87,6 +76,6 @@ fn with(config: &ServerConfig, credentials: Credentials) -> Result<ServerConfig>
         password: credentials.password,
         ..config.clone()
     };
-    config.password_rule().check(config.peer())?;
+    config.check_password()?;
     Ok(config)
 }

@@ -10,6 +10,8 @@ mod product;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+mod server_host;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server_options;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server_url;
@@ -26,4 +28,6 @@ pub(crate) use self::{
     server_options::{ServerOptions, shared},
 };
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use self::{product::Product, server::ServerConfig, server_options::SslMode};
+pub use self::{
+    product::Product, server::ServerConfig, server_host::ServerHost, server_options::SslMode,
+};

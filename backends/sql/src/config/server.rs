@@ -1,4 +1,4 @@
-//! The options of a database server.
+//! The options of a store on a database server.
 //!
 //! The module owns the ranges of all options and the rule that no password crosses a network in
 //! clear unless the options allow it. Reading and writing URLs is in `server_url`.
@@ -10,25 +10,24 @@ use distlock_backend_kit::CertificateFiles;
 use distlock_backend_kit::{
     Driver, PasswordRule, Secret, SharedProvider, TargetParts, blame, is_loopback, not_compiled_in,
 };
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 
 use super::{
     product::Product,
+    server_host::ServerHost,
     server_options::SslMode,
     values::{REAP_AFTER, check_prefix, check_range, invalid},
 };
 
-/// The address of a server, and the options of a store on this server. `Debug` hides the password.
+/// The servers, and the options of a store on them. `Debug` hides the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerConfig {
     /// The product.
     pub product: Product,
-    /// A name or an address, without brackets.
-    pub host: String,
-    /// The TCP port.
-    pub port: u16,
-    /// The Unix socket (MySQL) or its folder (Postgres), instead of host and port.
+    /// The servers, of which the one that takes writes is used.
+    pub hosts: Vec<ServerHost>,
+    /// The Unix socket (MySQL) or its folder (Postgres), instead of the servers.
     pub socket: Option<PathBuf>,
     /// The user; by default the driver's own choice.
     pub user: Option<String>,
@@ -63,12 +62,11 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// The configuration of a server with the default of every other option.
+    /// The configuration of one server at the default port, with the default of every other option.
     pub fn new(product: Product, host: impl Into<String>, database: impl Into<String>) -> Self {
         Self {
             product,
-            host: host.into(),
-            port: product.default_port(),
+            hosts: vec![ServerHost::new(host, product.default_port())],
             socket: None,
             user: None,
             password: None,
@@ -113,11 +111,19 @@ impl ServerConfig {
 
     pub(super) fn checked(&self) -> Result<()> {
         let example = self.product.example();
-        if self.host.is_empty() && self.socket.is_none() {
+        let names = || self.hosts.iter().map(|host| host.name.as_str());
+        let several = self.hosts.len() > 1;
+        let lacks_name = self.hosts.is_empty() || names().any(str::is_empty);
+        if lacks_name && (several || self.socket.is_none()) {
             return Err(invalid(format!("the URL names no host, as in {example}")));
         }
-        if self.host.contains(char::is_whitespace) {
+        if names().any(|name| name.contains(char::is_whitespace)) {
             return Err(invalid("what the URL has as its host is none"));
+        }
+        if several && (self.socket.is_some() || names().any(|it| self.is_path(it))) {
+            return Err(invalid(
+                "a Unix socket leads to one server: name no other host",
+            ));
         }
         if self.database.is_empty() {
             return Err(invalid(format!(
@@ -156,13 +162,21 @@ impl ServerConfig {
                 not_compiled_in("TLS", self.product.tls_features()),
             ));
         }
-        self.password_rule().check(self.peer())
+        self.check_password()
+    }
+
+    /// Refuses a password that would cross a network in clear, unless the options allow that.
+    pub(super) fn check_password(&self) -> Result<()> {
+        let rule = self.password_rule();
+        self.peers()
+            .into_iter()
+            .try_for_each(|peer| rule.check(peer))
     }
 
     /// Whether the password would leave this machine. Such a password is sent only over TLS, unless
     /// the options allow plain text.
     fn password_leaves(&self) -> bool {
-        self.sends_password() && !is_loopback(self.peer())
+        self.sends_password() && self.peers().into_iter().any(|peer| !is_loopback(peer))
     }
 
     /// Whether the driver has a password to send. The driver of Postgres also takes a password from
@@ -173,14 +187,33 @@ impl ServerConfig {
         self.password.is_some() || inherited
     }
 
-    /// The host of the server; `localhost` for a Unix socket.
-    pub(crate) fn peer(&self) -> &str {
-        // The driver of Postgres takes a host that is a path as the folder of a Unix socket.
-        let is_path = self.product == Product::Postgres && self.host.starts_with('/');
-        if self.socket.is_some() || is_path {
-            "localhost"
+    /// Whether a host is the folder of a Unix socket. The driver of Postgres takes a path for that.
+    fn is_path(&self, host: &str) -> bool {
+        self.product == Product::Postgres && host.starts_with('/')
+    }
+
+    /// Whether connections use a Unix socket.
+    pub(crate) fn uses_socket(&self) -> bool {
+        self.socket.is_some() || self.hosts.iter().any(|host| self.is_path(&host.name))
+    }
+
+    /// The hosts of the servers; `localhost` for a Unix socket.
+    pub(crate) fn peers(&self) -> Vec<&str> {
+        if self.uses_socket() {
+            vec!["localhost"]
         } else {
-            &self.host
+            self.hosts.iter().map(|host| host.name.as_str()).collect()
+        }
+    }
+
+    /// The address of the servers, for messages: without user and password.
+    pub(crate) fn address(&self) -> String {
+        match &self.socket {
+            Some(socket) => path_excerpt(socket),
+            None => {
+                let hosts = self.hosts.iter().map(ToString::to_string);
+                hosts.collect::<Vec<_>>().join(", ")
+            }
         }
     }
 

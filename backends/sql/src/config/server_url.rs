@@ -10,6 +10,7 @@ use distlock_core::Result;
 use super::{
     product::Product,
     server::ServerConfig,
+    server_host::ServerHost,
     server_options::SslMode,
     values::{duration, escape, flag, invalid},
 };
@@ -54,13 +55,13 @@ impl ServerConfig {
 
     fn parse(product: Product, body: &str, options: &[(String, String)]) -> Result<Self> {
         let mut config = Self::new(product, "", "");
-        config.address(body)?;
+        config.read_address(body)?;
         config.apply(options)?;
         config.checked()?;
         Ok(config)
     }
 
-    fn address(&mut self, body: &str) -> Result<()> {
+    fn read_address(&mut self, body: &str) -> Result<()> {
         let example = self.product.example();
         let rest = body
             .strip_prefix("//")
@@ -79,25 +80,7 @@ impl ServerConfig {
             self.password = password.map(decode).transpose()?.map(Secret::new);
         }
         let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
-        let (host, port) = if let Some(rest) = address.strip_prefix('[') {
-            let (host, rest) = rest.split_once(']').ok_or_else(|| {
-                // Neither this text nor the port below is shown: if the URL lacks its `@`, the text
-                // may be a password.
-                invalid("the host has no closing bracket")
-            })?;
-            (host, rest.strip_prefix(':'))
-        } else {
-            match address.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (address, None),
-            }
-        };
-        self.host = decode(host)?;
-        if let Some(port) = port {
-            let number = port.parse().ok().filter(|port| *port != 0);
-            self.port = number
-                .ok_or_else(|| invalid("what follows the host and its `:` is no TCP port"))?;
-        }
+        self.hosts = ServerHost::list(address, self.product.default_port())?;
         self.database = decode(database)?;
         Ok(())
     }
@@ -180,14 +163,9 @@ impl ServerConfig {
         if let Some(user) = &self.user {
             let _ = write!(url, "{}@", percent_encode(user));
         }
-        if self.host.contains(':') {
-            let _ = write!(url, "[{}]", self.host);
-        } else {
-            url.push_str(&percent_encode(&self.host));
-        }
-        if self.port != self.product.default_port() {
-            let _ = write!(url, ":{}", self.port);
-        }
+        let hosts = self.hosts.iter();
+        let hosts = hosts.map(|host| host.in_url(self.product.default_port()));
+        url.push_str(&hosts.collect::<Vec<_>>().join(","));
         let _ = write!(url, "/{}", percent_encode(&self.database));
         let mut separator = '?';
         let mut add = |option: &str, value: &str| {
@@ -253,7 +231,7 @@ mod tests {
         let config = ServerConfig::from_url(url).unwrap();
         assert_eq!(config.user.as_deref(), Some("bo@b"));
         assert_eq!(config.password, Some(Secret::new("hun/ter@2")));
-        assert_eq!((config.host.as_str(), config.port), ("db.local", 6543));
+        assert_eq!(config.hosts, [ServerHost::new("db.local", 6543)]);
         assert_eq!(config.database, "my db");
         assert!(!format!("{config:?}").contains("hun"));
         assert_eq!(
@@ -273,9 +251,23 @@ mod tests {
         standard.migrate = false;
         assert_eq!(config, standard);
         assert_eq!(config.url(), "mysql://[::1]/locks");
-        assert_eq!((config.port, config.pool_size), (3306, 4));
+        assert_eq!(config.hosts, [ServerHost::new("::1", 3306)]);
+        assert_eq!(config.pool_size, 4);
         let socket = ServerConfig::from_url("postgres:///locks?socket=/run/postgresql").unwrap();
         assert_eq!(socket.socket.as_deref(), Some("/run/postgresql".as_ref()));
+    }
+
+    #[test]
+    fn a_url_may_name_several_servers() {
+        let url = "postgres://bob@h1,h2:6000,[::1]:7000/d";
+        let config = ServerConfig::from_url(url).unwrap();
+        let hosts = [("h1", 5432), ("h2", 6000), ("::1", 7000)];
+        assert_eq!(
+            config.hosts,
+            hosts.map(|(name, port)| ServerHost::new(name, port))
+        );
+        assert_eq!(config.url(), url);
+        assert_eq!(config.address(), "h1:5432, h2:6000, [::1]:7000");
     }
 
     #[test]
@@ -291,6 +283,12 @@ mod tests {
             ("postgres://u:hunter2/d", "no TCP port"),
             ("postgres://u:hunter2:5432/d", "no TCP port"),
             ("postgres://hunter2 x/d", "as its host"),
+            ("postgres://h1,,h2/d", "names no host"),
+            ("postgres://,h2/d?socket=/run", "names no host"),
+            ("postgres://h1,h2:0/d", "no TCP port"),
+            ("postgres://u:hunter2,h/d", "no TCP port"),
+            ("postgres://h1,h2/d?socket=/run", "one server"),
+            ("postgres://h1,%2Frun/d", "one server"),
             ("postgres://h/d?pool_size=0", "`pool_size`"),
             ("postgres://h/d?pool_size=many", "`pool_size`"),
             ("postgres://h/d?statement_timeout=1h", "`statement_timeout`"),
@@ -330,7 +328,7 @@ mod tests {
                 "mysql,tls",
             ),
             (
-                "postgres://db.example/d?sslmode=prefer&password=hunter2",
+                "postgres://localhost,db.example/d?sslmode=prefer&password=hunter2",
                 "set `sslmode` to require",
                 "postgres,tls",
             ),

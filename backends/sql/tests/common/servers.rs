@@ -2,16 +2,17 @@
 
 use std::{
     future::Future,
+    net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use distlock_core::{
-    Attempt, Clock, DistLock, ErrorKind, Guard, Locker, LossReason, Moment, Sleep, SystemClock,
-    Verdict, margin,
+    Attempt, Clock, DistLock, ErrorKind, Guard, Locker, LossReason, Moment, ReleaseOutcome, Sleep,
+    SystemClock, Verdict, margin,
 };
 use distlock_harness::{Direction, FaultProxy, eventually_async};
 use futures_util::future::join_all;
@@ -382,6 +383,78 @@ impl SteadyCaller {
     pub(crate) async fn stop(self) {
         self.stopped.store(true, Ordering::Relaxed);
         within(SOON, "answered", self.task).await.unwrap();
+    }
+}
+
+/// The system's clock, moved forward by a number of seconds: connections then seem to have been
+/// idle for a long time.
+#[derive(Debug, Default)]
+pub(crate) struct Idle(AtomicU64);
+
+impl Idle {
+    pub(crate) fn pass(&self, seconds: u64) {
+        self.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Clock for Idle {
+    fn now(&self) -> Moment {
+        SystemClock.now() + Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemClock.wall()
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        SystemClock.sleep(time)
+    }
+}
+
+/// A NAT forgets all idle connections, again and again. Each request after that costs at most half
+/// a second more, and never has an unknown outcome. `lock` connects through `proxy`.
+pub(crate) async fn forgotten_connections_cost_half_a_second(
+    lock: &dyn DistLock,
+    proxy: &FaultProxy,
+    idle: &Idle,
+) {
+    let asked = |round: u32| request(&format!("nat-{round}"), LONG);
+    // Several connections are open, and all of them are forgotten.
+    let first: Vec<_> = (0..4).map(|number| asked(100 + number)).collect();
+    join_all(first.iter().map(|asked| take(lock, asked))).await;
+    let started = Instant::now();
+    take(lock, &asked(200)).await;
+    let most = started.elapsed() + Duration::from_millis(500);
+    for round in 0..3 {
+        idle.pass(60);
+        proxy.forget();
+        let (asked, started) = (asked(round), Instant::now());
+        let grant = take(lock, &asked).await;
+        let took = started.elapsed();
+        assert!(took <= most, "round {round}: {took:?}");
+        idle.pass(60);
+        proxy.forget();
+        let started = Instant::now();
+        let released = lock.release(&lease(&asked, &grant)).await.unwrap();
+        let took = started.elapsed();
+        assert!(
+            matches!(released, ReleaseOutcome::Released { .. }),
+            "{released:?}"
+        );
+        assert!(took <= most, "round {round}: {took:?}");
+    }
+}
+
+/// A server that accepts connections and never answers. It keeps them open until it is dropped.
+pub(crate) struct Silent(std::net::TcpListener);
+
+impl Silent {
+    pub(crate) fn listen() -> Self {
+        Self(std::net::TcpListener::bind("127.0.0.2:0").unwrap())
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
     }
 }
 

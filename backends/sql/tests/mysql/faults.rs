@@ -1,16 +1,13 @@
 //! Holders and waiters while the server or the network fails.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant, SystemTime},
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use distlock_core::{
-    Attempt, Clock, ErrorKind, Expect, Lease, Locker, LossReason, Moment, RecordKey, Released,
-    Renewal, Renewed, Sleep, SystemClock, Ttl, Written,
+    Attempt, ErrorKind, Expect, Lease, Locker, LossReason, RecordKey, Released, Renewal, Renewed,
+    Ttl, Written,
 };
 use distlock_harness::{
     FaultProxy, Process, Signal, eventually_async,
@@ -25,9 +22,10 @@ use crate::{
     common::{lease, request, take},
     locker, mysql, on_both,
     servers::{
-        LONG, SOON, a_holder_that_is_cut_off_learns_of_the_loss_first,
-        a_locked_row_delays_only_itself, a_wait_for_a_row_is_part_of_the_lease, hold,
-        locked_rows_delay_nobody_else, steady_caller, within,
+        Idle, LONG, SOON, a_holder_that_is_cut_off_learns_of_the_loss_first,
+        a_locked_row_delays_only_itself, a_wait_for_a_row_is_part_of_the_lease,
+        forgotten_connections_cost_half_a_second, hold, locked_rows_delay_nobody_else,
+        steady_caller, within,
     },
     sessions, start,
 };
@@ -47,6 +45,7 @@ on_both! {
     limits_of_the_server_are_switched_off => limits_of_the_server_are_switched_off;
     a_wait_for_a_row_shortens_the_lease => a_wait_for_a_row_shortens_the_lease;
     the_answer_of_an_abandoned_read_is_dropped => the_answer_of_an_abandoned_read_is_dropped;
+    forgotten_connections_are_noticed_soon => forgotten_connections_are_noticed_soon;
 }
 
 const TTL: Duration = Duration::from_secs(3);
@@ -413,25 +412,6 @@ fn lock_rows(server: &MySqlServer, names: &str) -> Process {
         .unwrap()
 }
 
-/// The system's clock, moved forward by a number of seconds: connections then seem to have been
-/// idle for a long time.
-#[derive(Debug, Default)]
-struct Idle(AtomicU64);
-
-impl Clock for Idle {
-    fn now(&self) -> Moment {
-        SystemClock.now() + Duration::from_secs(self.0.load(Ordering::Relaxed))
-    }
-
-    fn wall(&self) -> SystemTime {
-        SystemClock.wall()
-    }
-
-    fn sleep(&self, time: Duration) -> Sleep {
-        SystemClock.sleep(time)
-    }
-}
-
 /// The answer to an abandoned request arrives later, and must not count as the answer to the next
 /// request.
 async fn the_answer_of_an_abandoned_read_is_dropped(product: Product) {
@@ -447,11 +427,11 @@ async fn the_answer_of_an_abandoned_read_is_dropped(product: Product) {
     let key = RecordKey::new("k").unwrap();
     for value in 0..3 {
         // The connection is tested before it is used again.
-        idle.0.fetch_add(60, Ordering::Relaxed);
+        idle.pass(60);
         server.signal(Signal::STOP).unwrap();
         // The first request may still be answered before all threads of the server have stopped.
         eventually_async("it is given up", SOON, || async {
-            idle.0.fetch_add(60, Ordering::Relaxed);
+            idle.pass(60);
             let read = records.get(&key);
             let read = tokio::time::timeout(Duration::from_millis(300), read).await;
             read.is_err().then_some(())
@@ -475,4 +455,13 @@ async fn the_answer_of_an_abandoned_read_is_dropped(product: Product) {
         assert_eq!(entry.value, [value]);
     }
     assert!(held.release().await.is_clean());
+}
+
+async fn forgotten_connections_are_noticed_soon(product: Product) {
+    let (_server, proxy, url) = behind_a_proxy(product).await;
+    let idle = Arc::new(Idle::default());
+    let config = ServerConfig::from_url(&url).unwrap();
+    let opened = MySql::open(config, Arc::<Idle>::clone(&idle)).await;
+    let lock = opened.unwrap().lock();
+    forgotten_connections_cost_half_a_second(&*lock, &proxy, &idle).await;
 }

@@ -7,8 +7,9 @@ use distlock_harness::{FaultProxy, Process, eventually_async};
 
 use super::{
     servers::{
-        a_holder_that_is_cut_off_learns_of_the_loss_first, a_locked_row_delays_only_itself,
-        a_wait_for_a_row_is_part_of_the_lease, locked_rows_delay_nobody_else, steady_caller,
+        Idle, a_holder_that_is_cut_off_learns_of_the_loss_first, a_locked_row_delays_only_itself,
+        a_wait_for_a_row_is_part_of_the_lease, forgotten_connections_cost_half_a_second,
+        locked_rows_delay_nobody_else, steady_caller,
     },
     *,
 };
@@ -442,4 +443,15 @@ async fn a_read_only_server_is_unavailable_until_it_takes_writes_again() {
     })
     .await
     .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forgotten_connections_are_noticed_soon() {
+    let server = PostgresServer::start().unwrap();
+    let proxy = FaultProxy::start(server.address()).await.unwrap();
+    let idle = Arc::new(Idle::default());
+    let config = config(&server.url_at(proxy.address()));
+    let opened = Postgres::open(config, Arc::<Idle>::clone(&idle)).await;
+    let lock = opened.unwrap().lock();
+    forgotten_connections_cost_half_a_second(&*lock, &proxy, &idle).await;
 }

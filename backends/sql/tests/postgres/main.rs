@@ -16,6 +16,7 @@ mod faults;
 mod fence;
 #[path = "../common/fake_servers.rs"]
 mod garbage;
+mod hosts;
 #[path = "../common/store_queue.rs"]
 mod lines;
 mod many_tasks;

@@ -13,6 +13,7 @@ use super::statements::Statements;
 use crate::{
     config::{Login, Product, ServerConfig},
     counters::RequestCounters,
+    network::Servers,
     wait::WaitGroup,
 };
 
@@ -28,6 +29,7 @@ pub(crate) struct StoreContext {
     pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
     pub(super) epochs: EpochHistory,
+    pub(super) servers: Servers,
 }
 
 impl StoreContext {
@@ -40,6 +42,7 @@ impl StoreContext {
             counters: RequestCounters::new(NAME),
             epochs: EpochHistory::default(),
             login: Login::new(&config, Arc::clone(&clock))?,
+            servers: Servers::default(),
             config,
             clock,
         })

@@ -335,6 +335,7 @@ impl Dialect for MySqlDialect {
         health.epoch = Some(open.epoch.clone());
         let examined = doctor::examine(&mut health, open, &self.context).await;
         examined.map_err(|failed| slot.failed(failed).into_error())?;
+        doctor::servers(&mut health, &self.context).await;
         Ok(health)
     }
 

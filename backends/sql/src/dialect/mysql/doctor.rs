@@ -1,4 +1,4 @@
-//! The doctor of MySQL and MariaDB: durability, read-only state, clock, rights and tables.
+//! The doctor of MySQL and MariaDB: durability, read-only state, failover, clock, rights, tables.
 //!
 //! Every check only reads. A statement that tests a right matches no row.
 
@@ -8,10 +8,11 @@ use distlock_core::{ErrorKind, Health, Result, Verdict, micros, unix_time};
 
 use super::{
     context::StoreContext, pool::OpenConnection, raw_connection::StatementResults, rows, schema,
-    statements::NOW,
+    server::open_session, statements::NOW,
 };
 use crate::{
-    doctor::{self, RowCounts},
+    doctor::{self, Replication, RowCounts},
+    network::Servers,
     statement_error::{Access, StatementError},
 };
 
@@ -23,6 +24,8 @@ const CLOCK_OFF: u64 = 5_000_000;
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
     ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'binlog_format', 'read_only', \
     'super_read_only', \
+    'group_replication_group_name', 'rpl_semi_sync_master_enabled', \
+    'rpl_semi_sync_source_enabled', \
     'wsrep_on', 'innodb_doublewrite', 'innodb_rollback_on_timeout', 'max_allowed_packet')";
 
 /// Reports 1 if `SYSDATE` has the same value during a whole statement, like `NOW`.
@@ -46,6 +49,9 @@ pub(crate) async fn examine(
     }
     durability(health, &variables);
     topology(health, &variables);
+    if context.config.hosts.len() > 1 {
+        replication(&variables).report(health);
+    }
     limits(health, &variables);
 
     let before = micros(unix_time(&*context.clock));
@@ -172,6 +178,37 @@ fn topology(health: &mut Health, variables: &HashMap<String, String>) {
                 stale; all nodes crashing at \
              once may take back granted locks, so fence what the locks protect",
         );
+    }
+}
+
+/// Checks whether one server of several takes writes. See also [`replication`].
+pub(super) async fn servers(health: &mut Health, context: &StoreContext) {
+    let (config, clock) = (&context.config, &*context.clock);
+    if config.hosts.len() > 1 {
+        let unresolved = |error| StatementError::mysql(error, Access::Read).into_error();
+        let asking = |candidate| async move {
+            let opened = open_session(context, candidate).await?;
+            Ok(opened.variables.read_only)
+        };
+        let found = Servers::connect_to_each(config, clock, unresolved, asking).await;
+        doctor::report_servers(health, &found);
+    }
+}
+
+/// Whether a grant is on another server before the client is answered. This matters if the URL
+/// names a server to which a failover leads.
+fn replication(variables: &HashMap<String, String>) -> Replication {
+    let semi = [
+        "rpl_semi_sync_master_enabled",
+        "rpl_semi_sync_source_enabled",
+    ];
+    if !get(variables, "group_replication_group_name").is_empty() || on(get(variables, "wsrep_on"))
+    {
+        Replication::Synchronous
+    } else if semi.iter().any(|name| on(get(variables, name))) {
+        Replication::UntilTimeout
+    } else {
+        Replication::Asynchronous("switch semi-synchronous replication on")
     }
 }
 

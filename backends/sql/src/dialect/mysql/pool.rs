@@ -3,10 +3,7 @@
 //!
 //! A connection with an answer that was not read to its end is never lent again.
 
-use std::{
-    ops::{Deref, DerefMut},
-    time::Duration,
-};
+use std::ops::{Deref, DerefMut};
 
 use distlock_backend_kit::{Lender, Loan};
 use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
@@ -16,15 +13,14 @@ use super::{
     errors::MySqlTrouble,
     flavour::Flavour,
     raw_connection::{PartialFailure, RawConnection, StatementResults},
-    server::connect,
+    server::{NewConnection, READ_ONLY, connect, is_read_only, variables_in},
     statements::Statement,
     tables,
 };
-use crate::statement_error::{Access, StatementError};
-
-/// A connection that was idle for longer than this is tested before its next use: firewalls and
-/// servers close idle connections, often without notice.
-const IDLE: Duration = Duration::from_secs(10);
+use crate::{
+    network::{TEST_AFTER, TEST_LIMIT},
+    statement_error::{Access, StatementError},
+};
 
 /// A few connections. Each connection is lent to one caller at a time.
 #[derive(Debug)]
@@ -58,7 +54,10 @@ pub(crate) struct OpenConnection {
     prepares: bool,
     /// The largest size of a request in bytes: the server's `max_allowed_packet`.
     pub(super) packet: usize,
-    used: Moment,
+    /// Whether the server took no writes when the session was set up.
+    read_only: bool,
+    /// The time of the last test that the server answers.
+    tested: Moment,
 }
 
 impl ConnectionPool {
@@ -119,11 +118,10 @@ impl ConnectionSlot {
     /// The open connection of this slot. Opens a new connection if the slot is empty or its
     /// connection is unusable.
     pub(super) async fn ready(&mut self, context: &StoreContext) -> Result<&mut OpenConnection> {
-        if let Some(open) = &mut self.open {
-            let idle = context.clock.now().since(open.used) > IDLE;
-            if open.connection.is_spent() || (idle && !open.connection.is_alive(context).await) {
-                self.disconnect();
-            }
+        if let Some(open) = &mut self.open
+            && (open.connection.is_spent() || !open.is_usable(context).await)
+        {
+            self.disconnect();
         }
         if self.open.is_none() {
             let open = OpenConnection::new(context).await?;
@@ -166,8 +164,12 @@ impl ConnectionSlot {
 
 impl OpenConnection {
     async fn new(context: &StoreContext) -> Result<Self> {
-        let mut connection = connect(context).await?;
-        let (variables, tables) = tables::ready(&mut connection, context).await?;
+        let NewConnection {
+            mut connection,
+            variables,
+            tables_present,
+        } = connect(context).await?;
+        let tables = tables::ready(&mut connection, context, tables_present).await?;
         Ok(Self {
             connection,
             flavour: variables.flavour,
@@ -179,8 +181,26 @@ impl OpenConnection {
             tables,
             prepares: true,
             packet: variables.packet,
-            used: context.clock.now(),
+            read_only: variables.read_only,
+            tested: context.clock.now(),
         })
+    }
+
+    /// Whether the server answered a short time ago or answers now, and takes writes as before. See
+    /// [`TEST_AFTER`].
+    async fn is_usable(&mut self, context: &StoreContext) -> bool {
+        let now = context.clock.now();
+        if now.since(self.tested) <= TEST_AFTER {
+            return true;
+        }
+        let test = READ_ONLY.to_owned();
+        let answer = tokio::select! {
+            answer = self.connection.exchange(context, test, Access::Read) => answer.ok(),
+            () = context.clock.sleep(TEST_LIMIT) => None,
+        };
+        self.tested = now;
+        let variables = answer.and_then(|answer| variables_in(&answer.rows).ok());
+        variables.is_some_and(|variables| is_read_only(&variables) == self.read_only)
     }
 
     /// Sends statements in one round trip and reads the results. A text that exceeds the server's
@@ -200,9 +220,7 @@ impl OpenConnection {
             });
         }
         context.counters.count(operation);
-        let answered = self.connection.exchange(context, statements, access).await;
-        self.used = context.clock.now();
-        answered
+        self.connection.exchange(context, statements, access).await
     }
 
     /// Sends one statement that changes rows, and reads its result. A frequent statement is sent as
@@ -217,7 +235,6 @@ impl OpenConnection {
             context.counters.count(operation);
             let prepared = statement.prepared();
             let answered = self.connection.read(context, prepared, Access::Write).await;
-            self.used = context.clock.now();
             match answered {
                 Err(broken) if broken.failed.mysql_trouble() == Some(MySqlTrouble::NotPrepared) => {
                     let problem = broken.failed.into_error();

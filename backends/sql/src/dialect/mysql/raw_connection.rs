@@ -60,20 +60,6 @@ impl RawConnection {
         self.unread
     }
 
-    /// Whether the server answers on this connection.
-    pub(super) async fn is_alive(&mut self, context: &StoreContext) -> bool {
-        if self.unread {
-            return false;
-        }
-        self.unread = true;
-        let answers = tokio::select! {
-            pong = catch_panics(self.connection.ping()) => pong.is_ok(),
-            () = context.clock.sleep(context.config.statement_timeout) => false,
-        };
-        self.unread = !answers;
-        answers
-    }
-
     /// Sends statements in one round trip and reads the results.
     pub(super) async fn exchange(
         &mut self,

@@ -4,7 +4,7 @@
 //! some of the tables while another process creates them. Opening a store waits for that other
 //! process. Opening adds missing tables, but never changes tables that exist.
 
-use std::{collections::HashMap, fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use distlock_core::{Error, ErrorKind, Result};
 
@@ -13,7 +13,7 @@ use super::{
     migrations::MIGRATIONS,
     raw_connection::{RawConnection, StatementResults},
     rows, schema,
-    server::{SESSION, VARIABLES, Variables, connect, database_label},
+    server::{NewConnection, connect, database_label},
 };
 use crate::{
     migrate::{self, LATEST, Migration, REQUIRED, TablesStatus},
@@ -41,14 +41,14 @@ enum TablesFound {
     Whole(i64, String),
 }
 
-/// Sets the session up and checks the tables. Creates absent tables first, if the configuration
-/// allows that. Returns the server's variables and the name of the tables' history.
+/// Checks the tables. Creates absent tables first, if the configuration allows that. Returns the
+/// name of the tables' history.
 pub(super) async fn ready(
     connection: &mut RawConnection,
     context: &StoreContext,
-) -> Result<(Variables, String)> {
-    let (variables, found) = set_up_session(connection, context).await?;
-    let (version, tables) = match found {
+    tables_present: i64,
+) -> Result<String> {
+    let (version, tables) = match found(connection, context, tables_present).await? {
         TablesFound::Whole(version, tables) => (version, tables),
         TablesFound::Partly(problem) => return Err(not_migrated(context, problem)),
         TablesFound::Nothing if context.was_opened() => {
@@ -79,14 +79,17 @@ pub(super) async fn ready(
         }
     }
     check_tables(connection, context).await?;
-    Ok((variables, tables))
+    Ok(tables)
 }
 
 /// Upgrades the tables. Returns the former version, and the repairs that were applied.
 pub(super) async fn migrate(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
-    let mut connection = connect(context).await?;
-    let (_, found) = set_up_session(&mut connection, context).await?;
-    let version = match found {
+    let NewConnection {
+        mut connection,
+        tables_present,
+        ..
+    } = connect(context).await?;
+    let version = match found(&mut connection, context, tables_present).await? {
         TablesFound::Whole(version, _) => version,
         TablesFound::Nothing => 0,
         // For example, the process that created the tables was stopped between two tables.
@@ -116,9 +119,12 @@ pub(super) async fn migrate(context: &StoreContext) -> Result<(i64, Vec<Migratio
 /// The version of the tables, 0 when they are absent, and the repairs that tables of the latest
 /// version need. Changes nothing.
 pub(super) async fn version(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
-    let mut connection = connect(context).await?;
-    let (_, found) = set_up_session(&mut connection, context).await?;
-    let version = match found {
+    let NewConnection {
+        mut connection,
+        tables_present,
+        ..
+    } = connect(context).await?;
+    let version = match found(&mut connection, context, tables_present).await? {
         TablesFound::Whole(version, _) => version,
         TablesFound::Nothing => 0,
         TablesFound::Partly(problem) => return Err(not_migrated(context, problem)),
@@ -139,32 +145,16 @@ async fn close(connection: RawConnection) {
     }
 }
 
-/// Sets the session up, and reads the server's identity and the present tables.
-async fn set_up_session(
+/// The state of the tables. Another process may be creating them.
+async fn found(
     connection: &mut RawConnection,
     context: &StoreContext,
-) -> Result<(Variables, TablesFound)> {
-    let mut script = SESSION.to_owned();
-    let _ = write!(
-        script,
-        "; {}; {VARIABLES}",
-        context.statements.tables_present()
-    );
-    let found = run(connection, context, script).await?;
-    let mut rows_found = found.rows.iter();
-    let mut tables_present: i64 = match rows_found.next() {
-        Some(row) => rows::column(row, 0)?,
-        None => 0,
-    };
-    let mut variables = HashMap::new();
-    for row in rows_found {
-        variables.insert(rows::string(row, 0)?, rows::string(row, 1)?);
-    }
-    let variables = Variables::of(&variables)?;
+    mut tables_present: i64,
+) -> Result<TablesFound> {
     let deadline = context.clock.now() + SETTING_UP;
-    let found = loop {
+    loop {
         match present(connection, context, tables_present).await? {
-            // Another process may be creating the tables one after the other.
+            // The other process makes the tables one after the other.
             TablesFound::Partly(_) if context.clock.now() < deadline => {
                 context.clock.sleep(SETTING_UP / 100).await;
                 let found = run(connection, context, context.statements.tables_present()).await?;
@@ -173,10 +163,9 @@ async fn set_up_session(
                     None => 0,
                 };
             }
-            found => break found,
+            found => return Ok(found),
         }
-    };
-    Ok((variables, found))
+    }
 }
 
 /// The state of the tables, from the number of tables that exist.

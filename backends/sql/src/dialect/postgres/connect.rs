@@ -9,14 +9,20 @@ use std::{future::Future, time::Duration};
 use distlock_backend_kit::{Certificates, panics};
 use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _,
+    AssertSqlSafe, ConnectOptions as _, PgConnection,
     postgres::{PgConnectOptions, PgSslMode},
 };
 
-use super::{context::StoreContext, rows::column, session::Session};
+use super::{
+    context::StoreContext,
+    rows::column,
+    session::{Session, TAKES_NO_WRITES},
+    timeline::Timeline,
+};
 use crate::{
     config::{ServerConfig, SslMode},
-    driver_panics::panic_error,
+    driver_panics::{catch_panics, panic_error},
+    network::{Candidate, Route},
     statement_error::{Access, StatementError},
 };
 
@@ -69,11 +75,16 @@ pub(super) async fn with_connect_timeout<T>(
     }
 }
 
-/// The driver's options for a connection that is made now.
-pub(super) fn options(config: &ServerConfig, certificates: Certificates) -> PgConnectOptions {
+/// The driver's options for a connection that is made now, on this way to the server.
+fn options(
+    config: &ServerConfig,
+    certificates: Certificates,
+    port: u16,
+    route: &Route,
+) -> PgConnectOptions {
     let mut options = PgConnectOptions::new_without_pgpass()
-        .host(&config.host)
-        .port(config.port)
+        .host(route.host())
+        .port(port)
         .database(&config.database)
         .application_name("distlock")
         // No stored value is a fraction, so that this setting is not needed. A pooler would refuse
@@ -86,7 +97,7 @@ pub(super) fn options(config: &ServerConfig, certificates: Certificates) -> PgCo
             SslMode::VerifyCa => PgSslMode::VerifyCa,
             SslMode::VerifyFull => PgSslMode::VerifyFull,
         });
-    if let Some(socket) = &config.socket {
+    if let Some(socket) = route.socket().or(config.socket.as_ref()) {
         options = options.socket(socket);
     }
     if let Some(user) = &config.user {
@@ -108,19 +119,82 @@ pub(super) fn options(config: &ServerConfig, certificates: Certificates) -> PgCo
     options.disable_statement_logging()
 }
 
-/// Opens a connection and sets its session up. Returns the connection and the schema of the tables.
-/// `durable` says whether a commit must be on the disk before the server answers.
-pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Session, String)> {
-    context.counters.count("open");
-    let failed = |error| context.explain(StatementError::postgres(error, Access::Read));
-    let attempt = |config, certificates| async move {
-        let connected = options(&config, certificates).connect().await;
-        connected.map_err(|error| {
-            let failed = StatementError::postgres(error, Access::Read);
-            context.explain(failed.on_connecting(&config))
+/// Connects to a candidate: `connecting` makes a connection with the driver's options.
+pub(super) async fn dial<T, F>(
+    context: &StoreContext,
+    candidate: &Candidate,
+    connecting: impl FnOnce(PgConnectOptions) -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T, sqlx::Error>>,
+{
+    let port = candidate.host.port;
+    let attempt = |config: ServerConfig, certificates| async move {
+        let connected = Box::pin(async {
+            let route = Route::to(candidate, &config, &format!("/.s.PGSQL.{port}")).await?;
+            let options = options(&config, certificates, port, &route);
+            route.carry(connecting(options)).await
+        });
+        catch_panics(connected).await.map_err(|error| {
+            context.explain(StatementError::postgres(error, Access::Read).on_connecting(&config))
         })
     };
-    let mut connection = context.login.connect(&context.config, attempt).await?;
+    context.login.connect(&context.config, attempt).await
+}
+
+/// Connects to one of the servers: `attempt` connects to a candidate.
+pub(super) async fn to_one_server<T, F>(
+    context: &StoreContext,
+    attempt: impl Fn(Candidate) -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let unresolved = |error| context.explain(StatementError::postgres(error, Access::Read));
+    let servers = &context.servers;
+    servers
+        .connect(&context.config, &*context.clock, unresolved, attempt)
+        .await
+}
+
+/// Whether a candidate takes no writes. The session is not set up, and a standby is no error.
+pub(super) async fn takes_no_writes(context: &StoreContext, candidate: Candidate) -> Result<bool> {
+    context.counters.count("doctor");
+    let asking = |options: PgConnectOptions| async move {
+        let mut connection = options.connect().await?;
+        let asked = sqlx::query_scalar(TAKES_NO_WRITES);
+        asked.fetch_one(&mut connection).await
+    };
+    dial(context, &candidate, asking).await
+}
+
+/// A new connection whose session is set up.
+pub(super) struct NewSession {
+    pub(super) session: Session,
+    /// The schema of the tables.
+    pub(super) schema: String,
+    /// `None`: the server hides it.
+    pub(super) timeline: Option<Timeline>,
+}
+
+/// Opens a connection to the primary and sets its session up. `durable` says whether a commit must
+/// be on the disk before the server answers.
+pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<NewSession> {
+    to_one_server(context, |candidate| {
+        open_session(context, candidate, durable)
+    })
+    .await
+}
+
+async fn open_session(
+    context: &StoreContext,
+    candidate: Candidate,
+    durable: bool,
+) -> Result<NewSession> {
+    let failed = |error| context.explain(StatementError::postgres(error, Access::Read));
+    context.counters.count("open");
+    let connecting = |options: PgConnectOptions| async move { options.connect().await };
+    let mut connection = dial(context, &candidate, connecting).await?;
     // The server stops a statement before the client's own time limit ends the wait.
     let statement = context.config.statement_timeout.as_millis() * 3 / 4;
     let (end_abandoned, left) = context.sessions.end_abandoned();
@@ -146,7 +220,8 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
                 ({NO_IDLE_TIMEOUTS}),
                 ({end_abandoned}),
                 (SELECT (extract(epoch FROM backend_start) * 1000000)::int8 FROM \
-                    pg_stat_get_activity(pg_backend_pid()))
+                    pg_stat_get_activity(pg_backend_pid())),
+                ({TAKES_NO_WRITES})
            FROM (SELECT {} AS schema OFFSET 0) s",
         ROW_LOCK_TIMEOUT.as_millis(),
         !durable,
@@ -159,7 +234,6 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
         .fetch_one(&mut connection)
         .await
         .map_err(failed)?;
-    context.sessions.forget(&left);
     let schema: Option<String> = column(&answer, 0)?;
     let schema = schema.ok_or_else(|| {
         Error::new(
@@ -173,6 +247,26 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
             "the server is a standby: it takes no writes",
         ));
     }
+    let read_only = column(&answer, 9)?;
+    if read_only && candidate.one_of_several {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "the server is read-only (`default_transaction_read_only`): it takes no writes",
+        ));
+    }
+    let timeline = read_timeline(&mut connection, context).await?;
+    let is_former = timeline
+        .as_ref()
+        .is_some_and(|it| context.timelines.has_later_than(it));
+    if is_former && candidate.one_of_several {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "the server is a former primary that came back, and another one was promoted since; if \
+             this one is right after all, restart this program",
+        ));
+    }
+    // Only the primary has the sessions that the query has ended.
+    context.sessions.forget(&left);
     let encoding: String = column(&answer, 2)?;
     if !["UTF8", "SQL_ASCII"].contains(&encoding.as_str()) {
         return Err(Error::new(
@@ -185,5 +279,102 @@ pub(super) async fn connect(context: &StoreContext, durable: bool) -> Result<(Se
     }
     let started: Option<i64> = column(&answer, 8)?;
     let id = (column(&answer, 5)?, started.unwrap_or_default());
-    Ok((context.sessions.claim(id, connection)?, schema))
+    let tested = context.clock.now();
+    let session = context.sessions.claim(id, connection, read_only, tested)?;
+    Ok(NewSession {
+        session,
+        schema,
+        timeline,
+    })
+}
+
+/// The timeline of a primary; `None` where the server hides it from this user.
+async fn read_timeline(
+    connection: &mut PgConnection,
+    context: &StoreContext,
+) -> Result<Option<Timeline>> {
+    const HISTORY: &str = "
+        SELECT system_identifier::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+          FROM pg_control_system()";
+    context.counters.count("open");
+    match sqlx::query(HISTORY).fetch_one(connection).await {
+        Ok(row) => Ok(Some(Timeline {
+            system: column(&row, 0)?,
+            number: column(&row, 1)?,
+        })),
+        Err(error) => {
+            let failed = StatementError::postgres(error, Access::Read);
+            match failed.meaning.kind {
+                ErrorKind::AccessDenied => Ok(None),
+                _ => Err(context.explain(failed)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{Ipv4Addr, SocketAddr, TcpListener},
+        sync::Arc,
+    };
+
+    use distlock_core::SystemClock;
+    use distlock_harness::servers::postgres::PostgresServer;
+
+    use super::*;
+
+    /// Connects to the server by this name, which has a silent address first, then one that nobody
+    /// listens at, and the server's last.
+    async fn connect_by_name(server: &PostgresServer, name: &str, options: &str) -> Result<()> {
+        let address = server.address();
+        let at = |last| SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), address.port()));
+        let _silent = TcpListener::bind(at(2)).unwrap();
+        let url = server.url().replace("@127.0.0.1:", &format!("@{name}:"));
+        let config = ServerConfig::from_url(&format!("{url}?{options}"))?;
+        let limit = config.connect_timeout;
+        let mut context = StoreContext::new(config, Arc::new(SystemClock))?;
+        let addresses = vec![at(2), at(3), address];
+        context.servers.names = vec![(name.to_owned(), addresses)];
+        let started = context.clock.now();
+        let connected = with_connect_timeout(&context, connect(&context, true)).await;
+        let took = context.clock.now().since(started);
+        assert!(took < limit, "{took:?}");
+        let mut session = connected?.session;
+        let answer: i32 = sqlx::query_scalar("SELECT 7")
+            .fetch_one(&mut *session)
+            .await
+            .unwrap();
+        assert_eq!(answer, 7);
+        session.close().await;
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn the_next_address_of_a_name_is_tried_in_time() {
+        let server = PostgresServer::start().unwrap();
+        connect_by_name(&server, "db.example", "sslmode=disable")
+            .await
+            .unwrap();
+    }
+
+    #[cfg(feature = "tls")]
+    #[tokio::test]
+    async fn tls_verifies_the_name_at_each_address() {
+        let pki = distlock_harness::Pki::new().unwrap();
+        let server = PostgresServer::with_tls(&pki).unwrap();
+        let authority = pki.path("ca.crt").display().to_string();
+        let verified = format!("sslmode=verify-full&sslrootcert={authority}");
+        connect_by_name(&server, "localhost", &verified)
+            .await
+            .unwrap();
+        // The certificate is for the addresses, and not for this name.
+        let error = connect_by_name(&server, "db.example", &verified).await;
+        let said = error.unwrap_err().to_string();
+        assert!(said.contains("not for this host"), "{said}");
+        let unverified = format!("sslmode=verify-ca&sslrootcert={authority}");
+        connect_by_name(&server, "db.example", &unverified)
+            .await
+            .unwrap();
+    }
 }

@@ -7,13 +7,14 @@
 use std::sync::{Arc, OnceLock};
 
 use distlock_backend_kit::{EpochHistory, batch::Failure};
-use distlock_core::{Clock, Epoch, Error, ErrorKind, Result, excerpt, path_excerpt};
+use distlock_core::{Clock, Epoch, Error, ErrorKind, Result, excerpt};
 
-use super::{session, statements::Statements};
+use super::{session, statements::Statements, timeline::Timelines};
 use crate::{
     config::{Login, ServerConfig},
     counters::RequestCounters,
     migrate,
+    network::Servers,
     statement_error::StatementError,
     wait::WaitGroup,
 };
@@ -29,6 +30,8 @@ pub(crate) struct StoreContext {
     pub(crate) wait_group: Arc<WaitGroup>,
     pub(crate) counters: RequestCounters,
     pub(super) statements: Statements,
+    pub(super) servers: Servers,
+    pub(super) timelines: Timelines,
     pub(super) sessions: session::Sessions,
     /// The schema in which the first connection found or created the tables. All later connections
     /// use only this schema.
@@ -43,6 +46,8 @@ impl StoreContext {
             statements: Statements::new(&config.table_prefix),
             wait_group: WaitGroup::pushed(),
             counters: RequestCounters::new(NAME),
+            servers: Servers::default(),
+            timelines: Timelines::default(),
             sessions: session::Sessions::default(),
             schema: OnceLock::new(),
             epochs: EpochHistory::default(),
@@ -110,10 +115,6 @@ impl StoreContext {
     /// The database's name and address, for messages.
     pub(super) fn database_label(&self) -> String {
         let config = &self.config;
-        let database = excerpt(&config.database);
-        match &config.socket {
-            Some(socket) => format!("{database} at {}", path_excerpt(socket)),
-            None => format!("{database} at {}:{}", config.host, config.port),
-        }
+        format!("{} at {}", excerpt(&config.database), config.address())
     }
 }

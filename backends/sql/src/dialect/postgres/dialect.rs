@@ -380,6 +380,7 @@ impl Dialect for PostgresDialect {
             .give_back(examined)
             .map_err(|failed| context.explain(failed))?;
         health.epoch = Some(context.epoch());
+        doctor::servers(&mut health, context).await;
         Ok(health)
     }
 

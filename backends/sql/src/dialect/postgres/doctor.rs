@@ -1,4 +1,4 @@
-//! The doctor of Postgres: crash safety, write access, clock, session, tables and rights.
+//! The doctor of Postgres: crash safety, write access, failover, clock, session, tables and rights.
 //!
 //! Every check only reads.
 
@@ -12,8 +12,12 @@ use sqlx::{
     query::Query,
 };
 
-use super::{context::StoreContext, schema};
-use crate::doctor::{self, RowCounts};
+use super::{connect::takes_no_writes, context::StoreContext, schema};
+use crate::{
+    doctor::{self, Replication, RowCounts},
+    network::Servers,
+    statement_error::{Access, StatementError},
+};
 
 /// The difference between the server's clock and this host's clock from which the doctor warns.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
@@ -30,7 +34,8 @@ SELECT current_setting('server_version'),
        pg_is_in_recovery(),
        (extract(epoch FROM clock_timestamp()) * 1000000)::int8,
        current_setting('default_transaction_isolation'),
-       pg_backend_pid()";
+       pg_backend_pid(),
+       current_setting('synchronous_standby_names')";
 
 /// The rights on distlock's tables that the user lacks. On the third table (`distributed_meta`),
 /// the user needs no right to insert or delete: only the migrations insert its row.
@@ -98,6 +103,7 @@ pub(crate) async fn examine(
         (Verdict::Pass, "a primary")
     };
     health.found("writable", verdict, detail);
+    replication(&mut health, context, &settings)?;
 
     let theirs: i64 = settings.try_get(7)?;
     let theirs = Duration::from_micros(u64::try_from(theirs).unwrap_or(0));
@@ -120,7 +126,7 @@ pub(crate) async fn examine(
 
     context.counters.count("doctor");
     let tls: String = sqlx::query_scalar(TLS).fetch_one(&mut *connection).await?;
-    let local = is_loopback(context.config.peer());
+    let local = context.config.peers().into_iter().all(is_loopback);
     match (tls.as_str(), local) {
         ("", true) => health.found("TLS", Verdict::Pass, "plain text, on this host"),
         ("", false) => health.found(
@@ -167,6 +173,35 @@ fn durability(health: &mut Health, settings: &PgRow) -> Result<(), sqlx::Error> 
     } else {
         let detail = format!("{server} on the server, {session} in our own sessions");
         health.found("synchronous_commit", Verdict::Pass, detail);
+    }
+    Ok(())
+}
+
+/// Checks whether one server of several takes writes. See also [`replication`].
+pub(super) async fn servers(health: &mut Health, context: &StoreContext) {
+    let (config, clock) = (&context.config, &*context.clock);
+    if config.hosts.len() > 1 {
+        let unresolved = |error| StatementError::postgres(error, Access::Read).into_error();
+        let asking = |candidate| takes_no_writes(context, candidate);
+        let found = Servers::connect_to_each(config, clock, unresolved, asking).await;
+        doctor::report_servers(health, &found);
+    }
+}
+
+/// Checks whether a grant is on a standby before the client is answered. This matters if the URL
+/// names a server to which a failover leads.
+fn replication(
+    health: &mut Health,
+    context: &StoreContext,
+    settings: &PgRow,
+) -> Result<(), sqlx::Error> {
+    if context.config.hosts.len() > 1 {
+        let standbys: String = settings.try_get(10)?;
+        let replication = match standbys.is_empty() {
+            true => Replication::Asynchronous("set `synchronous_standby_names`"),
+            false => Replication::Synchronous,
+        };
+        replication.report(health);
     }
     Ok(())
 }

@@ -5,11 +5,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::LockName;
+use distlock_core::{LockName, Result};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
-use super::{connect, context::StoreContext};
-use crate::driver_panics::catch_panics;
+use super::{
+    connect::{NO_IDLE_TIMEOUTS, dial, to_one_server},
+    context::StoreContext,
+};
+use crate::{
+    driver_panics::catch_panics,
+    network::Candidate,
+    statement_error::{Access, StatementError},
+};
 
 /// After this time without a notification, the listener tests its connection with a request.
 const QUIET: Duration = Duration::from_secs(15);
@@ -21,28 +28,41 @@ pub(super) const LEFT_QUEUE: char = '\u{1}';
 
 /// Wakes waiters on each notification. The future ends when the connection is lost.
 pub(super) async fn listen(context: Arc<StoreContext>) {
-    if let Err(error) = catch_panics(listening(&context)).await {
+    if let Err(error) = listening(&context).await {
         tracing::debug!(%error, "releases in other processes are noticed by polling for a while");
     }
 }
 
-async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
-    let current = context.login.current(&context.config).await;
-    let (config, certificates) =
-        current.map_err(|error| sqlx::Error::Configuration(error.into()))?;
-    // The driver's listener needs a pool. This pool has only the one connection.
-    let pool = PgPoolOptions::new()
-        .max_connections(1)
-        .acquire_timeout(context.config.connect_timeout)
-        .connect_lazy_with(connect::options(&config, certificates));
+/// Connects to the primary: a standby refuses to listen.
+async fn connect_listener(context: &StoreContext, candidate: Candidate) -> Result<PgListener> {
     context.counters.count("listen");
-    let mut listener = PgListener::connect_with(&pool).await?;
+    let connecting = |options| async move {
+        // The driver's listener needs a pool. This pool has only the one connection.
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(context.config.connect_timeout)
+            .connect_lazy_with(options);
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.listen(&context.statements.channel()).await?;
+        Ok::<_, sqlx::Error>(listener)
+    };
+    dial(context, &candidate, connecting).await
+}
+
+async fn listening(context: &StoreContext) -> Result<()> {
+    let attempt = |candidate| connect_listener(context, candidate);
+    let mut listener = to_one_server(context, attempt).await?;
+    catch_panics(receive(context, &mut listener))
+        .await
+        .map_err(|error| StatementError::postgres(error, Access::Read).into_error())
+}
+
+async fn receive(context: &StoreContext, listener: &mut PgListener) -> Result<(), sqlx::Error> {
     listener.eager_reconnect(false);
     context.counters.count("listen");
-    sqlx::query(connect::NO_IDLE_TIMEOUTS)
-        .execute(&mut listener)
+    sqlx::query(NO_IDLE_TIMEOUTS)
+        .execute(&mut *listener)
         .await?;
-    listener.listen(&context.statements.channel()).await?;
     // No notification of a release before this moment was received.
     context.wait_group.any_may_be_free();
     loop {
@@ -50,7 +70,7 @@ async fn listening(context: &StoreContext) -> Result<(), sqlx::Error> {
             notification = listener.try_recv() => notification?,
             () = context.clock.sleep(QUIET) => {
                 context.counters.count("listen");
-                let asking = sqlx::query("SELECT 1").execute(&mut listener);
+                let asking = sqlx::query("SELECT 1").execute(&mut *listener);
                 tokio::select! {
                     answer = asking => { answer?; }
                     () = context.clock.sleep(context.config.statement_timeout) => {

@@ -18,6 +18,7 @@ mod schema;
 mod session;
 mod statements;
 mod tables;
+mod timeline;
 mod write;
 
 pub use self::{driver::PostgresDriver, open::Postgres};

@@ -8,13 +8,13 @@ use distlock_core::{Epoch, Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
 use super::{
-    connect::{connect, with_connect_timeout},
+    connect::{NewSession, connect, with_connect_timeout},
     context::StoreContext,
-    rows::column,
     session::Session,
     tables,
+    timeline::Timeline,
 };
-use crate::statement_error::{Access, StatementError};
+use crate::statement_error::StatementError;
 
 /// A few connections. Each connection is lent to one caller at a time.
 #[derive(Debug)]
@@ -39,14 +39,19 @@ impl ConnectionPool {
         }
     }
 
-    /// Waits until a connection is free, and lends it. Opens a new connection if none is open.
+    /// Waits until a connection is free, and lends it. Opens a new connection if none is open or the
+    /// open one is dead.
     pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
         let timeout = context.config.statement_timeout;
         let loan = self.lender.lend(&*context.clock, timeout).await?;
-        let connection = match loan.take_idle() {
-            Some(connection) => connection,
-            None => open(context, self.durable).await?,
-        };
+        if let Some(mut connection) = loan.take_idle() {
+            if connection.is_usable(&*context.clock).await {
+                return Ok(LentConnection { connection, loan });
+            }
+            // The others were opened to the same server, by the same way.
+            loan.drop_idle();
+        }
+        let connection = open(context, self.durable).await?;
         Ok(LentConnection { connection, loan })
     }
 
@@ -84,10 +89,21 @@ impl LentConnection<'_> {
 /// Opens a connection, checks the tables and notes the epoch.
 async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
     let opening = async {
-        let (mut connection, schema) = connect(context, durable).await?;
-        let tables = tables::ready(&mut connection, context, &schema).await?;
-        let epoch = epoch(&mut connection, context, &tables).await?;
-        context.epochs.note(epoch);
+        let NewSession {
+            mut session,
+            schema,
+            timeline,
+        } = connect(context, durable).await?;
+        let tables = tables::ready(&mut session, context, &schema).await?;
+        // A hosted server may hide its timeline. Then the epoch changes only if the name of the
+        // tables' history changes, and a failover does not change that name.
+        context.epochs.note(Epoch::new(match &timeline {
+            Some(Timeline { system, number }) => format!("{system}-{number}-{tables}"),
+            None => tables,
+        }));
+        if let Some(timeline) = &timeline {
+            context.timelines.note(timeline);
+        }
         let known = context.schema.get_or_init(|| schema.clone());
         if *known != schema {
             return Err(Error::new(
@@ -97,35 +113,7 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
                 ),
             ));
         }
-        Ok(connection)
+        Ok(session)
     };
     with_connect_timeout(context, opening).await
-}
-
-/// The epoch: the identifier of the database cluster, its timeline, and the name of the tables'
-/// history.
-async fn epoch(
-    connection: &mut PgConnection,
-    context: &StoreContext,
-    tables: &str,
-) -> Result<Epoch> {
-    const HISTORY: &str =
-        "SELECT system_identifier::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
-                             FROM pg_control_system()";
-    context.counters.count("open");
-    match sqlx::query(HISTORY).fetch_one(connection).await {
-        Ok(row) => {
-            let (system, timeline): (String, String) = (column(&row, 0)?, column(&row, 1)?);
-            Ok(Epoch::new(format!("{system}-{timeline}-{tables}")))
-        }
-        Err(error) => {
-            let failed = StatementError::postgres(error, Access::Read);
-            // A hosted server may hide its timeline. Then the epoch changes only if the name of the
-            // tables' history changes, and a failover does not change that name.
-            if failed.meaning.kind == ErrorKind::AccessDenied {
-                return Ok(Epoch::new(tables));
-            }
-            Err(context.explain(failed))
-        }
-    }
 }

@@ -11,10 +11,17 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
 use sqlx::{Connection as _, PgConnection};
 
-use crate::driver_panics::catch_panics;
+use crate::{
+    driver_panics::catch_panics,
+    network::{TEST_AFTER, TEST_LIMIT},
+};
+
+/// Whether the server refuses every write: it is a standby, or an administrator made it read-only.
+pub(super) const TAKES_NO_WRITES: &str =
+    "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'";
 
 /// Identifies a session among all past and present sessions of the server: the number of its
 /// process, and the start of that process in microseconds since 1970.
@@ -40,6 +47,10 @@ pub(super) struct Session {
     // give the session to this process's next connection at once.
     claim: SessionClaim,
     connection: PgConnection,
+    /// Whether the server took no writes when the session was set up.
+    read_only: bool,
+    /// The time of the last test that the server answers.
+    tested: Moment,
 }
 
 #[derive(Debug)]
@@ -54,7 +65,13 @@ impl Sessions {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] when another connection of this store has the same session.
-    pub(super) fn claim(&self, id: SessionId, connection: PgConnection) -> Result<Session> {
+    pub(super) fn claim(
+        &self,
+        id: SessionId,
+        connection: PgConnection,
+        read_only: bool,
+        tested: Moment,
+    ) -> Result<Session> {
         if !self.lock().taken.insert(id) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -69,6 +86,8 @@ impl Sessions {
                 id,
             },
             connection,
+            read_only,
+            tested,
         })
     }
 
@@ -108,9 +127,27 @@ impl Session {
         sessions.lock().abandoned.insert(*id);
     }
 
+    /// Whether the connection can be lent: its server answered a short time ago or answers now, and
+    /// takes writes as before. See [`TEST_AFTER`].
+    pub(super) async fn is_usable(&mut self, clock: &dyn Clock) -> bool {
+        let now = clock.now();
+        if now.since(self.tested) <= TEST_AFTER {
+            return true;
+        }
+        let test = sqlx::query_scalar(TAKES_NO_WRITES).fetch_one(&mut self.connection);
+        let read_only: Option<bool> = tokio::select! {
+            answer = catch_panics(test) => answer.ok(),
+            () = clock.sleep(TEST_LIMIT) => None,
+        };
+        self.tested = now;
+        read_only == Some(self.read_only)
+    }
+
     /// Closes the connection with a message to the server.
     pub(super) async fn close(self) {
-        let Self { claim, connection } = self;
+        let Self {
+            claim, connection, ..
+        } = self;
         drop(claim);
         if let Err(error) = catch_panics(connection.close()).await {
             tracing::debug!(%error, "a connection did not close cleanly");

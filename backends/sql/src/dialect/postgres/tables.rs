@@ -82,7 +82,7 @@ pub(super) async fn ready(
 /// Upgrades the tables, and returns the former version.
 pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
     let migrating = async {
-        let (mut connection, _) = connect(context, true).await?;
+        let mut connection = connect(context, true).await?.session;
         let from = upgrade(&mut connection, context).await?;
         check_not_newer(from)?;
         check_tables(&mut connection, context).await?;
@@ -95,7 +95,7 @@ pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
 /// The version of the tables; 0 when they are absent. Changes nothing.
 pub(super) async fn version(context: &StoreContext) -> Result<i64> {
     let asking = async {
-        let (mut connection, _) = connect(context, true).await?;
+        let mut connection = connect(context, true).await?.session;
         let version = match found(&mut connection, context).await? {
             TablesFound::Nothing => 0,
             TablesFound::Partly => return Err(context.not_migrated(ONLY_SOME)),

@@ -1,0 +1,26 @@
+//! Connections to the servers of a URL.
+//!
+//! The module owns the choice of the server and of its address, and the age from which an open
+//! connection is tested before its next use. It never decides whether a server is the primary: the
+//! dialect's attempt to open a session does.
+
+mod attempts;
+mod bridge;
+mod servers;
+
+use std::time::Duration;
+
+pub(crate) use self::{
+    bridge::Route,
+    servers::{Candidate, Servers},
+};
+
+/// A connection that was not tested for longer than this is tested before its next use. Firewalls
+/// and load balancers forget idle connections, often without notice; a request on such a connection
+/// would end with an unknown outcome. A primary may have become a replica in the meantime: then
+/// reads on its open connections are stale.
+pub(crate) const TEST_AFTER: Duration = Duration::from_secs(10);
+
+/// The time limit of that test. A connection without an answer is replaced: a new one costs a slow
+/// server little, and a request must not wait long for a connection that is dead.
+pub(crate) const TEST_LIMIT: Duration = Duration::from_millis(200);

@@ -1,0 +1,178 @@
+//! Connects to one of the servers of a URL, at one of the addresses of its name.
+//!
+//! Names are resolved anew for each connection, because the servers behind a name may move. A
+//! silent server or address delays a connection by [`PAUSE`] only: the next one is tried then, while
+//! the earlier attempt goes on.
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use distlock_core::{Clock, Error, Result};
+use futures_util::future::join_all;
+use tokio::net::lookup_host;
+
+use super::attempts::{Attempt, Trying, first_success, no_answer};
+use crate::{
+    config::{ServerConfig, ServerHost},
+    driver_panics::catch_panics,
+};
+
+/// The time without an answer after which the next server or address is tried too: the "connection
+/// attempt delay" that RFC 8305 recommends.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// A server, or one address of it, to which a dialect tries to connect.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) host: ServerHost,
+    /// The address to use, if the host's name has several addresses. Otherwise the driver takes the
+    /// host as it is written.
+    pub(crate) address: Option<SocketAddr>,
+    /// Whether the URL names other servers too. Then only a server that takes writes is the right
+    /// one.
+    pub(crate) one_of_several: bool,
+}
+
+/// The servers of one store.
+#[derive(Debug, Default)]
+pub(crate) struct Servers {
+    /// The server of the last connection. It is tried first, so that the connections of a store
+    /// change to another server only if that one does not serve them.
+    last: Mutex<Option<Candidate>>,
+    /// The addresses that names have in a test, instead of those that the system knows.
+    #[cfg(test)]
+    pub(crate) names: Vec<(String, Vec<SocketAddr>)>,
+}
+
+impl Servers {
+    /// Connects to the first server that `attempt` accepts. `unresolved` makes the error for a name
+    /// that cannot be resolved.
+    pub(crate) async fn connect<T, F>(
+        &self,
+        config: &ServerConfig,
+        clock: &dyn Clock,
+        unresolved: impl Fn(sqlx::Error) -> Error,
+        attempt: impl Fn(Candidate) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let last = self.last().clone();
+        let mut hosts = config.hosts.clone();
+        if let Some(last) = &last {
+            hosts.sort_by_key(|host| *host != last.host);
+        }
+        let one_of_several = hosts.len() > 1;
+        let trying = Trying {
+            pause: PAUSE.min(config.connect_timeout / 8),
+            limit: config.connect_timeout * 9 / 10,
+            clock,
+        };
+        let (trying, unresolved, attempt) = (&trying, &unresolved, &attempt);
+        let attempts = hosts.into_iter().map(|host| {
+            let candidate = Candidate {
+                host,
+                address: None,
+                one_of_several,
+            };
+            let last = last.as_ref().and_then(|last| last.address);
+            Attempt {
+                label: candidate.host.to_string(),
+                trying: Box::pin(async move {
+                    let addresses = self.addresses(config, &candidate.host, last).await;
+                    let addresses = addresses.map_err(unresolved)?;
+                    try_addresses(candidate, addresses, trying, attempt).await
+                }),
+            }
+        });
+        let (candidate, connected) = first_success(attempts.collect(), trying).await?;
+        *self.last() = Some(candidate);
+        Ok(connected)
+    }
+
+    /// Connects to every server of the URL on its own, at the same time.
+    pub(crate) async fn connect_to_each<T, F>(
+        config: &ServerConfig,
+        clock: &dyn Clock,
+        unresolved: impl Fn(sqlx::Error) -> Error,
+        attempt: impl Fn(Candidate) -> F,
+    ) -> Vec<(ServerHost, Result<T>)>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let connecting = config.hosts.iter().map(|host| async {
+            let alone = ServerConfig {
+                hosts: vec![host.clone()],
+                ..config.clone()
+            };
+            let servers = Self::default();
+            let connected = tokio::select! {
+                connected = servers.connect(&alone, clock, &unresolved, &attempt) => connected,
+                () = clock.sleep(config.connect_timeout) => Err(no_answer()),
+            };
+            (host.clone(), connected)
+        });
+        join_all(connecting).await
+    }
+
+    /// The addresses of a host, each once, `last` before all others; none for a Unix socket.
+    async fn addresses(
+        &self,
+        config: &ServerConfig,
+        host: &ServerHost,
+        last: Option<SocketAddr>,
+    ) -> Result<Vec<SocketAddr>, sqlx::Error> {
+        if config.uses_socket() {
+            return Ok(Vec::new());
+        }
+        #[cfg(test)]
+        if let Some((_, addresses)) = self.names.iter().find(|(name, _)| *name == host.name) {
+            return Ok(addresses.clone());
+        }
+        let looking = async { Ok(lookup_host((&*host.name, host.port)).await?) };
+        let mut addresses = Vec::new();
+        for address in catch_panics(looking).await? {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        addresses.sort_by_key(|address| Some(*address) != last);
+        Ok(addresses)
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Candidate>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Connects to a host at one of its addresses. Returns the candidate that was used.
+async fn try_addresses<T, F>(
+    candidate: Candidate,
+    addresses: Vec<SocketAddr>,
+    trying: &Trying<'_>,
+    attempt: &impl Fn(Candidate) -> F,
+) -> Result<(Candidate, T)>
+where
+    F: Future<Output = Result<T>>,
+{
+    if addresses.len() < 2 {
+        let connected = attempt(candidate.clone()).await?;
+        return Ok((candidate, connected));
+    }
+    let attempts = addresses.into_iter().map(|address| {
+        let candidate = Candidate {
+            address: Some(address),
+            ..candidate.clone()
+        };
+        let connecting = attempt(candidate.clone());
+        Attempt {
+            label: address.to_string(),
+            trying: Box::pin(async { connecting.await.map(|connected| (candidate, connected)) }),
+        }
+    });
+    first_success(attempts.collect(), trying).await
+}
