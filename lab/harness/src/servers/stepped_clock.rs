@@ -1,11 +1,10 @@
-//! A separate clock for one server, which can be stepped forward while the server runs.
+//! A separate clock for one server, which can be stepped while the server runs.
 //!
 //! The clock is Debian's `libfaketime`, loaded into the server. The server's wall clock is the
-//! machine's wall clock plus an offset, and its monotonic clock is the machine's. `libfaketime`
-//! does not work with programs that use `jemalloc`, because `jemalloc` asks for the time before
-//! `libfaketime` is ready. So Debian's `redis-server` hangs with `libfaketime`.
+//! machine's wall clock plus an offset, and its monotonic clock is the machine's.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -22,12 +21,13 @@ const STEP_LIMIT: Duration = Duration::from_secs(60);
 /// The stepped clock of one server.
 #[derive(Debug)]
 pub(super) struct SteppedClock {
-    library: PathBuf,
+    /// The libraries to load before those of the program.
+    preload: OsString,
     user: RunAs,
     /// The file with the clock's offset.
     file: PathBuf,
-    /// The clock's offset.
-    ahead: Mutex<Duration>,
+    /// The clock's offset in seconds.
+    offset: Mutex<f64>,
     /// The processes that have used the clock.
     used_by: Mutex<Vec<u32>>,
 }
@@ -37,26 +37,26 @@ impl SteppedClock {
     /// in `folder`, which belongs to `user`.
     pub(super) fn new(user: RunAs, folder: &Path) -> Result<Self> {
         let clock = Self {
-            library: find_library()?,
+            preload: preload()?,
             user,
             file: folder.join("clock"),
-            ahead: Mutex::default(),
+            offset: Mutex::default(),
             used_by: Mutex::default(),
         };
-        clock.write_offset(Duration::ZERO)?;
+        clock.write_offset(0.0)?;
         Ok(clock)
     }
 
     /// Returns the environment variables that make a process use this clock.
-    pub(super) fn environment(&self) -> [(&'static str, &Path); 4] {
+    pub(super) fn environment(&self) -> [(&'static str, &OsStr); 4] {
         [
-            ("LD_PRELOAD", &self.library),
-            ("FAKETIME_TIMESTAMP_FILE", &self.file),
+            ("LD_PRELOAD", &self.preload),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.as_os_str()),
             // Without a cache, all processes of a server see a step at once, because each reading
             // of the clock reads the file. With a cache, the clocks of the processes would differ
             // for a while.
-            ("FAKETIME_NO_CACHE", Path::new("1")),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
+            ("FAKETIME_NO_CACHE", OsStr::new("1")),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", OsStr::new("1")),
         ]
     }
 
@@ -67,29 +67,29 @@ impl SteppedClock {
         used_by.push(process);
     }
 
-    /// Steps the clock forward, and waits until the server has seen the step. `now` asks the server
-    /// for its time, in seconds.
-    pub(super) fn step_forward(&self, by: Duration, now: impl Fn() -> Result<f64>) -> Result<()> {
+    /// Steps the clock by so many seconds, back if the number is negative, and waits until the
+    /// server has seen the step. `now` asks the server for its time, in seconds.
+    pub(super) fn step(&self, by: f64, now: impl Fn() -> Result<f64>) -> Result<()> {
         let (before, asked) = (now()?, Instant::now());
-        let ahead = {
-            let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-            *ahead += by;
-            *ahead
+        let offset = {
+            let mut offset = self.offset.lock().unwrap_or_else(PoisonError::into_inner);
+            *offset += by;
+            *offset
         };
-        self.write_offset(ahead)?;
+        self.write_offset(offset)?;
         eventually("the server sees its clock", STEP_LIMIT, || {
-            let passed = asked.elapsed() + by / 2;
-            now().is_ok_and(|now| now > before + passed.as_secs_f64())
+            let expected = before + asked.elapsed().as_secs_f64() + by;
+            now().is_ok_and(|now| (now - expected).abs() < by.abs() / 2.0)
         })
     }
 
     /// Writes the clock's offset to its file.
-    fn write_offset(&self, ahead: Duration) -> Result<()> {
+    fn write_offset(&self, offset: f64) -> Result<()> {
         // A new file is written and then renamed. Otherwise the server could read a half-written
         // file.
         let new = self.file.with_extension("new");
-        let offset = format!("+{}.{:06}\n", ahead.as_secs(), ahead.subsec_micros());
-        self.user.write_private_file(&new, offset)?;
+        self.user
+            .write_private_file(&new, format!("{offset:+.6}\n"))?;
         Ok(fs::rename(new, &self.file)?)
     }
 }
@@ -109,10 +109,17 @@ impl Drop for SteppedClock {
     }
 }
 
-fn find_library() -> Result<PathBuf> {
+/// Returns the libraries to load first. The C library comes right after `libfaketime`, so that its
+/// `malloc` is used. A program with `jemalloc` as its `malloc`, such as Debian's `redis-server`,
+/// would hang otherwise: `jemalloc` asks for the time while it starts, and `libfaketime` then asks
+/// `jemalloc` for memory.
+fn preload() -> Result<OsString> {
     let folders = fs::read_dir("/usr/lib")?.filter_map(Result::ok);
     let mut found = folders.map(|it| it.path().join("faketime/libfaketimeMT.so.1"));
-    found
+    let library = found
         .find(|it| it.exists())
-        .context("libfaketime (Debian: apt-get install libfaketime)")
+        .context("libfaketime (Debian: apt-get install libfaketime)")?;
+    let mut preload = library.into_os_string();
+    preload.push(":libc.so.6");
+    Ok(preload)
 }

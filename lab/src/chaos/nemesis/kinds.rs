@@ -106,7 +106,7 @@ impl FaultKind {
             Self::ExpireSession | Self::KillLeader | Self::DeposeLeader => {
                 matches!(store, StoreKind::Zookeeper)
             }
-            // libfaketime makes Redis hang; see the harness.
+            // The other stores of a campaign run with the machine's clock.
             Self::StepClock => matches!(
                 store,
                 StoreKind::Mariadb | StoreKind::Mysql | StoreKind::Postgres

@@ -56,7 +56,8 @@ impl MySqlServer {
         Self::with(product, &[])
     }
 
-    /// Starts a server with its own clock, see [`MySqlServer::put_clock_forward`].
+    /// Starts a server with its own clock, see [`MySqlServer::put_clock_forward`]
+    /// and [`MySqlServer::put_clock_back`].
     ///
     /// # Errors
     /// Returns an error for the same reasons as [`MySqlServer::start`], and if Debian's package
@@ -73,8 +74,20 @@ impl MySqlServer {
     /// # Errors
     /// Returns an error if the server has no clock of its own or does not answer.
     pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
+        self.step_clock(by.as_secs_f64())
+    }
+
+    /// Steps the server's own clock back, and waits until the server has seen the step.
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`MySqlServer::put_clock_forward`].
+    pub fn put_clock_back(&self, by: Duration) -> Result<()> {
+        self.step_clock(-by.as_secs_f64())
+    }
+
+    fn step_clock(&self, by: f64) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
-        clock.step_forward(by, || {
+        clock.step(by, || {
             Ok(self.sql("SELECT UNIX_TIMESTAMP(SYSDATE(6))")?.parse()?)
         })
     }

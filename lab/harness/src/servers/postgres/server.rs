@@ -66,7 +66,8 @@ impl PostgresServer {
         Self::with(&[])
     }
 
-    /// Starts a server with its own clock, see [`PostgresServer::put_clock_forward`].
+    /// Starts a server with its own clock, see [`PostgresServer::put_clock_forward`]
+    /// and [`PostgresServer::put_clock_back`].
     ///
     /// # Errors
     /// Returns an error for the same reasons as [`PostgresServer::start`], and if Debian's package
@@ -83,8 +84,20 @@ impl PostgresServer {
     /// # Errors
     /// Returns an error if the server has no clock of its own or does not answer.
     pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
+        self.step_clock(by.as_secs_f64())
+    }
+
+    /// Steps the server's own clock back, and waits until the server has seen the step.
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`PostgresServer::put_clock_forward`].
+    pub fn put_clock_back(&self, by: Duration) -> Result<()> {
+        self.step_clock(-by.as_secs_f64())
+    }
+
+    fn step_clock(&self, by: f64) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
-        clock.step_forward(by, || {
+        clock.step(by, || {
             Ok(self
                 .sql("SELECT extract(epoch FROM clock_timestamp())")?
                 .parse()?)

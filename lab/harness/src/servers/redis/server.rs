@@ -17,6 +17,7 @@ use crate::{
             credentials::{PASSWORD, password_setting},
             flavour::Flavour,
         },
+        stepped_clock::SteppedClock,
     },
 };
 
@@ -40,6 +41,7 @@ pub struct RedisServer {
     /// The lines of the configuration file.
     pub(super) config: Vec<String>,
     pub(super) password: Option<Password>,
+    clock: Option<SteppedClock>,
 }
 
 /// Starts a server with several attempts, because another process may take the free port before the
@@ -72,6 +74,33 @@ impl RedisServer {
     /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn with(settings: &[&str]) -> Result<Self> {
         Self::start_as(Flavour::Installed, &[], settings)
+    }
+
+    /// Starts a server with its own clock, see [`RedisServer::put_clock_back`].
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`RedisServer::start`], and if Debian's package
+    /// `libfaketime` is not installed.
+    pub fn with_clock() -> Result<Self> {
+        start_with_retries(|port| {
+            let mut server = Self::prepare(Flavour::Installed, port, &[])?;
+            server.clock = Some(SteppedClock::new(server.user, server.folder.path())?);
+            server.launch()?;
+            server.wait_until_ready()?;
+            Ok(server)
+        })
+    }
+
+    /// Steps the server's own clock back, and waits until the server has seen the step.
+    ///
+    /// # Errors
+    /// Returns an error if the server has no clock of its own or does not answer.
+    pub fn put_clock_back(&self, by: Duration) -> Result<()> {
+        let clock = self.clock.as_ref().context("a clock of its own")?;
+        clock.step(-by.as_secs_f64(), || {
+            let time = self.command(&["TIME"])?;
+            Ok(time.lines().next().context("its seconds")?.parse()?)
+        })
     }
 
     /// Starts a server of another product or version, with further settings.
@@ -219,6 +248,7 @@ impl RedisServer {
             arguments: Vec::new(),
             config,
             password,
+            clock: None,
         })
     }
 
@@ -257,9 +287,16 @@ impl RedisServer {
             self.user
                 .check_access(&program, isolation::PROGRAM_REMEDY)?;
         }
-        let by = |program| self.user.command(program);
+        let by = |program| {
+            let mut command = self.user.command(program);
+            command.envs(self.clock.iter().flat_map(SteppedClock::environment));
+            command
+        };
         let process = Process::serve_with_command(by, program.as_os_str(), &arguments)
             .context("redis-server (Debian: apt-get install redis-server)")?;
+        if let Some(clock) = &self.clock {
+            clock.note_process(process.id());
+        }
         self.process = Some(process);
         Ok(())
     }
