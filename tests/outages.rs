@@ -34,6 +34,8 @@ const WAIT: Duration = Duration::from_secs(60);
 /// The deadline of each step that has no reason to take long, on a machine that is busy with other
 /// tests.
 const SOON: Duration = Duration::from_secs(30);
+/// The longest time for which the queue entry of a dead process blocks the queue.
+const DEAD_ENTRY: Duration = Duration::from_secs(4);
 
 /// The deadline for the end of the tool after a short outage. The pause between two releases is at
 /// most half a second.
@@ -469,6 +471,64 @@ async fn check_dead_waiters(url: &str) -> Result<()> {
     {
         eprintln!("behind a killed and a stopped waiter: {took:.1?}");
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_goes_back_gives_a_dead_waiter_no_time_on_redis() -> Result<()> {
+    let server = RedisServer::with_clock()?;
+    let url = server.url();
+    check_clock_that_goes_back(&server, &url, |by| server.put_clock_back(by)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_goes_back_gives_a_dead_waiter_no_time_on_postgres() -> Result<()> {
+    let server = PostgresServer::with_clock()?;
+    let url = server.url();
+    check_clock_that_goes_back(&server, &url, |by| server.put_clock_back(by)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_goes_back_gives_a_dead_waiter_no_time_on_mariadb() -> Result<()> {
+    let server = MySqlServer::with_clock(Product::MariaDb)?;
+    let url = server.url();
+    check_clock_that_goes_back(&server, &url, |by| server.put_clock_back(by)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_goes_back_gives_a_dead_waiter_no_time_on_mysql() -> Result<()> {
+    let server = MySqlServer::with_clock(Product::MySql)?;
+    let url = server.url();
+    check_clock_that_goes_back(&server, &url, |by| server.put_clock_back(by)).await
+}
+
+/// Checks two waiting processes. The first is killed, and the server's clock goes back. The second
+/// gets the free lock as soon as without the step of the clock.
+async fn check_clock_that_goes_back(
+    server: &impl KeepsQueue,
+    url: &str,
+    put_clock_back: impl Fn(Duration) -> Result<()>,
+) -> Result<()> {
+    let name = format!("back-{:x}", fastrand::u64(..));
+    let holding = distlock::open(url).await?.locker();
+    let held = holding.lock(&name).ttl(WAIT).acquire().await?;
+    let mut first = start_waiting_run(url, &name).await?;
+    wait_for_entries(server, 1).await?;
+    let second = distlock::open(url).await?;
+    let waiting = tokio::spawn(second.locker().lock(&name).wait(WAIT).acquire());
+    wait_for_entries(server, 2).await?;
+    first.kill().await?;
+    let killed = SystemClock.now();
+    put_clock_back(Duration::from_secs(40))?;
+    ensure!(held.release().await.is_clean(), "the holder lost it");
+    let guard = timeout(SOON * 2, waiting).await??;
+    let guard = guard.context("the second waiter")?;
+    let took = SystemClock.now().since(killed);
+    ensure!(
+        took <= DEAD_ENTRY,
+        "the dead waiter blocked the queue for {took:.1?}"
+    );
+    ensure!(guard.release().await.is_clean(), "the second lost it");
     Ok(())
 }
 

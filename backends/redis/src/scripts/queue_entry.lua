@@ -8,6 +8,9 @@
 -- ms. The key of an entry serves the waiter right behind: the server tracks the key for that waiter
 -- and pushes when the key is deleted. A renewal must not change the key, because each change would
 -- wake the waiter behind although nothing happened.
+--
+-- An entry that ends later than a whole lease from now was written before the server's clock went
+-- back. Its waiter may be dead, so the entry is dropped; a living waiter joins again.
 local own, lease, leaves = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local now = math.floor(clock() / 1000)
 local mine = string.format('%s %.0f;', own, now + lease)
@@ -18,7 +21,7 @@ for waiter, ends in string.gmatch(call('GET', KEYS[1]) or '', '(%x+) (%d+);') do
     if not leaves then
       kept[#kept + 1] = mine
     end
-  elseif tonumber(ends) > now then
+  elseif tonumber(ends) > now and tonumber(ends) <= now + lease then
     kept[#kept + 1] = waiter .. ' ' .. ends .. ';'
     if not found then
       ahead, before = ahead + 1, waiter

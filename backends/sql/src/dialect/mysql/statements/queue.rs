@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    expressions::NOW,
+    expressions::{NOW, ROW_NOW},
     literals::{hex, list},
     reaping::PAGE,
     set::Statements,
@@ -12,7 +12,9 @@ use crate::dialect::QueueEntry;
 
 impl Statements {
     /// Takes or renews queue entries. Reports for each entry the lock's name and the number of
-    /// entries ahead in the same queue.
+    /// entries ahead in the same queue. An entry that ends later than a whole lease from now was
+    /// written before the server's clock went back, and its contender may be dead. Such an entry
+    /// counts again as soon as its contender has renewed it.
     pub(crate) fn renew_queue_entries(&self, entries: &[QueueEntry], lease: Duration) -> String {
         let line = &self.line;
         let rows = |write: &dyn Fn(&QueueEntry, String) -> String| {
@@ -20,14 +22,18 @@ impl Statements {
             let rows = rows.map(|it| write(it, hex(it.name.as_str().as_bytes())));
             rows.collect::<Vec<_>>().join(",")
         };
-        let until = format!("{NOW} + {}", lease.as_micros());
+        let lease = lease.as_micros();
+        let until = format!("{NOW} + {lease}");
         let new = rows(&|it, name| format!("({name},{},{NOW},{until})", it.id));
         let mine = rows(&|it, name| format!("({name},{})", it.id));
+        // `NOW` would be too early for the end of the longest lease: an entry may have been renewed
+        // after this statement began and before it reads the entry.
         format!(
             "INSERT INTO {line} (lock_name, waiter, ticket, expires_at) VALUES {new} \
              ON DUPLICATE KEY UPDATE expires_at = {until}; \
              SELECT m.lock_name, (SELECT COUNT(*) FROM {line} o WHERE o.lock_name = m.lock_name \
-             AND o.expires_at > {NOW} AND (o.ticket, o.waiter) < (m.ticket, m.waiter)) \
+             AND o.expires_at > {NOW} AND o.expires_at <= {ROW_NOW} + {lease} \
+             AND (o.ticket, o.waiter) < (m.ticket, m.waiter)) \
              FROM {line} m WHERE (m.lock_name, m.waiter) IN ({mine})"
         )
     }

@@ -1,7 +1,9 @@
 //! Statements of the store queue.
 
 /// `$1` names, `$2` ids of entries, `$3` the lease of an entry. Returns for each entry the lock's
-/// name and the number of entries ahead in the same queue.
+/// name and the number of entries ahead in the same queue. An entry that ends later than a whole
+/// lease from now was written before the server's clock went back, and its contender may be dead.
+/// Such an entry counts again as soon as its contender has renewed it.
 pub(super) const RENEW_QUEUE_ENTRIES: &str = "
 WITH kept AS (
     INSERT INTO distributed_line AS l (lock_name, waiter, ticket, expires_at)
@@ -11,6 +13,7 @@ WITH kept AS (
     RETURNING l.lock_name, l.waiter, l.ticket
 ) SELECT k.lock_name, (SELECT count(*) FROM distributed_line o
                         WHERE o.lock_name = k.lock_name AND o.expires_at > clock_timestamp()
+                          AND o.expires_at <= clock_timestamp() + $3 * interval '1 microsecond'
                           AND (o.ticket, o.waiter) < (k.ticket, k.waiter))
     FROM kept k";
 
