@@ -21,7 +21,7 @@ use crate::{
         clock::Moment,
         lifecycle::closed_error,
         local_queue::LocalTurn,
-        outage::{Outage, QUICK_RETRIES},
+        outage::{Outage, QUICK_RETRIES, pause_after},
         parts::LockerParts,
         store_queue::StorePlace,
         wanted::{WantedLock, WonLock, before_deadline},
@@ -251,7 +251,13 @@ impl Claim {
         if hangs {
             return Ok(());
         }
-        let pause = self.parts.timing.jitter(outage.pause()).min(beyond);
+        let pause = if self.gives_up {
+            // This caller wants the error soon, and does not wait for the pace of the others.
+            self.parts.timing.jitter(pause_after(outage.failures()))
+        } else {
+            outage.pause(&error, &self.parts.timing)
+        };
+        let pause = pause.min(beyond);
         // The pause ends when the wait ends at the latest, so that the last attempt is made at that
         // moment.
         let pause = if left.is_zero() {

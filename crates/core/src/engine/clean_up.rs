@@ -158,6 +158,7 @@ async fn release_repeatedly(
             Ok(_) => return unreleased.remove(lease),
             Err(error) => {
                 unreleased.note_error(lease, &error);
+                pause = pause.max(error.retry_pause().unwrap_or_default());
                 let name = lease.name.clone();
                 log::debug(
                     move || tracing::debug!(%error, lock = ?name, "background release failed"),

@@ -547,12 +547,14 @@ impl LeaseState {
         };
         state.failing = true;
         if state.renew == Renew::Auto {
-            // The next try follows after a tenth of the TTL, or a quarter of the time to the
-            // deadline if that is less, limited to 20 ms to 1 s. So there are several tries before
-            // the deadline, and a store that refuses is not asked in a tight loop.
+            // The next try follows after a tenth of the TTL, or together with the other attempts of
+            // this process at an absent server, whichever is later. But it follows within a quarter
+            // of the time to the deadline, limited to 20 ms to 1 s. So there are several tries
+            // before the deadline, and a store that refuses is not asked in a tight loop.
             let now = self.clock.now();
             let left = state.deadline.at().since(now);
             let pause = (state.ttl.duration() / 10)
+                .max(failure.retry_pause().unwrap_or_default())
                 .min(left / 4)
                 .clamp(Duration::from_millis(20), Duration::from_secs(1));
             state.renew_at = Some(now + pause);

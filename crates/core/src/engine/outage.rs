@@ -1,12 +1,17 @@
 //! An unreachable store, as one waiting task sees that store.
 //!
 //! This module owns the pause of a task between two attempts, and logs once per outage why the task
-//! waits. The module never decides whether the task goes on waiting. The claim decides that,
+//! waits. A backend that cannot reach its server paces the attempts of the whole process, and its
+//! errors say when to try again ([`Error::retry_pause`]). This module chooses the pause after every
+//! other error. The module never decides whether the task goes on waiting. The claim decides that,
 //! because the claim knows the caller's wait.
 
 use std::time::Duration;
 
-use crate::types::{error::Error, name::LockName};
+use crate::{
+    engine::timing::Timing,
+    types::{error::Error, name::LockName},
+};
 
 /// The number of further attempts, after the first one, of a caller that wants an error while the
 /// store is unreachable.
@@ -46,14 +51,15 @@ impl Outage {
         self.failures
     }
 
-    /// The pause before the next attempt; the caller adds jitter.
-    pub(crate) fn pause(&self) -> Duration {
-        pause_after(self.failures)
+    /// The pause before the next attempt, after a failure with this error.
+    pub(crate) fn pause(&self, error: &Error, timing: &Timing) -> Duration {
+        let own = || timing.jitter(pause_after(self.failures));
+        error.retry_pause().unwrap_or_else(own)
     }
 }
 
 /// The pause after this number of failures in a row: 50 ms after the first failure, and twice as
-/// long after each further one, up to [`LONGEST_PAUSE`].
+/// long after each further one, up to [`LONGEST_PAUSE`]. The caller adds jitter.
 pub(crate) fn pause_after(failures: u32) -> Duration {
     Duration::from_millis(25 << failures.min(6)).min(LONGEST_PAUSE)
 }
@@ -69,7 +75,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::types::error::ErrorKind;
+    use crate::{engine::clock::SystemClock, types::error::ErrorKind};
 
     /// A log that keeps the level of each line.
     #[derive(Clone, Default)]
@@ -89,6 +95,23 @@ mod tests {
         fn record_follows_from(&self, _: &Id, _: &Id) {}
         fn enter(&self, _: &Id) {}
         fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn the_pause_of_an_error_counts_before_the_own_one() {
+        let timing = Timing::new(Arc::new(SystemClock), Some(7));
+        let (mut outage, name) = (Outage::default(), LockName::new("a").unwrap());
+        let error = Error::new(ErrorKind::Unavailable, "away");
+        for _ in 0..10 {
+            outage.failed(&error, &name);
+        }
+        let own = outage.pause(&error, &timing);
+        assert!(
+            (LONGEST_PAUSE / 2..=LONGEST_PAUSE).contains(&own),
+            "{own:?}"
+        );
+        let suggested = Duration::from_millis(3);
+        assert_eq!(outage.pause(&error.retry_in(suggested), &timing), suggested);
     }
 
     #[test]

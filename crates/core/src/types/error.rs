@@ -5,7 +5,7 @@
 //! decide whether the same call may succeed later. No code parses the text. An error must never
 //! hold a secret.
 
-use std::{error::Error as StdError, fmt, sync::Arc};
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use crate::types::{
     name::LockName,
@@ -31,6 +31,8 @@ struct Inner {
     name: Option<LockName>,
     /// Whether the limit is temporary (see [`Error::passing`]).
     passes: bool,
+    /// The pause before the next attempt (see [`Error::retry_in`]).
+    retry_pause: Option<Duration>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -82,6 +84,7 @@ impl Error {
             operation: None,
             name: None,
             passes: false,
+            retry_pause: None,
             source: None,
         }))
     }
@@ -109,14 +112,14 @@ impl Error {
 
     /// Adds the cause. The text of the cause is shown, so it must hold no secret. If the cause is
     /// an [`Error`] of the same kind and marks its limit as [passing](Error::passing), this error
-    /// marks its limit as passing too.
+    /// marks its limit as passing too. This error takes over the cause's
+    /// [pause](Error::retry_pause), unless it has one.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         let source = source.into();
-        if let Some(cause) = source.downcast_ref::<Self>()
-            && cause.kind() == self.kind()
-        {
-            self.0.passes |= cause.0.passes;
+        if let Some(cause) = source.downcast_ref::<Self>() {
+            self.0.passes |= cause.kind() == self.kind() && cause.0.passes;
+            self.0.retry_pause = self.0.retry_pause.or(cause.0.retry_pause);
         }
         self.0.source = Some(Arc::from(source));
         self
@@ -129,6 +132,21 @@ impl Error {
     pub fn passing(mut self) -> Self {
         self.0.passes = true;
         self
+    }
+
+    /// Adds the pause before the next attempt. A backend whose server is away adds it, so that all
+    /// waiters of the process ask again at the same moment, with one attempt to connect.
+    #[must_use]
+    pub fn retry_in(mut self, pause: Duration) -> Self {
+        self.0.retry_pause = Some(pause);
+        self
+    }
+
+    /// The pause before the next attempt that the backend suggests; `None` = the caller chooses it.
+    /// An earlier attempt is allowed, and may get the same error without a request to the server.
+    #[must_use]
+    pub fn retry_pause(&self) -> Option<Duration> {
+        self.0.retry_pause
     }
 
     /// The kind of the failure.
@@ -234,6 +252,17 @@ mod tests {
         );
         assert!(error.is_retryable() && !error.is_lost() && error.did_not_happen());
         assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn an_error_takes_over_the_pause_of_its_cause() {
+        let [short, long] = [50, 1000].map(Duration::from_millis);
+        let refused = || Error::new(ErrorKind::Unavailable, "refused").retry_in(short);
+        let outer = || Error::new(ErrorKind::OutcomeUnknown, "no answer");
+        assert_eq!(outer().retry_pause(), None);
+        assert_eq!(outer().caused_by(refused()).retry_pause(), Some(short));
+        let own = outer().retry_in(long).caused_by(refused());
+        assert_eq!(own.retry_pause(), Some(long));
     }
 
     #[test]

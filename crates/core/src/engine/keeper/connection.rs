@@ -5,13 +5,13 @@
 //! must never use a caller's connection: when the caller's runtime is blocked, the connections of
 //! that runtime are blocked too.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use crate::{
     contract::DistLock,
-    engine::{clock::Clock, log},
+    engine::{clock::Clock, log, outage::pause_after},
     types::error::{Error, ErrorKind, Result},
 };
 
@@ -85,25 +85,23 @@ impl OwnConnection {
 
     /// Opens the handle. After a failure, tries again with growing pauses until a try succeeds.
     pub(super) async fn open(&self, clock: &dyn Clock, backend: Arc<dyn DistLock>) {
-        let mut pause = Duration::from_millis(100);
+        let mut failures = 0;
         loop {
-            match backend.reopen().await {
+            let error = match backend.reopen().await {
                 Ok(handle) => {
                     self.state.send_replace(Some(Ok(handle)));
                     return;
                 }
-                Err(error) => {
-                    self.note_failure(error.clone());
-                    log::write(move || {
-                        tracing::warn!(
-                            %error,
-                            "cannot open the connection for renewals, trying again",
-                        );
-                    });
-                }
-            }
+                Err(error) => error,
+            };
+            failures += 1;
+            self.note_failure(error.clone());
+            let own = || pause_after(failures);
+            let pause = error.retry_pause().unwrap_or_else(own);
+            log::write(move || {
+                tracing::warn!(%error, "cannot open the connection for renewals, trying again");
+            });
             clock.sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(2));
         }
     }
 }
