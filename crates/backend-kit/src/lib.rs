@@ -14,6 +14,7 @@
 //! | operations, their answers, and how they are undone | [`operation`] |
 //! | many operations in one request | [`batch`] |
 //! | the connections of a pool, and the epochs that they found | [`Lender`], [`EpochHistory`] |
+//! | the pace of attempts to connect to a server that is away | [`ConnectGate`] |
 //! | when a waiter renews its entry in the store queue | [`queue_entry`] |
 //! | escapes such as `%41` | [`percent_decode`], [`percent_encode`] |
 //! | passwords and certificates | [`Secret`], [`PasswordRule`], `TlsFile`, [`mask`](fn@mask) |
@@ -24,6 +25,7 @@ pub mod batch;
 pub mod blame;
 #[cfg(feature = "tls")]
 mod certificate_files;
+mod connect_gate;
 mod credentials;
 mod driver;
 mod driver_help;
@@ -51,6 +53,7 @@ pub use {
     tls_files::TlsFile,
 };
 pub use {
+    connect_gate::{ConnectGate, LONGEST_PAUSE},
     credentials::{
         Certificates, CredentialProvider, CredentialSource, Credentials, SharedProvider,
     },

@@ -129,7 +129,7 @@ impl EntrySchedule {
             .answered_at
             .filter(|answered_at| now.since(*answered_at) < ENTRY_LEASE);
         if why.is_retryable() && known.is_some() {
-            self.due = Some(now + PER_CONTENDER);
+            self.due = Some(now + why.retry_pause().unwrap_or(PER_CONTENDER));
             return;
         }
         (self.ahead, self.first) = (0, true);
