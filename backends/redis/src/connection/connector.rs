@@ -5,14 +5,16 @@
 //! time limit. No password leaves this machine in clear unless the configuration allows that.
 
 use std::{
+    collections::HashMap,
+    future::Future,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use distlock_backend_kit::{CredentialSource, Credentials};
+use distlock_backend_kit::{ConnectGate, CredentialSource, Credentials};
 use distlock_core::{Clock, Error, ErrorKind, Result};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
@@ -35,6 +37,9 @@ use crate::{
     error::{self, BACKEND},
 };
 
+/// The gates of the servers that any handle of a store has connected to.
+type Gates = Mutex<HashMap<String, Arc<ConnectGate>>>;
+
 /// The options of every connection of one handle, and the data that all handles share.
 pub(crate) struct Connector {
     config: RedisConfig,
@@ -44,6 +49,7 @@ pub(crate) struct Connector {
     server_epochs: Arc<ServerEpochs>,
     credentials: Arc<CredentialSource>,
     sentinel_credentials: Arc<CredentialSource>,
+    gates: Arc<Gates>,
     #[cfg(feature = "tls")]
     certificates: Option<distlock_backend_kit::CertificateFiles>,
 }
@@ -73,6 +79,7 @@ impl Connector {
             waiters,
             command_count: Arc::default(),
             server_epochs: Arc::default(),
+            gates: Arc::default(),
         })
     }
 
@@ -86,6 +93,7 @@ impl Connector {
             server_epochs: Arc::clone(&self.server_epochs),
             credentials: Arc::clone(&self.credentials),
             sentinel_credentials: Arc::clone(&self.sentinel_credentials),
+            gates: Arc::clone(&self.gates),
             #[cfg(feature = "tls")]
             certificates: self.certificates.clone(),
         }
@@ -128,6 +136,22 @@ impl Connector {
         self.attempt_timeout() * 2
     }
 
+    /// Connects to a server at the pace that all handles of this process share.
+    async fn at_common_pace<T>(
+        &self,
+        address: &str,
+        attempt: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let gate = {
+            let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+            let gate = gates.entry(address.to_owned()).or_insert_with(|| {
+                ConnectGate::of(format!("{BACKEND} {address} {:?}", self.config))
+            });
+            Arc::clone(gate)
+        };
+        gate.connect(&*self.clock, attempt).await
+    }
+
     /// Connects to a primary and reads the server's description.
     ///
     /// # Errors
@@ -153,7 +177,8 @@ impl Connector {
                 .on(BACKEND)),
             }
         };
-        self.credentials.connect(attempt).await
+        let attempt = self.credentials.connect(attempt);
+        self.at_common_pace(address, attempt).await
     }
 
     async fn connect_unbounded(
@@ -292,7 +317,8 @@ impl Connector {
             };
             first_to_answer(&*self.clock, client, address, ask).await
         };
-        self.credentials.connect(attempt).await
+        let attempt = self.credentials.connect(attempt);
+        self.at_common_pace(address, attempt).await
     }
 
     /// Connects to a server for a caller's own commands.
@@ -314,7 +340,8 @@ impl Connector {
                 .await
                 .map_err(|error| error::of_connecting(&error, address))
         };
-        self.credentials.connect(attempt).await
+        let attempt = self.credentials.connect(attempt);
+        self.at_common_pace(address, attempt).await
     }
 
     /// Connects to a sentinel. The sentinel's pushes go to `events`.
@@ -326,6 +353,7 @@ impl Connector {
         endpoint: &Endpoint,
         events: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection> {
+        let address = &*endpoint.to_string();
         let attempt = |credentials: Credentials| async move {
             self.refuse_clear_text_password(endpoint, &credentials)?;
             let info = self.info(endpoint)?;
@@ -340,9 +368,10 @@ impl Connector {
             client
                 .get_multiplexed_async_connection_with_config(&options)
                 .await
-                .map_err(|error| error::of_connecting_to_sentinel(&error, &endpoint.to_string()))
+                .map_err(|error| error::of_connecting_to_sentinel(&error, address))
         };
-        self.sentinel_credentials.connect(attempt).await
+        let attempt = self.sentinel_credentials.connect(attempt);
+        self.at_common_pace(address, attempt).await
     }
 
     #[cfg_attr(

@@ -33,7 +33,8 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// The limit of reads of the slot map, while the map does not name a server that a redirect named.
 const MAX_MAP_READS: u32 = 4;
 
-/// The pause after the first failed attempt. Each further failure doubles the pause.
+/// The pause after the first failed attempt, if its error names no other. Each further failure
+/// doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Finds the primaries of one handle.
@@ -396,10 +397,13 @@ impl Router {
                 }
             }
             let left = until.since(clock.now());
-            if left.is_zero() {
+            let next = last.as_ref().and_then(Error::retry_pause);
+            // A server that has been away for a while gets no attempt before its next one is due,
+            // and the error then tells the caller this moment.
+            if left.is_zero() || next.is_some_and(|next| next >= left) {
                 return Err(last.unwrap_or_else(|| self.silent(RETRY_TIMEOUT, "")));
             }
-            clock.sleep(pause.min(left)).await;
+            clock.sleep(next.unwrap_or(pause).min(left)).await;
             pause *= 2;
         }
     }

@@ -71,7 +71,8 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
             }
             Err(error) => {
                 tracing::debug!(%error, waiters = names.len(), "polling failed");
-                group.waiting().next_poll = Some(clock.now() + AFTER_FAILURE);
+                let pause = error.retry_pause().unwrap_or(AFTER_FAILURE);
+                group.waiting().next_poll = Some(clock.now() + pause);
             }
         }
     }

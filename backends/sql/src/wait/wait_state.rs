@@ -5,13 +5,16 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use distlock_backend_kit::queue_entry::{EntrySchedule, LearnsOfChange};
+use distlock_backend_kit::{
+    LONGEST_PAUSE,
+    queue_entry::{EntrySchedule, LearnsOfChange},
+};
 use distlock_core::{FencingToken, LockName, Moment, Result};
 
 use super::{pace::Pace, waiter::Waiter, waiter_hint::RENEW_HINT_BELOW};
 use crate::dialect::{LockRow, QueueEntry};
 
-/// The pause after a poll that failed.
+/// The pause after a poll that failed, if its error names no other.
 pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// Queue entries that become due within this time are renewed together, in one request.
@@ -71,7 +74,7 @@ impl WaitState {
         // in the future than any pause comes from another clock, and is replaced.
         match self.next_poll.map(|next| next.since(now)) {
             Some(pause)
-                if pause <= AFTER_FAILURE.max(Duration::from_micros(self.pace.last.end)) =>
+                if pause <= (LONGEST_PAUSE * 2).max(Duration::from_micros(self.pace.last.end)) =>
             {
                 pause
             }

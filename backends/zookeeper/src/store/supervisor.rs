@@ -10,9 +10,9 @@
 use std::{
     fmt,
     sync::{Arc, mpsc},
-    time::Duration,
 };
 
+use distlock_backend_kit::{ConnectGate, LONGEST_PAUSE};
 use distlock_core::{Clock, Error, ErrorKind, Moment, Result, threads};
 use tokio::sync::{OnceCell, watch};
 
@@ -146,19 +146,19 @@ impl Supervisor {
     /// Opens one session after the other, until the last handle is closed.
     async fn supervise(self: Arc<Self>) {
         let mut handles = self.handles.subscribe();
-        let mut failures = 0u32;
+        let (clock, config) = (&*self.context.clock, &self.context.config);
+        let gate = ConnectGate::of(format!("zookeeper {config:?}"));
         loop {
             let io_thread = &self.context.io_thread;
             let group = io_thread.new_group();
-            let connecting = open_session(&self.context, group);
+            let connecting = io_thread.capture_spawns(group, open_session(&self.context, group));
             let connected = tokio::select! {
                 biased;
                 _ = handles.wait_for(|open| *open == 0) => break,
-                connected = io_thread.capture_spawns(group, connecting) => connected,
+                connected = gate.connect(clock, connecting) => connected,
             };
             match connected {
                 Ok(session) => {
-                    failures = 0;
                     self.phase.send_replace(Phase::Live(Arc::clone(&session)));
                     let ended = tokio::select! {
                         biased;
@@ -182,13 +182,11 @@ impl Supervisor {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "no session yet");
-                    failures += 1;
+                    let pause = error.retry_pause().unwrap_or(LONGEST_PAUSE);
                     self.phase.send_replace(Phase::Connecting(Some(error)));
-                    let pause = Duration::from_millis(100 << failures.min(4));
-                    let jittered = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
                     tokio::select! {
                         _ = handles.wait_for(|open| *open == 0) => break,
-                        () = self.context.clock.sleep(jittered) => {}
+                        () = clock.sleep(pause) => {}
                     }
                 }
             }

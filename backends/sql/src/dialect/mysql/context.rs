@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use distlock_backend_kit::EpochHistory;
+use distlock_backend_kit::{ConnectGate, EpochHistory};
 use distlock_core::{Clock, Result};
 
 use super::statements::Statements;
@@ -30,6 +30,8 @@ pub(crate) struct StoreContext {
     pub(super) statements: Statements,
     pub(super) epochs: EpochHistory,
     pub(super) servers: Servers,
+    /// Every attempt of this process to connect to the same database goes through this gate.
+    pub(super) gate: Arc<ConnectGate>,
 }
 
 impl StoreContext {
@@ -43,6 +45,7 @@ impl StoreContext {
             epochs: EpochHistory::default(),
             login: Login::new(&config, Arc::clone(&clock))?,
             servers: Servers::default(),
+            gate: ConnectGate::of(format!("{NAME} {config:?}")),
             config,
             clock,
         })

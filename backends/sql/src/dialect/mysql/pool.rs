@@ -124,7 +124,8 @@ impl ConnectionSlot {
             self.disconnect();
         }
         if self.open.is_none() {
-            let open = OpenConnection::new(context).await?;
+            let opening = OpenConnection::new(context);
+            let open = context.gate.connect(&*context.clock, opening).await?;
             context.epochs.note(open.epoch.clone());
             self.open = Some(open);
         }

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use distlock_backend_kit::{EpochHistory, batch::Failure};
+use distlock_backend_kit::{ConnectGate, EpochHistory, batch::Failure};
 use distlock_core::{Clock, Epoch, Error, ErrorKind, Result, excerpt};
 
 use super::{session, statements::Statements, timeline::Timelines};
@@ -37,6 +37,8 @@ pub(crate) struct StoreContext {
     /// use only this schema.
     pub(super) schema: OnceLock<String>,
     pub(super) epochs: EpochHistory,
+    /// Every attempt of this process to connect to the same database goes through this gate.
+    pub(super) gate: Arc<ConnectGate>,
 }
 
 impl StoreContext {
@@ -52,6 +54,7 @@ impl StoreContext {
             schema: OnceLock::new(),
             epochs: EpochHistory::default(),
             login: Login::new(&config, Arc::clone(&clock))?,
+            gate: ConnectGate::of(format!("{NAME} {config:?}")),
             config,
             clock,
         })

@@ -5,11 +5,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use distlock_backend_kit::LONGEST_PAUSE;
 use distlock_core::{LockName, Result};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use super::{
-    connect::{NO_IDLE_TIMEOUTS, dial, to_one_server},
+    connect::{NO_IDLE_TIMEOUTS, connect, dial, to_one_server, with_connect_timeout},
     context::StoreContext,
 };
 use crate::{
@@ -33,6 +34,22 @@ pub(super) async fn listen(context: Arc<StoreContext>) {
     }
 }
 
+/// Waits until the server serves clients. The driver's pool, which the listener needs, repeats a
+/// refused attempt by itself, up to ten times a second. So an attempt of its own comes first,
+/// unless another one has just succeeded.
+async fn server_is_back(context: &StoreContext) {
+    while !context.gate.answered_lately(context.clock.now()) {
+        let attempt = with_connect_timeout(context, async {
+            connect(context, false).await?.session.close().await;
+            Ok(())
+        });
+        if let Err(error) = context.gate.connect(&*context.clock, attempt).await {
+            let pause = error.retry_pause().unwrap_or(LONGEST_PAUSE);
+            context.clock.sleep(pause).await;
+        }
+    }
+}
+
 /// Connects to the primary: a standby refuses to listen.
 async fn connect_listener(context: &StoreContext, candidate: Candidate) -> Result<PgListener> {
     context.counters.count("listen");
@@ -50,6 +67,7 @@ async fn connect_listener(context: &StoreContext, candidate: Candidate) -> Resul
 }
 
 async fn listening(context: &StoreContext) -> Result<()> {
+    server_is_back(context).await;
     let attempt = |candidate| connect_listener(context, candidate);
     let mut listener = to_one_server(context, attempt).await?;
     catch_panics(receive(context, &mut listener))

@@ -115,5 +115,6 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
         }
         Ok(session)
     };
-    with_connect_timeout(context, opening).await
+    let opening = with_connect_timeout(context, opening);
+    context.gate.connect(&*context.clock, opening).await
 }
