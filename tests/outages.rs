@@ -24,6 +24,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::Command,
+    task::JoinSet,
     time::timeout,
 };
 
@@ -31,9 +32,20 @@ use tokio::{
 const OUTAGES: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(8)];
 /// The time for which the waiter of the library waits.
 const WAIT: Duration = Duration::from_secs(60);
+/// The time for which waiters wait, and holders hold, while stores are opened.
+const LONG: Duration = Duration::from_secs(600);
 /// The deadline of each step that has no reason to take long, on a machine that is busy with other
 /// tests.
 const SOON: Duration = Duration::from_secs(30);
+/// The number of attempts is counted this long, after the pauses have grown for a while.
+const MEASURED: Duration = Duration::from_secs(10);
+const SETTLING: Duration = Duration::from_secs(4);
+/// The longest time in which a caller that does not wait learns that the server is away.
+const PROMPT: Duration = Duration::from_millis(1500);
+/// The longest time from the return of a server to a grant, and additional time for a machine that
+/// is busy with other tests.
+const RETURNED: Duration = Duration::from_millis(2000 + 1500);
+
 /// The longest time for which the queue entry of a dead process blocks the queue.
 const DEAD_ENTRY: Duration = Duration::from_secs(4);
 
@@ -470,6 +482,162 @@ async fn check_dead_waiters(url: &str) -> Result<()> {
     )]
     {
         eprintln!("behind a killed and a stopped waiter: {took:.1?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_ask_an_absent_redis_once_a_second() -> Result<()> {
+    let server = RedisServer::start()?;
+    let url = |address| server.url_at(address);
+    check_pace(server.address(), url, PROMPT, async |waiters| {
+        wait_for_entries(&server, waiters).await
+    })
+    .await?;
+    check_renewals_beside_waiters(server.address(), url).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_ask_an_absent_postgres_once_a_second() -> Result<()> {
+    let server = PostgresServer::with(&["max_connections=500"])?;
+    let url = |address| server.url_at(address);
+    check_pace(server.address(), url, PROMPT, async |waiters| {
+        wait_for_entries(&server, waiters).await
+    })
+    .await?;
+    check_renewals_beside_waiters(server.address(), url).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_ask_an_absent_mariadb_once_a_second() -> Result<()> {
+    check_pace_of_mysql(Product::MariaDb).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_ask_an_absent_mysql_once_a_second() -> Result<()> {
+    check_pace_of_mysql(Product::MySql).await
+}
+
+async fn check_pace_of_mysql(product: Product) -> Result<()> {
+    let server = MySqlServer::start(product)?;
+    let url = |address| server.url_at(address);
+    check_pace(server.address(), url, PROMPT, async |waiters| {
+        wait_for_entries(&server, waiters).await
+    })
+    .await?;
+    check_renewals_beside_waiters(server.address(), url).await
+}
+
+/// Checks that a lease outlives an outage of half its length. The waiters have used up the short
+/// pauses between two attempts by then, but a renewal does not wait for the long ones.
+async fn check_renewals_beside_waiters(
+    server: SocketAddr,
+    url: impl Fn(SocketAddr) -> String,
+) -> Result<()> {
+    let ttl = Duration::from_secs(6);
+    let proxy = FaultProxy::start(server).await?;
+    let holding = distlock::open(&url(server)).await?.locker();
+    let store = distlock::open(&url(proxy.address())).await?;
+    store.ready().await?;
+    let (mut held, mut waiting) = (Vec::new(), JoinSet::new());
+    for number in 0..8 {
+        let name = format!("waited for {number}");
+        held.push(holding.lock(&name).ttl(LONG).acquire().await?);
+        waiting.spawn(store.locker().lock(&name).wait(LONG).acquire());
+    }
+    let renewed = store.locker().lock("renewed").ttl(ttl).acquire().await?;
+    SystemClock.sleep(ttl / 2).await;
+    // The last renewal was sent at most a third of the lease ago.
+    proxy.refuse();
+    SystemClock.sleep(ttl / 2).await;
+    proxy.pass();
+    ensure!(
+        timeout(ttl, renewed.lost()).await.is_err(),
+        "the lease was lost"
+    );
+    ensure!(renewed.release().await.is_clean(), "it was not held");
+    waiting.shutdown().await;
+    for guard in held {
+        ensure!(guard.release().await.is_clean(), "the holder lost it");
+    }
+    Ok(())
+}
+
+/// Checks the pace at which this process tries to connect to a server that is away: with one
+/// waiter and with several. Afterwards all waiters
+/// are served. A caller that does not wait gets its error within `prompt`.
+async fn check_pace(
+    server: SocketAddr,
+    url: impl Fn(SocketAddr) -> String,
+    prompt: Duration,
+    wait_for_waiters: impl AsyncFn(usize) -> Result<()>,
+) -> Result<()> {
+    for (kind, stores, waiters) in [(Outage::Refused, 1, 1), (Outage::Refused, 1, 5)] {
+        let proxy = FaultProxy::start(server).await?;
+        let holding = distlock::open(&url(server)).await?.locker();
+        let (mut held, mut opened, mut waiting) = (Vec::new(), Vec::new(), JoinSet::new());
+        for _ in 0..stores {
+            let store = distlock::open(&url(proxy.address())).await?;
+            store.ready().await?;
+            for _ in 0..waiters {
+                let name = format!("pace-{:x}", fastrand::u64(..));
+                held.push(holding.lock(&name).ttl(LONG).acquire().await?);
+                waiting.spawn(store.locker().lock(&name).wait(LONG).acquire());
+            }
+            opened.push(store);
+        }
+        wait_for_waiters(stores * waiters).await?;
+        let begun = proxy.accepted();
+        match kind {
+            Outage::Refused => proxy.refuse(),
+            Outage::Frozen => {
+                proxy.stop(Direction::ToServer);
+                proxy.stop(Direction::ToClient);
+            }
+        }
+        SystemClock.sleep(SETTLING).await;
+        let settled = proxy.accepted();
+        SystemClock.sleep(MEASURED).await;
+        let ended = proxy.accepted();
+        if matches!(kind, Outage::Refused) {
+            let asked = SystemClock.now();
+            let attempt = opened[0].locker().lock("free").try_acquire().await;
+            let took = SystemClock.now().since(asked);
+            ensure!(attempt.is_err() && took < prompt, "{took:?}: {attempt:?}");
+        }
+        for guard in held {
+            ensure!(guard.release().await.is_clean(), "the holder lost it");
+        }
+        proxy.pass();
+        let back = SystemClock.now();
+        let mut served = Vec::new();
+        while let Some(guard) = waiting.join_next().await {
+            let guard = guard?.with_context(|| format!("{kind:?}, {stores} stores"))?;
+            served.push(SystemClock.now().since(back));
+            ensure!(guard.release().await.is_clean(), "the waiter lost it");
+        }
+        let (first, later) = (settled - begun, ended - settled);
+        let (soonest, last) = (served.first(), served.last());
+        let what = format!(
+            "{kind:?}, {stores} stores with {waiters} waiters: {first} attempts in {SETTLING:?}, \
+             {later} in {MEASURED:?}; served within {soonest:.1?} to {last:.1?}"
+        );
+        #[expect(
+            clippy::print_stderr,
+            reason = "the measured figures are the result that people ask for"
+        )]
+        {
+            eprintln!("{what}");
+        }
+        // Each pause is a second, varied by a fifth. Callers without a hint of the next attempt add
+        // some, at most one in 200 ms.
+        ensure!((3..=25).contains(&later) && first <= 15, "{what}");
+        for store in opened {
+            store.close().await;
+        }
+        // The opening of several connections for each of many stores takes its time.
+        let last = if stores == 1 { last } else { soonest };
+        ensure!(last <= Some(&RETURNED), "{what}");
     }
     Ok(())
 }

@@ -49,6 +49,7 @@ impl FaultProxy {
             swallow_one_reply: AtomicBool::new(false),
             replaced_reply: Mutex::default(),
             connections: AtomicUsize::new(0),
+            accepted: AtomicU64::new(0),
             round_trips: AtomicU64::new(0),
         });
         let acceptor = tokio::spawn(accept_connections(listener, seen, Arc::clone(&state)));
@@ -70,6 +71,13 @@ impl FaultProxy {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.state.connections.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of connections that clients have made so far, also of those that were
+    /// reset at once.
+    #[must_use]
+    pub fn accepted(&self) -> u64 {
+        self.state.accepted.load(Ordering::SeqCst)
     }
 
     /// Returns the number of times that a client sent bytes after an answer, on all connections
@@ -206,6 +214,7 @@ async fn accept_connections(
     // An abort of this task drops the set, and with the set all connections.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
+        state.accepted.fetch_add(1, Ordering::SeqCst);
         while connections.try_join_next().is_some() {}
         connections.spawn(serve_connection(client, faults.clone(), Arc::clone(&state)));
     }

@@ -66,6 +66,7 @@ pub(super) struct ProxyState {
     /// The bytes that replace the next reply.
     pub(super) replaced_reply: Mutex<Option<Vec<u8>>>,
     pub(super) connections: AtomicUsize,
+    pub(super) accepted: AtomicU64,
     pub(super) round_trips: AtomicU64,
 }
 
