@@ -85,4 +85,4 @@ pub use inbox::{OfflineStore, RecordsInbox};
 pub use metering::install_metrics;
 pub use node::{Builder, Certificates, Gateway, Ready, run};
 pub use services::{MaySend, Permission, connector, root_cause};
-pub use token::{Claims, TokenKey, mint, mint_for_class};
+pub use token::{TokenKey, mint, mint_for_class};

@@ -30,27 +30,39 @@ pub struct TokenKey {
 }
 
 /// The claims of a login token.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[non_exhaustive]
-pub struct Claims {
+#[derive(Debug, Deserialize, Serialize)]
+struct Claims {
     /// The account.
-    pub sub: String,
-    /// The issuer.
-    pub iss: String,
-    /// The audience.
-    pub aud: String,
-    /// Issued at, seconds since 1970.
-    pub iat: u64,
-    /// Expires at, seconds since 1970.
-    pub exp: u64,
-    /// Not valid before, seconds since 1970.
+    sub: String,
+    iss: String,
+    aud: Audience,
+    /// Seconds since 1970, as the next two.
+    iat: u64,
+    exp: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nbf: Option<u64>,
-    /// A unique id.
-    pub jti: String,
+    nbf: Option<u64>,
+    jti: String,
     /// The class of the device, if the issuer of the token decides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
+    class: Option<String>,
+}
+
+/// The audience: one name, or several in an array (RFC 7519, 4.1.3). Some libraries write an array
+/// for a single name too.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Audience {
+    fn names(&self, audience: &str) -> bool {
+        match self {
+            Self::One(name) => name == audience,
+            Self::Several(names) => names.iter().any(|name| name == audience),
+        }
+    }
 }
 
 /// Mints a login token for an account, valid from now for `ttl`.
@@ -114,7 +126,7 @@ impl TokenKey {
         if claims.jti.is_empty() {
             return Err(refused_error("it is malformed or lacks a claim"));
         }
-        if claims.iss != ISSUER || claims.aud != CLIENT_AUDIENCE {
+        if claims.iss != ISSUER || !claims.aud.names(CLIENT_AUDIENCE) {
             return Err(refused_error("it was issued for something else"));
         }
         if claims.exp.saturating_add(LEEWAY_SECONDS) < now {
@@ -154,7 +166,7 @@ impl TokenKey {
         self.signing.sign(&Claims {
             sub: uid.to_string(),
             iss: ISSUER.into(),
-            aud: CLIENT_AUDIENCE.into(),
+            aud: Audience::One(CLIENT_AUDIENCE.into()),
             iat: now,
             exp: now + ttl.as_secs(),
             nbf: Some(now),
@@ -285,6 +297,9 @@ mod tests {
             ("exp", json!(now() + 25 * 3600), "more than 24 hours"),
             ("iss", json!("somebody"), "something else"),
             ("aud", json!("distlock-peer"), "something else"),
+            ("aud", json!(["other", "distlock"]), "something else"),
+            ("aud", json!([]), "something else"),
+            ("aud", json!([CLIENT_AUDIENCE, 1]), "lacks a claim"),
             ("sub", json!(""), "not a valid account name"),
             ("sub", json!("a\u{1b}"), "not a valid account name"),
             ("jti", json!(""), "lacks a claim"),
@@ -301,6 +316,17 @@ mod tests {
         let mut late = claims();
         late["exp"] = json!(now() - 2);
         assert!(key().verify(&key().signing.sign(&late).unwrap()).is_ok());
+    }
+
+    /// RFC 7519 allows an array of names, also with a single name in it.
+    #[test]
+    fn the_audience_may_be_one_of_several_names() {
+        for audience in [json!([CLIENT_AUDIENCE]), json!(["other", CLIENT_AUDIENCE])] {
+            let mut claims = claims();
+            claims["aud"] = audience;
+            let token = key().signing.sign(&claims).unwrap();
+            assert_eq!(key().verify(&token).unwrap().as_str(), "anna", "{claims}");
+        }
     }
 
     #[test]

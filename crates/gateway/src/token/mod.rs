@@ -5,4 +5,4 @@ mod jwt;
 mod login;
 
 pub(crate) use calls::{Call, CheckedCall, PeerKey};
-pub use login::{Claims, TokenKey, mint, mint_for_class};
+pub use login::{TokenKey, mint, mint_for_class};

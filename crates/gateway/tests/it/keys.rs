@@ -91,3 +91,29 @@ async fn during_a_key_change_a_third_key_is_refused() {
         assert_eq!(node.kick.sessions(), 1, "{name}");
     }
 }
+
+/// The samples of the protocol's page mint tokens that a node accepts.
+#[tokio::test]
+async fn the_documented_samples_mint_tokens_for_a_login() {
+    let page = include_str!("../../../../proto/README.md");
+    let net = Net::new();
+    let node = net.node_with("n1", keys(KEY, None)).await;
+    for (language, program, flag) in [("python", "python3", "-c"), ("js", "node", "-e")] {
+        let (_, rest) = page.split_once(&format!("```{language}\n")).unwrap();
+        let (sample, _) = rest.split_once("```").unwrap();
+        let output = tokio::process::Command::new(program)
+            .args([flag, sample])
+            .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+            .output()
+            .await
+            .unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"));
+        let problem = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{language}: {problem}");
+        let token = String::from_utf8(output.stdout).unwrap();
+        let mut client = node.connect().await;
+        client.send(&login_with(token.trim(), language)).await;
+        let answer = client.frame().await;
+        assert_eq!(answer["type"], "login_ok", "{language}: {answer}");
+        assert_eq!(answer["uid"], "anna");
+    }
+}
