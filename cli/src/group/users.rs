@@ -51,7 +51,7 @@ impl Refusing {
         }
         let all = members.len();
         members.retain(|it| refuses(it.id));
-        (is_hidden_group || !members.is_empty()).then(|| Self {
+        (is_hidden_group || !members.is_empty()).then_some(Self {
             group,
             others_accept: members.len() < all,
             members,

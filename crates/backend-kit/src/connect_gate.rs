@@ -82,7 +82,7 @@ struct Failure {
     next: Moment,
 }
 
-/// What a caller that wants to connect must do.
+/// The decision on a caller that wants to connect.
 enum Admission {
     /// The caller connects now; the number of its attempt, and the number of outcomes before it.
     Connect(u64, u64),

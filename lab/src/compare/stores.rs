@@ -128,7 +128,7 @@ fn ensemble_setup() -> (Setup, &'static str) {
 #[derive(Debug)]
 pub(super) enum Server {
     Redis(RedisServer),
-    RedisSentinels(RedisSentinels),
+    RedisSentinels(Box<RedisSentinels>),
     RedisCluster(RedisCluster),
     MySql(MySqlServer),
     Postgres(PostgresServer),
@@ -222,7 +222,9 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
         Ok(match what {
             Spawn::Memory | Spawn::Sqlite => None,
             Spawn::Redis => Some(Server::Redis(RedisServer::with(&["appendfsync everysec"])?)),
-            Spawn::RedisSentinel => Some(Server::RedisSentinels(RedisSentinels::start()?)),
+            Spawn::RedisSentinel => {
+                Some(Server::RedisSentinels(Box::new(RedisSentinels::start()?)))
+            }
             Spawn::RedisCluster => Some(Server::RedisCluster(RedisCluster::start(SHARDS, 1)?)),
             Spawn::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
             Spawn::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),

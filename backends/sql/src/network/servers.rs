@@ -1,8 +1,8 @@
 //! Connects to one of the servers of a URL, at one of the addresses of its name.
 //!
 //! Names are resolved anew for each connection, because the servers behind a name may move. A
-//! silent server or address delays a connection by [`PAUSE`] only: the next one is tried then, while
-//! the earlier attempt goes on.
+//! silent server or address delays a connection by [`PAUSE`] only: the next one is tried then,
+//! while the earlier attempt goes on.
 
 use std::{
     future::Future,

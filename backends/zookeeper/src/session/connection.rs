@@ -1,19 +1,24 @@
-//! Follows the connection of a session: records each reconnect, and checks whether the new
-//! connection still belongs to the session.
+//! Follows the connection of a session: records each reconnect, checks whether the new connection
+//! still belongs to the session, and shows changed credentials on it.
 //!
 //! Invariant: a new connection counts as verified only after a node that was created on it has
 //! shown the session's id.
 
 use std::{sync::Arc, time::Duration};
 
+use distlock_backend_kit::Credentials;
 use distlock_core::LossReason;
 use zookeeper_client as zk;
 
 use super::{
+    login::digest,
     state::{ConnectionState, RequestStart, Session},
     tree::probe_session,
 };
 use crate::sync::lock;
+
+/// How often a session looks for new credentials while its connection is not lost.
+const LOOK: Duration = Duration::from_secs(30);
 
 /// Records each change of the connection's state, until the session ends.
 pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::StateWatcher) {
@@ -96,5 +101,38 @@ async fn verify_session(session: Arc<Session>) {
                 session.clock().sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+}
+
+/// Shows each change of the credentials to the servers, until the session ends.
+pub(crate) async fn follow_credentials(session: Arc<Session>) {
+    let login = &session.context.login;
+    if !login.follows_changes() {
+        return;
+    }
+    let mut connection = session.connection.subscribe();
+    let mut ended = session.ended.subscribe();
+    loop {
+        tokio::select! {
+            // This cannot fail, because the session owns the sender.
+            _ = connection.changed() => {}
+            () = session.clock().sleep(LOOK) => {}
+            _ = ended.wait_for(Option::is_some) => return,
+        }
+        match login.current().await {
+            Ok(current) => show(&session, current),
+            Err(error) => tracing::debug!(%error, "the session goes on as it began"),
+        }
+    }
+}
+
+fn show(session: &Session, credentials: Credentials) {
+    let Ok(client) = session.client() else { return };
+    let mut shown = lock(&session.shown);
+    if *shown != credentials {
+        // The request is sent by this call. Its answer changes nothing, and may take long while the
+        // connection is lost.
+        drop(client.auth("digest", digest(&credentials).as_bytes()));
+        *shown = credentials;
     }
 }

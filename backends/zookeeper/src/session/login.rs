@@ -3,20 +3,16 @@
 //! Both are asked for again when a session is opened and when its connection was lost. The client
 //! library reconnects by itself, so a session that goes on gets new certificates through a cell of
 //! that library. A session keeps the credentials that it began with, and those of ZooKeeper's
-//! `digest` are added soon after they change: nodes that the session creates from then on belong to
-//! both.
+//! `digest` are added soon after they change (`connection.rs`): nodes that the session creates from
+//! then on belong to both.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
 use distlock_backend_kit::{CredentialSource, Credentials, Secret};
 use distlock_core::{Clock, Result};
 use zookeeper_client as zk;
 
-use super::Session;
-use crate::{
-    config::{Mechanism, ZooKeeperConfig},
-    sync::lock,
-};
+use crate::config::{Mechanism, ZooKeeperConfig};
 
 /// The credentials and certificates of a store.
 pub(crate) struct Login {
@@ -66,6 +62,12 @@ impl Login {
         self.source.current().await
     }
 
+    /// Whether an open session can show other credentials. SASL proves its credentials once for
+    /// each connection, and the client library repeats the first ones.
+    pub(super) fn follows_changes(&self) -> bool {
+        self.mechanism == Some(Mechanism::Digest) && !self.source.is_fixed()
+    }
+
     /// Adds the credentials and the certificates to a client.
     #[cfg_attr(
         not(feature = "tls"),
@@ -112,50 +114,14 @@ impl Login {
     }
 }
 
-/// How often a session looks for new credentials while its connection is not lost.
-const LOOK: Duration = Duration::from_secs(30);
-
-/// Shows each change of the credentials to the servers, until the session ends. SASL proves its
-/// credentials once for each connection, and the client library repeats the first ones.
-pub(crate) async fn follow_credentials(session: Arc<Session>) {
-    let login = &session.context.login;
-    if login.mechanism != Some(Mechanism::Digest) || login.source.is_fixed() {
-        return;
-    }
-    let mut connection = session.connection.subscribe();
-    let mut ended = session.ended.subscribe();
-    loop {
-        tokio::select! {
-            // This cannot fail, because the session owns the sender.
-            _ = connection.changed() => {}
-            () = session.clock().sleep(LOOK) => {}
-            _ = ended.wait_for(Option::is_some) => return,
-        }
-        match login.current().await {
-            Ok(current) => show(&session, current),
-            Err(error) => tracing::debug!(%error, "the session goes on as it began"),
-        }
-    }
-}
-
-fn show(session: &Session, credentials: Credentials) {
-    let Ok(client) = session.client() else { return };
-    let mut shown = lock(&session.shown);
-    if *shown != credentials {
-        // The request is sent by this call. Its answer changes nothing, and may take long while the
-        // connection is lost.
-        drop(client.auth("digest", digest(&credentials).as_bytes()));
-        *shown = credentials;
-    }
-}
-
 fn parts(credentials: &Credentials) -> (&str, &str) {
     let user = credentials.user.as_deref().unwrap_or_default();
     let password = credentials.password.as_ref();
     (user, password.map_or("", Secret::reveal))
 }
 
-fn digest(credentials: &Credentials) -> String {
+/// The credentials in the form of ZooKeeper's `digest`.
+pub(super) fn digest(credentials: &Credentials) -> String {
     let (user, password) = parts(credentials);
     format!("{user}:{password}")
 }

@@ -17,7 +17,6 @@ use crate::{
         dial::dial,
         io_thread::TaskGroup,
         keep_alive,
-        login::follow_credentials,
         tree::{acls_for, probe_session, read_or_create_epoch},
     },
 };
@@ -73,7 +72,7 @@ async fn open_with(
     session.spawn(connection::follow_connection(Arc::clone(&session), states));
     session.spawn(lease_watch::watch_leases(Arc::clone(&session)));
     session.spawn(keep_alive::keep_alive(Arc::clone(&session)));
-    session.spawn(follow_credentials(Arc::clone(&session)));
+    session.spawn(connection::follow_credentials(Arc::clone(&session)));
     tracing::debug!(?session, "session open");
     Ok(session)
 }

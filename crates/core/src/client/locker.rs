@@ -249,8 +249,10 @@ impl Locker {
     /// While the store is away, the close repeats these releases for about 4 seconds. A close takes
     /// at most 10 seconds, also when the store hangs, and with every option of the store. A lock
     /// whose release has no answer by then is free when its lease ends;
-    /// [`unreleased`](Self::unreleased) names it. There is one exception, at a store whose locks end
-    /// with the session of their process (ZooKeeper): a lock that was released before the end of its
+    /// [`unreleased`](Self::unreleased) names it.
+    ///
+    /// One exception exists, at a store whose locks end with the session of their process
+    /// (ZooKeeper). A lock that was released before the end of its
     /// [`min_hold`](crate::LockBuilder::min_hold) is kept by this process, so the close waits for
     /// that end.
     ///

@@ -147,8 +147,8 @@ impl FaultProxy {
         self.faults.send_modify(|faults| faults.forsaken += 1);
     }
 
-    /// Forgets every open connection, as a NAT does after a while without data: both ends stay open,
-    /// and all later bytes are lost. New connections are served as before.
+    /// Forgets every open connection, as a NAT does after a while without data: both ends stay
+    /// open, and all later bytes are lost. New connections are served as before.
     pub fn forget(&self) {
         self.faults.send_modify(|faults| faults.forgotten += 1);
     }

@@ -39,8 +39,8 @@ impl ConnectionPool {
         }
     }
 
-    /// Waits until a connection is free, and lends it. Opens a new connection if none is open or the
-    /// open one is dead.
+    /// Waits until a connection is free, and lends it. Opens a new connection if none is open or
+    /// the open one is dead.
     pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
         let timeout = context.config.statement_timeout;
         let loan = self.lender.lend(&*context.clock, timeout).await?;
