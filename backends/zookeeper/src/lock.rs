@@ -194,7 +194,14 @@ impl DistLock for Locks {
                 return Ok(ReleaseOutcome::NotHeld);
             }
             node.start_leaving();
-            delete_node(&session, &node, until).await? == Deletion::Done
+            let deleted = delete_node(&session, &node, until).await? == Deletion::Done;
+            if !deleted {
+                // Another client has deleted the node. The node is forgotten now, and a later
+                // question would get the answer of a lost session.
+                let reason = node.loss_reason();
+                context.ended_leases.remember(lease.owner, reason);
+            }
+            deleted
         } else if undo_unknown_creation(&session, lease.owner, until).await? {
             true
         } else {

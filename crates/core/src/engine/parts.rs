@@ -101,9 +101,12 @@ impl LockerParts {
     }
 
     /// Whether an attempt without a wait leaves the lock to the waiters of other processes now.
+    /// Only a store that is polled needs that: a waiter with a notification asks at once, and a
+    /// queue of the store (ZooKeeper) puts the attempt behind all waiters.
     pub(crate) fn gives_way(&self, name: &LockName) -> bool {
         let now = self.timing.now();
-        self.contended.gives_way(name, self.grants_in_a_row(), now)
+        self.backend.capabilities().wakeup == Wakeup::Poll
+            && self.contended.gives_way(name, self.grants_in_a_row(), now)
     }
 
     /// The number of grants in a row after which this process lets other processes go first.
