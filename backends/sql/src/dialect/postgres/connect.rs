@@ -173,8 +173,6 @@ pub(super) struct NewSession {
     pub(super) session: Session,
     /// The schema of the tables.
     pub(super) schema: String,
-    /// `None`: the server hides it.
-    pub(super) timeline: Option<Timeline>,
 }
 
 /// Opens a connection to the primary and sets its session up. `durable` says whether a commit must
@@ -255,15 +253,12 @@ async fn open_session(
         ));
     }
     let timeline = read_timeline(&mut connection, context).await?;
-    let is_former = timeline
-        .as_ref()
-        .is_some_and(|it| context.timelines.has_later_than(it));
-    if is_former && candidate.one_of_several {
-        return Err(Error::new(
-            ErrorKind::Unavailable,
-            "the server is a former primary that came back, and another one was promoted since; if \
-             this one is right after all, restart this program",
-        ));
+    if let Some(timeline) = &timeline {
+        if !candidate.one_of_several {
+            context.timelines.restart_at(timeline);
+        } else if context.timelines.has_later_than(timeline) {
+            return Err(former_primary());
+        }
     }
     // Only the primary has the sessions that the query has ended.
     context.sessions.forget(&left);
@@ -280,12 +275,21 @@ async fn open_session(
     let started: Option<i64> = column(&answer, 8)?;
     let id = (column(&answer, 5)?, started.unwrap_or_default());
     let tested = context.clock.now();
-    let session = context.sessions.claim(id, connection, read_only, tested)?;
+    let claimed = context
+        .sessions
+        .claim(id, connection, read_only, timeline, tested);
     Ok(NewSession {
-        session,
+        session: claimed?,
         schema,
-        timeline,
     })
+}
+
+pub(super) fn former_primary() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the server is a former primary that came back, and another one was promoted since; if \
+         this one is right after all, restart this program",
+    )
 }
 
 /// The timeline of a primary; `None` where the server hides it from this user.

@@ -8,7 +8,7 @@ use distlock_core::{Epoch, Error, ErrorKind, Result};
 use sqlx::PgConnection;
 
 use super::{
-    connect::{NewSession, connect, with_connect_timeout},
+    connect::{NewSession, connect, former_primary, with_connect_timeout},
     context::StoreContext,
     session::Session,
     tables,
@@ -45,7 +45,11 @@ impl ConnectionPool {
         let timeout = context.config.statement_timeout;
         let loan = self.lender.lend(&*context.clock, timeout).await?;
         if let Some(mut connection) = loan.take_idle() {
-            if connection.is_usable(&*context.clock).await {
+            // Another connection may have met the new primary, while this one's server still takes
+            // writes. Both would grant the same lock.
+            if connection.is_usable(&*context.clock).await
+                && !connection.is_former(&context.timelines)
+            {
                 return Ok(LentConnection { connection, loan });
             }
             // The others were opened to the same server, by the same way.
@@ -92,18 +96,21 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
         let NewSession {
             mut session,
             schema,
-            timeline,
         } = connect(context, durable).await?;
         let tables = tables::ready(&mut session, context, &schema).await?;
+        // While the tables were read, another connection may have met a later primary.
+        if session
+            .timeline()
+            .is_some_and(|it| !context.timelines.note(it))
+        {
+            return Err(former_primary());
+        }
         // A hosted server may hide its timeline. Then the epoch changes only if the name of the
         // tables' history changes, and a failover does not change that name.
-        context.epochs.note(Epoch::new(match &timeline {
+        context.epochs.note(Epoch::new(match session.timeline() {
             Some(Timeline { system, number }) => format!("{system}-{number}-{tables}"),
             None => tables,
         }));
-        if let Some(timeline) = &timeline {
-            context.timelines.note(timeline);
-        }
         let known = context.schema.get_or_init(|| schema.clone());
         if *known != schema {
             return Err(Error::new(
@@ -117,4 +124,62 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
     };
     let opening = with_connect_timeout(context, opening);
     context.gate.connect(&*context.clock, opening).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use distlock_core::SystemClock;
+    use distlock_harness::servers::postgres::PostgresServer;
+
+    use super::*;
+    use crate::config::ServerConfig;
+
+    /// Another connection finds a later timeline while a connection of the pool is idle.
+    #[tokio::test]
+    async fn an_open_connection_to_a_former_primary_is_not_lent_again() {
+        let server = PostgresServer::start().unwrap();
+        let address = server.address().to_string();
+        let both = server
+            .url()
+            .replace(&address, &format!("{address},{address}"));
+        for (url, is_refused) in [(server.url(), false), (both, true)] {
+            let config = ServerConfig::from_url(&url).unwrap();
+            let context = StoreContext::new(config, Arc::new(SystemClock)).unwrap();
+            let pool = ConnectionPool::new(1, true);
+            let mut processes = Vec::new();
+            for _ in 0..2 {
+                let mut lent = pool.lend(&context).await.unwrap();
+                let asking = sqlx::query_scalar("SELECT pg_backend_pid()");
+                let process: i32 = asking.fetch_one(lent.connection()).await.unwrap();
+                processes.push(process);
+                lent.give_back(Ok(())).unwrap();
+            }
+            assert_eq!(
+                processes[0], processes[1],
+                "an idle connection is lent again"
+            );
+
+            let system = "SELECT system_identifier FROM pg_control_system()";
+            assert!(context.timelines.note(&Timeline {
+                system: server.sql(system).unwrap(),
+                number: "FFFFFFFF".to_owned(),
+            }));
+            let lent = pool.lend(&context).await;
+            if is_refused {
+                let error = lent.map(drop).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                let whole = format!("{error:?}");
+                assert!(whole.contains("former primary"), "{whole}");
+                continue;
+            }
+            // The only server is the right one, also after it was restored from an older copy.
+            let mut lent = lent.unwrap();
+            let asking = sqlx::query_scalar("SELECT pg_backend_pid()");
+            let process: i32 = asking.fetch_one(lent.connection()).await.unwrap();
+            assert_ne!(process, processes[0]);
+            lent.give_back(Ok(())).unwrap();
+        }
+    }
 }

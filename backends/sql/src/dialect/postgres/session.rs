@@ -14,6 +14,7 @@ use std::{
 use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
 use sqlx::{Connection as _, PgConnection};
 
+use super::timeline::{Timeline, Timelines};
 use crate::{
     driver_panics::catch_panics,
     network::{TEST_AFTER, TEST_LIMIT},
@@ -49,6 +50,8 @@ pub(super) struct Session {
     connection: PgConnection,
     /// Whether the server took no writes when the session was set up.
     read_only: bool,
+    /// The server's timeline when the session was set up; `None` if the server hides it.
+    timeline: Option<Timeline>,
     /// The time of the last test that the server answers.
     tested: Moment,
 }
@@ -70,6 +73,7 @@ impl Sessions {
         id: SessionId,
         connection: PgConnection,
         read_only: bool,
+        timeline: Option<Timeline>,
         tested: Moment,
     ) -> Result<Session> {
         if !self.lock().taken.insert(id) {
@@ -87,6 +91,7 @@ impl Sessions {
             },
             connection,
             read_only,
+            timeline,
             tested,
         })
     }
@@ -125,6 +130,18 @@ impl Session {
     pub(super) fn abandon(self) {
         let SessionClaim { sessions, id } = &self.claim;
         sessions.lock().abandoned.insert(*id);
+    }
+
+    /// The server's timeline; `None` if the server hides it.
+    pub(super) const fn timeline(&self) -> Option<&Timeline> {
+        self.timeline.as_ref()
+    }
+
+    /// Whether another connection has found a later timeline since: this session's server is a
+    /// former primary. It may still take writes.
+    pub(super) fn is_former(&self, timelines: &Timelines) -> bool {
+        let timeline = self.timeline.as_ref();
+        timeline.is_some_and(|it| timelines.has_later_than(it))
     }
 
     /// Whether the connection can be lent: its server answered a short time ago or answers now, and
