@@ -243,16 +243,23 @@ impl Periodic {
     ///
     /// # Errors
     /// As [`due`](Self::due), and [`ErrorKind::Lost`] when the lock is lost. After an error the job
-    /// must not start, and its start is taken back as by [`not_started`](Self::not_started).
+    /// must not start, and the start that this call may have recorded is taken back as by
+    /// [`not_started`](Self::not_started). The start of an earlier call stays recorded.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the start recorded or not.
     pub async fn begin(&self, guard: &Guard, every: Duration) -> Result<Due> {
         check_period(every)?;
-        let begun = self.record_event(guard, Event::Start(every)).await;
+        let mut written_over = None;
+        let begun = self
+            .record_event(guard, Event::Start(every), &mut written_over)
+            .await;
         let begun = begun.and_then(|due| guard.check().map(|()| due));
+        // Without a write of this call, a record with this token is of a job that has run: its
+        // holder has kept the lock since. Then the next holder must not run the job again.
         if begun.is_err()
-            && let Err(error) = self.not_started(guard).await
+            && let Some(before) = written_over
+            && let Err(error) = self.take_back(guard, Some(before)).await
         {
             tracing::warn!(job = ?guard.name(), %error, "a job that did not start may be recorded");
         }
@@ -273,9 +280,15 @@ impl Periodic {
     /// # Cancel safety
     /// Dropping the future leaves the start recorded or not. A repeated call is safe.
     pub async fn not_started(&self, guard: &Guard) -> Result<()> {
+        self.take_back(guard, None).await
+    }
+
+    /// Takes back the start of this holder, unless its record is still the one that was stored
+    /// `before`.
+    async fn take_back(&self, guard: &Guard, before: Option<Expect>) -> Result<()> {
         let until = self.clock.now() + TAKING_BACK;
         loop {
-            match self.try_take_back(guard).await {
+            match self.try_take_back(guard, before).await {
                 Err(error) if error.is_retryable() && self.clock.now() + RETRY_PAUSE < until => {}
                 taken => return taken,
             }
@@ -283,8 +296,8 @@ impl Periodic {
         }
     }
 
-    /// Makes one attempt at [`not_started`](Self::not_started).
-    async fn try_take_back(&self, guard: &Guard) -> Result<()> {
+    /// Makes one attempt at [`take_back`](Self::take_back).
+    async fn try_take_back(&self, guard: &Guard, before: Option<Expect>) -> Result<()> {
         let key = start_key(guard.name())?;
         // There is no record after an earlier attempt whose answer was lost. If the lock was lost
         // too, another holder may have recorded a start since then, which has another token.
@@ -292,7 +305,8 @@ impl Periodic {
             return Ok(());
         };
         let run = parse_run(&key, &entry)?;
-        if run.token != guard.token().get() || run.since_ms > 0 {
+        let is_older = before == Some(Expect::Version(entry.version));
+        if is_older || run.token != guard.token().get() || run.since_ms > 0 {
             return Ok(());
         }
         // The condition names this very record, so an attempt that reaches the store late cannot
@@ -308,20 +322,27 @@ impl Periodic {
     /// # Cancel safety
     /// Dropping the future leaves the success recorded or not. A repeated call is safe.
     pub async fn succeeded(&self, guard: &Guard) -> Result<()> {
-        self.record_event(guard, Event::Success).await.map(drop)
+        self.record_event(guard, Event::Success, &mut None)
+            .await
+            .map(drop)
     }
 
     /// Records a start or a success of this holder. A start that is not due is not recorded. Failed
     /// attempts are repeated until the lock is lost.
-    async fn record_event(&self, guard: &Guard, event: Event) -> Result<Due> {
-        // Whether an earlier attempt may have written the record.
-        let mut unknown = false;
+    ///
+    /// When a write of this call may have reached the store, `written_over` tells which record the
+    /// last one of them expected there. This holds for an error too.
+    async fn record_event(
+        &self,
+        guard: &Guard,
+        event: Event,
+        written_over: &mut Option<Expect>,
+    ) -> Result<Due> {
         loop {
             guard.check()?;
-            match self.try_record_event(guard, event, unknown).await {
+            match self.try_record_event(guard, event, written_over).await {
                 Ok(Some(due)) => return Ok(due),
                 Ok(None) => {}
-                Err(error) if error.kind() == ErrorKind::OutcomeUnknown => unknown = true,
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error),
             }
@@ -330,13 +351,12 @@ impl Periodic {
     }
 
     /// Makes one attempt at [`record_event`](Self::record_event). `None`: another client has
-    /// written in between. With `unknown`, a record with this holder's token counts as written by
-    /// an earlier attempt.
+    /// written in between.
     async fn try_record_event(
         &self,
         guard: &Guard,
         event: Event,
-        unknown: bool,
+        written_over: &mut Option<Expect>,
     ) -> Result<Option<Due>> {
         let name = guard.name();
         let key = match event {
@@ -346,7 +366,14 @@ impl Periodic {
         let entry = self.records.get(&key).await?;
         let run = entry.as_ref().map(|entry| parse_run(&key, entry));
         let run = run.transpose()?;
-        if unknown && run.is_some_and(|run| run.token == guard.token().get()) {
+        let expect = entry
+            .as_ref()
+            .map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+        // The answer to an earlier attempt was lost, and the attempt has succeeded. The token alone
+        // does not prove that, because a holder that keeps its lock writes its token each period.
+        if written_over.is_some_and(|before| before != expect)
+            && run.is_some_and(|run| run.token == guard.token().get())
+        {
             return Ok(Some(Due::Now));
         }
         let since = match event {
@@ -359,10 +386,14 @@ impl Periodic {
                 (later, _) => return Ok(Some(later)),
             },
         };
-        let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
         let run = self.encode_run(guard, since)?;
-        let written = self.records.put(&key, &run, expect).await?;
-        Ok(matches!(written, Written::Stored(_)).then_some(Due::Now))
+        let written = self.records.put(&key, &run, expect).await;
+        match &written {
+            Ok(Written::Stored(_)) => *written_over = Some(expect),
+            Err(error) if !error.did_not_happen() => *written_over = Some(expect),
+            _ => {}
+        }
+        Ok(matches!(written?, Written::Stored(_)).then_some(Due::Now))
     }
 
     /// Decides whether the job is due, given the record of its last start. Also returns the time

@@ -286,6 +286,73 @@ async fn a_start_that_did_not_happen_leaves_the_period_to_another_host() {
     ));
 }
 
+/// The holder keeps its lock after its job has run, and asks again in the same period.
+#[tokio::test]
+async fn a_failed_call_leaves_the_earlier_start_on_record() {
+    let memory = Memory::default();
+    let periodic = Periodic::new(&store(&memory)).unwrap();
+    let locker = store(&memory).locker();
+    let lock = locker.lock("nightly").ttl(Duration::from_secs(1));
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(periodic.begin(&guard, HOUR).await.unwrap(), Due::Now);
+    let forced = locker.force_release("nightly", guard.token()).await;
+    forced.unwrap();
+    guard.lost().await;
+    let lost = periodic.begin(&guard, HOUR).await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Lost);
+    let other = Periodic::new(&store(&memory)).unwrap();
+    assert!(matches!(
+        other.due(guard.name(), HOUR).await.unwrap(),
+        Due::Later { .. }
+    ));
+}
+
+/// The holder keeps its lock into the next period, whose first write does not reach the store.
+#[tokio::test]
+async fn the_start_of_the_last_period_is_not_taken_for_a_lost_write() {
+    let (memory, clock) = memory_with_manual_clock();
+    let layer = LosingOneWrite {
+        below: memory.records(),
+        next_write_fails: Arc::default(),
+    };
+    let one = Store::new(memory.lock(), layer.clone().into_records());
+    let periodic = Periodic::new(&one).unwrap();
+    let locker = store(&memory).locker();
+    let lock = locker.lock("nightly").ttl(HOUR * 24);
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(periodic.begin(&guard, HOUR).await.unwrap(), Due::Now);
+    clock.advance(HOUR);
+    layer.next_write_fails.store(true, Ordering::Release);
+    assert_eq!(periodic.begin(&guard, HOUR).await.unwrap(), Due::Now);
+    let other = Periodic::new(&store(&memory)).unwrap();
+    let started = Duration::ZERO;
+    assert_eq!(
+        other.due(guard.name(), HOUR).await.unwrap(),
+        Due::Later { started }
+    );
+}
+
+/// A layer that loses one write on the way to the store.
+#[derive(Clone, Debug)]
+struct LosingOneWrite {
+    below: Arc<dyn Records>,
+    next_write_fails: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl RecordsLayer for LosingOneWrite {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.below
+    }
+
+    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
+        if self.next_write_fails.swap(false, Ordering::AcqRel) {
+            return Err(Error::new(ErrorKind::OutcomeUnknown, "no answer came"));
+        }
+        self.below.put(key, value, expect).await
+    }
+}
+
 #[tokio::test]
 async fn a_retry_that_did_not_start_does_not_move_the_period() {
     let (memory, clock) = memory_with_manual_clock();
