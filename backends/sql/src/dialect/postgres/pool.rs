@@ -130,11 +130,38 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
 mod tests {
     use std::sync::Arc;
 
-    use distlock_core::SystemClock;
+    use distlock_core::{ManualClock, SystemClock};
     use distlock_harness::servers::postgres::PostgresServer;
 
     use super::*;
-    use crate::config::ServerConfig;
+    use crate::{config::ServerConfig, network::TEST_AFTER};
+
+    /// Lends a connection. Returns the number of its process on the server.
+    async fn process(pool: &ConnectionPool, context: &StoreContext) -> Result<i32> {
+        let mut lent = pool.lend(context).await?;
+        let asking = sqlx::query_scalar("SELECT pg_backend_pid()");
+        let process = asking.fetch_one(lent.connection()).await.unwrap();
+        lent.give_back(Ok(())).unwrap();
+        Ok(process)
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_that_answers_the_test_is_lent_again() {
+        let server = PostgresServer::start().unwrap();
+        let config = ServerConfig::from_url(&server.url()).unwrap();
+        let clock = ManualClock::new();
+        let context = StoreContext::new(config, Arc::new(clock.clone())).unwrap();
+        let pool = ConnectionPool::new(1, true);
+        let first = process(&pool, &context).await.unwrap();
+        clock.advance(TEST_AFTER * 2);
+        assert_eq!(process(&pool, &context).await.unwrap(), first);
+
+        // A connection that the server has ended fails the test.
+        let end = format!("SELECT pg_terminate_backend({first}, 5000)");
+        server.sql(&end).unwrap();
+        clock.advance(TEST_AFTER * 2);
+        assert_ne!(process(&pool, &context).await.unwrap(), first);
+    }
 
     /// Another connection finds a later timeline while a connection of the pool is idle.
     #[tokio::test]
@@ -148,38 +175,24 @@ mod tests {
             let config = ServerConfig::from_url(&url).unwrap();
             let context = StoreContext::new(config, Arc::new(SystemClock)).unwrap();
             let pool = ConnectionPool::new(1, true);
-            let mut processes = Vec::new();
-            for _ in 0..2 {
-                let mut lent = pool.lend(&context).await.unwrap();
-                let asking = sqlx::query_scalar("SELECT pg_backend_pid()");
-                let process: i32 = asking.fetch_one(lent.connection()).await.unwrap();
-                processes.push(process);
-                lent.give_back(Ok(())).unwrap();
-            }
-            assert_eq!(
-                processes[0], processes[1],
-                "an idle connection is lent again"
-            );
+            let first = process(&pool, &context).await.unwrap();
+            assert_eq!(process(&pool, &context).await.unwrap(), first);
 
             let system = "SELECT system_identifier FROM pg_control_system()";
             assert!(context.timelines.note(&Timeline {
                 system: server.sql(system).unwrap(),
                 number: "FFFFFFFF".to_owned(),
             }));
-            let lent = pool.lend(&context).await;
+            let lent = process(&pool, &context).await;
             if is_refused {
-                let error = lent.map(drop).unwrap_err();
+                let error = lent.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                 let whole = format!("{error:?}");
                 assert!(whole.contains("former primary"), "{whole}");
                 continue;
             }
             // The only server is the right one, also after it was restored from an older copy.
-            let mut lent = lent.unwrap();
-            let asking = sqlx::query_scalar("SELECT pg_backend_pid()");
-            let process: i32 = asking.fetch_one(lent.connection()).await.unwrap();
-            assert_ne!(process, processes[0]);
-            lent.give_back(Ok(())).unwrap();
+            assert_ne!(lent.unwrap(), first);
         }
     }
 }

@@ -14,7 +14,10 @@ use std::{
 use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
 use sqlx::{Connection as _, PgConnection};
 
-use super::timeline::{Timeline, Timelines};
+use super::{
+    rows::column,
+    timeline::{Timeline, Timelines},
+};
 use crate::{
     driver_panics::catch_panics,
     network::{TEST_AFTER, TEST_LIMIT},
@@ -151,12 +154,15 @@ impl Session {
         if now.since(self.tested) <= TEST_AFTER {
             return true;
         }
-        let test = sqlx::query_scalar(TAKES_NO_WRITES).fetch_one(&mut self.connection);
-        let read_only: Option<bool> = tokio::select! {
+        // Plain text takes one round trip. The first use of a prepared statement takes two, which
+        // a slow link cannot answer within the limit.
+        let test = sqlx::raw_sql(TAKES_NO_WRITES).fetch_one(&mut self.connection);
+        let answer = tokio::select! {
             answer = catch_panics(test) => answer.ok(),
             () = clock.sleep(TEST_LIMIT) => None,
         };
         self.tested = now;
+        let read_only = answer.and_then(|row| column::<bool>(&row, 0).ok());
         read_only == Some(self.read_only)
     }
 
