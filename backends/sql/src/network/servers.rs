@@ -32,8 +32,8 @@ pub(crate) struct Candidate {
     /// The address to use, if the host's name has several addresses. Otherwise the driver takes the
     /// host as it is written.
     pub(crate) address: Option<SocketAddr>,
-    /// Whether the URL names other servers too. Then only a server that takes writes is the right
-    /// one.
+    /// Whether the URL leads to other servers or addresses too. Then only a server that takes
+    /// writes is the right one.
     pub(crate) one_of_several: bool,
 }
 
@@ -166,6 +166,9 @@ where
     let attempts = addresses.into_iter().map(|address| {
         let candidate = Candidate {
             address: Some(address),
+            // The name may stand for a primary and its replicas. A replica that answers first must
+            // not be used.
+            one_of_several: true,
             ..candidate.clone()
         };
         let connecting = attempt(candidate.clone());
@@ -175,4 +178,58 @@ where
         }
     });
     first_success(attempts.collect(), trying).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use distlock_core::{ErrorKind, SystemClock};
+
+    use super::*;
+    use crate::config::Product;
+
+    const fn at(last: u8) -> SocketAddr {
+        SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), 5432)
+    }
+
+    /// Connects to a name with these addresses, of which only `primary` takes writes.
+    async fn connect(addresses: &[SocketAddr], primary: SocketAddr) -> Result<Candidate> {
+        let config = ServerConfig::new(Product::Postgres, "db.example", "app");
+        let servers = Servers {
+            names: vec![("db.example".to_owned(), addresses.to_vec())],
+            ..Servers::default()
+        };
+        let unresolved = |error: sqlx::Error| {
+            let problem = error.to_string();
+            Error::new(ErrorKind::Unavailable, problem)
+        };
+        let attempt = |candidate: Candidate| async move {
+            if candidate.one_of_several && candidate.address != Some(primary) {
+                let problem = "the server is read-only";
+                return Err(Error::new(ErrorKind::Unavailable, problem));
+            }
+            Ok(candidate)
+        };
+        servers
+            .connect(&config, &SystemClock, unresolved, attempt)
+            .await
+    }
+
+    #[tokio::test]
+    async fn a_replica_is_passed_over_where_a_name_has_several_addresses() {
+        let used = connect(&[at(1), at(2)], at(2)).await.unwrap();
+        assert_eq!(used.address, Some(at(2)));
+        let error = connect(&[at(1), at(2)], at(3)).await.unwrap_err();
+        let said = error.to_string();
+        for address in [at(1), at(2)] {
+            assert!(
+                said.contains(&format!("{address}: the server is read-only")),
+                "{said}"
+            );
+        }
+        // The doctor connects to the only server, and reports that it is read-only.
+        let used = connect(&[at(1)], at(3)).await.unwrap();
+        assert_eq!(used.address, None);
+    }
 }
