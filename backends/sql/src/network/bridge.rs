@@ -3,7 +3,8 @@
 //! The driver connects to the host for whose name it verifies the server's certificate, and chooses
 //! the address itself. A Unix socket is the exception: the driver connects to the socket, and still
 //! verifies the name of the host. So a bridge listens on a Unix socket for one connection of the
-//! driver, and passes its bytes on to the address.
+//! driver, and passes its bytes on to the address. The name of the socket stays taken until the driver
+//! has connected.
 
 use std::{future::Future, io, net::SocketAddr, path::PathBuf};
 
@@ -100,11 +101,17 @@ impl Bridge {
             listener, server, ..
         } = self;
         let bridging = async {
-            // If the listener fails, the driver's own connect fails too and reports that.
             if let Ok(driver) = accept_own(&listener).await {
-                drop(listener);
                 tokio::spawn(pass_on(driver, server));
+                // The driver's pool may repeat an attempt. Without this listener, another process
+                // could have bound the name by then, and would be sent the password. So the name
+                // stays taken, and a further connection ends at once.
+                while let Ok((further, _)) = listener.accept().await {
+                    drop(further);
+                }
             }
+            // The listener has failed. The driver's own connect must fail at once, and not wait.
+            drop(listener);
             std::future::pending().await
         };
         tokio::select! {
@@ -161,5 +168,39 @@ fn socket_path() -> PathBuf {
         PathBuf::from(format!("\0{name}"))
     } else {
         std::env::temp_dir().join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::{io::AsyncReadExt as _, net::TcpListener};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_first_connection_reaches_the_server() {
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let bridge = Bridge::new("db.example".to_owned(), address, "").await;
+        let bridge = bridge.unwrap();
+        let path = bridge.path.clone();
+        let connecting = async {
+            let mut first = UnixStream::connect(&path).await.unwrap();
+            for _ in 0..2 {
+                let mut further = UnixStream::connect(&path).await.unwrap();
+                assert_eq!(further.read(&mut [0; 4]).await.unwrap(), 0);
+            }
+            first.write_all(b"ping").await.unwrap();
+            first
+        };
+        let first = bridge.carry(connecting).await;
+        let (mut accepted, _) = server.accept().await.unwrap();
+        let mut received = [0; 4];
+        accepted.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"ping");
+        UnixStream::connect(&path).await.unwrap_err();
+        drop(first);
     }
 }
