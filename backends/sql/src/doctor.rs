@@ -9,7 +9,7 @@ use std::time::Duration;
 use distlock_core::{Health, LockName, Result, Verdict};
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::config::{ServerConfig, ServerHost};
+use crate::config::{Login, ServerConfig, ServerHost};
 use crate::{
     dialect::{Dialect, QueueEntry},
     schema_check::{SchemaDifference, describe},
@@ -34,10 +34,14 @@ pub(crate) fn report_rights(health: &mut Health, denied: &[String]) {
     health.found("rights", verdict, detail);
 }
 
-/// Reports how the password travels to the server.
+/// Reports how the password travels to the server. A provider's password counts too.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) fn report_password(health: &mut Health, config: &ServerConfig) {
-    config.password_rule().examine(config.peers(), health);
+pub(crate) async fn report_password(health: &mut Health, config: &ServerConfig, login: &Login) {
+    match login.current(config).await {
+        Ok(config) => config.password_rule().examine(config.peers(), health),
+        // No new connection can be made now.
+        Err(error) => health.found("password", Verdict::Fail, error.message()),
+    }
 }
 
 /// Reports which of several servers take writes. Each server of `found` has an error, or the answer
@@ -203,5 +207,34 @@ impl RowCounts {
             Verdict::Pass
         };
         health.found("rows", verdict, detail);
+    }
+}
+
+#[cfg(all(test, feature = "postgres", feature = "tls"))]
+mod tests {
+    use std::sync::Arc;
+
+    use distlock_backend_kit::{Credentials, SharedProvider};
+    use distlock_core::SystemClock;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_password_of_a_provider_is_judged_too() {
+        for (option, verdict, says) in [
+            ("", Verdict::Pass, "through TLS"),
+            ("?tls=disable", Verdict::Warn, "in clear"),
+        ] {
+            let url = format!("postgres://app@db.example/app{option}");
+            let mut config = ServerConfig::from_url(&url).unwrap();
+            let given = || async { Ok(Credentials::new("hunter2")) };
+            config.provider = Some(SharedProvider::new(given));
+            let login = Login::new(&config, Arc::new(SystemClock)).unwrap();
+            let mut health = Health::new("PostgreSQL");
+            report_password(&mut health, &config, &login).await;
+            let found = &health.findings[0];
+            assert_eq!(found.verdict, verdict, "{}", found.detail);
+            assert!(found.detail.contains(says), "{}", found.detail);
+        }
     }
 }

@@ -56,6 +56,11 @@ impl Login {
         self.credentials.connect(attempt).await
     }
 
+    /// The options with the credentials that a connection would use now.
+    pub(crate) async fn current(&self, config: &ServerConfig) -> Result<ServerConfig> {
+        with(config, self.credentials.current().await?)
+    }
+
     #[cfg(feature = "tls")]
     async fn certificates(&self) -> Certificates {
         self.files.latest().await

@@ -92,7 +92,7 @@ pub(crate) async fn examine(
     doctor::report_tables(health, &differences);
 
     rights(health, open, context).await?;
-    doctor::report_password(health, &context.config);
+    doctor::report_password(health, &context.config, &context.login).await;
 
     let found = ask(open, context, context.statements.row_counts()).await?;
     RowCounts {

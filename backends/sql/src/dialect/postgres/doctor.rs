@@ -136,7 +136,7 @@ pub(crate) async fn examine(
         ),
         (version, _) => health.found("TLS", Verdict::Pass, version),
     }
-    doctor::report_password(&mut health, &context.config);
+    doctor::report_password(&mut health, &context.config, &context.login).await;
 
     context.counters.count("doctor");
     let row = stock.fetch_one(connection).await?;
