@@ -9,7 +9,7 @@ use std::{future::Future, time::Duration};
 use distlock_backend_kit::{Certificates, panics};
 use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, PgConnection,
+    AssertSqlSafe, ConnectOptions as _, PgExecutor,
     postgres::{PgConnectOptions, PgSslMode},
 };
 
@@ -247,10 +247,7 @@ async fn open_session(
     }
     let read_only = column(&answer, 9)?;
     if read_only && candidate.one_of_several {
-        return Err(Error::new(
-            ErrorKind::Unavailable,
-            "the server is read-only (`default_transaction_read_only`): it takes no writes",
-        ));
+        return Err(set_aside());
     }
     let timeline = read_timeline(&mut connection, context).await?;
     if let Some(timeline) = &timeline {
@@ -284,6 +281,13 @@ async fn open_session(
     })
 }
 
+pub(super) fn set_aside() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the server is read-only (`default_transaction_read_only`): it takes no writes",
+    )
+}
+
 pub(super) fn former_primary() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -293,8 +297,8 @@ pub(super) fn former_primary() -> Error {
 }
 
 /// The timeline of a primary; `None` where the server hides it from this user.
-async fn read_timeline(
-    connection: &mut PgConnection,
+pub(super) async fn read_timeline(
+    connection: impl PgExecutor<'_>,
     context: &StoreContext,
 ) -> Result<Option<Timeline>> {
     const HISTORY: &str = "

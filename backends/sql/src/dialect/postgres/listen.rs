@@ -10,8 +10,12 @@ use distlock_core::{LockName, Result};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use super::{
-    connect::{NO_IDLE_TIMEOUTS, connect, dial, to_one_server, with_connect_timeout},
+    connect::{
+        NO_IDLE_TIMEOUTS, connect, dial, former_primary, read_timeline, set_aside, to_one_server,
+        with_connect_timeout,
+    },
     context::StoreContext,
+    session::TAKES_NO_WRITES,
 };
 use crate::{
     driver_panics::catch_panics,
@@ -50,7 +54,8 @@ async fn server_is_back(context: &StoreContext) {
     }
 }
 
-/// Connects to the primary: a standby refuses to listen.
+/// Connects to the primary. A standby refuses to listen. A primary that was set aside and a former
+/// one listen, but no release is notified there: among several servers, they are passed over.
 async fn connect_listener(context: &StoreContext, candidate: Candidate) -> Result<PgListener> {
     context.counters.count("listen");
     let connecting = |options| async move {
@@ -60,10 +65,22 @@ async fn connect_listener(context: &StoreContext, candidate: Candidate) -> Resul
             .acquire_timeout(context.config.connect_timeout)
             .connect_lazy_with(options);
         let mut listener = PgListener::connect_with(&pool).await?;
+        let asking = sqlx::query_scalar(TAKES_NO_WRITES);
+        let read_only: bool = asking.fetch_one(&mut listener).await?;
         listener.listen(&context.statements.channel()).await?;
-        Ok::<_, sqlx::Error>(listener)
+        Ok::<_, sqlx::Error>((listener, read_only))
     };
-    dial(context, &candidate, connecting).await
+    let (mut listener, read_only) = dial(context, &candidate, connecting).await?;
+    if candidate.one_of_several {
+        if read_only {
+            return Err(set_aside());
+        }
+        let timeline = read_timeline(&mut listener, context).await?;
+        if timeline.is_some_and(|it| context.timelines.has_later_than(&it)) {
+            return Err(former_primary());
+        }
+    }
+    Ok(listener)
 }
 
 async fn listening(context: &StoreContext) -> Result<()> {
