@@ -3,8 +3,8 @@
 //! The driver connects to the host for whose name it verifies the server's certificate, and chooses
 //! the address itself. A Unix socket is the exception: the driver connects to the socket, and still
 //! verifies the name of the host. So a bridge listens on a Unix socket for one connection of the
-//! driver, and passes its bytes on to the address. The name of the socket stays taken until the driver
-//! has connected.
+//! driver, and passes its bytes on to the address. The name of the socket stays taken until the
+//! driver has connected.
 
 use std::{future::Future, io, net::SocketAddr, path::PathBuf};
 
