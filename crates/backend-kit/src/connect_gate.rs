@@ -5,8 +5,8 @@
 //! hundreds of attempts a second. So all handles on a server share one [`ConnectGate`].
 //!
 //! - While an attempt is in progress, other callers wait for its outcome, for
-//!   [`LONGEST_WAIT`] at most. After a success they connect too. After a failure they get its
-//!   error.
+//!   [`LONGEST_WAIT`] at most, and for [`SHORTEST_INTERVAL`] after a success. After a success they
+//!   connect too. After a failure they get its error.
 //! - A failed attempt is followed by a pause, which grows up to [`LONGEST_PAUSE`]. Each error tells
 //!   the rest of the pause ([`Error::retry_pause`]), and callers that wait for a lock try again
 //!   then. So the process makes about one attempt a second, and one that succeeds at most about a
@@ -15,8 +15,9 @@
 //!   [`SHORTEST_INTERVAL`]: a renewal would lose its lease, and a caller that does not wait wants
 //!   to know whether the server is back.
 //!
-//! Invariant: a server whose last attempt succeeded is reached at once. This module never repeats
-//! an attempt by itself.
+//! Invariant: a server whose last attempt succeeded is reached after [`SHORTEST_INTERVAL`] at the
+//! latest, also while an attempt of another caller hangs. This module never repeats an attempt by
+//! itself.
 
 use std::{
     collections::HashMap,
@@ -25,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, Moment, Result};
+use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
 use tokio::sync::watch;
 
 /// The pause after the first failed attempt. Each further failure doubles the pause.
@@ -121,7 +122,14 @@ impl ConnectGate {
         attempt: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let running = self.admitted(clock).await?;
-        let outcome = attempt.await;
+        // No operation of a caller was sent, whatever the set-up of the connection did. With
+        // another kind, every caller that gets this error would count its operation as sent.
+        let outcome = attempt.await.map_err(|error| match error.kind() {
+            ErrorKind::OutcomeUnknown => {
+                Error::new(ErrorKind::Unavailable, "the connection was not set up").caused_by(error)
+            }
+            _ => error,
+        });
         // A permanent error is an answer: the server is there, and another attempt may have other
         // credentials. So only a retryable error closes the gate.
         let failure = outcome.as_ref().err().filter(|error| error.is_retryable());
@@ -194,9 +202,16 @@ impl GateState {
             return Admission::Refused(failure.error_at(now));
         }
         let begun = self.begin();
+        // After a success only a connection broke, and the server is probably there. A renewal must
+        // not lose its lease behind an attempt whose caller is stopped. A second attempt that gets
+        // no answer either shows that the server is silent.
+        let longest = match (&self.failure, &self.awaited) {
+            (None, None) => SHORTEST_INTERVAL,
+            _ => LONGEST_WAIT,
+        };
         self.awaited = Some(AwaitedAttempt {
             number: self.begun,
-            until: now + LONGEST_WAIT,
+            until: now + longest,
         });
         begun
     }
@@ -212,6 +227,8 @@ impl GateState {
         let Some(error) = failure else {
             self.outcomes += 1;
             self.failure = None;
+            // Nobody waits for an older attempt that still hangs.
+            self.awaited = None;
             self.answered = Some(now);
             return None;
         };

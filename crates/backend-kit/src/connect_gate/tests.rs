@@ -59,6 +59,22 @@ async fn a_server_that_answered_is_reached_at_once_and_after_one_failure_soon() 
     assert!(gate.answered_lately(clock.now()));
 }
 
+/// A renewal must not lose a short lease behind the attempt of a caller that is stopped.
+#[tokio::test]
+async fn an_attempt_that_hangs_after_a_success_delays_others_for_a_moment_only() {
+    seed();
+    let (gate, clock) = (ConnectGate::default(), ManualClock::new());
+    succeed(&gate, &clock).await.unwrap();
+    let mut stopped = Box::pin(gate.connect(&clock, std::future::pending::<Result<()>>()));
+    assert!(poll(&mut stopped).is_none());
+    let mut renewal = Box::pin(succeed(&gate, &clock));
+    assert!(poll(&mut renewal).is_none());
+    clock.advance(SHORTEST_INTERVAL);
+    renewal.await.unwrap();
+    // Its success ends the wait for the older attempt.
+    succeed(&gate, &clock).await.unwrap();
+}
+
 #[tokio::test]
 async fn callers_that_follow_the_pause_make_one_attempt_a_second_together() {
     const CALLERS: usize = 63;
