@@ -9,14 +9,17 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_backend_kit::{CredentialProvider, Credentials, Target, WrittenCredentials};
-use distlock_core::{Error, ErrorKind, Result, path_excerpt, threads};
+use distlock_backend_kit::{
+    CredentialProvider, Credentials, FileReads, Target, WrittenCredentials,
+};
+use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 
 use super::Config;
 
 /// The credentials in the `[backend]` table of a configuration file.
 pub(super) struct FileCredentials {
     path: PathBuf,
+    reads: FileReads,
     // A std mutex: it is held to copy and to replace the values only.
     last: Mutex<Last>,
 }
@@ -39,6 +42,7 @@ impl FileCredentials {
         };
         Ok(Self {
             path,
+            reads: FileReads::default(),
             last: Mutex::new(last),
         })
     }
@@ -46,7 +50,7 @@ impl FileCredentials {
     async fn read(&self) -> Result<WrittenCredentials> {
         let path = self.path.clone();
         // A thread of its own: the file system may hang, and the caller's thread renews leases.
-        let config = threads::blocking(move || Config::load(path)).await??;
+        let config = self.reads.read(move || Config::load(path)).await?;
         let written = Target::from(config).written_credentials()?;
         if written.address != self.last().good.address {
             // The new password belongs to another store, which may be another owner's.

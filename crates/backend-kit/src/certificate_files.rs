@@ -10,9 +10,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use distlock_core::{Result, threads};
+use distlock_core::Result;
 
-use crate::{Certificates, Secret, TlsFile};
+use crate::{Certificates, FileReads, Secret, TlsFile};
 
 /// An option, and the path of the PEM file that the option names.
 pub type NamedFile = (&'static str, PathBuf);
@@ -28,6 +28,7 @@ struct Files {
     /// Whether one unusable certificate makes the file of the authorities unusable; see
     /// [`TlsFile::authorities`].
     all: bool,
+    reads: FileReads,
     // A std mutex: it is held to copy and to replace the content only.
     good: Mutex<Good>,
 }
@@ -54,6 +55,7 @@ impl CertificateFiles {
             authorities,
             client,
             all,
+            reads: FileReads::default(),
             good: Mutex::default(),
         };
         let certificates = Certificates {
@@ -67,14 +69,15 @@ impl CertificateFiles {
     /// Reads the files, for a connection that is made now. Where the authorities, or the client's
     /// certificate with its key, cannot be used, their last good content is returned. That is
     /// logged once. A certificate and its key are two files, so a reader may find one of them
-    /// replaced and the other not yet.
+    /// replaced and the other not yet. While a file system hangs, the last good content is returned
+    /// after half a second, and no second read begins.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn latest(&self) -> Certificates {
         let files = Arc::clone(&self.0);
         // A thread of its own: the file system may hang, and the caller's thread renews leases.
-        match threads::blocking(move || files.read()).await {
+        match self.0.reads.read(move || Ok(files.read())).await {
             Ok(certificates) => certificates,
             Err(error) => {
                 let mut good = self.0.good();

@@ -31,6 +31,7 @@ mod driver;
 mod driver_help;
 mod drivers;
 mod epoch_history;
+mod file_reads;
 mod lending;
 mod mask;
 mod not_built;
@@ -61,6 +62,7 @@ pub use {
     driver_help::{DriverOption, DriverUrl},
     drivers::Drivers,
     epoch_history::EpochHistory,
+    file_reads::FileReads,
     lending::{Lender, Loan},
     mask::{is_secret, mask},
     not_built::not_compiled_in,
