@@ -164,8 +164,8 @@ pub struct CredentialSource {
 #[derive(Clone, Copy, Debug, Default)]
 struct Acceptance {
     accepted: bool,
-    /// The first refusal since the last acceptance.
-    refused_since: Option<Moment>,
+    /// The first refusal of the present rotation, and the last one.
+    refused: Option<(Moment, Moment)>,
 }
 
 impl CredentialSource {
@@ -266,7 +266,7 @@ impl CredentialSource {
             Ok(connected) => {
                 *acceptance = Acceptance {
                     accepted: true,
-                    refused_since: None,
+                    refused: None,
                 };
                 return Ok(connected);
             }
@@ -277,7 +277,13 @@ impl CredentialSource {
             return Err(refused);
         }
         let now = self.clock.now();
-        let since = *acceptance.refused_since.get_or_insert(now);
+        // After a long time without a refusal another rotation begins. Open connections need no
+        // acceptance, so the first rotation may have ended without one.
+        let (since, _) = acceptance
+            .refused
+            .filter(|(_, last)| now.since(*last) < ROTATION)
+            .unwrap_or((now, now));
+        acceptance.refused = Some((since, now));
         if now.since(since) >= ROTATION {
             return Err(refused);
         }
@@ -305,7 +311,8 @@ impl fmt::Debug for CredentialSource {
 }
 
 fn not_given(reason: impl fmt::Display) -> Error {
-    let reason = mask(&excerpt(&reason.to_string()));
+    // A cut inside of a password would leave its first part without the `@` that `mask` looks for.
+    let reason = excerpt(&mask(&reason.to_string()));
     Error::new(
         ErrorKind::Unavailable,
         format!("the provider gave no credentials: {reason}"),
@@ -385,6 +392,27 @@ mod tests {
             };
             assert_eq!(kind().await, later);
         }
+    }
+
+    /// Open connections need no acceptance, so the first rotation may end without one.
+    #[tokio::test]
+    async fn a_later_rotation_has_its_own_time() {
+        let clock = ManualClock::new();
+        let source = source(Some(rising()), &clock);
+        source.connect(|_| async { Ok(()) }).await.unwrap();
+        for _ in 0..2 {
+            let refusal = source.connect(|_| async { refused() }).await.unwrap_err();
+            assert_eq!(refusal.kind(), ErrorKind::Unavailable);
+            clock.advance(Duration::from_secs(5 * 3600));
+        }
+    }
+
+    #[test]
+    fn a_long_reason_of_a_provider_shows_no_part_of_a_password() {
+        let path = "x".repeat(140);
+        let reason = format!("GET https://vault/{path} failed, and postgres://bob:hunter2@db too");
+        let said = not_given(reason).to_string();
+        assert!(!said.contains("hunt"), "{said}");
     }
 
     #[tokio::test]
