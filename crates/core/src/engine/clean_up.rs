@@ -153,7 +153,9 @@ async fn release_repeatedly(
         match bounded(&*clock, STEP, handle.release(lease)).await {
             Ok(ReleaseOutcome::Released { .. }) if may_still_arrive > 1 => may_still_arrive -= 1,
             // The store answers, so a close need not wait for a request that is probably lost.
-            Ok(ReleaseOutcome::NotHeld) if may_still_arrive > 0 && *closing.borrow() => return,
+            Ok(ReleaseOutcome::NotHeld) if may_still_arrive > 0 && *closing.borrow() => {
+                return unreleased.remove(lease);
+            }
             Ok(ReleaseOutcome::NotHeld) if may_still_arrive > 0 => {}
             Ok(_) => return unreleased.remove(lease),
             Err(error) => {
