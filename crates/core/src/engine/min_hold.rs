@@ -87,7 +87,10 @@ async fn keep_in_background(parts: Arc<LockerParts>, lease: Lease, until: Moment
     let handle = tokio::select! {
         biased;
         handle = shared.connection.handle() => handle,
-        () = clock.sleep(until.since(clock.now())) => return,
+        // The connection is not open yet. The release below waits for it too.
+        () = clock.sleep(until.since(clock.now())) => {
+            return release_until_expiry(parts, lease, expires.max(until + LIMIT)).await;
+        }
     };
     let mut failures = 0;
     loop {
@@ -120,14 +123,15 @@ async fn keep_in_background(parts: Arc<LockerParts>, lease: Lease, until: Moment
                 parts.timing.jitter(pause_after(failures))
             }
             Err(error) => {
+                let name = lease.name.clone();
                 log::write(move || {
                     tracing::warn!(
-                        lock = ?lease.name,
+                        lock = ?name,
                         %error,
-                        "the lock was released and cannot be kept for its minimum hold",
+                        "the lock was released, and may end before its minimum hold",
                     );
                 });
-                return;
+                until.since(clock.now())
             }
         };
         clock.sleep(pause.min(until.since(clock.now()))).await;
