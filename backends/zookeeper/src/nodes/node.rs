@@ -130,24 +130,33 @@ impl Node {
         })
     }
 
+    /// Marks the node as gone, if its lease or its place has ended by `now`. The moment is tested
+    /// together with the status: a caller that stood still may have been granted the lock just now.
+    pub(crate) fn mark_expired(&self, now: Moment) -> bool {
+        self.mark_gone_if(LossReason::Expired, || *lock(&self.expires) <= now)
+    }
+
     /// Marks the node as gone: another client removed it, its lease or its place ended, or its
-    /// session ended.
-    /// Reports the loss to the holder if the lock was held. `true` = the node was neither given up
-    /// nor gone before.
+    /// session ended. Reports the loss to the holder if the lock was held. `true` = the node was
+    /// neither given up nor gone before.
     pub(crate) fn mark_gone(&self, reason: LossReason) -> bool {
-        let mut was = NodeStatus::Leaving;
-        let moved = self.status.send_if_modified(|status| {
-            was = *status;
-            let alive = matches!(status, NodeStatus::Waiting | NodeStatus::Held);
-            if alive {
+        self.mark_gone_if(reason, || true)
+    }
+
+    fn mark_gone_if(&self, reason: LossReason, due: impl Fn() -> bool) -> bool {
+        self.status.send_if_modified(|status| {
+            let was_held = *status == NodeStatus::Held;
+            let moved = (was_held || *status == NodeStatus::Waiting) && due();
+            if moved {
+                // The holder learns of the loss before a contender of this session can see that
+                // the node is gone.
+                if was_held {
+                    self.loss.lose(reason);
+                }
                 *status = NodeStatus::Gone(reason);
             }
-            alive
-        });
-        if moved && was == NodeStatus::Held {
-            self.loss.lose(reason);
-        }
-        moved
+            moved
+        })
     }
 
     /// Returns the reason for which the node is lost. A node that its owner gave up, or that is not

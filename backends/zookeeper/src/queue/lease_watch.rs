@@ -37,7 +37,7 @@ pub(crate) async fn watch_leases(session: Arc<Session>) {
             watches.spawn(watch_node(Arc::clone(&session), node));
         }
         for node in due.expired {
-            if node.mark_gone(LossReason::Expired) {
+            if node.mark_expired(session.clock().now()) {
                 tracing::debug!(
                     path = node.path(),
                     "lease or place ran out, deleting its node"
