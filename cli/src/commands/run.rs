@@ -278,9 +278,10 @@ impl Run {
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let outcome = self.run_on(&store, &name, &mut signals).await;
-        // On such a store the close waits for the end of a minimum hold.
+        // On such a store the close waits for the end of a minimum hold. Without an outcome of the
+        // command the lock was not taken.
         let session = store.locker().capabilities().session_timeout;
-        let session = session.filter(|_| !self.min_hold.is_zero());
+        let session = session.filter(|_| !self.min_hold.is_zero() && outcome.is_ok());
         tokio::select! {
             () = drivers::close(&store) => {}
             // The command has ended, so the signal is for this process.
@@ -357,7 +358,10 @@ impl Run {
         let released = guard.release().await;
         let now = locker.clock().now();
         let kept_for = (taken_at + self.min_hold).since(now);
-        if locker.capabilities().session_timeout.is_some() && kept_for > SILENT_WAIT {
+        if released.is_clean()
+            && locker.capabilities().session_timeout.is_some()
+            && kept_for > SILENT_WAIT
+        {
             let seconds = kept_for.as_secs();
             output::print_message(format_args!(
                 "{name:?} is kept for {seconds}s more (--min-hold), and this process with it"

@@ -1,6 +1,6 @@
 //! Watches a command and its lock at the same time, so that the command never outlives the lock.
 
-use std::{process::ExitStatus, time::Duration};
+use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
 
 use distlock::{Clock, Guard, Moment};
 use rustix::process::Signal;
@@ -93,10 +93,15 @@ impl<'a> Supervision<'a> {
     ) -> Outcome<End> {
         let status = self.watch_leader(group, &mut watchdog, signals).await;
         self.terminal.take_back();
+        // A leader that ended by itself and left nothing behind was not killed. On a starved host
+        // the watchdog may hear of a renewal late, and kill a command that has ended.
+        let ended_alone = !group.is_alive()
+            && matches!(&status, Ok(Some(status)) if status.signal() != Some(Signal::KILL.as_raw()));
         self.end_leftovers(group, &mut watchdog, signals).await;
         // The end of a killed command may be seen before the report of the watchdog that killed it.
         // The group is empty, so nothing is signalled here: its id may belong to a stranger by now.
-        if watchdog.dismiss().await && !self.killed {
+        let was_killed = watchdog.dismiss().await && !(ended_alone && self.guard.is_valid());
+        if was_killed && !self.killed {
             self.killed = true;
             if self.guard.is_valid() {
                 self.print_kill_by_watchdog();
