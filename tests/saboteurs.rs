@@ -207,7 +207,7 @@ async fn denied_features_are_neither_failed_nor_passed() {
         tickets(&passed),
         ["tickets::missing_tickets_are_unsupported"]
     );
-    assert_eq!(tickets(&not_applicable).len(), 16, "{not_applicable:?}");
+    assert_eq!(tickets(&not_applicable).len(), 18, "{not_applicable:?}");
     for name in [
         "ownership::hand_over_is_one_step",
         "ownership::hand_over_needs_a_live_lease",
