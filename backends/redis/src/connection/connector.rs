@@ -31,7 +31,7 @@ use crate::{
         open_connection::{CommandCount, Connection},
         push_listener::{ConnectionState, PushListener},
         server_epoch::{ServerEpoch, ServerEpochs},
-        server_info::ServerInfo,
+        server_info::{InfoReply, ServerInfo},
         waiter_registry::WaiterRegistry,
     },
     error::{self, BACKEND},
@@ -321,10 +321,11 @@ impl Connector {
         self.at_common_pace(address, attempt).await
     }
 
-    /// Connects to a server for a caller's own commands.
+    /// Connects to a primary for a caller's own commands.
     ///
     /// # Errors
-    /// The reason why the server cannot serve.
+    /// The reason why the server cannot serve. A replica is refused as
+    /// [`ErrorKind::Unavailable`].
     pub(crate) async fn connect_for_own_commands(
         &self,
         endpoint: &Endpoint,
@@ -332,13 +333,31 @@ impl Connector {
         let address = &*endpoint.to_string();
         let attempt = |credentials| async move {
             let client = self.client(endpoint, credentials).await?;
-            let options = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(self.attempt_timeout()))
-                .set_response_timeout(Some(self.config.timeout));
-            client
-                .get_multiplexed_async_connection_with_config(&options)
-                .await
-                .map_err(|error| error::of_connecting(&error, address))
+            let client = &client;
+            let connect = |at| {
+                let options = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(self.attempt_timeout()))
+                    .set_response_timeout(Some(self.config.timeout))
+                    .set_dns_resolver(at);
+                async move {
+                    let mut connection = client
+                        .get_multiplexed_async_connection_with_config(&options)
+                        .await
+                        .map_err(|error| error::of_connecting(&error, address))?;
+                    // After a failover the name may still lead to the former primary. As a
+                    // replica it would answer reads with old data.
+                    let info = connection
+                        .send_packed_command(&redis::cmd("INFO"))
+                        .await
+                        .map_err(|error| error::of_connecting(&error, address))?;
+                    InfoReply::read(Some(info)).check_is_primary(
+                        address,
+                        "a cache and counters need the primary: connect to that",
+                    )?;
+                    Ok(connection)
+                }
+            };
+            first_to_answer(&*self.clock, client, address, connect).await
         };
         let attempt = self.credentials.connect(attempt);
         self.at_common_pace(address, attempt).await

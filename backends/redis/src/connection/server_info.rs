@@ -78,17 +78,11 @@ impl ServerInfo {
             appends: info.get("aof_enabled").map(|on| on == "1"),
             eviction: info.eviction().map(str::to_owned),
         };
-        if info.get("loading").is_some_and(|loading| loading == "1") {
-            return Err(unavailable(format!("{address} is loading its data")));
-        }
-        if info.get("role").is_some_and(|role| role == "slave") {
-            let primary = info.get("master_host").unwrap_or("another server");
-            let port = info.get("master_port").unwrap_or("?");
-            return Err(unavailable(format!(
-                "{address} is a replica of {primary}:{port}, and locks need the primary: connect \
-                 to that, or through redis+sentinel:// or redis+cluster://"
-            )));
-        }
+        info.check_is_primary(
+            address,
+            "locks need the primary: connect to that, or through redis+sentinel:// or \
+             redis+cluster://",
+        )?;
         Ok((time, server))
     }
 }
@@ -113,6 +107,25 @@ impl InfoReply {
 
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
+    }
+
+    /// Checks that the server is a primary that has its data. Without the right to run `INFO`
+    /// nothing is refused. `advice` says what needs the primary, and how to connect to it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`]: the server is loading its data, or it is a replica.
+    pub(super) fn check_is_primary(&self, address: &str, advice: &str) -> Result<()> {
+        if self.get("loading").is_some_and(|loading| loading == "1") {
+            return Err(unavailable(format!("{address} is loading its data")));
+        }
+        if self.get("role").is_some_and(|role| role == "slave") {
+            let primary = self.get("master_host").unwrap_or("another server");
+            let port = self.get("master_port").unwrap_or("?");
+            return Err(unavailable(format!(
+                "{address} is a replica of {primary}:{port}, and {advice}"
+            )));
+        }
+        Ok(())
     }
 
     /// Returns the policy by which the server deletes keys when it has used all the memory that it
