@@ -2,8 +2,8 @@
 //!
 //! This module owns a pool of idle connections. Invariant: no two callers use a connection at the
 //! same time, because `WATCH` belongs to a connection. A connection that had an error must never
-//! return to the pool, because its `WATCH` may still be active. URL, options, TLS and errors are
-//! those of the locks' store.
+//! return to the pool, because its `WATCH` may still be active. URL, options, TLS and errors, and
+//! the test of a connection that was idle, are those of the locks' store.
 
 use std::{
     fmt,
@@ -15,12 +15,15 @@ use redis::{RedisError, aio::MultiplexedConnection};
 
 use crate::{
     config::{Endpoint, RedisConfig, Topology},
-    connection::Connector,
-    error::{BACKEND, invalid, of_operation},
+    connection::{Connector, LastUse},
+    error::{BACKEND, code_and_detail, invalid, of_operation},
 };
 
 /// The largest number of idle connections in the pool.
 const MAX_IDLE: usize = 64;
+
+/// An idle connection, and the moment when its last caller gave it back.
+type Idle = (MultiplexedConnection, LastUse);
 
 /// The connections to one server. A caller takes a connection for itself alone, and returns the
 /// connection to the pool only after success.
@@ -28,7 +31,7 @@ const MAX_IDLE: usize = 64;
 pub struct Connections {
     connector: Arc<Connector>,
     server: Endpoint,
-    idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
+    idle: Arc<Mutex<Vec<Idle>>>,
 }
 
 /// The kind of the request that failed. The kind decides whether the outcome is unknown.
@@ -75,17 +78,25 @@ impl Connections {
         format!("{}{name}", self.connector.config().prefix)
     }
 
-    /// Takes an idle connection, or opens one.
+    /// Takes an idle connection, or opens one. A connection that was idle for longer than 10 s is
+    /// tested before it is lent.
     ///
     /// # Errors
     /// [`ErrorKind::AccessDenied`], [`ErrorKind::InvalidConfig`] or [`ErrorKind::Unavailable`] with
     /// the server's address.
     ///
     /// # Cancel safety
-    /// Safe: a connection that is being opened is closed.
+    /// Safe: a connection that is being opened or tested is closed.
     pub async fn take(&self) -> Result<MultiplexedConnection> {
-        if let Some(connection) = self.lock_idle().pop() {
-            return Ok(connection);
+        let kept = self.lock_idle().pop();
+        if let Some((connection, last_use)) = kept {
+            let question = redis::cmd("TIME");
+            if !last_use.is_idle() || last_use.is_answered(&connection, &question).await {
+                return Ok(connection);
+            }
+            // The last connection of the pool was idle for the shortest time, so the others are
+            // forgotten too. Each of them would cost its next caller a test.
+            self.lock_idle().clear();
         }
         self.connector.connect_for_own_commands(&self.server).await
     }
@@ -93,17 +104,20 @@ impl Connections {
     /// Keeps a connection for the next caller. The server must have answered every request of this
     /// connection.
     pub fn give_back(&self, connection: MultiplexedConnection) {
+        let last_use = LastUse::now(Arc::clone(self.connector.clock()));
         let mut idle = self.lock_idle();
         if idle.len() < MAX_IDLE {
-            idle.push(connection);
+            idle.push((connection, last_use));
         }
     }
 
     /// Converts an error of the driver. When a connection failed, the idle connections may have
-    /// failed too, so all of them are dropped.
+    /// failed too, so all of them are dropped. They are also dropped when the server is a replica
+    /// now, or is loading its data.
     #[must_use]
     pub fn handle_error(&self, error: RedisError, request: Request) -> Error {
-        if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() {
+        let is_broken = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
+        if is_broken || is_of_another_server(&error) {
             self.lock_idle().clear();
         }
         let failed = of_operation(error, &self.server.to_string());
@@ -115,9 +129,22 @@ impl Connections {
         }
     }
 
-    fn lock_idle(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
+    fn lock_idle(&self) -> MutexGuard<'_, Vec<Idle>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the server has said that it cannot serve as the primary. A server that was demoted keeps
+/// its connections open, while its name may lead to the new primary by now.
+fn is_of_another_server(error: &RedisError) -> bool {
+    // An error of a pipeline or of a transaction holds one refusal for each refused command.
+    let refusals = error.clone().into_server_errors();
+    refusals.is_some_and(|refusals| {
+        let mut codes = refusals
+            .iter()
+            .map(|(_, refusal)| code_and_detail(refusal).0);
+        codes.any(|code| matches!(code, "READONLY" | "LOADING"))
+    })
 }
 
 impl fmt::Debug for Connections {

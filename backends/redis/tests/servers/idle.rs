@@ -13,6 +13,7 @@ use distlock_harness::{
     FaultProxy,
     servers::redis::{RedisCluster, RedisSentinels, RedisServer},
 };
+use distlock_redis::own_commands::Connections;
 
 /// The device on the way forgets a connection after this time, which is longer than the one after
 /// which the library tests a connection.
@@ -34,6 +35,16 @@ async fn cycle(lock: &dyn DistLock) -> Duration {
         "{released:?}"
     );
     took
+}
+
+/// Sends a command of the test's own, and returns the time that it took.
+async fn own_command(connections: &Connections) -> Duration {
+    let start = Instant::now();
+    let mut connection = connections.take().await.unwrap();
+    let ping = redis::cmd("PING").exec_async(&mut connection).await;
+    ping.unwrap();
+    connections.give_back(connection);
+    start.elapsed()
 }
 
 async fn forgetful(server: &RedisServer) -> FaultProxy {
@@ -61,6 +72,8 @@ async fn a_request_after_idle_time_is_served_at_once() {
     let proxy = forgetful(&server).await;
     let single = redis(&server.url_at(proxy.address())).await.unwrap().lock();
 
+    let own = Connections::new(&server.url_at(proxy.address())).unwrap();
+
     // The connections to the sentinels lead through proxies; the primary is asked directly.
     let servers = RedisSentinels::start().unwrap();
     let mut url = servers.url();
@@ -86,6 +99,7 @@ async fn a_request_after_idle_time_is_served_at_once() {
     for (_, lock) in stores {
         cycle(&**lock).await;
     }
+    own_command(&own).await;
     let before = connections(&reliable);
     pause(FORGETS + Duration::from_secs(1)).await;
     for (store, lock) in stores {
@@ -93,6 +107,9 @@ async fn a_request_after_idle_time_is_served_at_once() {
         println!("{store}: {took:?}");
         assert!(took < LONGEST, "{store}: {took:?}");
     }
+    let took = own_command(&own).await;
+    println!("own commands: {took:?}");
+    assert!(took < LONGEST, "own commands: {took:?}");
     assert_eq!(connections(&reliable), before, "a good connection is kept");
     for (_, lock) in stores {
         lock.close().await;

@@ -21,6 +21,7 @@ mod idle;
 mod mistakes;
 mod newer;
 mod older;
+mod own_commands;
 mod rights;
 mod slow_opening;
 #[cfg(feature = "tls")]
