@@ -98,8 +98,8 @@ impl<'a> Supervision<'a> {
         let ended_alone = !group.is_alive()
             && matches!(&status, Ok(Some(status)) if status.signal() != Some(Signal::KILL.as_raw()));
         self.end_leftovers(group, &mut watchdog, signals).await;
-        // The end of a killed command may be seen before the report of the watchdog that killed it.
-        // The group is empty, so nothing is signalled here: its id may belong to a stranger by now.
+        // The end of a killed command may be seen before the report of the watchdog that killed
+        // it. The group is empty, so nothing is signalled here: its id may belong to a stranger.
         let was_killed = watchdog.dismiss().await && !(ended_alone && self.guard.is_valid());
         if was_killed && !self.killed {
             self.killed = true;

@@ -1,6 +1,6 @@
 //! The release and the renewal of a ticket. Each is one request, which the store refuses unless it
-//! keeps the ticket's nonce beside the lock. So a request that fails or breaks off leaves the ticket
-//! usable.
+//! keeps the ticket's nonce beside the lock. So a request that fails or breaks off leaves the
+//! ticket usable.
 
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
