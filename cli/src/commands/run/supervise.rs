@@ -95,8 +95,9 @@ impl<'a> Supervision<'a> {
         self.terminal.take_back();
         // A leader that ended by itself and left nothing behind was not killed. On a starved host
         // the watchdog may hear of a renewal late, and kill a command that has ended.
+        let killed_by = Some(Signal::KILL.as_raw());
         let ended_alone = !group.is_alive()
-            && matches!(&status, Ok(Some(status)) if status.signal() != Some(Signal::KILL.as_raw()));
+            && matches!(&status, Ok(Some(status)) if status.signal() != killed_by);
         self.end_leftovers(group, &mut watchdog, signals).await;
         // The end of a killed command may be seen before the report of the watchdog that killed
         // it. The group is empty, so nothing is signalled here: its id may belong to a stranger.
