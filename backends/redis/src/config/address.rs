@@ -71,7 +71,15 @@ impl Address {
             }
             "redis+cluster" => {
                 let database = self.database("a cluster has database 0 only")?;
-                (Topology::Cluster(self.endpoints(6379)?), database)
+                // All seeds are asked at once. A seed that is written twice would wait for itself,
+                // because a process makes one attempt at a time at a silent server.
+                let mut seeds: Vec<Endpoint> = Vec::new();
+                for seed in self.endpoints(6379)? {
+                    if !seeds.contains(&seed) {
+                        seeds.push(seed);
+                    }
+                }
+                (Topology::Cluster(seeds), database)
             }
             _ => {
                 return Err(invalid(format!(
