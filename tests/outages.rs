@@ -564,15 +564,20 @@ async fn check_renewals_beside_waiters(
 }
 
 /// Checks the pace at which this process tries to connect to a server that is away: with one
-/// waiter and with several. Afterwards all waiters
-/// are served. A caller that does not wait gets its error within `prompt`.
+/// waiter, with several, and with several stores. Afterwards all waiters are served. A caller that
+/// does not wait gets its error within `prompt`.
 async fn check_pace(
     server: SocketAddr,
     url: impl Fn(SocketAddr) -> String,
     prompt: Duration,
     wait_for_waiters: impl AsyncFn(usize) -> Result<()>,
 ) -> Result<()> {
-    for (kind, stores, waiters) in [(Outage::Refused, 1, 1), (Outage::Refused, 1, 5)] {
+    let kinds = [
+        (Outage::Refused, 1, 1),
+        (Outage::Refused, 1, 5),
+        (Outage::Refused, 20, 1),
+    ];
+    for (kind, stores, waiters) in kinds {
         let proxy = FaultProxy::start(server).await?;
         let holding = distlock::open(&url(server)).await?.locker();
         let (mut held, mut opened, mut waiting) = (Vec::new(), Vec::new(), JoinSet::new());

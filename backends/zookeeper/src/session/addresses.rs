@@ -124,8 +124,9 @@ mod tests {
     #[tokio::test]
     async fn addresses_that_are_silent_or_refuse_are_passed_over() {
         let (silent, _listener, _queued) = silent().await;
-        let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let refusing = refusing.local_addr().unwrap();
+        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let refusing = gone.local_addr().unwrap();
+        drop(gone);
         let serving = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let serving = serving.local_addr().unwrap();
         let all = vec![silent, refusing, serving];
