@@ -67,6 +67,8 @@ async fn connect_listener(context: &StoreContext, candidate: Candidate) -> Resul
         let mut listener = PgListener::connect_with(&pool).await?;
         let asking = sqlx::query_scalar(TAKES_NO_WRITES);
         let read_only: bool = asking.fetch_one(&mut listener).await?;
+        context.counters.count("listen");
+        sqlx::query(NO_IDLE_TIMEOUTS).execute(&mut listener).await?;
         listener.listen(&context.statements.channel()).await?;
         Ok::<_, sqlx::Error>((listener, read_only))
     };
@@ -94,10 +96,6 @@ async fn listening(context: &StoreContext) -> Result<()> {
 
 async fn receive(context: &StoreContext, listener: &mut PgListener) -> Result<(), sqlx::Error> {
     listener.eager_reconnect(false);
-    context.counters.count("listen");
-    sqlx::query(NO_IDLE_TIMEOUTS)
-        .execute(&mut *listener)
-        .await?;
     // No notification of a release before this moment was received.
     context.wait_group.any_may_be_free();
     loop {
