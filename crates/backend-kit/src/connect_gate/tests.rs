@@ -167,12 +167,16 @@ async fn others_connect_side_by_side_after_a_success() {
 async fn a_silent_or_dropped_attempt_holds_others_up_for_a_second_at_most() {
     let (gate, clock) = (ConnectGate::default(), ManualClock::new());
     let silent = || Box::pin(gate.connect(&clock, std::future::pending::<Result<()>>()));
+    fail(&gate, &clock).await;
+    clock.advance(SHORTEST_INTERVAL);
     let mut dropped = silent();
     assert!(poll(&mut dropped).is_none());
     let mut next = Box::pin(succeed(&gate, &clock));
     assert!(poll(&mut next).is_none());
     drop(dropped);
     poll(&mut next).expect("at once").unwrap();
+    fail(&gate, &clock).await;
+    clock.advance(SHORTEST_INTERVAL);
     let mut kept = silent();
     assert!(poll(&mut kept).is_none());
     let mut next = Box::pin(succeed(&gate, &clock));
