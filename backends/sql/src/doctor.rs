@@ -73,7 +73,7 @@ pub(crate) fn report_servers(health: &mut Health, found: &[(ServerHost, Result<b
         (_, Some((host, error))) => (Verdict::Warn, format!("{host} cannot take over: {error}")),
         (0, None) => (
             Verdict::Fail,
-            "none takes writes: no lock can be taken".into(),
+            "no server of the URL takes writes, so no lock can be taken: promote one".into(),
         ),
         (_, None) => {
             let others = labels(|answer| matches!(answer, Ok(true)));
