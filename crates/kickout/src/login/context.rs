@@ -75,7 +75,7 @@ impl LoginRun {
             class: &self.login.class,
             device: &self.login.device,
             intent: self.login.intent,
-            resumes: resume.map(ResumeToken::session),
+            resumes: resume.map(|token| (token.session(), token.generation())),
         }
     }
 }

@@ -194,7 +194,7 @@ impl LoginRun {
                 };
                 Ok(self.prepare_grant(context, base, decision))
             }
-            Err(full) => Err(denied_outcome(Code::Denied, full.by)),
+            Err(refusal) => Err(denied_outcome(refusal.code, refusal.by)),
         })
     }
 

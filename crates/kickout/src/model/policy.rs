@@ -9,7 +9,7 @@ use distlock_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ident::{Class, Device, SessionId, SessionKey},
+    ident::{Class, Device, Generation, SessionId, SessionKey},
     intent::Intent,
     notice::Code,
     record::{Slot, SlotEntry, UserRecord},
@@ -76,9 +76,12 @@ pub(crate) struct Decision {
     pub(crate) victims: Vec<(Slot, Code)>,
 }
 
-/// The refusal of a new session, because the policy allows no further one.
+/// The refusal of a new session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PolicyFull {
+pub(crate) struct PolicyRefusal {
+    /// [`Code::Denied`] if the policy allows no further session. [`Code::Superseded`] if the client
+    /// resumes a session, and sessions that were granted later are in the way.
+    pub(crate) code: Code,
     /// The device of one session that is in the way.
     pub(crate) by: Option<Device>,
 }
@@ -89,8 +92,8 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) class: &'a Class,
     pub(crate) device: &'a Device,
     pub(crate) intent: Intent,
-    /// The session that the client resumes.
-    pub(crate) resumes: Option<SessionId>,
+    /// The session that the client resumes, and the generation of that session.
+    pub(crate) resumes: Option<(SessionId, Generation)>,
 }
 
 /// The idle time of each session, if its node reported one.
@@ -186,23 +189,40 @@ impl Policy {
         record: &UserRecord,
         newcomer: &Newcomer<'_>,
         idle: &IdleTimes,
-    ) -> Result<Decision, PolicyFull> {
-        let mut victims: Vec<_> = record
+    ) -> Result<Decision, PolicyRefusal> {
+        let refusal = |code, entry: Option<&SlotEntry>| PolicyRefusal {
+            code,
+            by: entry.map(|entry| entry.device.clone()),
+        };
+        let of_client: Vec<_> = record
             .slots
             .iter()
             .filter(|(_, entry)| newcomer.is_same_client(entry))
-            .map(|(slot, _)| (slot.clone(), Code::Replaced))
             .collect();
         let mut rivals = self.rivals(record, newcomer);
         rivals.sort_by_key(|(_, entry)| entry.r#gen);
         let excess = self.excess(rivals.len());
-        let full = |entry: Option<&SlotEntry>| PolicyFull {
-            by: entry.map(|entry| entry.device.clone()),
-        };
+        // A resume ranks by the generation of the session that it continues. The limit may have
+        // been lowered since that grant. Without this check, old clients that come back by
+        // themselves would end the session of a user who has just logged in.
+        let later = rivals.partition_point(|(_, entry)| !newcomer.resumes_older_than(entry));
+        let later = rivals.split_off(later);
+        let later_of_client = of_client
+            .iter()
+            .find(|(_, entry)| newcomer.resumes_older_than(entry));
+        if excess > rivals.len() || later_of_client.is_some() {
+            let (_, newest) = later.last().or(later_of_client).copied().unzip();
+            return Err(refusal(Code::Superseded, newest));
+        }
+        let mut victims: Vec<_> = of_client
+            .into_iter()
+            .map(|(slot, _)| (slot.clone(), Code::Replaced))
+            .collect();
         if excess > 0 {
             match self.on_exceed {
                 OnExceed::Deny if newcomer.intent != Intent::Takeover => {
-                    return Err(full(rivals.last().map(|(_, entry)| *entry)));
+                    let (_, newest) = rivals.last().copied().unzip();
+                    return Err(refusal(Code::Denied, newest));
                 }
                 OnExceed::EvictIdle => {
                     // A session that started after the idle times were collected has no entry, and
@@ -222,7 +242,8 @@ impl Policy {
         }
         let left = record.slots.len() - victims.len();
         if left >= usize::try_from(MAX_SESSIONS).unwrap_or(usize::MAX) {
-            return Err(full(record.slots.values().max_by_key(|entry| entry.r#gen)));
+            let newest = record.slots.values().max_by_key(|entry| entry.r#gen);
+            return Err(refusal(Code::Denied, newest));
         }
         let group = self.slot_of(newcomer.class, newcomer.device);
         let slot = free_slot(record, &group, &victims, self.limit());
@@ -234,7 +255,13 @@ impl Newcomer<'_> {
     /// Whether this entry is an older session of the client: it has the same device, or the client
     /// resumes it.
     fn is_same_client(&self, entry: &SlotEntry) -> bool {
-        entry.device == *self.device || self.resumes == Some(entry.key.session)
+        let resumes = self.resumes.map(|(session, _)| session);
+        entry.device == *self.device || resumes == Some(entry.key.session)
+    }
+
+    /// Whether the client resumes a session that was granted before this entry.
+    fn resumes_older_than(&self, entry: &SlotEntry) -> bool {
+        self.resumes.is_some_and(|(_, r#gen)| entry.r#gen > r#gen)
     }
 }
 
@@ -363,7 +390,7 @@ mod tests {
         name: &str,
         class: &str,
         intent: Intent,
-    ) -> Result<Vec<(String, Code)>, PolicyFull> {
+    ) -> Result<Vec<(String, Code)>, PolicyRefusal> {
         let (device, class) = (device(name), Class::new(class).unwrap());
         let newcomer = Newcomer {
             class: &class,

@@ -59,6 +59,10 @@ impl ResumeToken {
         self.session
     }
 
+    pub(crate) const fn generation(&self) -> Generation {
+        self.r#gen
+    }
+
     /// The text for the client.
     pub(crate) fn to_text(&self) -> String {
         // A struct of four plain fields always serialises.

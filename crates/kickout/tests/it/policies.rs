@@ -202,6 +202,61 @@ async fn a_kicked_session_cannot_resume_and_a_disconnected_session_can() {
     assert_eq!(denied.code, Code::Superseded);
 }
 
+#[tokio::test]
+async fn a_resume_never_ends_a_session_that_was_granted_later() {
+    // The limit is lowered over a restart. The old devices come back by themselves after somebody
+    // has logged in.
+    for on_exceed in [OnExceed::EvictOldest, OnExceed::EvictIdle, OnExceed::Deny] {
+        for (limit, resumed) in [(1, vec![]), (2, vec!["d5"])] {
+            let cluster = Cluster::new();
+            let n1 = node(&cluster, "n1", Policy::named(PolicyName::NTotal(5))).await;
+            let anna = uid("anna");
+            let mut tokens = Vec::new();
+            for number in 1..=5 {
+                let name = format!("d{number}");
+                tokens.push((n1.admit(&anna, &name).await.resume_token(), name));
+            }
+            n1.kick.shutdown().await;
+            let policy = Policy::named(PolicyName::NTotal(limit)).on_exceed(on_exceed);
+            let n1 = node(&cluster, "n1", policy).await;
+            let fresh = n1.admit(&anna, "fresh").await;
+            let mut back = Vec::new();
+            // The session with the highest generation comes first: it alone may find room.
+            for (token, name) in tokens.iter().rev() {
+                let resume = login(&anna, name).intent(Intent::Resume, Some(token.clone()));
+                match n1.kick.login(resume).await.unwrap() {
+                    LoginOutcome::Admitted(session) => back.push(session),
+                    LoginOutcome::Denied(denied) => {
+                        let newest = if back.is_empty() { "fresh" } else { "d5" };
+                        assert_eq!(denied.code, Code::Superseded, "{name}, {policy}");
+                        assert_eq!(denied.by_device, Some(device(newest)), "{name}, {policy}");
+                    }
+                    other => panic!("{name}, {policy}: {other:?}"),
+                }
+            }
+            assert_eq!(active(&back), resumed, "{policy}");
+            assert_eq!(active([&fresh]), ["fresh"], "{policy}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_resume_never_ends_a_later_session_of_its_own_device() {
+    let cluster = Cluster::new();
+    let n1 = node(&cluster, "n1", Policy::named(PolicyName::NTotal(3))).await;
+    let anna = uid("anna");
+    let old = n1.admit(&anna, "phone").await;
+    old.logout().await;
+    // The new session gets another slot, so the slot of the old session stays free.
+    let new = n1.admit(&anna, "phone").await;
+    let late = login(&anna, "phone").intent(Intent::Resume, Some(old.resume_token()));
+    let LoginOutcome::Denied(denied) = n1.kick.login(late).await.unwrap() else {
+        panic!("a late resume ended the device's newer session");
+    };
+    assert_eq!(denied.code, Code::Superseded);
+    assert!(new.check().is_ok());
+}
+
 /// Profiles that allow every login and count them.
 #[derive(Debug, Default)]
 struct CountingProfiles(watch::Sender<u32>);
