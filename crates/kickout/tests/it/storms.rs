@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use distlock_core::{Clock, SystemClock};
 use distlock_kickout::{
     Admission, Code, Intent, LoginOutcome, NodeState, Retry, Target, Transition,
 };
 
-use crate::cluster::{Cluster, eventually, login, notice_of, timers, uid};
+use crate::cluster::{Cluster, TEST_TIMEOUT, eventually, login, notice_of, timers, uid};
 
 #[tokio::test]
 async fn a_ban_ends_every_session_and_denies_logins_until_it_is_lifted() {
@@ -83,6 +84,30 @@ async fn a_ban_with_a_ttl_ends_and_its_records_are_removed() {
     n1.next_event(Transition::Unbanned).await;
     assert!(cluster.keys("ban/").await.is_empty());
     assert_eq!(cluster.record(&anna).await.unwrap().ban, None);
+}
+
+#[tokio::test]
+async fn a_denied_login_counts_against_the_burst_of_its_account() {
+    const RATE: u32 = 1;
+    const BURST: u32 = 10;
+    let cluster = Cluster::new();
+    let admission = Admission::unbounded().per_account(RATE, BURST);
+    let n1 = cluster
+        .start_node_with("n1", |builder| builder.admission(admission))
+        .await;
+    let anna = uid("anna");
+    n1.kick.ban(&anna, None, None).await.unwrap();
+    let started = SystemClock.now();
+    let passed = || SystemClock.now().since(started);
+    let mut denied = 0;
+    while !matches!(n1.login(&anna, "phone").await, LoginOutcome::Busy { .. }) {
+        denied += 1;
+        assert!(passed() < TEST_TIMEOUT, "{denied} logins were denied");
+    }
+    // On a slow machine the account gains further logins while the test runs.
+    let gained = passed().as_secs() * u64::from(RATE);
+    let most = u64::from(BURST) + gained;
+    assert!((u64::from(BURST)..=most).contains(&denied), "{denied}");
 }
 
 #[tokio::test]
