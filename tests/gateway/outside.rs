@@ -100,6 +100,20 @@ pub(crate) async fn seen_from_outside(mut world: World) -> Report {
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
+    let named = |about| {
+        metrics
+            .lines()
+            .filter_map(move |line| line.strip_prefix(about))
+    };
+    let helped: Vec<_> = named("# HELP ")
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    for metric in named("# TYPE ").filter_map(|line| line.split(' ').next()) {
+        assert!(
+            helped.contains(&metric),
+            "{metric} has no help text: {metrics}"
+        );
+    }
     let mut online = Vec::new();
     let mut path = "/v1/sessions?limit=1".to_owned();
     loop {

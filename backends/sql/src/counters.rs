@@ -1,12 +1,15 @@
 //! Counts the requests of one opened store.
 //!
 //! The module owns the counters behind `statements()` and `retries()`, and the two metrics with the
-//! same values. A statement is counted each time that it is sent.
+//! same values and their help texts. A statement is counted each time that it is sent.
 
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
 };
+
+const OPERATIONS: &str = "distlock_store_operations_total";
+const RETRIES: &str = "distlock_store_retries_total";
 
 /// Counts the requests of an opened store and of all handles that were reopened from this store.
 /// Another store that this process opens has its own counters, even for the same tables.
@@ -17,7 +20,9 @@ pub(crate) struct RequestCounters {
 }
 
 impl RequestCounters {
-    pub(crate) const fn new(backend: &'static str) -> Self {
+    pub(crate) fn new(backend: &'static str) -> Self {
+        metrics::describe_counter!(OPERATIONS, "Statements that were sent to the database");
+        metrics::describe_counter!(RETRIES, "Statements that were sent again");
         Self {
             backend,
             statements: AtomicU64::new(0),
@@ -28,12 +33,8 @@ impl RequestCounters {
     /// Counts a statement of the operation `operation`.
     pub(crate) fn count(&self, operation: &'static str) {
         self.statements.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!(
-            "distlock_store_operations_total",
-            "backend" => self.backend,
-            "operation" => operation
-        )
-        .increment(1);
+        metrics::counter!(OPERATIONS, "backend" => self.backend, "operation" => operation)
+            .increment(1);
     }
 
     /// Statements sent so far.
@@ -45,7 +46,7 @@ impl RequestCounters {
     /// another transaction, or because the connection was lost.
     pub(crate) fn count_retry(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!("distlock_store_retries_total", "backend" => self.backend).increment(1);
+        metrics::counter!(RETRIES, "backend" => self.backend).increment(1);
     }
 
     /// Statements that were sent again so far.

@@ -46,6 +46,7 @@ const OBSERVE_PAUSE: Duration = Duration::from_secs(1);
 const YIELD_PAUSE: Duration = Duration::from_millis(50);
 /// The format number of the records. A reader refuses a record with another number.
 const FORMAT: u8 = 1;
+const EVENTS: &str = "distlock_election_total";
 
 /// One candidate of an election. A clone is cheap.
 #[derive(Clone)]
@@ -106,6 +107,10 @@ impl Election {
     /// [`ErrorKind::InvalidName`] for a name that no lock may have. [`ErrorKind::InvalidArgument`]
     /// for a candidate that is empty, longer than 128 bytes or has control characters.
     pub fn new(store: &Store, name: &str, candidate: &str) -> Result<Self> {
+        metrics::describe_counter!(
+            EVENTS,
+            "Terms of elections that were won, resigned and lost"
+        );
         Ok(Self {
             locker: store.locker(),
             records: store.records(),
@@ -468,5 +473,5 @@ fn candidacy_key(name: &LockName, candidate: &str) -> Result<RecordKey> {
 }
 
 fn count_event(event: &'static str) {
-    metrics::counter!("distlock_election_total", "event" => event).increment(1);
+    metrics::counter!(EVENTS, "event" => event).increment(1);
 }

@@ -36,6 +36,7 @@ const FORMAT: u8 = 1;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The number of attempts at one write, after which its outcome stays unknown.
 const MAX_TRIES: u32 = 50;
+const EFFECTS: &str = "distlock_idempotent_total";
 
 /// Runs effects once per key. A clone is cheap.
 #[derive(Clone)]
@@ -91,6 +92,7 @@ impl Idempotent {
     /// Records the effects in this store.
     #[must_use]
     pub fn new(store: &Store) -> Self {
+        metrics::describe_counter!(EFFECTS, "Effects that happen once, by their result");
         Self {
             records: store.records(),
             clock: store.clock(),
@@ -138,7 +140,7 @@ impl Idempotent {
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => "unknown",
             Err(_) => "failed",
         };
-        metrics::counter!("distlock_idempotent_total", "result" => result).increment(1);
+        metrics::counter!(EFFECTS, "result" => result).increment(1);
         outcome
     }
 

@@ -44,6 +44,7 @@ const FORMAT: u8 = 1;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The longest time for which the request that takes a start back is repeated.
 const TAKING_BACK: Duration = Duration::from_secs(5);
+const STARTS: &str = "distlock_periodic_total";
 
 /// Runs jobs once per period. A clone is cheap.
 #[derive(Clone)]
@@ -116,6 +117,7 @@ impl Periodic {
                            when a period is over";
             return Err(Error::new(ErrorKind::Unsupported, message).on(records.backend()));
         }
+        metrics::describe_counter!(STARTS, "Starts of jobs that run once per period, by result");
         Ok(Self {
             locker: store.locker(),
             clock: store.clock(),
@@ -159,7 +161,7 @@ impl Periodic {
             Ok(Ran::Elsewhere(_)) => "elsewhere",
             Err(_) => "failed",
         };
-        metrics::counter!("distlock_periodic_total", "result" => result).increment(1);
+        metrics::counter!(STARTS, "result" => result).increment(1);
         ran
     }
 

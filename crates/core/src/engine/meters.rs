@@ -1,12 +1,19 @@
 //! The metrics of one locker.
 //!
-//! This module owns the names of the metrics, which are the same for every backend. The handles are
-//! created when the locker is built. A metrics recorder must be installed before that, or the
-//! metrics of this locker are not recorded.
+//! This module owns the names of the metrics with their help texts, which are the same for every
+//! backend. The handles are created when the locker is built. A metrics recorder must be installed
+//! before that, or the metrics of this locker are not recorded.
 
 use metrics::{Counter, Gauge, Histogram};
 
 use crate::contract::LossReason;
+
+const ACQUIRE: &str = "distlock_acquire_total";
+const ACQUIRE_SECONDS: &str = "distlock_acquire_seconds";
+const HELD: &str = "distlock_held";
+const LOST: &str = "distlock_lost_total";
+const RELEASE: &str = "distlock_release_total";
+const RENEW: &str = "distlock_renew_total";
 
 #[derive(Debug)]
 pub(crate) struct Meters {
@@ -28,22 +35,23 @@ pub(crate) struct Meters {
 
 impl Meters {
     pub(crate) fn new(backend: &'static str) -> Self {
+        describe_all();
         let counter = |name, result| counter(backend, name, result);
         Self {
             backend,
-            acquired: counter("distlock_acquire_total", "acquired"),
-            busy: counter("distlock_acquire_total", "busy"),
-            timed_out: counter("distlock_acquire_total", "timeout"),
-            failed: counter("distlock_acquire_total", "error"),
-            acquire_seconds: metrics::histogram!("distlock_acquire_seconds", "backend" => backend),
-            released: counter("distlock_release_total", "clean"),
-            release_unconfirmed: counter("distlock_release_total", "unconfirmed"),
-            released_in_background: counter("distlock_release_total", "background"),
-            handed_over: counter("distlock_release_total", "handed_over"),
-            renewed: counter("distlock_renew_total", "renewed"),
-            renew_failed: counter("distlock_renew_total", "failed"),
-            abandoned: counter("distlock_acquire_total", "abandoned"),
-            held: metrics::gauge!("distlock_held", "backend" => backend),
+            acquired: counter(ACQUIRE, "acquired"),
+            busy: counter(ACQUIRE, "busy"),
+            timed_out: counter(ACQUIRE, "timeout"),
+            failed: counter(ACQUIRE, "error"),
+            acquire_seconds: metrics::histogram!(ACQUIRE_SECONDS, "backend" => backend),
+            released: counter(RELEASE, "clean"),
+            release_unconfirmed: counter(RELEASE, "unconfirmed"),
+            released_in_background: counter(RELEASE, "background"),
+            handed_over: counter(RELEASE, "handed_over"),
+            renewed: counter(RENEW, "renewed"),
+            renew_failed: counter(RENEW, "failed"),
+            abandoned: counter(ACQUIRE, "abandoned"),
+            held: metrics::gauge!(HELD, "backend" => backend),
         }
     }
 
@@ -57,9 +65,26 @@ impl Meters {
             LossReason::TakenOver => "taken_over",
             LossReason::Unreachable => "unreachable",
         };
-        metrics::counter!("distlock_lost_total", "backend" => self.backend, "reason" => reason)
-            .increment(1);
+        metrics::counter!(LOST, "backend" => self.backend, "reason" => reason).increment(1);
     }
+}
+
+/// Gives every metric its help text.
+fn describe_all() {
+    for (name, help) in [
+        (ACQUIRE, "Requests for a lock by their result"),
+        (LOST, "Locks that were lost while they were held"),
+        (RELEASE, "Releases by their result"),
+        (RENEW, "Renewals of held locks by their result"),
+    ] {
+        metrics::describe_counter!(name, help);
+    }
+    metrics::describe_histogram!(
+        ACQUIRE_SECONDS,
+        metrics::Unit::Seconds,
+        "Time from the call to the grant of the lock, waiting included"
+    );
+    metrics::describe_gauge!(HELD, "Locks that are held now");
 }
 
 fn counter(backend: &'static str, name: &'static str, result: &'static str) -> Counter {

@@ -27,6 +27,9 @@ use super::{
 
 /// The longest key, in bytes.
 const LONGEST_KEY: usize = 240;
+const RESULTS: &str = "distlock_cache_total";
+const REFUSED: &str = "distlock_cache_refused_total";
+const LOAD_SECONDS: &str = "distlock_cache_load_seconds";
 
 /// The result of a load: a value, or `None` when there is none.
 pub type Value = Option<Arc<[u8]>>;
@@ -73,6 +76,13 @@ impl CacheGuard {
     /// [`ErrorKind::InvalidArgument`] with the setting that is out of range.
     pub fn new(store: &Store, cache: impl Cache + 'static, settings: Settings) -> Result<Self> {
         settings.check()?;
+        metrics::describe_counter!(RESULTS, "Callers of a guarded cache, by their result");
+        metrics::describe_counter!(REFUSED, "Values that came too late to be stored in a cache");
+        metrics::describe_histogram!(
+            LOAD_SECONDS,
+            metrics::Unit::Seconds,
+            "Time of each load of a guarded cache"
+        );
         Ok(Self(Arc::new(Shared {
             locker: store.locker(),
             clock: store.clock(),
@@ -347,7 +357,7 @@ impl Shared {
         match self.cache.put(key, loaded, mark).await {
             Ok(true) => {}
             Ok(false) => {
-                metrics::counter!("distlock_cache_refused_total").increment(1);
+                metrics::counter!(REFUSED).increment(1);
                 tracing::debug!(key, token = %loaded.token, "a value came too late to be stored");
             }
             Err(error) => tracing::warn!(key, %error, "a value could not be stored"),
@@ -395,7 +405,7 @@ impl Shared {
             }
         };
         let took = self.clock.now().since(began);
-        metrics::histogram!("distlock_cache_load_seconds").record(took.as_secs_f64());
+        metrics::histogram!(LOAD_SECONDS).record(took.as_secs_f64());
         Ok((loaded?.map(Arc::from), took))
     }
 
@@ -450,5 +460,5 @@ fn lock_name(key: &str) -> Result<LockName> {
 }
 
 fn count_result(result: &'static str) {
-    metrics::counter!("distlock_cache_total", "result" => result).increment(1);
+    metrics::counter!(RESULTS, "result" => result).increment(1);
 }

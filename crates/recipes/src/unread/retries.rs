@@ -16,6 +16,8 @@ use distlock_core::{Clock, Error, ErrorKind};
 
 use super::counter::Counter;
 
+const RETRIES: &str = "distlock_unread_retries_total";
+
 /// The largest number of attempts at one change or read. A change or read fails when other clients
 /// wrote in between at each of these attempts.
 pub const TRIES: u32 = 64;
@@ -39,6 +41,7 @@ pub(super) struct Retries {
 
 impl Retries {
     pub(super) fn new(mode: &'static str, clock: Arc<dyn Clock>) -> Self {
+        metrics::describe_counter!(RETRIES, "Changes of unread counters that started again");
         Self {
             mode,
             clock,
@@ -51,7 +54,7 @@ impl Retries {
     /// has a random length below a limit that doubles from 1 ms to 32 ms, so that competitors write
     /// at different times.
     pub(super) async fn pause_before_retry(&self, attempts: u32) {
-        metrics::counter!("distlock_unread_retries_total", "mode" => self.mode).increment(1);
+        metrics::counter!(RETRIES, "mode" => self.mode).increment(1);
         self.repeated.fetch_add(1, Ordering::Relaxed);
         if attempts > 1 {
             let most = 250 << attempts.min(7);
