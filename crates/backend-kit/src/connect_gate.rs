@@ -13,7 +13,8 @@
 //!   second after the return of the server.
 //! - A caller that cannot wait that long is not held back by the rest of the pause, after the first
 //!   [`SHORTEST_INTERVAL`]: a renewal would lose its lease, and a caller that does not wait wants
-//!   to know whether the server is back.
+//!   to know whether the server is back. The failure of such an attempt leaves the end of the pause
+//!   as it is.
 //!
 //! Invariant: a server whose last attempt succeeded is reached after [`SHORTEST_INTERVAL`] at the
 //! latest, also while an attempt of another caller hangs. This module never repeats an attempt by
@@ -75,8 +76,8 @@ struct AwaitedAttempt {
 #[derive(Debug)]
 struct Failure {
     error: Error,
-    /// The number of failures in a row.
-    count: u32,
+    /// The number of pauses in a row.
+    failures: u32,
     /// No attempt begins before this moment.
     closed_until: Moment,
     /// The end of the pause.
@@ -234,14 +235,28 @@ impl GateState {
         };
         // Of several attempts that fail together, only the first lengthens the pause.
         if outcomes == self.outcomes {
-            let count = self.failure.as_ref().map_or(0, |failure| failure.count) + 1;
-            let pause = pause_after(count);
             self.outcomes += 1;
-            self.failure = Some(Failure {
-                error: error.clone(),
-                count,
-                closed_until: now + pause.min(SHORTEST_INTERVAL),
-                next: now + pause,
+            let last = self.failure.take();
+            let in_pause = last.as_ref().and_then(|it| left(it.next, now));
+            let failures = last.as_ref().map_or(0, |it| it.failures);
+            self.failure = Some(match (last, in_pause) {
+                // The attempt of a caller in a hurry. Another end of the pause would have the
+                // callers that know the old one, and those that learn the new one, come at two
+                // moments in each pause from then on.
+                (Some(last), Some(rest)) => Failure {
+                    error: error.clone(),
+                    closed_until: now + rest.min(SHORTEST_INTERVAL),
+                    ..last
+                },
+                _ => {
+                    let pause = pause_after(failures + 1);
+                    Failure {
+                        error: error.clone(),
+                        failures: failures + 1,
+                        closed_until: now + pause.min(SHORTEST_INTERVAL),
+                        next: now + pause,
+                    }
+                }
             });
         }
         let failure = self.failure.as_ref();

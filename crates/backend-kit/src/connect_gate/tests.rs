@@ -107,6 +107,24 @@ async fn callers_that_follow_the_pause_make_one_attempt_a_second_together() {
     assert!((24..=37).contains(&later), "{later} in thirty seconds");
 }
 
+/// Two groups of callers that come at different moments of each pause would make two attempts a
+/// second.
+#[tokio::test]
+async fn callers_that_come_within_a_pause_join_the_others_at_its_end() {
+    seed();
+    let (gate, clock) = (ConnectGate::default(), ManualClock::new());
+    for _ in 0..10 {
+        let pause = fail(&gate, &clock).await.retry_pause().unwrap();
+        clock.advance(pause);
+    }
+    let others = clock.now() + fail(&gate, &clock).await.retry_pause().unwrap();
+    for _ in 0..3 {
+        clock.advance(SHORTEST_INTERVAL);
+        let pause = fail(&gate, &clock).await.retry_pause().unwrap();
+        assert_eq!(clock.now() + pause, others);
+    }
+}
+
 #[tokio::test]
 async fn a_caller_in_a_hurry_is_held_back_for_a_fifth_of_a_second_only() {
     seed();
