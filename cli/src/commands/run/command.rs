@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     exit::{Failure, Outcome, code, code_of_signal},
-    group::{ProcessGroup, Signals, own_user},
+    group::{ProcessGroup, Signals},
     output, stderr,
 };
 
@@ -70,16 +70,6 @@ impl Supervised<'_> {
         let mut watchdog = KeptWatchdog::start(guard, clock);
         let group = self.spawn(guard)?;
         watchdog.watch_group(group.id());
-        if let Some(user) = group.other_user() {
-            output::print_message(format_args!(
-                "warning: the command (process {}) runs as uid {user}, and this process (uid {}) \
-                 may be unable to end it when {:?} is lost: run distlock itself as that user, as \
-                 in sudo distlock run .. -- CMD",
-                group.id().as_raw_nonzero(),
-                own_user(),
-                guard.name(),
-            ));
-        }
         Ok(Running {
             supervision: Supervision::new(guard, clock, kill_after),
             group,

@@ -26,6 +26,11 @@ const REST_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::
 /// terminal.
 const TERMINAL_POLL_PAUSE: Duration = Duration::from_millis(100);
 
+/// The time between the start of the command and the look at its user. The kernel tells that a
+/// program was started before it changes the user of a set-user-ID program, and a shell takes a
+/// moment to replace itself by one.
+const USER_SETTLES: Duration = Duration::from_millis(250);
+
 /// The consequence when a process refuses to be killed although the lock is lost.
 const MAY_STILL_RUN: &str = "it may still run, without the lock";
 
@@ -55,6 +60,8 @@ pub(super) struct Supervision<'a> {
     clock: &'a dyn Clock,
     kill_after: Duration,
     terminal: Terminal,
+    /// The moment of the look at the command's user; `None` = that was done.
+    user_look: Option<Moment>,
     /// The signal that asked this process to end and was forwarded, if there was one.
     asked_to_end: Option<Signal>,
     /// Whether the group got TERM because the lease was about to end.
@@ -75,6 +82,7 @@ impl<'a> Supervision<'a> {
             clock,
             kill_after,
             terminal: Terminal::new(),
+            user_look: Some(clock.now() + USER_SETTLES),
             asked_to_end: None,
             warned: false,
             killed: false,
@@ -152,6 +160,8 @@ impl<'a> Supervision<'a> {
                 return Ok(None);
             }
             let alarm = self.next_alarm();
+            let until_look = |at: Moment| at.since(self.clock.now());
+            let user_look = self.user_look.map_or(Duration::ZERO, until_look);
             tokio::select! {
                 biased;
                 status = group.wait_for_leader() => return status.map(Some),
@@ -163,8 +173,27 @@ impl<'a> Supervision<'a> {
                 () = self.clock.sleep(TERMINAL_POLL_PAUSE), if self.terminal.is_wanted() => {
                     self.terminal.give_if_wanted(group);
                 }
+                () = self.clock.sleep(user_look), if self.user_look.is_some() => {
+                    self.user_look = None;
+                    self.warn_of_other_user(group);
+                }
             }
         }
+    }
+
+    /// Warns of a command that changed its user, and may refuse the signals of this process.
+    fn warn_of_other_user(&self, group: &ProcessGroup) {
+        let Some(user) = group.other_user() else {
+            return;
+        };
+        output::print_message(format_args!(
+            "warning: the command (process {}) runs as uid {user}, and this process (uid {}) may \
+             be unable to end it when {:?} is lost: run distlock itself as that user, as in sudo \
+             distlock run .. -- CMD",
+            group.id().as_raw_nonzero(),
+            own_user(),
+            self.guard.name(),
+        ));
     }
 
     /// Ends the processes that the command left running in its group.
