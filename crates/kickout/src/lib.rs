@@ -37,7 +37,8 @@
 //! - **Lock `node/<id>`**: the lease of a node. Its fencing token is the node's incarnation
 //!   (*boot*), and its meta text has the node's address. A node whose lock is free is dead, and its
 //!   records are void. A node that cannot renew the lease ends its own sessions before another node
-//!   may count it as dead.
+//!   may count it as dead. The node renews this lock, and those of accounts, in the tasks that work
+//!   under them. So a runtime that stands still loses its locks, as a crash would.
 //! - **Record `sess/<uid>`**: one for each account, written only on top of the version that was
 //!   read. The record names the session (node, boot, session id), the account's *generation*, and
 //!   the older sessions whose end is not confirmed. The record survives logout, because the
@@ -80,7 +81,7 @@
 //! - `admin`: look-ups and kicks by an administrator.
 //! - `flow`: the handle, the builder, and the public operations.
 //!
-//! All of these modules use `events`, `meters`, `tasks` and `wait`.
+//! All of these modules use `events`, `locks`, `meters`, `tasks` and `wait`.
 //!
 //! # Metrics
 //!
@@ -97,6 +98,7 @@ mod admin;
 mod directory;
 mod events;
 mod flow;
+mod locks;
 mod login;
 mod meters;
 mod model;

@@ -7,6 +7,7 @@
 use distlock_core::{Error, ErrorKind, Guard, Moment, Released, Result};
 
 use crate::{
+    locks::{renewing, wanted_lock},
     login::{
         admission::Throttled,
         context::{LoginRun, MAX_RUNS},
@@ -128,29 +129,29 @@ impl LoginRun {
                 resume: resume.as_ref(),
                 idle: &idle,
             };
-            let step = self.grant_under_lock(context).await;
-            let release = self.release_account_lock(guard, locked);
+            let ttl = parts.settings.timers.lock_ttl;
+            let granting = self.grant_under_lock(context);
+            let step = renewing(&*parts.clock, &guard, ttl, granting).await;
             match step {
                 Ok(GrantStep::Granted(granted)) if parts.settings.order == Order::TellUnderLock => {
-                    let outcome = Box::pin(self.confirm(*granted, turn)).await;
-                    release.await;
+                    let confirming = Box::pin(self.confirm(*granted, turn));
+                    let outcome = renewing(&*parts.clock, &guard, ttl, confirming).await;
+                    self.release_account_lock(guard, locked).await;
                     return outcome;
                 }
                 Ok(GrantStep::Granted(granted)) => {
                     // The release runs at the same time as the kicks. So the account's next login
                     // does not wait for the kicks.
+                    let release = self.release_account_lock(guard, locked);
                     let ((), outcome) =
                         tokio::join!(release, Box::pin(self.confirm(*granted, turn)));
                     return outcome;
                 }
-                Ok(GrantStep::Again) => release.await,
-                Ok(GrantStep::Answer(outcome)) => {
-                    release.await;
-                    return Ok(outcome);
-                }
-                Err(error) => {
-                    release.await;
-                    return Err(error);
+                step => {
+                    self.release_account_lock(guard, locked).await;
+                    if let GrantStep::Answer(outcome) = step? {
+                        return Ok(outcome);
+                    }
                 }
             }
         }
@@ -225,13 +226,10 @@ impl LoginRun {
             .timers
             .lock_wait
             .saturating_sub(started.since(competing));
-        let guard = parts
-            .locker
-            .lock_named(&self.login.uid.lock_name()?)
-            .ttl(parts.settings.timers.lock_ttl)
+        let (name, ttl) = (self.login.uid.lock_name()?, parts.settings.timers.lock_ttl);
+        let guard = wanted_lock(&parts.locker, &name, ttl, &parts.this.id)
             .wait(left)
             .give_up_when_unreachable()
-            .holder(parts.this.id.as_str())
             .acquire()
             .await?;
         metrics::histogram!("distlock_lock_wait_seconds")

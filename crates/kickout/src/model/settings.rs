@@ -21,7 +21,8 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timers {
-    /// TTL of an account's lock: the longest delay that a crash during a login causes.
+    /// TTL of an account's lock: the longest delay that a node causes which crashes or stands still
+    /// during a login.
     pub lock_ttl: Duration,
     /// Longest wait for an account's lock.
     pub lock_wait: Duration,
@@ -29,7 +30,10 @@ pub struct Timers {
     pub kick_budget: Duration,
     /// Deadline of one call to another node.
     pub peer_deadline: Duration,
-    /// TTL of the node's own lease: the longest time for which a dead node's sessions count.
+    /// TTL of the node's own lease: the longest time for which a dead node's sessions count. The
+    /// node renews the lease on the runtime that called
+    /// [`Builder::start`](crate::Builder::start), so a runtime that stands still for this long
+    /// loses the lease, and with it its sessions.
     pub node_lease: Duration,
     /// Time for a client to leave before its connection is cut.
     pub grace: Duration,

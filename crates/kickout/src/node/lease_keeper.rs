@@ -16,6 +16,7 @@ use distlock_core::{Capabilities, Clock, Guard, Locker, LossReason, Result};
 use crate::{
     directory::access::Directory,
     events::Events,
+    locks::{renewing, wanted_lock},
     model::{
         event::Transition,
         ident::{Boot, SessionId},
@@ -75,7 +76,13 @@ impl LeaseKeeper {
             boot,
             lease: Lease::new(Arc::clone(&self.clock), guard.watch()),
         });
-        self.register_or_warn().await;
+        renewing(
+            &*self.clock,
+            &guard,
+            self.settings.timers.node_lease,
+            self.register_or_warn(),
+        )
+        .await;
         self.events.emit(Transition::NodeUp, |event| {
             event.token = Some(boot.get());
         });
@@ -103,12 +110,8 @@ impl LeaseKeeper {
         let lease = self.settings.timers.node_lease;
         let longest = longest_lease_after_death(self.locker.capabilities(), lease);
         let name = self.this.id.lock_name()?;
-        let taking = self
-            .locker
-            .lock_named(&name)
-            .ttl(lease)
+        let taking = wanted_lock(&self.locker, &name, lease, &self.this.id)
             .wait(longest + Duration::from_secs(1))
-            .holder(self.this.id.as_str())
             .meta(meta)
             .acquire();
         let warn = async {
@@ -194,15 +197,17 @@ impl LeaseKeeper {
             .is_some_and(|before| roster.id != Some(before)))
     }
 
-    /// Keeps the lease until the flow stops. After a loss of the lease, the incarnation continues
-    /// if the store has lost data. Otherwise every session ends, and the node starts a new
-    /// incarnation.
+    /// Keeps the lease until the flow stops. This task is the heartbeat of the runtime that serves
+    /// the clients: while that runtime stands still, nobody renews the lease. After a loss of the
+    /// lease, the incarnation continues if the store has lost data. Otherwise every session ends,
+    /// and the node starts a new incarnation.
     pub(crate) async fn keep_lease(self: Arc<Self>, mut guard: Guard) {
+        let (clock, lease) = (&*self.clock, self.settings.timers.node_lease);
         loop {
             let reason = tokio::select! {
                 biased;
                 () = self.tasks.stop.cancelled() => break,
-                reason = guard.lost() => reason,
+                reason = renewing(clock, &guard, lease, guard.lost()) => reason,
             };
             let again = tokio::select! {
                 biased;
@@ -221,7 +226,8 @@ impl LeaseKeeper {
                     () = self.tasks.stop.cancelled() => return,
                     joined = self.start_incarnation() => match joined {
                         Ok(guard) => {
-                            self.drain.publish_mark_again().await;
+                            let publishing = self.drain.publish_mark_again();
+                            renewing(clock, &guard, lease, publishing).await;
                             break guard;
                         }
                         Err(error) => {

@@ -4,7 +4,7 @@
 
 use std::{cmp::Reverse, fmt, sync::Arc};
 
-use distlock_core::{Clock, Guard, Locker, Result};
+use distlock_core::{Clock, Locker, Result};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::error::TrySendError;
@@ -12,6 +12,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use crate::{
     directory::access::Directory,
     events::Events,
+    locks::{renewing, wanted_lock},
     model::{
         event::Transition,
         ident::{Class, Device, Generation, SessionKey, Uid},
@@ -194,29 +195,23 @@ impl Router {
 
     /// Delivers a message, under the account's lock in the locked mode.
     async fn deliver_by_mode(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
-        let guard = match self.settings.route {
-            RouteMode::Fenced => None,
-            RouteMode::Locked => Some(self.acquire_account_lock(uid).await?),
-        };
-        let receipts = self.look_up_and_deliver(uid, message).await;
-        if let Some(guard) = guard {
-            // The target compares the session, so the loss of the lock cannot lead to a wrong
-            // delivery.
-            let _ = guard.release().await;
+        let delivering = self.look_up_and_deliver(uid, message);
+        match self.settings.route {
+            RouteMode::Fenced => delivering.await,
+            RouteMode::Locked => {
+                let (name, ttl) = (uid.lock_name()?, self.settings.timers.lock_ttl);
+                let guard = wanted_lock(&self.locker, &name, ttl, &self.this.id)
+                    .wait(self.settings.timers.lock_wait)
+                    .give_up_when_unreachable()
+                    .acquire()
+                    .await?;
+                let receipts = renewing(&*self.clock, &guard, ttl, delivering).await;
+                // The target compares the session, so the loss of the lock cannot lead to a wrong
+                // delivery.
+                let _ = guard.release().await;
+                receipts
+            }
         }
-        receipts
-    }
-
-    /// Acquires the account's lock for a delivery in the locked mode.
-    async fn acquire_account_lock(&self, uid: &Uid) -> Result<Guard> {
-        self.locker
-            .lock_named(&uid.lock_name()?)
-            .ttl(self.settings.timers.lock_ttl)
-            .wait(self.settings.timers.lock_wait)
-            .give_up_when_unreachable()
-            .holder(self.this.id.as_str())
-            .acquire()
-            .await
     }
 
     /// Delivers a message to the sessions that a look-up found. Looks up again for the sessions

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use crate::{
     directory::accounts::CONCURRENT_CHANGES,
     events::Events,
+    locks::{renewing, wanted_lock},
     model::{
         event::Transition,
         ident::{SessionKey, Uid},
@@ -176,28 +177,29 @@ impl Logouts {
     /// Deletes the session from the directory, under the account's lock if the lock is free soon. A
     /// failed delete is queued.
     async fn delete_with_lock(&self, live: &LiveSession, grant: GrantWrite) -> LoggedOut {
+        let ttl = self.settings.timers.lock_ttl;
         let guard = match live.uid.lock_name() {
-            Ok(name) => self
-                .locker
-                .lock_named(&name)
-                .ttl(self.settings.timers.lock_ttl)
+            Ok(name) => wanted_lock(&self.locker, &name, ttl, &self.this.id)
                 .wait(LOCK_WAIT)
                 .give_up_when_unreachable()
-                .holder(self.this.id.as_str())
                 .acquire()
                 .await
                 .ok(),
             Err(_) => None,
         };
-        let deleted = self
+        let deleting = self
             .removals
-            .delete_after_grant(&live.uid, &live.key, grant)
-            .await;
-        if let Some(guard) = guard {
-            // The delete is correct without the lock, so the outcome of the release does not
-            // matter.
-            let _ = guard.release().await;
-        }
+            .delete_after_grant(&live.uid, &live.key, grant);
+        let deleted = match guard {
+            None => deleting.await,
+            Some(guard) => {
+                let deleted = renewing(&*self.clock, &guard, ttl, deleting).await;
+                // The delete is correct without the lock, so the outcome of the release does not
+                // matter.
+                let _ = guard.release().await;
+                deleted
+            }
+        };
         match deleted {
             Ok(true) => LoggedOut::Deleted,
             Ok(false) => LoggedOut::AlreadyGone,

@@ -1,12 +1,19 @@
 //! Nodes that die, restart, share a name or cannot renew their lease.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
-use distlock_core::{ErrorKind, Expect, ManualClock, RecordKey, Store, Written};
+use distlock_core::{
+    Clock as _, ErrorKind, Expect, ManualClock, RecordKey, Store, SystemClock, Written,
+};
 use distlock_kickout::{
     Code, Confirm, Device, Intent, KickOut, LoggedOut, LoginOutcome, NodeId, PeerError, Phase,
     Retry, Target, Transition,
 };
+
+use tokio::sync::oneshot;
 
 use crate::{
     cluster::{Cluster, eventually, in_time, login, notice_of, timers, uid},
@@ -47,6 +54,51 @@ async fn strict_confirmation_waits_until_the_lease_of_the_dead_node_ends() {
     n1.crash();
     let pc = in_time("the strict login", n2.admit(&anna, "pc")).await;
     assert!(pc.old_confirmed());
+}
+
+/// If another thread renewed the lease, nobody could log in strictly on another node for as long as
+/// the runtime stands still.
+#[tokio::test]
+async fn a_node_whose_runtime_stands_still_loses_its_lease() {
+    let cluster = Arc::new(Cluster::new());
+    let anna = uid("anna");
+    let (resume, standstill) = mpsc::channel::<()>();
+    let (still, ready) = oneshot::channel();
+    let n1 = {
+        let (cluster, anna) = (Arc::clone(&cluster), anna.clone());
+        move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let n1 = cluster.start_node("n1").await;
+                let phone = n1.admit(&anna, "phone").await;
+                still.send(()).unwrap();
+                standstill.recv().unwrap();
+                notice_of(&phone).await.code
+            })
+        }
+    };
+    let n1 = tokio::task::spawn_blocking(n1);
+    ready.await.unwrap();
+    let n2 = cluster
+        .start_node_with("n2", |builder| builder.confirm(Confirm::Strict))
+        .await;
+    cluster.mesh.silence("n1");
+    let begun = SystemClock.now();
+    let pc = in_time("the strict login", n2.admit(&anna, "pc")).await;
+    let took = SystemClock.now().since(begun);
+    assert!(pc.old_confirmed());
+    let lease = timers().node_lease;
+    assert!(took < lease * 2, "{took:?} with a lease of {lease:?}");
+    // The session learns of the loss as soon as its node runs again.
+    resume.send(()).unwrap();
+    let told = in_time("the end of n1", n1).await.unwrap();
+    assert!(
+        [Code::Superseded, Code::NodeFenced].contains(&told),
+        "{told:?}"
+    );
 }
 
 #[tokio::test]
