@@ -2,22 +2,18 @@
 //! key.
 
 use std::{
-    fmt,
-    io::{self, Read as _},
+    fmt, io,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use distlock_backend_kit::{Origin, Target, hint, is_secret, mask, nearest};
+use distlock_backend_kit::{Origin, Target, hint, is_secret, mask, nearest, read_bounded};
 use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
 use super::file_credentials::FileCredentials;
-
-/// The size of the largest configuration file that is read. Real files have a few hundred bytes.
-const MAX_BYTES: u64 = 1024 * 1024;
 
 /// A configuration file:
 ///
@@ -87,7 +83,10 @@ impl Config {
     /// 1 MiB, is not TOML, or holds an unknown table or key.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let text = read_bounded(path).map_err(|error| {
+        let text = read_bounded(path).and_then(|bytes| {
+            String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))
+        });
+        let text = text.map_err(|error| {
             let shown = path_excerpt(path);
             let problem = format!("cannot read configuration file {shown}: {error}");
             Error::new(ErrorKind::InvalidConfig, problem)
@@ -386,23 +385,6 @@ impl fmt::Debug for Config {
 /// because the URL may contain the access key of the service.
 fn is_gateway_secret(key: &str, value: &str) -> bool {
     is_secret(key, value) || ["profile_url", "may_send_url"].contains(&key)
-}
-
-/// Reads a regular file. Anything else is refused: opening a pipe would wait for a writer, and a
-/// device may never end.
-fn read_bounded(path: &Path) -> io::Result<String> {
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let mut text = String::new();
-    let file = std::fs::File::open(path)?;
-    // Reads at most one byte more than allowed, which shows that the file is too long.
-    file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_BYTES {
-        let problem = format!("it has more than {MAX_BYTES} bytes");
-        return Err(io::Error::other(problem));
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -147,6 +147,62 @@ fn a_node_says_when_it_is_ready_and_ends_on_term() {
     assert_eq!(home.inspect("node/n1")["state"], "free");
 }
 
+/// A signal whose default action would end the process at once must not leave the name leased and
+/// the clients without a notice. Each of these nodes has one client.
+#[test]
+fn a_node_ends_in_an_orderly_way_on_every_signal_that_would_end_it() {
+    let home = Home::new();
+    let token = mint_token(&home, KEY);
+    for signal in [
+        Signal::USR1,
+        Signal::USR2,
+        Signal::ALARM,
+        Signal::QUIT,
+        Signal::IO,
+        Signal::XCPU,
+    ] {
+        // The client does not leave by itself, so the node waits for the grace.
+        let mut command = home.distlock([&NODE[..], &["--grace", "100ms"]].concat());
+        let (mut node, ready) = start_node(command.env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY));
+        let (mut client, runtime) = log_in_and_stay(&ready, &token);
+        node.signal(signal).unwrap();
+        let notice = runtime.block_on(async {
+            let frame = tokio::time::timeout(SOON, client.next()).await.unwrap();
+            frame.map(|frame| frame.map(|frame| frame.to_string()))
+        });
+        let ended = node.wait(SOON).unwrap();
+        assert_eq!(ended.code(), Some(0), "{signal:?}: {}", node.output());
+        let notice: Value = serde_json::from_str(&notice.unwrap().unwrap()).unwrap();
+        assert_eq!(
+            (&notice["type"], &notice["code"]),
+            (&json!("offline"), &json!(6))
+        );
+        assert_eq!(home.inspect("node/n1")["state"], "free", "{signal:?}");
+    }
+}
+
+#[test]
+fn a_node_without_certificates_says_so_at_hup_and_goes_on() {
+    let home = Home::new();
+    let (mut node, ready) = start_default_node(&home);
+    for _ in 0..2 {
+        node.signal(Signal::HUP).unwrap();
+    }
+    node.wait_for_line(SOON, |line| {
+        line.contains("HUP: no certificate file is configured")
+    })
+    .unwrap();
+    let answer = log_in(&ready, &mint_token(&home, KEY));
+    assert_eq!(answer["type"], "login_ok", "{answer}");
+    node.signal(Signal::TERM).unwrap();
+    assert_eq!(
+        node.wait(SOON).unwrap().code(),
+        Some(0),
+        "{}",
+        node.output()
+    );
+}
+
 #[test]
 fn a_node_whose_ready_line_cannot_be_printed_ends() {
     let home = Home::new();
@@ -687,6 +743,55 @@ fn the_admin_http_uses_tls_and_certificates_are_reloaded_at_hup() {
     node.wait_for_line(SOON, |line| line.contains("certificates stay as they were"))
         .unwrap();
     assert_eq!(ask(&later, &page).code, 0);
+}
+
+/// The open of a FIFO waits for a writer. With a single worker thread, one such wait would stop the
+/// whole node.
+#[test]
+fn a_certificate_file_that_blocks_does_not_stop_a_node() {
+    let (home, pki) = (Home::new(), Pki::new().unwrap());
+    let path = |name: &str| pki.path(name).to_str().unwrap().to_owned();
+    let mut command = home.distlock(NODE);
+    command
+        .env("TOKIO_WORKER_THREADS", "1")
+        .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+        .env("DISTLOCK_GATEWAY_TLS_KEY", path("server.key"))
+        .env("SSL_CERT_FILE", path("ca.crt"))
+        .args(["--tls-cert", &path("server.crt")]);
+    let (node, ready) = start_node(&mut command);
+    std::fs::remove_file(pki.path("server.crt")).unwrap();
+    let made = Command::new("mkfifo").arg(pki.path("server.crt")).status();
+    assert!(made.unwrap().success());
+    node.signal(Signal::HUP).unwrap();
+    let told = node.wait_for_line(SOON, |line| line.contains("certificates stay as they were"));
+    let told = told.unwrap();
+    assert!(told.contains("it is no regular file"), "{told}");
+    let url = ready["page"].as_str().unwrap();
+    let mut ask = home.distlock(["gateway", "nodes", "--admin", url]);
+    let done = finish(ask.env("SSL_CERT_FILE", pki.path("ca.crt")), "");
+    assert_eq!(done.code, 0, "{done:?}");
+}
+
+#[test]
+fn a_certificate_file_that_is_endless_or_too_long_is_refused() {
+    let (home, pki) = (Home::new(), Pki::new().unwrap());
+    let long = pki.path("long.crt");
+    let mut text = std::fs::read(pki.path("server.crt")).unwrap();
+    text.resize(1 + (1 << 20), b'\n');
+    std::fs::write(&long, text).unwrap();
+    for (file, says) in [
+        (long.to_str().unwrap(), "it has more than 1048576 bytes"),
+        ("/dev/zero", "it is no regular file"),
+    ] {
+        let mut command = home.distlock(NODE);
+        command
+            .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+            .env("DISTLOCK_GATEWAY_TLS_KEY", pki.path("server.key"))
+            .args(["--tls-cert", file]);
+        let done = finish(&mut command, "");
+        done.assert_failed(78, "gateway.tls_cert");
+        assert!(done.stderr.contains(says), "{done:?}");
+    }
 }
 
 /// Starts an HTTPS service that answers every question with "yes" and counts the questions.

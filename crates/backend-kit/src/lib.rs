@@ -19,6 +19,7 @@
 //! | escapes such as `%41` | [`percent_decode`], [`percent_encode`] |
 //! | passwords and certificates | [`Secret`], [`PasswordRule`], `TlsFile`, [`mask`](fn@mask) |
 //! | credentials and certificates that change | [`CredentialProvider`], [`CredentialSource`], `CertificateFiles` |
+//! | files that may block, never end or hang | [`FileReads`], [`read_bounded`] |
 //! | panics of drivers, turned into errors | [`panics`] |
 
 pub mod batch;
@@ -62,7 +63,7 @@ pub use {
     driver_help::{DriverOption, DriverUrl},
     drivers::Drivers,
     epoch_history::EpochHistory,
-    file_reads::FileReads,
+    file_reads::{FileReads, read_bounded},
     lending::{Lender, Loan},
     mask::{is_secret, mask},
     not_built::not_compiled_in,

@@ -5,7 +5,7 @@
 //! and not a failed connection later. The module must never put the content of a file into an
 //! error, because a private key is a secret.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use rustls::{
     RootCertStore,
@@ -16,6 +16,8 @@ use rustls::{
 };
 
 use distlock_core::{Error, ErrorKind, Result};
+
+use crate::read_bounded;
 
 /// An option, and the PEM file that the option names.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +98,7 @@ impl<'a> TlsFile<'a> {
     }
 
     fn read(self) -> Result<Vec<u8>> {
-        fs::read(self.path).map_err(|error| {
+        read_bounded(self.path).map_err(|error| {
             let problem = format!(
                 "option `{}`: cannot read {}",
                 self.option,
@@ -114,6 +116,8 @@ impl<'a> TlsFile<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

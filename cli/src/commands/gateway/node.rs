@@ -5,8 +5,9 @@ use std::{io::Read as _, time::Duration};
 use clap::Args;
 use distlock::threads::no_thread;
 use distlock_gateway::{Certificates, Event};
+use rustix::process::Signal;
 use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
+    signal::unix::{Signal as SignalStream, SignalKind, signal},
     sync::{
         broadcast::{self, error::RecvError},
         oneshot,
@@ -18,6 +19,7 @@ use crate::{
     context::{Context, Sharing},
     drivers,
     exit::{Failure, Outcome, code},
+    group::Signals,
     limits, output,
 };
 
@@ -26,8 +28,8 @@ use crate::{
 /// Clients connect by WebSocket, and every account has one session over all nodes of the same
 /// store. Settings come from the [gateway] table of the configuration file, overridden by
 /// DISTLOCK_GATEWAY_ variables, overridden by flags. When it is ready it prints one JSON line on
-/// standard output with the addresses it is bound to. TERM and INT end it in an orderly way; HUP
-/// has certificates read again.
+/// standard output with the addresses it is bound to. HUP has certificates read again. TERM, INT
+/// and every other signal that would end it, end it in an orderly way.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(super) struct RunNode {
@@ -62,12 +64,9 @@ impl RunNode {
         settings::warn_about_unknown_variables();
         let config = settings.config.clone();
         allow_connections(config.max_connections);
-        let has_certificates = config.tls_cert.is_some() || config.peer_tls_ca.is_some();
-        // Without certificates a node has nothing to read again, so HUP ends the node as HUP ends
-        // other programs.
-        let hangups = has_certificates
-            .then(|| signal(SignalKind::hangup()))
-            .transpose()?;
+        // HUP is caught even where it was ignored at the start, because `nohup` only wants the node
+        // to outlive its terminal.
+        let hangups = signal(SignalKind::hangup())?;
         let mut shutdown = Box::pin(self.shutdown_signal()?);
         distlock_gateway::install_metrics();
         let target = context.target(Sharing::Optional)?;
@@ -109,11 +108,9 @@ impl RunNode {
         }
         let printer = self.events.then(|| print_events(events)).transpose()?;
         let certificates = gateway.certificates();
-        let reloads = hangups.map(|hangups| tokio::spawn(reload_at_hangups(certificates, hangups)));
+        let reloads = tokio::spawn(reload_at_hangups(certificates, hangups));
         let served = gateway.run(shutdown).await;
-        if let Some(reloads) = reloads {
-            reloads.abort();
-        }
+        reloads.abort();
         served?;
         store.close().await;
         if let Some(printed) = printer {
@@ -123,10 +120,10 @@ impl RunNode {
         Ok(code::OK)
     }
 
-    /// Resolves at TERM, at INT, and if `--exit-with-stdin` is given at the end of standard input.
+    /// Resolves at a signal that would end this process, except HUP, and if `--exit-with-stdin` is
+    /// given at the end of standard input.
     fn shutdown_signal(&self) -> Outcome<impl Future<Output = ()> + use<>> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut signals = Signals::catch()?;
         let parent = self.exit_with_stdin.then(watch_end_of_stdin).transpose()?;
         Ok(async move {
             let parent = async {
@@ -135,9 +132,9 @@ impl RunNode {
                     None => std::future::pending().await,
                 }
             };
+            let signalled = async { while signals.next_ending().await == Signal::HUP {} };
             tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+                () = signalled => {}
                 () = parent => {}
             }
         })
@@ -167,10 +164,17 @@ fn print_admin_token(token: &str, page: &str) {
     ));
 }
 
-/// Reads the certificates again at each HUP.
-async fn reload_at_hangups(certificates: Certificates, mut hangups: Signal) {
+/// Reads the certificates again at each HUP, if the configuration names any.
+async fn reload_at_hangups(certificates: Option<Certificates>, mut hangups: SignalStream) {
     while hangups.recv().await.is_some() {
-        match certificates.reload() {
+        let Some(certificates) = &certificates else {
+            output::print_message(
+                "HUP: no certificate file is configured, so nothing was read again; \
+                 the node goes on",
+            );
+            continue;
+        };
+        match certificates.reload().await {
             Ok(()) => output::print_message("certificates were read again"),
             Err(error) => tracing::error!(%error, "certificates stay as they were"),
         }

@@ -6,9 +6,12 @@
 
 use std::{
     fmt,
+    path::Path,
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
+use distlock_backend_kit::{FileReads, read_bounded};
 use distlock_core::{Error, Result};
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -19,9 +22,14 @@ use rustls::{
 
 use crate::config::{PeerAuth, TlsFiles, config_error};
 
+/// The longest wait for the files. A node goes on without an answer, so it may wait for a slow file
+/// system longer than a connection may.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+
 /// The current certificates of the node.
 pub(crate) struct Tls {
     files: TlsFiles,
+    reads: FileReads,
     current: RwLock<LoadedTls>,
 }
 
@@ -47,18 +55,32 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming key and file.
-    pub(crate) fn read(files: TlsFiles) -> Result<Self> {
-        let current = RwLock::new(LoadedTls::read(&files)?);
-        Ok(Self { files, current })
+    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming key and file;
+    /// [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) when the file system does
+    /// not answer.
+    pub(crate) async fn read(files: TlsFiles) -> Result<Self> {
+        let tls = Self {
+            files,
+            reads: FileReads::within(READ_LIMIT),
+            current: RwLock::default(),
+        };
+        tls.reload().await?;
+        Ok(tls)
+    }
+
+    /// Whether the configuration names any file.
+    pub(crate) const fn has_files(&self) -> bool {
+        self.files.own.is_some() || self.files.peer_ca.is_some()
     }
 
     /// Reads the files again. Files that cannot be used change nothing.
     ///
     /// # Errors
     /// The same as for [`read`](Self::read).
-    pub(crate) fn reload(&self) -> Result<()> {
-        let current = LoadedTls::read(&self.files)?;
+    pub(crate) async fn reload(&self) -> Result<()> {
+        let files = self.files.clone();
+        let reading = self.reads.read(move || LoadedTls::read(&files)).await;
+        let current = reading.map_err(|error| error.during("read certificates"))?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         Ok(())
     }
@@ -171,13 +193,14 @@ type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn load_identity([(cert_key, cert), (key_key, key)]: Files<'_>) -> Result<Identity> {
     let chain = load_certificates(cert_key, cert)?;
-    let key =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| unusable_file(key_key, key, error))?;
-    Ok((chain, key))
+    let secret = PrivateKeyDer::from_pem_slice(&read_file(key_key, key)?)
+        .map_err(|error| unusable_file(key_key, key, error))?;
+    Ok((chain, secret))
 }
 
 fn load_certificates(key: &str, file: &str) -> Result<Vec<CertificateDer<'static>>> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let pem = read_file(key, file)?;
+    let read = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let read = read.map_err(|error| unusable_file(key, file, error))?;
     if read.is_empty() {
         return Err(config_error(
@@ -186,6 +209,10 @@ fn load_certificates(key: &str, file: &str) -> Result<Vec<CertificateDer<'static
         ));
     }
     Ok(read)
+}
+
+fn read_file(key: &str, file: &str) -> Result<Vec<u8>> {
+    read_bounded(Path::new(file)).map_err(|error| unusable_file(key, file, error))
 }
 
 fn load_roots(file: &str) -> Result<RootCertStore> {

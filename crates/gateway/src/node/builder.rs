@@ -94,7 +94,7 @@ impl Builder {
         let key = self.config.key()?;
         let metrics = metering::handle();
         metering::describe();
-        let tls = Arc::new(Tls::read(self.config.tls_files()?)?);
+        let tls = Arc::new(Tls::read(self.config.tls_files()?).await?);
         let sockets = Sockets::bind(&self.config).await?;
         let clock = self.store.locker().clock();
         let peers = self.peer_client(&key, &clock, &tls)?;

@@ -62,9 +62,13 @@ impl Certificates {
     /// connections keep the old certificates.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`], naming the file; the node keeps its certificates.
-    pub fn reload(&self) -> Result<()> {
-        self.0.reload()
+    /// [`ErrorKind::InvalidConfig`], naming the file, and [`ErrorKind::Unavailable`] when the file
+    /// system does not answer within five seconds; the node keeps its certificates.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn reload(&self) -> Result<()> {
+        self.0.reload().await
     }
 }
 
@@ -89,10 +93,12 @@ impl Gateway {
         self.made_token.as_ref()
     }
 
-    /// The node's certificates, for reading the files again when they have changed.
+    /// The node's certificates, for reading the files again when they have changed; `None` if the
+    /// configuration names no such file.
     #[must_use]
-    pub fn certificates(&self) -> Certificates {
-        Certificates(Arc::clone(&self.tls))
+    pub fn certificates(&self) -> Option<Certificates> {
+        let tls = self.tls.has_files().then(|| Arc::clone(&self.tls));
+        tls.map(Certificates)
     }
 
     /// The kick-out flow of this node.

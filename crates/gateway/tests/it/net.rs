@@ -33,7 +33,7 @@ pub(crate) struct Node {
     pub(crate) tcp_listen: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
     pub(crate) kick: KickOut,
-    pub(crate) certificates: Certificates,
+    certificates: Option<Certificates>,
     pub(crate) peer: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<distlock_core::Result<()>>,
@@ -128,6 +128,10 @@ pub(crate) fn config(name: &str) -> GatewayConfig {
 }
 
 impl Node {
+    pub(crate) async fn reload_certificates(&self) -> distlock_core::Result<()> {
+        self.certificates.as_ref().unwrap().reload().await
+    }
+
     /// Shuts the node down, as a signal would.
     pub(crate) async fn shut_down(&mut self) {
         drop(self.stop.take());

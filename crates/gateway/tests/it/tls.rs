@@ -136,7 +136,7 @@ async fn certificates_are_read_again_when_asked() {
 
     // The key does not belong to the certificate, so the node keeps its old certificates.
     replace("server.crt", "server.crt");
-    let error = n1.certificates.reload().unwrap_err();
+    let error = n1.reload_certificates().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let text = error.to_string();
     assert!(
@@ -146,7 +146,7 @@ async fn certificates_are_read_again_when_asked() {
     connect(n1.listen, &old, None).await.unwrap();
 
     replace("server.key", "server.key");
-    n1.certificates.reload().unwrap();
+    n1.reload_certificates().await.unwrap();
     assert!(connect(n1.listen, &old, None).await.is_err());
     connect(n1.listen, &new, None).await.unwrap();
 }
@@ -207,9 +207,9 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
             assert_eq!(ok["old_confirmed"], true, "{auth}: {when}: n1 calls n2");
             assert_eq!(tablet.frame().await["type"], "offline");
         };
-        let reload = |n1: &Node| {
-            n1.certificates.reload().unwrap();
-            n2.certificates.reload().unwrap();
+        let reload = async |n1: &Node| {
+            n1.reload_certificates().await.unwrap();
+            n2.reload_certificates().await.unwrap();
         };
         let shown_is_of = async |pki: &Pki| connect(n2.peer, pki, Some("node")).await.is_ok();
         calls(&n1, "before").await;
@@ -219,17 +219,17 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
         let read = |pki: &Pki| std::fs::read_to_string(pki.path("ca.crt")).unwrap();
         let both = read(&pki) + &read(&later);
         std::fs::write(pki.path("ca.crt"), both).unwrap();
-        reload(&n1);
+        reload(&n1).await;
         assert!(shown_is_of(&pki).await && !shown_is_of(&later).await);
         for name in ["node.crt", "node.key"] {
             std::fs::copy(later.path(name), pki.path(name)).unwrap();
         }
-        reload(&n1);
+        reload(&n1).await;
         calls(&n1, "open channels").await;
         // The client of this test trusts only the first authority of a file.
         assert!(shown_is_of(&later).await && !shown_is_of(&pki).await);
         std::fs::copy(later.path("ca.crt"), pki.path("ca.crt")).unwrap();
-        reload(&n1);
+        reload(&n1).await;
         calls(&n1, "open channels of the old authority").await;
 
         // A node that starts again at its address gets a new channel.
@@ -240,7 +240,7 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
 
         std::fs::write(pki.path("node.key"), "no key").unwrap();
         for node in [&n1, &n2] {
-            let error = node.certificates.reload().unwrap_err();
+            let error = node.reload_certificates().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);
             let text = error.to_string();
             assert!(text.contains("peer_tls_key"), "{text}");
