@@ -1,9 +1,10 @@
-//! Tests of the services in `docker/compose.yaml`. The tests start no container engine, and check
-//! only the text of the file.
+//! Tests of the services in `docker/compose.yaml`, and of the image. The tests start no container
+//! engine, and check only the text of the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 const COMPOSE: &str = include_str!("../docker/compose.yaml");
+const DOCKERFILE: &str = include_str!("../docker/Dockerfile");
 
 /// The lines of each service, with the lines that the service inherits from anchors.
 fn services() -> BTreeMap<&'static str, Vec<&'static str>> {
@@ -138,6 +139,18 @@ fn there_is_a_server_of_every_other_kind() {
             .unwrap_or_else(|| panic!("{name} has no image"));
         assert!(said.starts_with(image), "{name}: {said}");
     }
+}
+
+/// A test in tests/cli/gateway.rs runs the health check of the image.
+#[test]
+fn nodes_have_a_health_check_and_the_image_has_authorities() {
+    for (name, service) in services() {
+        let asked = "test: [CMD, distlock, gateway, health]";
+        let asks = service.iter().any(|line| line.trim() == asked);
+        assert_eq!(asks, name.starts_with("node-"), "{name}");
+    }
+    let (_, image) = DOCKERFILE.rsplit_once("\nFROM ").expect("has two stages");
+    assert!(image.contains("--no-install-recommends ca-certificates"));
 }
 
 /// The comment at the head of the file advises these addresses.

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
 
-use crate::support::{Home, SOON, UnreadPipe, finish, wait_until_blocked_on};
+use crate::support::{Home, SOON, UnreadPipe, finish, run_through, wait_until_blocked_on};
 
 const KEY: &str = "a key that is long enough for HS256";
 const NODE: [&str; 10] = [
@@ -264,6 +264,71 @@ fn orders_and_wrong_admin_tokens_are_logged_by_default() {
             "{text} in {log}"
         );
     }
+}
+
+/// The command by which the image checks its health, for a container whose first process has this
+/// command line.
+fn health_check(home: &Home, first_process: &str) -> Command {
+    let (_, check) = include_str!("../../docker/Dockerfile")
+        .split_once("HEALTHCHECK ")
+        .unwrap();
+    let (_, check) = check.split_once(" CMD ").unwrap();
+    let (check, _) = check.split_once("\n#").unwrap();
+    let line = home.write("cmdline", &first_process.replace(' ', "\0"));
+    let script = check
+        .replace("/proc/1/cmdline", line.to_str().unwrap())
+        .replace("distlock gateway health", r#""$0" "$@""#);
+    assert!(script.contains("$0"), "{check}");
+    run_through("sh", ["-c", &script], &home.distlock(["gateway", "health"]))
+}
+
+#[test]
+fn the_health_of_a_node_is_an_exit_code_and_needs_no_token() {
+    let home = Home::new();
+    let (mut node, ready) = start_node_with_token(&home, ADMIN);
+    let address = ready["admin_listen"].as_str().unwrap().to_owned();
+    // In a container the variables of the node are also those of the health check.
+    let ask = |mut command: Command| {
+        command.env("DISTLOCK_GATEWAY_ADMIN_LISTEN", &address);
+        finish(&mut command, "")
+    };
+    let health = || home.distlock(["gateway", "health"]);
+    let asked = ask(health());
+    assert_eq!(
+        (asked.code, asked.stdout.as_str()),
+        (0, "node n1 is up, 0 sessions\n"),
+        "{asked:?}"
+    );
+    let image = |first: &str| ask(health_check(&home, first)).code;
+    for node in [
+        "distlock gateway run ",
+        "/sbin/docker-init -- distlock --json gateway --config x run --node n1 ",
+    ] {
+        assert_eq!(image(node), 0, "{node}");
+    }
+
+    let mut drain = home.distlock(["gateway", "drain"]);
+    drain.env("DISTLOCK_GATEWAY_ADMIN_TOKEN", ADMIN);
+    assert_eq!(ask(drain).code, 0);
+    let asked = ask(home.distlock(["gateway", "health", "--json"]));
+    assert_eq!(
+        (asked.code, &asked.json()["status"]),
+        (1, &"draining".into()),
+        "{asked:?}"
+    );
+    for (first, code) in [
+        ("distlock gateway run ", 1),
+        ("docker-init -- distlock gateway run ", 1),
+        ("distlock run gateway -- true ", 0),
+        ("distlock demo ", 0),
+    ] {
+        assert_eq!(image(first), code, "{first}");
+    }
+
+    node.signal(Signal::TERM).unwrap();
+    node.wait(SOON).unwrap();
+    ask(health()).assert_failed(1, &address);
+    assert_eq!(image("distlock gateway run "), 1);
 }
 
 fn start_node_with_token(home: &Home, token: &str) -> (Process, Value) {

@@ -2,7 +2,7 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 28] = [
+const COMMANDS: [&[&str]; 29] = [
     &[],
     &["demo"],
     &["demo", "recipes"],
@@ -25,6 +25,7 @@ const COMMANDS: [&[&str]; 28] = [
     &["gateway", "ban"],
     &["gateway", "drain"],
     &["gateway", "nodes"],
+    &["gateway", "health"],
     &["conformance"],
     &["doctor"],
     &["migrate"],

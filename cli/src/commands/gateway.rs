@@ -10,7 +10,7 @@ mod token;
 use clap::{Args, Subcommand};
 
 use self::{
-    admin::{Ban, Drain, Kick, Lookup, Nodes},
+    admin::{Ban, Drain, Health, Kick, Lookup, Nodes},
     node::RunNode,
     token::MintToken,
 };
@@ -32,6 +32,7 @@ enum Action {
     Ban(Ban),
     Drain(Drain),
     Nodes(Nodes),
+    Health(Health),
 }
 
 impl Gateway {
@@ -50,6 +51,7 @@ impl Gateway {
             Action::Ban(ban) => Box::pin(ban.execute(context)).await,
             Action::Drain(drain) => Box::pin(drain.execute(context)).await,
             Action::Nodes(nodes) => Box::pin(nodes.execute(context)).await,
+            Action::Health(health) => Box::pin(health.execute(context)).await,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `distlock gateway kick|lookup|ban|drain|nodes`: sends orders of an administrator to a running
-//! node over its admin HTTP.
+//! `distlock gateway kick|lookup|ban|drain|nodes|health`: sends orders of an administrator to a
+//! running node over its admin HTTP.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -154,6 +154,22 @@ const NODES_EXAMPLES: &str = "\
 Examples:
   distlock gateway nodes
   distlock gateway nodes --admin http://127.0.0.1:7432 --json";
+
+/// Say whether the node that is asked takes clients. No admin token is needed.
+///
+/// Exit codes: 0 the node takes clients, 1 it does not (it drains, or has lost its lease) or cannot
+/// be reached within 5s, 64 bad usage, 78 the configuration is wrong.
+#[derive(Args, Debug)]
+#[command(after_help = HEALTH_EXAMPLES)]
+pub(crate) struct Health {
+    #[command(flatten)]
+    admin: AdminAddress,
+}
+
+const HEALTH_EXAMPLES: &str = "\
+Examples:
+  distlock gateway health
+  distlock gateway health --admin http://127.0.0.1:7432 --json";
 
 impl Kick {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
@@ -357,6 +373,29 @@ impl Nodes {
             ))?;
         }
         Ok(code::OK)
+    }
+}
+
+impl Health {
+    pub(crate) async fn execute(self, context: &Context) -> Outcome {
+        let admin = AdminHttp::without_token(context, &self.admin)?;
+        let (healthy, answer) = admin.ask_health().await.map_err(|error| {
+            // Container engines know 0 and 1 only, and reserve the other codes.
+            let why = format!("admin HTTP at {}: {error}", admin.authority());
+            Failure::new(code::FAILED, why)
+        })?;
+        let shown = if context.wants_json() {
+            output::print_json(&answer)
+        } else {
+            output::print_line(format_args!(
+                "node {} is {}, {} sessions",
+                escaped_text(&answer["node"]),
+                escaped_text(&answer["status"]),
+                answer["sessions"],
+            ))
+        };
+        shown.or_else(Failure::ignore_closed_pipe)?;
+        Ok(if healthy { code::OK } else { code::FAILED })
     }
 }
 

@@ -17,6 +17,8 @@ use crate::{
 
 /// The longest wait for an answer: ending all sessions of a large directory takes a while.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
+/// The longest wait for a node's health. A node answers from memory.
+const HEALTH_LIMIT: Duration = Duration::from_secs(5);
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 const HTTP: &str = "http";
@@ -46,9 +48,17 @@ pub(super) struct AdminHttp {
 }
 
 impl AdminHttp {
-    /// Reads the address from the flag, the variable or the configuration. The token never comes
+    /// Reads the address, and the token from a variable or the configuration. The token never comes
     /// from a flag.
     pub(super) fn new(context: &Context, address: &AdminAddress) -> Outcome<Self> {
+        Ok(Self {
+            token: settings::admin_token(context)?,
+            ..Self::without_token(context, address)?
+        })
+    }
+
+    /// Reads the address from the flag, the variable or the configuration.
+    pub(super) fn without_token(context: &Context, address: &AdminAddress) -> Outcome<Self> {
         if context.has_backend_flag() {
             return Err(Failure::usage(
                 "the argument '--backend <URL>' says nothing here: the node at --admin has its \
@@ -90,8 +100,24 @@ impl AdminHttp {
         Ok(Self {
             scheme,
             authority,
-            token: settings::admin_token(context)?,
+            token: None,
         })
+    }
+
+    /// Asks the node for its health. Returns whether the node takes clients, and its answer.
+    pub(super) async fn ask_health(&self) -> io::Result<(bool, Value)> {
+        let exchange = self.exchange("GET", "/healthz", None);
+        let Ok(exchanged) = tokio::time::timeout(HEALTH_LIMIT, exchange).await else {
+            let silent = format!("no answer within {HEALTH_LIMIT:?}");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, silent));
+        };
+        let (status, answer) = exchanged?;
+        Ok((status == 200, serde_json::from_slice(&answer)?))
+    }
+
+    /// The address of the node, for messages.
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
     }
 
     /// Sends an order, and returns the JSON answer of a node that has carried out the order.

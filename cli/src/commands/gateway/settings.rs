@@ -20,7 +20,7 @@ pub(super) struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    /// Reads the `[gateway]` table, and the secrets from variables.
+    /// Reads the `[gateway]` table, and from variables the secrets and the way to the admin HTTP.
     pub(super) fn read(context: &'a Context) -> Outcome<Self> {
         let file = context.config()?;
         let mut settings = Self {
@@ -28,7 +28,7 @@ impl<'a> Settings<'a> {
             file,
             overridden: Vec::new(),
         };
-        for key in SECRETS {
+        for key in SECRETS.into_iter().chain(ADMIN_ADDRESS) {
             let variable = variable_of(key);
             let Some(value) = std::env::var_os(&variable).filter(|value| !value.is_empty()) else {
                 continue;
@@ -123,6 +123,9 @@ const SECRETS: [&str; 6] = [
     "profile_token",
     "may_send_token",
 ];
+
+/// Keys by which the commands for administrators find the node of this configuration.
+const ADMIN_ADDRESS: [&str; 2] = ["admin_listen", "tls_cert"];
 
 /// Addresses that may contain a key. Their flags are deprecated, and the next version removes them.
 const SECRET_ADDRESSES: [&str; 2] = ["profile_url", "may_send_url"];
