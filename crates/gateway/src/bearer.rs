@@ -10,8 +10,8 @@ use distlock_core::Clock;
 
 use crate::config::Secret;
 
-/// Delay of the answer to a wrong token. `ConnectionBounds` limits the connections of one address,
-/// so the delay limits the guesses of an address per second. A right token is not delayed.
+/// Delay of the answer to a wrong token. A caller that waits for the answers makes one guess a
+/// second on each of its connections. A right token is not delayed.
 const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 
 /// A token of the configuration. Wrong tokens are counted, logged and delayed.

@@ -15,7 +15,7 @@ use distlock_core::{Error, ErrorKind};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 
-use crate::listen::ConnectionHandle;
+use crate::listen::{ConnectionHandle, is_late_body};
 
 /// Longest reason in bytes.
 const MAX_REASON: usize = 256;
@@ -51,6 +51,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, HttpError> {
         match Json::<T>::from_request(request, state).await {
             Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) if is_late_body(&rejection) => Err(HttpError::Http(
+                StatusCode::REQUEST_TIMEOUT,
+                rejection.body_text(),
+            )),
             Err(rejection) => Err(HttpError::Http(rejection.status(), rejection.body_text())),
         }
     }

@@ -114,7 +114,7 @@ async fn show_metrics(State(admin): State<AdminContext>) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::{net::SocketAddr, sync::Arc, time::Duration};
 
     use distlock_core::{Clock, ManualClock, Store, SystemClock};
     use distlock_kickout::{KickOut, NodeId};
@@ -140,6 +140,8 @@ mod tests {
 
     /// A time-out that a run without a bug never reaches.
     const LONG: Duration = Duration::from_secs(20);
+    /// The time between two looks at an answer that has not come.
+    const SHORT: Duration = Duration::from_millis(20);
 
     /// Sends a request and keeps the connection open. Returns the first twelve characters of the
     /// answer, or an empty text if the connection ended.
@@ -155,8 +157,16 @@ mod tests {
         String::from_utf8_lossy(&buffer[..read.min(12)]).into_owned()
     }
 
-    #[tokio::test]
-    async fn a_connection_without_a_token_ends() {
+    /// A listener with one place for strangers, and its clock.
+    struct Served {
+        address: SocketAddr,
+        clock: ManualClock,
+        stop: CancellationToken,
+    }
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    async fn serve() -> Served {
         let memory = Memory::default();
         let store = Store::new(memory.lock(), memory.records());
         let node = NodeId::new("n1").unwrap();
@@ -191,7 +201,7 @@ mod tests {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (clock, limit) = (ManualClock::new(), Duration::from_secs(10));
+        let clock = ManualClock::new();
         let shared = Arc::new(clock.clone());
         let places = ConnectionQuota::new(ConnectionBounds {
             all: 9,
@@ -199,9 +209,22 @@ mod tests {
             all_per_address: 9,
             pending_per_address: 9,
         });
-        let listener = ConnectionListener::new(listener, places, shared, limit);
+        let listener = ConnectionListener::new(listener, places, shared, LIMIT);
         tokio::spawn(serve_admin(admin, sender, page, listener, stop.clone()));
+        Served {
+            address,
+            clock,
+            stop,
+        }
+    }
 
+    #[tokio::test]
+    async fn a_connection_without_a_token_ends() {
+        let Served {
+            address,
+            clock,
+            stop,
+        } = serve().await;
         let mut friend = TcpStream::connect(address).await.unwrap();
         let answer = ask(&mut friend, "/v1/nodes", "open sesame").await;
         assert_eq!(answer, "HTTP/1.1 200");
@@ -211,7 +234,7 @@ mod tests {
         if let Ok(mut refused) = TcpStream::connect(address).await {
             assert_eq!(ask(&mut refused, "/healthz", "").await, "");
         }
-        clock.advance(limit);
+        clock.advance(LIMIT);
         let mut rest = Vec::new();
         // A reset ends the connection as well.
         let _ = timeout(LONG, stranger.read_to_end(&mut rest))
@@ -220,5 +243,38 @@ mod tests {
         let answer = ask(&mut friend, "/v1/nodes", "open sesame").await;
         assert_eq!(answer, "HTTP/1.1 200");
         stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn a_body_with_the_right_token_has_a_time_limit() {
+        let served = serve().await;
+        for path in ["/v1/kick", "/page/token"] {
+            let mut stream = TcpStream::connect(served.address).await.unwrap();
+            // The connection has shown the token, so it has no other limit any more.
+            let answer = ask(&mut stream, "/v1/nodes", "open sesame").await;
+            assert_eq!(answer, "HTTP/1.1 200");
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer open sesame\r\n\
+                 content-type: application/json\r\ncontent-length: 1000\r\n\r\n{{"
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            let read = async {
+                // The clock advances until the node has begun to wait for the body. A byte now and
+                // then gives no more time.
+                while timeout(SHORT, stream.readable()).await.is_err() {
+                    let _ = stream.write_all(b" ").await;
+                    served.clock.advance(LIMIT / 4);
+                }
+                stream.read_to_string(&mut answer).await
+            };
+            let read = timeout(LONG, read).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 408"),
+                "{path}: {read:?} {answer}"
+            );
+            assert!(answer.contains("did not arrive within 10s"), "{answer}");
+        }
+        served.stop.cancel();
     }
 }

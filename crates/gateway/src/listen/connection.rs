@@ -70,6 +70,11 @@ impl Connection {
             &mut Context<'_>,
         ) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        if !matches!(self.deadline, LoginDeadline::LoggedIn)
+            && self.state.is_evicted(context.waker())
+        {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         if let Transport::Opening(opening) = &mut self.transport
             && let Poll::Ready(opened) = opening.as_mut().poll(context)
         {

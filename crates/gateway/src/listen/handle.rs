@@ -1,20 +1,26 @@
 //! The shared state of one connection, and the handle by which other tasks change it.
 //!
 //! This module owns the permits of the connection. The permits for connections without a login
-//! return at the login, and all other permits return when the last handle is dropped. This module
-//! must never read from or write to the connection.
+//! return at the login, and all other permits return when the last handle is dropped, or when a
+//! newer connection takes the place of this one. This module must never read from or write to the
+//! connection.
 
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    task::Waker,
 };
 
+use futures_util::task::AtomicWaker;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{ConnectionQuota, quota::AddressPermit};
+use super::{
+    ConnectionQuota,
+    quota::{AddressPermit, Pair},
+};
 
 /// A handle by which the session's task decides about its connection.
 #[derive(Clone, Debug)]
@@ -31,51 +37,95 @@ pub(super) struct ConnectionState {
     pub(super) opened: AtomicBool,
     pub(super) logged_in: AtomicBool,
     quota: ConnectionQuota,
-    /// The permit among connections without a login. The permit returns at the login.
-    pending: Mutex<Option<OwnedSemaphorePermit>>,
-    /// The permits of the client's address. The first permit lasts as long as the connection, the
-    /// second permit until the login.
-    address_permits: Mutex<(Option<AddressPermit>, Option<AddressPermit>)>,
+    permits: Mutex<Permits>,
     pub(super) abort: AtomicBool,
-    _permit: OwnedSemaphorePermit,
+    /// Whether a newer connection took the place of this one.
+    evicted: AtomicBool,
+    /// The task of the connection, which an eviction wakes.
+    task: AtomicWaker,
+}
+
+/// The permits of a connection. The two `pending` permits return at the login.
+#[derive(Debug, Default)]
+struct Permits {
+    _all: Option<OwnedSemaphorePermit>,
+    pending: Option<OwnedSemaphorePermit>,
+    address: Option<AddressPermit>,
+    address_pending: Option<AddressPermit>,
 }
 
 impl ConnectionState {
-    /// Returns `None` when no permit is left.
-    pub(super) fn new(accepted: SocketAddr, quota: ConnectionQuota) -> Option<Self> {
-        let (permit, pending) = quota.acquire()?;
-        Some(Self {
+    /// A connection with these permits: of the node, and of its address unless a proxy will name
+    /// the address.
+    pub(super) fn new(
+        accepted: SocketAddr,
+        quota: ConnectionQuota,
+        (all, pending): Pair<OwnedSemaphorePermit>,
+        address: Option<Pair<AddressPermit>>,
+    ) -> Self {
+        let (address, address_pending) = address.unzip();
+        Self {
             accepted,
             source: OnceLock::new(),
             opened: AtomicBool::default(),
             logged_in: AtomicBool::default(),
             quota,
-            pending: Mutex::new(Some(pending)),
-            address_permits: Mutex::default(),
+            permits: Mutex::new(Permits {
+                _all: Some(all),
+                pending: Some(pending),
+                address,
+                address_pending,
+            }),
             abort: AtomicBool::default(),
-            _permit: permit,
-        })
+            evicted: AtomicBool::default(),
+            task: AtomicWaker::new(),
+        }
     }
 
-    pub(super) fn acquire_address(&self, address: SocketAddr) -> bool {
-        let Some((permit, pending)) = self.quota.acquire_for_address(address.ip()) else {
+    fn lock_permits(&self) -> MutexGuard<'_, Permits> {
+        self.permits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the connection has not logged in, and still has its place.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.lock_permits().pending.is_some()
+    }
+
+    /// Ends the connection of a stranger. Its permits return at once, not when its task has
+    /// noticed. Returns `false` for a connection that is no stranger, which keeps its permits.
+    pub(super) fn evict(&self) -> bool {
+        let mut permits = self.lock_permits();
+        // A login takes this permit under the same lock. So a connection cannot both log in and
+        // lose its place.
+        if permits.pending.is_none() {
             return false;
-        };
-        let mut quota = self
-            .address_permits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *quota = (Some(permit), Some(pending));
+        }
+        *permits = Permits::default();
+        drop(permits);
+        self.abort.store(true, Ordering::Release);
+        self.evicted.store(true, Ordering::Release);
+        self.task.wake();
         true
+    }
+
+    /// Whether the connection has lost its place. If it loses its place later, `task` is woken.
+    pub(super) fn is_evicted(&self, task: &Waker) -> bool {
+        // The waker is stored before the flag is read. Otherwise an eviction between the two would
+        // wake nobody.
+        self.task.register(task);
+        self.evicted.load(Ordering::Acquire)
     }
 
     /// Takes the permits of the client that a proxy names. Returns `false` when that address has
     /// too many connections.
     pub(super) fn admit_source(&self, source: SocketAddr) -> bool {
-        if !self.acquire_address(source) {
+        let Some((address, pending)) = self.quota.acquire_for_address(source.ip()) else {
             metrics::counter!("distlock_connections_refused_total").increment(1);
             return false;
-        }
+        };
+        let mut permits = self.lock_permits();
+        (permits.address, permits.address_pending) = (Some(address), Some(pending));
+        drop(permits);
         let _ = self.source.set(source);
         true
     }
@@ -103,14 +153,8 @@ impl ConnectionHandle {
     /// no longer counts as pending in the quota.
     pub(crate) fn mark_logged_in(&self) {
         self.state.logged_in.store(true, Ordering::Release);
-        let mut pending = self
-            .state
-            .pending
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        drop(pending.take());
-        let quota = self.state.address_permits.lock();
-        drop(quota.unwrap_or_else(PoisonError::into_inner).1.take());
+        let mut permits = self.state.lock_permits();
+        drop((permits.pending.take(), permits.address_pending.take()));
     }
 
     /// Makes the drop of the connection send a reset, so that the closed connection does not keep

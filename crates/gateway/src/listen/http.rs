@@ -1,11 +1,10 @@
 //! HTTP/1.1 on a listener.
 //!
-//! This module owns the accepted connections until their last answer is sent. A stop must never
-//! drop a request in progress.
+//! This module owns the accepted connections until their last answer is sent. No body of a request
+//! takes longer than the listener allows. A stop must never drop a request in progress.
 
 use axum::{
     Router,
-    body::Body,
     extract::{ConnectInfo, Request},
 };
 use hyper::{body::Incoming, service::service_fn};
@@ -32,6 +31,7 @@ pub(crate) async fn serve_http(
     let mut protocol = auto::Builder::new(TokioExecutor::new()).http1_only();
     protocol.http1().max_buf_size(MAX_HEAD);
     let (graceful, connections) = (GracefulShutdown::new(), TaskTracker::new());
+    let body_time = listener.body_time();
     loop {
         let connection = tokio::select! {
             biased;
@@ -39,8 +39,9 @@ pub(crate) async fn serve_http(
             accepted = listener.accept() => accepted,
         };
         let (handle, routes) = (connection.handle(), routes.clone());
+        let body_time = body_time.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let mut request: Request = request.map(Body::new);
+            let mut request: Request = request.map(|body| body_time.limit(body));
             request.extensions_mut().insert(ConnectInfo(handle.clone()));
             // A router needs no `poll_ready`, because a router is always ready.
             routes.clone().call(request)

@@ -1,17 +1,23 @@
 //! A listener that accepts connections within a quota.
 //!
-//! Invariant of this module: each connection that the listener returns has its permits. A bad
-//! connection must never stop the listener.
+//! Invariant of this module: each connection that the listener returns has its permits, until the
+//! listener gives them to a newer connection. A bad connection must never stop the listener.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use distlock_core::Clock;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{
-    Connection, ConnectionQuota, ListenerKind, Tls,
+    BodyTime, Connection, ConnectionQuota, ListenerKind, Tls,
     connection::LoginDeadline,
     handle::ConnectionState,
+    quota::counted_network,
     transport::{OpenStream, Transport, open},
 };
 
@@ -30,6 +36,17 @@ pub(crate) struct ConnectionListener {
     tls: Option<(Arc<Tls>, ListenerKind)>,
     /// Whether a header of the PROXY protocol comes first.
     proxied: bool,
+    /// The strangers, oldest first, if the oldest one leaves when there is no place. Connections
+    /// that have logged in or ended may still be in the list.
+    strangers: Option<VecDeque<Weak<ConnectionState>>>,
+}
+
+/// The limit that a connection would exceed.
+enum Full {
+    /// A limit of the whole quota.
+    Quota,
+    /// A limit of this network.
+    Network(IpAddr),
 }
 
 impl ConnectionListener {
@@ -47,7 +64,23 @@ impl ConnectionListener {
             extra_time: Duration::ZERO,
             tls: None,
             proxied: false,
+            strangers: None,
         }
+    }
+
+    /// Gives a new connection the place of the oldest stranger when there is no other place, for
+    /// callers that show their token at once. Strangers that stay silent then keep nobody out.
+    ///
+    /// Clients do not get this. A login takes longer, and in a storm each newcomer would end a
+    /// login that is almost complete.
+    pub(crate) fn oldest_stranger_leaves(mut self) -> Self {
+        self.strangers = Some(VecDeque::new());
+        self
+    }
+
+    /// The time for the body of a request: as long as the time to log in, also after the login.
+    pub(crate) fn body_time(&self) -> BodyTime {
+        BodyTime::new(Arc::clone(&self.clock), self.login_timeout)
     }
 
     /// Uses TLS if the configuration has a certificate for this kind of listener.
@@ -100,10 +133,47 @@ impl ConnectionListener {
         }
     }
 
-    fn admit(&self, peer: SocketAddr) -> Option<Arc<ConnectionState>> {
-        let state = ConnectionState::new(peer, self.quota.clone())?;
-        // All clients share the proxy's address, so the proxy's address takes no permits.
-        (self.proxied || state.acquire_address(peer)).then(|| Arc::new(state))
+    /// Gives a connection its permits, those of the oldest stranger if no others are left.
+    fn admit(&mut self, peer: SocketAddr) -> Option<Arc<ConnectionState>> {
+        loop {
+            let full = match self.try_admit(peer) {
+                Ok(state) => {
+                    if let Some(strangers) = &mut self.strangers {
+                        strangers.retain(|it| it.upgrade().is_some_and(|it| it.is_stranger()));
+                        strangers.push_back(Arc::downgrade(&state));
+                    }
+                    return Some(state);
+                }
+                Err(full) => full,
+            };
+            let stands_in_way = |it: &Arc<ConnectionState>| match full {
+                Full::Quota => true,
+                Full::Network(network) => counted_network(it.accepted.ip()) == network,
+            };
+            // Each round ends one stranger, so the loop ends.
+            self.strangers
+                .iter()
+                .flatten()
+                .filter_map(Weak::upgrade)
+                .find(|it| stands_in_way(it) && it.evict())?;
+            metrics::counter!("distlock_connections_refused_total").increment(1);
+        }
+    }
+
+    fn try_admit(&self, peer: SocketAddr) -> Result<Arc<ConnectionState>, Full> {
+        let quota = &self.quota;
+        // The network's own limit comes first. Otherwise a network with too many strangers would
+        // end the strangers of other networks.
+        let address = if self.proxied {
+            // All clients share the proxy's address, so the proxy's address takes no permits.
+            None
+        } else {
+            let permits = quota.acquire_for_address(peer.ip());
+            Some(permits.ok_or_else(|| Full::Network(counted_network(peer.ip())))?)
+        };
+        let permits = quota.acquire().ok_or(Full::Quota)?;
+        let state = ConnectionState::new(peer, quota.clone(), permits, address);
+        Ok(Arc::new(state))
     }
 
     fn start_transport(&self, stream: TcpStream, state: &Arc<ConnectionState>) -> Transport {

@@ -1,6 +1,7 @@
 //! Listeners, as all parts of a node share them: connections, their quota, TLS, and the way a
 //! connection ends.
 
+mod body_time;
 mod connection;
 mod handle;
 mod http;
@@ -10,6 +11,7 @@ mod quota;
 mod tls;
 mod transport;
 
+pub(crate) use body_time::{BodyTime, is_late_body};
 pub(crate) use connection::Connection;
 pub(crate) use handle::ConnectionHandle;
 pub(crate) use http::serve_http;

@@ -24,7 +24,7 @@ const GUARDED_BOUNDS: ConnectionBounds = ConnectionBounds {
     all_per_address: 512,
     pending_per_address: 64,
 };
-/// Time for a connection of a node or an administrator to show its token.
+/// Time for a connection of a node or an administrator to show its token, and for each body.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A socket, and the address that it was bound to.
 pub(super) type Bound = (TcpListener, SocketAddr);
@@ -116,6 +116,7 @@ impl ListenerFactory {
     ) -> ConnectionListener {
         let quota = ConnectionQuota::new(GUARDED_BOUNDS);
         ConnectionListener::new(socket, quota, Arc::clone(&self.clock), TOKEN_TIMEOUT)
+            .oldest_stranger_leaves()
             .with_tls(Arc::clone(&self.tls), kind)
     }
 }

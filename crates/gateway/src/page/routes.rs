@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::{PageContext, render, snapshot::Snapshot};
 use crate::{
-    admin::{client_ip, mark_logged_in},
+    admin::{JsonBody, client_ip, mark_logged_in},
     listen::ConnectionHandle,
     token::mint,
 };
@@ -109,7 +109,10 @@ struct TokenBody {
 }
 
 /// A login token for an account of the playground.
-async fn mint_token(State(page): State<PageContext>, Json(body): Json<TokenBody>) -> Response {
+async fn mint_token(
+    State(page): State<PageContext>,
+    JsonBody(body): JsonBody<TokenBody>,
+) -> Response {
     let minted = Uid::new(format!("{PLAYGROUND_PREFIX}{}", body.account))
         .and_then(|uid| Ok((mint(&page.key, &uid, PLAYGROUND_TOKEN_TTL)?, uid)));
     match minted {
@@ -131,7 +134,7 @@ struct SignInBody {
 async fn sign_in(
     State(page): State<PageContext>,
     ConnectInfo(connection): ConnectInfo<ConnectionHandle>,
-    Json(body): Json<SignInBody>,
+    JsonBody(body): JsonBody<SignInBody>,
 ) -> Response {
     let signed_in = page
         .access

@@ -20,7 +20,10 @@ use super::{
     protocol::{CALLS_HEADER, CALLS_VERSION, MAX_MESSAGE},
     used_tokens::UsedTokens,
 };
-use crate::{listen::ConnectionHandle, token::PeerKey};
+use crate::{
+    listen::{ConnectionHandle, is_late_body},
+    token::PeerKey,
+};
 
 /// Bytes in front of each message: one byte says whether the message is compressed, four bytes hold
 /// its length.
@@ -82,7 +85,12 @@ impl CallChecker {
         })?;
         let (mut head, body) = request.into_parts();
         let bytes = to_bytes(Body::new(body), MAX_MESSAGE + PREFIX).await;
-        let bytes = bytes.map_err(|_| Status::resource_exhausted("the message is too long"))?;
+        let bytes = bytes.map_err(|error| {
+            if is_late_body(&error) {
+                return Status::deadline_exceeded(error.to_string());
+            }
+            Status::resource_exhausted("the message is too long")
+        })?;
         if !call.hash.matches(&bytes) {
             log(&"its token is for another body");
             return Err(refused());

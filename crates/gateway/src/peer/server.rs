@@ -4,7 +4,10 @@
 
 use std::io;
 
-use axum::middleware;
+use axum::{
+    extract::{self, State},
+    middleware,
+};
 use distlock_kickout::{KickOut, PeerError, Uid};
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +28,10 @@ use super::{
     },
 };
 use crate::{
-    listen::ConnectionListener, send_api::SendApi, takeovers::RecentTakeovers, token::PeerKey,
+    listen::{BodyTime, ConnectionListener},
+    send_api::SendApi,
+    takeovers::RecentTakeovers,
+    token::PeerKey,
 };
 
 /// The number of calls that a node may have in progress to another node: 64 kicks and 64
@@ -61,6 +67,12 @@ pub(crate) async fn serve_peers(
         .into_axum_router()
         .reset_fallback()
         .layer(middleware::from_fn_with_state(sender, messages::authorise));
+    let calls = service
+        .merge(messages)
+        .layer(middleware::map_request_with_state(
+            listener.body_time(),
+            limit_body,
+        ));
     let connections = stream::unfold(listener, async |mut listener| {
         let connection = listener.accept().await;
         Some((io::Result::Ok(connection), listener))
@@ -73,9 +85,13 @@ pub(crate) async fn serve_peers(
         .http2_max_header_list_size(MAX_HEADERS)
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-        .add_routes(Routes::from(service.merge(messages)))
+        .add_routes(Routes::from(calls))
         .serve_with_incoming_shutdown(connections, stop.cancelled_owned())
         .await
+}
+
+async fn limit_body(State(time): State<BodyTime>, call: extract::Request) -> extract::Request {
+    call.map(|body| time.limit(body))
 }
 
 pub(super) struct PeerService {

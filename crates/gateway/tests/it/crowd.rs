@@ -1,13 +1,16 @@
 //! Many strangers connect. Each stranger keeps its connection, and other clients still find room.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
 };
 
-use crate::net::{Net, Node, eventually, http, http_over, soon};
+use crate::net::{ADMIN_TOKEN, Net, Node, eventually, http, http_over, soon};
 
 async fn from(source: &str, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
@@ -58,6 +61,79 @@ async fn hanging_strangers_of_one_address_leave_room_for_others() {
             && matches!(next.read(&mut [0; 64]).await, Ok(read) if read > 0)
     })
     .await;
+}
+
+/// The strangers that the listeners for nodes and administrators allow one address.
+const GUARDED_STRANGERS: usize = 64;
+/// The node closes a silent stranger after 10 s. Others must find room long before that.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// Connects one stranger more than the listener allows, in waves, and runs `asks` after each wave.
+async fn in_waves_of_silent_strangers(to: SocketAddr, mut asks: impl AsyncFnMut()) {
+    for wave in 0..3 {
+        let mut strangers = Vec::new();
+        for _ in 0..=GUARDED_STRANGERS {
+            strangers.push(from("127.0.0.1", to).await);
+        }
+        // The first stranger is the oldest one, so it has given up its place.
+        let oldest = &mut strangers[0];
+        let _reset = soon("its end", oldest.read_to_end(&mut Vec::new())).await;
+        let asked = tokio::time::timeout(AT_ONCE, asks()).await;
+        assert!(asked.is_ok(), "nothing within {AT_ONCE:?} in wave {wave}");
+        // Each newcomer took the place of one stranger. The others are still there.
+        let mut newest = strangers.pop().unwrap();
+        let mut rest = Vec::new();
+        let ended = newest.read_to_end(&mut rest);
+        let ended = tokio::time::timeout(Duration::from_millis(100), ended).await;
+        assert!(ended.is_err(), "the newest one stays");
+    }
+}
+
+#[tokio::test]
+async fn silent_strangers_of_one_address_keep_no_administrator_out() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    in_waves_of_silent_strangers(n1.admin, async || {
+        for ask in ["GET /metrics", "GET /v1/nodes", "GET /healthz", "GET /"] {
+            assert_eq!(n1.admin(ask, "").await.0, 200, "{ask}");
+        }
+        let (status, _) = n1.admin("POST /v1/kick", r#"{"uid":"anna"}"#).await;
+        assert_eq!(status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn silent_strangers_of_one_address_keep_no_node_out() {
+    let net = Net::new();
+    let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let mut sessions = Vec::new();
+    in_waves_of_silent_strangers(n1.peer, async || {
+        sessions.push(n1.login("anna", "phone").await);
+        let (client, ok) = n2.login("anna", "pc").await;
+        assert_eq!(ok["old_confirmed"], true, "n1 was asked: {ok}");
+        sessions.push((client, ok));
+    })
+    .await;
+}
+
+/// A caller with the right token keeps its connection, also among many strangers.
+#[tokio::test]
+async fn strangers_never_take_the_place_of_a_caller_with_a_token() {
+    let net = Net::new();
+    let n1 = net.node("n1").await;
+    let ask = format!(
+        "GET /v1/nodes HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer {ADMIN_TOKEN}\r\n\r\n"
+    );
+    let mut scraper = from("127.0.0.1", n1.admin).await;
+    let mut scrape = async || {
+        scraper.write_all(ask.as_bytes()).await.unwrap();
+        let mut answer = [0; 4096];
+        let read = soon("an answer", scraper.read(&mut answer)).await.unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"));
+    };
+    scrape().await;
+    in_waves_of_silent_strangers(n1.admin, scrape).await;
 }
 
 /// The header that a proxy sends before the client's bytes.
