@@ -20,7 +20,7 @@ struct Browser {
 }
 
 impl Browser {
-    async fn start(dark: bool) -> Result<Self> {
+    async fn start(dark: bool, width: u32) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut command = Command::new("chromedriver");
         command
@@ -40,14 +40,18 @@ impl Browser {
             .parse()?;
         // Blink's numbers: 0 is dark, and 1 is light.
         let scheme = format!("--blink-settings=preferredColorScheme={}", u8::from(!dark));
-        let capabilities = json!({"goog:chromeOptions": {"args": [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--window-size=1100,1250",
-            scheme,
-        ]}});
+        let metrics = json!({"width": width, "height": 1250, "pixelRatio": 1.0, "touch": false});
+        let capabilities = json!({"goog:chromeOptions": {
+            "args": [
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                scheme,
+            ],
+            // The window of the browser cannot be as narrow as a telephone.
+            "mobileEmulation": {"deviceMetrics": metrics},
+        }});
         let Value::Object(capabilities) = capabilities else {
             unreachable!()
         };
@@ -81,12 +85,43 @@ impl Browser {
         .await
     }
 
+    /// The parts of the page that cannot be read at this width: parts that are cut off or must be
+    /// moved sideways, times in two lines, and columns that are too narrow for words.
+    async fn unreadable(&self) -> Result<Vec<String>> {
+        let found = self.client.execute(UNREADABLE, Vec::new()).await?;
+        Ok(serde_json::from_value(found)?)
+    }
+
     async fn picture(&self, name: &str) -> Result<()> {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{name}.png"));
         std::fs::write(file, self.client.screenshot().await?)?;
         Ok(())
     }
 }
+
+const UNREADABLE: &str = r#"
+    const found = [];
+    const page = document.documentElement;
+    if (page.scrollWidth > innerWidth) found.push(`the page is ${page.scrollWidth} wide`);
+    for (const it of document.querySelectorAll("section, form, .tiles div"))
+        if (it.scrollWidth > it.clientWidth)
+            found.push(`"${it.textContent.trim().slice(0, 20)}" is ${it.scrollWidth} wide`);
+    for (const it of document.querySelectorAll("time, .n, [data-n]")) {
+        const range = document.createRange();
+        range.selectNodeContents(it);
+        const lines = new Set([...range.getClientRects()].map(({ top }) => Math.round(top)));
+        if (lines.size > 1) found.push(`"${it.textContent}" has ${lines.size} lines`);
+    }
+    for (const it of document.querySelectorAll("td")) {
+        const words = it.textContent.trim().split(/\s+/);
+        const longest = Math.max(...words.map((word) => Math.min(word.length, 12)));
+        const style = getComputedStyle(it);
+        const [left, right] = [parseFloat(style.paddingLeft), parseFloat(style.paddingRight)];
+        const room = it.clientWidth - left - right;
+        if (room < longest * 6) found.push(`"${it.textContent}" has ${room} pixels`);
+    }
+    return found;
+"#;
 
 /// Gives the orders of an operator, with a session of the playground.
 async fn give_orders(browser: &Browser) -> Result<()> {
@@ -127,9 +162,18 @@ async fn give_orders(browser: &Browser) -> Result<()> {
     browser.client.switch_to_window(tab.handle).await?;
     browser.client.goto(address.as_str()).await?;
     browser.shows("#state", "page-n2").await?;
-    browser.shows("#locked", "sign in again").await?;
+    browser.shows("#locked", "sign in here").await?;
     let kick = browser.client.find(Locator::Css("#orders [value=kick]"));
     ensure!(!kick.await?.is_enabled().await?, "orders are locked");
+    // The cookie alone ends nothing either: this tab first signs in.
+    let sign_out = browser.client.find(Locator::Css("#sign-out"));
+    ensure!(!sign_out.await?.is_displayed().await?, "half a pass");
+    browser.click("#locked a").await?;
+    browser.shows("body", "admin_token").await?;
+    let token = browser.client.find(Locator::Css("#token"));
+    token.await?.send_keys(ADMIN_TOKEN).await?;
+    browser.click("#sign-in button").await?;
+    browser.shows("#state", "page-n2").await?;
     browser.click("#sign-out").await?;
     browser.shows("body", "admin_token").await?;
     Ok(())
@@ -144,7 +188,7 @@ async fn the_page_shows_a_takeover_between_two_nodes_and_gives_orders() -> Resul
     world.start("n2").await?;
     let address = format!("http://{}/#token={ADMIN_TOKEN}", world.node("n1").admin);
 
-    let browser = Box::pin(Browser::start(false)).await?;
+    let browser = Box::pin(Browser::start(false, 1100)).await?;
     browser.client.goto(&address).await?;
     browser.shows("#state", "page-n2").await?;
     browser.shows("#pc select", "page-n2").await?;
@@ -169,10 +213,12 @@ async fn the_page_shows_a_takeover_between_two_nodes_and_gives_orders() -> Resul
     browser.shows("#takeovers", " ms").await?;
     browser.shows("#state", "online here\n1").await?;
     browser.picture("light").await?;
+    let unreadable = browser.unreadable().await?;
+    ensure!(unreadable.is_empty(), "{unreadable:#?}");
     give_orders(&browser).await?;
     browser.client.clone().close().await?;
 
-    let dark = Box::pin(Browser::start(true)).await?;
+    let dark = Box::pin(Browser::start(true, 1100)).await?;
     dark.client.goto(&address).await?;
     dark.click("#phone .in").await?;
     dark.shows("#phone .badge", "in on page-n1").await?;
@@ -192,5 +238,57 @@ async fn the_page_shows_a_takeover_between_two_nodes_and_gives_orders() -> Resul
     }
     ensure!(report.is_clean(), "{report}");
     ensure!(report.looked_at(Invariant::I6) > 0, "{report}");
+    Ok(())
+}
+
+/// An operator looks at two nodes of one host, on a telephone, and one of the nodes dies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_fits_a_telephone_and_a_dead_node_is_shown_as_dead() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let mut world = World::new("phone", &url);
+    world.start("n1").await?;
+    world.start("n2").await?;
+    let address = |node| format!("http://{}/#token={ADMIN_TOKEN}", world.node(node).admin);
+    let (first, second) = (address("n1"), address("n2"));
+
+    let browser = Box::pin(Browser::start(false, 400)).await?;
+    browser.client.goto(&first).await?;
+    browser.click("#phone .in").await?;
+    browser.shows("#phone .badge", "in on phone-n1").await?;
+    browser.click("#pc .in").await?;
+    browser.shows("#phone .badge", "kicked out").await?;
+    browser.shows("#takeovers", "playground-anna").await?;
+    let uid = browser.client.find(Locator::Css("#orders [name=uid]"));
+    uid.await?.send_keys("playground-anna").await?;
+    browser.click("#orders [value=look]").await?;
+    browser.shows("#answer table", "phone-n2").await?;
+    browser.picture("telephone").await?;
+    let unreadable = browser.unreadable().await?;
+    ensure!(unreadable.is_empty(), "{unreadable:#?}");
+    let order = "return document.getElementById('orders').getBoundingClientRect().top \
+                 < document.getElementById('takeovers').getBoundingClientRect().top";
+    let above = browser.client.execute(order, Vec::new()).await?;
+    ensure!(above == json!(true), "orders are above the takeovers");
+
+    // A sign-in on the other node of this host, which the browser gives the same cookies, leaves
+    // the first one as it is.
+    let tab = browser.client.window().await?;
+    let other = browser.client.new_window(true).await?;
+    browser.client.switch_to_window(other.handle).await?;
+    browser.client.goto(&second).await?;
+    browser.shows("#state", "phone-n1").await?;
+    browser.client.switch_to_window(tab).await?;
+    browser.client.refresh().await?;
+    browser.shows("#state", "phone-n2").await?;
+    let kick = browser.client.find(Locator::Css("#orders [value=kick]"));
+    ensure!(kick.await?.is_enabled().await?, "still signed in");
+
+    world.kill("n1");
+    let tiles = browser.shows("#state .tiles", "no answer").await?;
+    ensure!(!tiles.contains(|c: char| c.is_ascii_digit()), "{tiles}");
+    browser.shows("#live", "no answer since").await?;
+    browser.picture("dead").await?;
+    browser.client.clone().close().await?;
     Ok(())
 }

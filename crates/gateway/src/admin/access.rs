@@ -8,8 +8,9 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::http::{HeaderMap, HeaderValue};
 use distlock_core::Clock;
+use distlock_kickout::NodeId;
 
-use super::pass::{COOKIE, PASS_LIFETIME, Passes};
+use super::pass::{PASS_LIFETIME, Passes};
 use crate::{bearer::BearerToken, config::Secret};
 
 /// Decides which requests may give orders, and which may see the page.
@@ -25,6 +26,7 @@ impl AdminAccess {
     /// Uses the token of the configuration. Without a configured token, makes a random token and
     /// returns it as well.
     pub(crate) fn new(
+        node: &NodeId,
         configured: Option<Secret>,
         clock: Arc<dyn Clock>,
         secure: bool,
@@ -38,7 +40,7 @@ impl AdminAccess {
         };
         let access = Self {
             bearer: BearerToken::for_admin(token, Arc::clone(&clock)),
-            passes: Passes::new(clock),
+            passes: Passes::new(node, clock),
             secure,
         };
         (access, made)
@@ -67,10 +69,12 @@ impl AdminAccess {
         ))
     }
 
-    /// Ends the pass that a request shows. Returns a `Set-Cookie` header that makes the browser
-    /// delete the cookie.
+    /// Ends the pass whose two halves a request shows. Returns a `Set-Cookie` header that makes the
+    /// browser delete the cookie; `None` if the request shows no pass.
     pub(crate) fn sign_out(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        self.passes.end(headers);
+        if !self.passes.end(headers) {
+            return None;
+        }
         self.cookie_header("", Duration::ZERO)
     }
 
@@ -78,8 +82,9 @@ impl AdminAccess {
     fn cookie_header(&self, pass: &str, age: Duration) -> Option<HeaderValue> {
         let age = age.as_secs();
         let secure = if self.secure { "; Secure" } else { "" };
+        let name = self.passes.cookie_name();
         let cookie =
-            format!("{COOKIE}={pass}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}");
+            format!("{name}={pass}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}");
         let mut cookie = HeaderValue::try_from(cookie).ok()?;
         cookie.set_sensitive(true);
         Some(cookie)
@@ -98,14 +103,21 @@ mod tests {
         for secure in [false, true] {
             let token = Secret::new("open sesame");
             let clock = Arc::new(ManualClock::new());
-            let (access, _) = AdminAccess::new(Some(token.clone()), clock, secure);
-            let (cookie, _) = access.sign_in(token.expose(), from).await.unwrap();
+            let node = NodeId::new("n1").unwrap();
+            let (access, _) = AdminAccess::new(&node, Some(token.clone()), clock, secure);
+            let (cookie, script_half) = access.sign_in(token.expose(), from).await.unwrap();
             let cookie = cookie.to_str().unwrap().to_owned();
             for part in ["; HttpOnly", "; SameSite=Strict", "; Max-Age=43200"] {
                 assert!(cookie.contains(part), "{cookie}");
             }
             assert_eq!(cookie.contains("; Secure"), secure);
-            let forget = access.sign_out(&HeaderMap::new()).unwrap();
+            assert!(access.sign_out(&HeaderMap::new()).is_none());
+            let mut headers = HeaderMap::new();
+            let (pair, _) = cookie.split_once(';').unwrap();
+            for (name, value) in [("cookie", pair), ("x-distlock-pass", script_half.expose())] {
+                headers.insert(name, value.parse().unwrap());
+            }
+            let forget = access.sign_out(&headers).unwrap();
             assert!(forget.to_str().unwrap().contains("=; Path=/; HttpOnly"));
             assert!(forget.to_str().unwrap().contains("Max-Age=0"));
         }
@@ -113,7 +125,8 @@ mod tests {
 
     #[test]
     fn each_start_without_a_configured_token_makes_a_new_one() {
-        let made = || AdminAccess::new(None, Arc::new(ManualClock::new()), false).1;
+        let node = NodeId::new("n1").unwrap();
+        let made = || AdminAccess::new(&node, None, Arc::new(ManualClock::new()), false).1;
         let (one, other) = (made().unwrap(), made().unwrap());
         assert!(one.expose().len() >= 32 && !one.matches(other.expose()));
     }

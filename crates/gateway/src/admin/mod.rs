@@ -15,5 +15,5 @@ mod sessions;
 pub(crate) use access::AdminAccess;
 pub(crate) use audit_log::AuditLog;
 pub(crate) use context::AdminContext;
-pub(crate) use http::{JsonBody, client_ip, mark_logged_in};
+pub(crate) use http::{JsonBody, client_ip, http_error, mark_logged_in};
 pub(crate) use server::serve_admin;

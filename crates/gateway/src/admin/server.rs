@@ -173,7 +173,7 @@ mod tests {
         let kick = KickOut::builder(store.clone(), node.clone());
         let kick = kick.start().await.unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (access, _) = AdminAccess::new(Some(Secret::new("open sesame")), clock, false);
+        let (access, _) = AdminAccess::new(&node, Some(Secret::new("open sesame")), clock, false);
         let stop = CancellationToken::new();
         let sender = SendApi {
             front: fixtures::front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),

@@ -114,7 +114,8 @@ impl Builder {
         let secure = config.tls_cert.is_some();
         let ready = node_addresses(kick.node(), &sockets, secure);
         let admin_token = config.admin_token.clone();
-        let (access, made_token) = AdminAccess::new(admin_token, Arc::clone(&clock), secure);
+        let (access, made_token) =
+            AdminAccess::new(kick.node(), admin_token, Arc::clone(&clock), secure);
         let send_token = config.send_token.clone();
         let sender = SendApi {
             front: front.clone(),

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::{PageContext, render, snapshot::Snapshot};
 use crate::{
-    admin::{JsonBody, client_ip, mark_logged_in},
+    admin::{JsonBody, client_ip, http_error, mark_logged_in},
     listen::ConnectionHandle,
     token::mint,
 };
@@ -44,7 +44,7 @@ pub(crate) fn routes(page: PageContext) -> Router {
     Router::new()
         .route("/page/style.css", get(serve_style))
         .route("/page/script.js", get(serve_script))
-        .route("/page/sign-in", post(sign_in))
+        .route("/page/sign-in", get(show_sign_in).post(sign_in))
         .route("/page/sign-out", post(sign_out))
         .layer(DefaultBodyLimit::max(MAX_SIGN_IN_BYTES))
         .merge(guarded)
@@ -130,6 +130,12 @@ struct SignInBody {
     token: String,
 }
 
+/// The form for signing in. A tab without its own half of a pass needs the form, although the
+/// cookie of another tab opens the page.
+async fn show_sign_in(State(page): State<PageContext>) -> Response {
+    (HTML, render::sign_in_page(page.kick.node())).into_response()
+}
+
 /// Exchanges the admin token for a pass: a cookie, and the half that the script keeps.
 async fn sign_in(
     State(page): State<PageContext>,
@@ -147,10 +153,11 @@ async fn sign_in(
     ([(header::SET_COOKIE, cookie)], script_half).into_response()
 }
 
-/// Ends the pass, and makes the browser delete the cookie.
+/// Ends the pass, and makes the browser delete the cookie. The cookie alone ends nothing: pages of
+/// other ports of the host can make the browser send the cookie.
 async fn sign_out(State(page): State<PageContext>, headers: HeaderMap) -> Response {
     match page.access.sign_out(&headers) {
         Some(cookie) => ([(header::SET_COOKIE, cookie)], StatusCode::NO_CONTENT).into_response(),
-        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        None => http_error(StatusCode::UNAUTHORIZED, "a pass is needed").into_response(),
     }
 }

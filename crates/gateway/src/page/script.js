@@ -4,25 +4,58 @@
 const byId = (id) => document.getElementById(id);
 const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour12: false });
 
+// A time in an element of its own, which is never broken into two lines.
+function time(text) {
+  const it = document.createElement("time");
+  it.textContent = text;
+  return it;
+}
+const clockTime = (ms) => time(clock(ms));
+const dayTime = (ms) => time(new Date(ms).toLocaleString([], { hour12: false }));
+
+let answeredAt = Date.now();
+
 function live(text, broken) {
   const line = byId("live");
   line.textContent = text;
   line.toggleAttribute("data-broken", broken);
+  byId("state").toggleAttribute("data-stale", broken);
+}
+
+// What was true of a node that is silent now must not look as if it still were.
+function silent() {
+  live(`no answer since ${clock(answeredAt)}; what is below is from then`, true);
+  byId("state").querySelectorAll(".tiles dd").forEach((value, at) => {
+    value.textContent = at === 0 ? "no answer" : "?";
+    value.parentElement.toggleAttribute("data-warns", at === 0);
+  });
 }
 
 async function refresh() {
   try {
-    const answer = await fetch("/page/state");
+    // A node that is stopped, or out of reach, would never refuse.
+    const answer = await fetch("/page/state", { signal: AbortSignal.timeout(10_000) });
     if (answer.status === 401) return location.reload();
     const part = await answer.json();
+    answeredAt = Date.now();
     byId("state").innerHTML = part.html;
     takeovers(part.takeovers);
     offer(part.nodes);
+    labelCells();
     live("live", false);
   } catch {
-    live("the node does not answer", true);
+    silent();
   }
   setTimeout(refresh, 1000);
+}
+
+// On a narrow screen a cell stands beside the name of its column: see style.css.
+function labelCells() {
+  for (const table of document.querySelectorAll("table")) {
+    const names = [...table.tHead.rows[0].cells].map((it) => it.textContent);
+    for (const line of table.tBodies[0].rows)
+      [...line.cells].forEach((cell, at) => (cell.dataset.column = names[at]));
+  }
 }
 
 // Every node that says where its clients connect, the second device on another node than the first.
@@ -55,18 +88,19 @@ function takeovers(newest) {
     ...newest.map((it) => {
       const from = place(it.from_device, it.from_node);
       const to = place(it.to_device, it.to_node);
-      const line = row([clock(it.at_ms), it.uid, from, to, it.seen_by, took(it.took_us)]);
+      const line = row([clockTime(it.at_ms), it.uid, from, to, it.seen_by, took(it.took_us)]);
       line.lastElementChild.className = "n";
       return line;
     }),
   );
 }
 
-function row(texts, cell = "td") {
+// A line of a table; each part is a text or an element.
+function row(parts, cell = "td") {
   const line = document.createElement("tr");
-  for (const text of texts) {
+  for (const part of parts) {
     const it = document.createElement(cell);
-    it.textContent = text;
+    it.append(part);
     line.append(it);
   }
   return line;
@@ -88,6 +122,7 @@ async function ask(method, path, body) {
 
 function locked() {
   byId("locked").hidden = false;
+  byId("sign-out").hidden = true;
   for (const button of byId("orders").querySelectorAll("button")) button.disabled = true;
 }
 
@@ -145,7 +180,7 @@ function look({ uid, record, nodes }) {
   const body = table.createTBody();
   for (const [slot, it] of slots) {
     const state = nodes.find(({ node, boot }) => node === it.node && boot === it.boot)?.state ?? "?";
-    body.append(row([slot, it.device, it.class, it.node, state, new Date(it.since).toLocaleString()]));
+    body.append(row([slot, it.device, it.class, it.node, state, dayTime(it.since)]));
   }
   return [...parts, table];
 }
@@ -160,9 +195,9 @@ function orders(form) {
       return line;
     });
     byId("answer").replaceChildren(...lines);
+    labelCells();
   };
   if (!sessionStorage.getItem(PASS)) locked();
-  byId("sign-in-again").onclick = signOut;
   form.onsubmit = async (event) => {
     event.preventDefault();
     const order = ORDERS[event.submitter?.value ?? "look"];
@@ -190,9 +225,7 @@ function device(box) {
   };
   const say = (text, bad) => {
     const line = document.createElement("li");
-    const time = document.createElement("time");
-    time.textContent = clock(Date.now());
-    line.append(time, text);
+    line.append(clockTime(Date.now()), text);
     line.classList.toggle("bad", Boolean(bad));
     log.append(line);
     while (log.children.length > 12) log.firstElementChild.remove();
@@ -254,7 +287,7 @@ function signIn(form) {
     });
     if (answer.ok) {
       sessionStorage.setItem(PASS, (await answer.json()).pass);
-      location.reload();
+      location.replace("/");
     } else byId("refused").hidden = false;
   };
   form.onsubmit = (event) => {
@@ -271,7 +304,8 @@ function signIn(form) {
 }
 
 async function signOut() {
-  await fetch("/page/sign-out", { method: "POST" });
+  const headers = { "x-distlock-pass": sessionStorage.getItem(PASS) ?? "" };
+  await fetch("/page/sign-out", { method: "POST", headers });
   sessionStorage.removeItem(PASS);
   location.reload();
 }

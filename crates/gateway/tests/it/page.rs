@@ -157,14 +157,14 @@ async fn the_page_needs_the_admin_token_or_a_pass() {
     let mut answer = String::new();
     let read = stream.read_to_string(&mut answer);
     soon("the pass", read).await.unwrap();
-    let cookie = answer.split_once("distlock_admin=").unwrap().1;
+    let cookie = answer.split_once("distlock_admin_n1=").unwrap().1;
     let cookie = cookie.split_once(';').unwrap().0;
     let orders = answer.split_once(r#""pass":""#).unwrap().1;
     let orders = orders.split_once('"').unwrap().0;
     assert!(answer.contains("; Max-Age=43200"), "{answer}");
     // Every port of the host gets the cookie, so the cookie alone must open this page and nothing
     // else.
-    let both = format!("cookie: a=b; distlock_admin={cookie}\r\nx-distlock-pass: {orders}");
+    let both = format!("cookie: a=b; distlock_admin_n1={cookie}\r\nx-distlock-pass: {orders}");
     let asked = async |path: &str, header: &str| {
         let request = format!(
             "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}\r\n\r\n"
@@ -172,14 +172,19 @@ async fn the_page_needs_the_admin_token_or_a_pass() {
         http(n1.admin, &request).await.0
     };
     for (path, header, expected) in [
-        ("/", &*format!("cookie: a=b; distlock_admin={cookie}"), 200),
-        ("/", &format!("cookie: distlock_admin={secret}"), 401),
+        (
+            "/",
+            &*format!("cookie: a=b; distlock_admin_n1={cookie}"),
+            200,
+        ),
+        ("/", &format!("cookie: distlock_admin_n2={cookie}"), 401),
+        ("/", &format!("cookie: distlock_admin_n1={secret}"), 401),
         ("/", &format!("authorization: Bearer {cookie}"), 401),
         ("/v1/nodes", &format!("authorization: Bearer {cookie}"), 401),
         ("/v1/nodes", &format!("authorization: Bearer {orders}"), 401),
         (
             "/v1/nodes",
-            &format!("cookie: distlock_admin={cookie}"),
+            &format!("cookie: distlock_admin_n1={cookie}"),
             401,
         ),
         ("/v1/nodes", &format!("x-distlock-pass: {orders}"), 401),
@@ -188,12 +193,24 @@ async fn the_page_needs_the_admin_token_or_a_pass() {
     ] {
         assert_eq!(asked(path, header).await, expected, "{path} {header}");
     }
+    // The cookie alone, or half a pass and the cookie of another pass, ends nothing.
+    let sign_out = async |header: &str| {
+        let request = format!(
+            "POST /page/sign-out HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-length: 0\r\n{header}\r\n\r\n"
+        );
+        http(n1.admin, &request).await.0
+    };
+    for header in [
+        format!("cookie: distlock_admin_n1={cookie}"),
+        format!("cookie: distlock_admin_n1={cookie}\r\nx-distlock-pass: {cookie}"),
+        format!("x-distlock-pass: {orders}"),
+    ] {
+        assert_eq!(sign_out(&header).await, 401, "{header}");
+        assert_eq!(asked("/v1/nodes", &both).await, 200, "{header}");
+    }
     // A sign-out also ends all copies of the pass.
-    let sign_out = format!(
-        "POST /page/sign-out HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-         content-length: 0\r\n{both}\r\n\r\n"
-    );
-    assert_eq!(http(n1.admin, &sign_out).await.0, 204);
+    assert_eq!(sign_out(&both).await, 204);
     for path in ["/", "/page/state", "/v1/nodes"] {
         assert_eq!(asked(path, &both).await, 401, "{path}");
     }
