@@ -18,14 +18,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use distlock::{Guard, Locker, Released, Target, config::Credentials};
 use distlock_harness::{
-    FaultProxy, Pki, Process, Signal, eventually, eventually_async,
+    FaultProxy, Pki, Process, Signal, eventually, eventually_async, free_port,
     servers::{
         mysql::{MySqlServer, Product},
         postgres::PostgresServer,
         redis::RedisServer,
+        zookeeper::{Setup, ZooKeeper},
     },
 };
 use tokio::task::JoinSet;
@@ -227,32 +228,32 @@ async fn rotate_passwords_of(product: Product) -> Result<()> {
     .await
 }
 
-/// Replaces the certificates of server and client. Before that, the client has a new certificate
-/// with its old key for a while, as while somebody copies the files.
+/// Replaces the certificates of client and server, from the first of these authorities to the last.
+/// `change` replaces those of the server. Before that, the client has a new certificate with its old key for a while, as
+/// while somebody copies the files.
 async fn rotate_certificates(
     server: SocketAddr,
-    pki: &Pki,
+    pkis: &[Pki],
     url: impl Fn(SocketAddr, &Path) -> String,
-    change: impl Fn(&Pki) -> Result<()>,
+    mut change: impl FnMut(&Pki) -> Result<()>,
 ) -> Result<()> {
     let proxy = FaultProxy::start(server).await?;
     let files = tempfile::tempdir()?;
     let copy = |pki: &Pki, name: &str| fs::copy(pki.path(name), files.path().join(name)).map(drop);
     for name in ["ca.crt", "client.crt", "client.key"] {
-        copy(pki, name)?;
+        copy(&pkis[0], name)?;
     }
     let mut load = Load::start(Target::new(url(proxy.address(), files.path()))).await?;
     load.goes_on().await?;
-    for _ in 0..2 {
-        let next = Pki::new()?;
-        copy(&next, "client.crt")?;
+    for next in &pkis[1..] {
+        copy(next, "client.crt")?;
         proxy.reset();
         load.goes_on().await?;
-        change(&next)?;
+        change(next)?;
         proxy.reset();
         tokio::time::sleep(WINDOW).await;
-        copy(&next, "client.key")?;
-        copy(&next, "ca.crt")?;
+        copy(next, "client.key")?;
+        copy(next, "ca.crt")?;
         load.goes_on().await?;
     }
     load.end().await
@@ -260,8 +261,8 @@ async fn rotate_certificates(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_lock_is_lost_while_certificates_change_on_redis() -> Result<()> {
-    let pki = Pki::new()?;
-    let server = RedisServer::with_tls_port(pki.folder())?;
+    let pkis = three_authorities()?;
+    let server = RedisServer::with_tls_port(pkis[0].folder())?;
     let url = |address: SocketAddr, files: &Path| {
         let (password, files) = (server.password(), files.display());
         format!(
@@ -270,13 +271,13 @@ async fn no_lock_is_lost_while_certificates_change_on_redis() -> Result<()> {
         )
     };
     let change = |next: &Pki| server.replace_certificates(next.folder());
-    rotate_certificates(server.tls_address(), &pki, url, change).await
+    rotate_certificates(server.tls_address(), &pkis, url, change).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_lock_is_lost_while_certificates_change_on_postgres() -> Result<()> {
-    let pki = Pki::new()?;
-    let server = PostgresServer::with_tls(&pki)?;
+    let pkis = three_authorities()?;
+    let server = PostgresServer::with_tls(&pkis[0])?;
     let url = |address: SocketAddr, files: &Path| {
         let files = files.display();
         format!(
@@ -284,10 +285,99 @@ async fn no_lock_is_lost_while_certificates_change_on_postgres() -> Result<()> {
              &sslrootcert={files}/ca.crt&sslcert={files}/client.crt&sslkey={files}/client.key"
         )
     };
-    rotate_certificates(server.address(), &pki, url, |next| {
+    rotate_certificates(server.address(), &pkis, url, |next| {
         server.replace_certificates(next)
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_lock_is_lost_while_certificates_change_on_mariadb() -> Result<()> {
+    rotate_certificates_of(Product::MariaDb).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_lock_is_lost_while_certificates_change_on_mysql() -> Result<()> {
+    rotate_certificates_of(Product::MySql).await
+}
+
+async fn rotate_certificates_of(product: Product) -> Result<()> {
+    let pkis = three_authorities()?;
+    let server = MySqlServer::with_tls(product, &pkis[0])?;
+    server.sql(
+        "CREATE USER secured@'%' IDENTIFIED BY 'hunter2' REQUIRE X509; \
+         GRANT ALL ON *.* TO secured@'%'",
+    )?;
+    let url = |address: SocketAddr, files: &Path| {
+        let files = files.display();
+        format!(
+            "mysql://secured:hunter2@{address}/distlock?ssl-mode=VERIFY_IDENTITY\
+             &ssl-ca={files}/ca.crt&ssl-cert={files}/client.crt&ssl-key={files}/client.key"
+        )
+    };
+    rotate_certificates(server.address(), &pkis, url, |next| {
+        server.replace_certificates(next)
+    })
+    .await
+}
+
+/// ZooKeeper reads its files at its start only, so the server restarts at each change.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_lock_is_lost_while_certificates_change_on_zookeeper() -> Result<()> {
+    const FILES: [[&str; 2]; 3] = [
+        ["identity-0.pem", "trusted-0.pem"],
+        ["identity-1.pem", "trusted-1.pem"],
+        ["identity-2.pem", "trusted-2.pem"],
+    ];
+    let pkis = three_authorities()?;
+    let port = free_port()?;
+    let stores = |[identity, trusted]: [&str; 2]| {
+        [
+            format!("ssl.keyStore.location={identity}"),
+            format!("ssl.trustStore.location={trusted}"),
+        ]
+    };
+    let mut setup = Setup {
+        servers: 1,
+        // Only a client with a certificate reaches the nodes.
+        open: true,
+        // A session outlives the restart of the server on a busy machine.
+        tick: Duration::from_secs(1),
+        settings: vec![
+            format!("secureClientPort={port}"),
+            "secureClientPortAddress=127.0.0.1".into(),
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory".into(),
+            "ssl.clientAuth=need".into(),
+        ],
+        ..Setup::default()
+    };
+    setup.settings.extend(stores(FILES[0]));
+    for (pki, [identity, trusted]) in pkis.iter().zip(FILES) {
+        let read = |name: &str| fs::read_to_string(pki.path(name));
+        let key_and_certificate = read("server.key")? + &read("server.crt")?;
+        setup.files.push((identity, key_and_certificate));
+        setup.files.push((trusted, read("ca.crt")?));
+    }
+    let mut server = ZooKeeper::start_with(&setup)?;
+    let url = |address: SocketAddr, files: &Path| {
+        let files = files.display();
+        format!(
+            "zookeeper://{address}/distlock?session_timeout=20s&tls_ca={files}/ca.crt\
+             &tls_cert={files}/client.crt&tls_key={files}/client.key"
+        )
+    };
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut next = FILES[1..].iter();
+    rotate_certificates(address, &pkis, url, |_| {
+        let files = next.next().context("another round")?;
+        let lines = stores(*files);
+        server.restart_with(0, &[&lines[0], &lines[1]])
+    })
+    .await
+}
+
+fn three_authorities() -> Result<Vec<Pki>> {
+    (0..3).map(|_| Pki::new()).collect()
 }
 
 /// A leader whose password is changed, first at the server and later in its file, goes on to lead.

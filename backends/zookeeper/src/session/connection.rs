@@ -20,6 +20,9 @@ use crate::sync::lock;
 /// How often a session looks for new credentials while its connection is not lost.
 const LOOK: Duration = Duration::from_secs(30);
 
+/// How often the certificate files are read while a connection is lost.
+const READ_AGAIN: Duration = Duration::from_secs(1);
+
 /// Records each change of the connection's state, until the session ends.
 pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::StateWatcher) {
     let mut ended = session.ended.subscribe();
@@ -48,10 +51,23 @@ pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::Sta
             // The client is disconnected, or is connected to a server that refuses writes. The next
             // change is awaited. Meanwhile the client tries one server after the other, with the
             // certificates that it finds at each attempt.
-            _ => {
-                let context = Arc::clone(&session.context);
-                session.spawn(async move { context.login.refresh_certificates().await });
-            }
+            _ => session.spawn(follow_certificates(Arc::clone(&session))),
+        }
+    }
+}
+
+/// Reads the certificate files again and again until the next change of the connection: the client
+/// may be refused because they are replaced later than those of the servers.
+async fn follow_certificates(session: Arc<Session>) {
+    let mut connection = session.connection.subscribe();
+    let mut ended = session.ended.subscribe();
+    let number = connection.borrow().number;
+    loop {
+        session.context.login.refresh_certificates().await;
+        tokio::select! {
+            _ = connection.wait_for(|state| state.number != number) => return,
+            _ = ended.wait_for(Option::is_some) => return,
+            () = session.clock().sleep(READ_AGAIN) => {}
         }
     }
 }

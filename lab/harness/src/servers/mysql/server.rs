@@ -47,6 +47,13 @@ pub struct MySqlServer {
     pub(super) clock: Option<SteppedClock>,
 }
 
+/// The files of a server with TLS: its option, and the name in a [`Pki`].
+const TLS_FILES: [(&str, &str); 3] = [
+    ("ca", "ca.crt"),
+    ("cert", "server.crt"),
+    ("key", "server.key"),
+];
+
 impl MySqlServer {
     /// Starts a server with settings under which every promise of this library holds.
     ///
@@ -116,19 +123,37 @@ impl MySqlServer {
     /// Returns an error for the same reasons as [`MySqlServer::start`].
     pub fn with_tls(product: Product, pki: &Pki) -> Result<Self> {
         let mut server = Self::prepare(product, free_port()?, &[])?;
-        for (option, name) in [
-            ("ca", "ca.crt"),
-            ("cert", "server.crt"),
-            ("key", "server.key"),
-        ] {
-            // The server's user cannot enter the folder of `pki`.
-            let copied = server.folder.path().join(name);
-            server.user.copy_private_file(&pki.path(name), &copied)?;
+        for (option, name) in TLS_FILES {
+            let copied = server.copy_certificate(pki, name)?;
             let setting = format!("--ssl-{option}={}", copied.display());
             server.settings.push(setting);
         }
         server.launch()?;
         Ok(server)
+    }
+
+    /// Replaces the certificates of a server with TLS by those of another authority. New
+    /// connections use them.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be copied, or if the server refuses the certificates.
+    pub fn replace_certificates(&self, pki: &Pki) -> Result<()> {
+        for (_, name) in TLS_FILES {
+            fs::remove_file(self.folder.path().join(name))?;
+            self.copy_certificate(pki, name)?;
+        }
+        self.sql(match self.product {
+            Product::MySql => "ALTER INSTANCE RELOAD TLS",
+            Product::MariaDb => "FLUSH SSL",
+        })
+        .map(drop)
+    }
+
+    /// Copies a file of `pki`, because the server's user cannot enter the folder of `pki`.
+    fn copy_certificate(&self, pki: &Pki, name: &str) -> Result<PathBuf> {
+        let copied = self.folder.path().join(name);
+        self.user.copy_private_file(&pki.path(name), &copied)?;
+        Ok(copied)
     }
 
     /// Starts MariaDB as the only node of a Galera cluster.
