@@ -790,3 +790,50 @@ impl Waiters {
         Ok(())
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_lost_in_an_outage_is_free_after_it_on_redis() -> Result<()> {
+    let server = RedisServer::start()?;
+    check_lost_lock(server.address(), |address| server.url_at(address)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_lost_in_an_outage_is_free_after_it_on_postgres() -> Result<()> {
+    let server = PostgresServer::start()?;
+    check_lost_lock(server.address(), |address| server.url_at(address)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_lost_in_an_outage_is_free_after_it_on_mariadb() -> Result<()> {
+    let server = MySqlServer::start(Product::MariaDb)?;
+    check_lost_lock(server.address(), |address| server.url_at(address)).await
+}
+
+/// Checks that a renewal that waits for a connection at the loss of its lock, and then reaches the
+/// store, does not keep the lock for one more lease.
+async fn check_lost_lock(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Result<()> {
+    let ttl = Duration::from_secs(6);
+    let proxy = FaultProxy::start(server).await?;
+    let (direct, far) = (url(server), url(proxy.address()));
+    let (direct, far) = (distlock::open(&direct).await?, distlock::open(&far).await?);
+    for more in [0, 100, 300].map(Duration::from_millis) {
+        let guard = far.locker().lock("lost").ttl(ttl).acquire().await?;
+        proxy.black_hole();
+        guard.lost().await;
+        let lost = SystemClock.now();
+        drop(guard);
+        SystemClock.sleep(more).await;
+        proxy.pass();
+        let next = direct.locker().lock("lost").wait(SOON).acquire().await?;
+        let took = SystemClock.now().since(lost);
+        // At the store, the lease lasts a tenth longer than in this process.
+        ensure!(
+            took <= more + ttl / 10 + RETURNED,
+            "{took:?} after the loss, {more:?} after that the server was back"
+        );
+        ensure!(next.release().await.is_clean(), "the next one lost it");
+    }
+    far.close().await;
+    direct.close().await;
+    Ok(())
+}

@@ -354,7 +354,10 @@ impl LastGuardRelease<'_> {
             }
             Err(_) => {
                 self.stage = Stage::Gone;
-                release::release_longer_lease(self.parts, self.lease_state);
+                // The rest of a lease keeps a minimum hold at least in part.
+                if self.keep_until().is_none() {
+                    release::release_lost_lease(self.parts, self.lease_state);
+                }
                 None
             }
         }

@@ -93,6 +93,7 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
     }
     drop(store_place);
     if unanswered > 0 {
+        parts.unreleased.add(clock.now(), &lease, until);
         release_repeatedly(parts, &lease, until, unanswered).await;
     }
 }
@@ -138,7 +139,6 @@ async fn release_repeatedly(
     let clock = Arc::clone(parts.timing.clock());
     let shared = parts.keeper.shared();
     let unreleased = Arc::clone(&parts.unreleased);
-    unreleased.add(clock.now(), lease, until);
     let handle = tokio::select! {
         biased;
         handle = shared.connection.handle() => handle,

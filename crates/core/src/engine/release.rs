@@ -299,18 +299,26 @@ async fn ask_for_hand_over(
     answer
 }
 
-/// Releases a lost lock whose lease at the store may be much longer than the guard's: the store may
-/// have granted an extension without an answer. No guard would renew or release that longer lease.
-/// A lease of the usual length needs no release, because it ends soon by itself.
-pub(crate) fn release_longer_lease(parts: &Arc<LockerParts>, lease_state: &LeaseState) {
+/// Releases a lost lock that the store may still hold: a renewal or an extension without an answer
+/// may have reached the store, or may reach it after the loss, because a backend drives a request
+/// that waits for a connection to its end. No guard would renew or release that lease.
+pub(crate) fn release_lost_lease(parts: &Arc<LockerParts>, lease_state: &LeaseState) {
     let (lease, deadline, expires) = lease_state.release_terms();
     let unanswered = matches!(
         lease_state.loss_now(),
         Some(LossReason::Unreachable | LossReason::Expired)
     );
-    if unanswered && expires > deadline + lease_state.ttl().duration() {
-        let release = release_until_expiry(Arc::clone(parts), lease, expires);
+    let now = parts.timing.now();
+    if !unanswered || now >= expires {
+        return;
+    }
+    let release = release_until_expiry(Arc::clone(parts), lease.clone(), expires);
+    if expires > deadline + lease_state.ttl().duration() {
+        parts.unreleased.add(now, &lease, expires);
         parts.keeper.spawn_awaited(release);
+    } else {
+        // A lease of the usual length ends soon by itself, so a close does not wait for this.
+        parts.keeper.spawn_detached(release);
     }
 }
 
