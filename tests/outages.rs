@@ -10,7 +10,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use distlock::{Clock as _, Guard, Renew, Store, SystemClock};
+use distlock::{
+    Clock as _, ErrorKind, Expect, Guard, LockName, RecordKey, Renew, Store, SystemClock,
+};
 use distlock_harness::{
     Direction, FaultProxy, eventually_async,
     servers::{
@@ -485,6 +487,82 @@ async fn check_dead_waiters(url: &str) -> Result<()> {
     {
         eprintln!("behind a killed and a stopped waiter: {took:.1?}");
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_to_a_read_leaves_nothing_in_doubt_on_redis() -> Result<()> {
+    let server = RedisServer::start()?;
+    check_lost_reads(server.address(), |address| server.url_at(address)).await?;
+    let kv = |address| format!("kv+{}", server.url_at(address));
+    check_lost_reads(server.address(), kv).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_to_a_read_leaves_nothing_in_doubt_on_postgres() -> Result<()> {
+    let server = PostgresServer::start()?;
+    check_lost_reads(server.address(), |address| server.url_at(address)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_to_a_read_leaves_nothing_in_doubt_on_mysql() -> Result<()> {
+    for product in Product::ALL {
+        let server = MySqlServer::start(product)?;
+        check_lost_reads(server.address(), |address| server.url_at(address)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_to_a_read_leaves_nothing_in_doubt_on_zookeeper() -> Result<()> {
+    let server = ZooKeeper::start()?;
+    let url = |address| format!("zookeeper://{}/reads", server.reached_at(&[address]));
+    check_lost_reads(server.address(0), url).await
+}
+
+/// The requests that only read.
+const READS: [&str; 5] = ["get", "get_many", "scan", "inspect", "list"];
+
+async fn read(store: &Store, which: &str) -> distlock::Result<()> {
+    let (records, lock) = (store.records(), store.lock());
+    let (key, name) = (RecordKey::new("read")?, LockName::new("read")?);
+    match which {
+        "get" => records.get(&key).await.map(drop),
+        "get_many" => records.get_many(&[key.clone(), key]).await.map(drop),
+        "scan" => records.scan("r", None, 10).await.map(drop),
+        "inspect" => lock.inspect(&name).await.map(drop),
+        _ => lock.list("r", None, 10).await.map(drop),
+    }
+}
+
+/// Cuts the connection off in the middle of every kind of read. A read changes nothing, so the
+/// error never says that the outcome is unknown; it says that the store is away for now.
+async fn check_lost_reads(server: SocketAddr, url: impl Fn(SocketAddr) -> String) -> Result<()> {
+    let proxy = FaultProxy::start(server).await?;
+    let store = distlock::open(&url(proxy.address())).await?;
+    let key = RecordKey::new("read")?;
+    store.records().put(&key, b"value", Expect::Absent).await?;
+    let mut lost = 0;
+    for which in READS {
+        for _ in 0..3 {
+            let before = async || read(&store, which).await.ok();
+            eventually_async("it reads", SOON, before).await?;
+            proxy.swallow_one_reply();
+            let answer = timeout(SOON, read(&store, which)).await;
+            proxy.pass();
+            // A backend may have read again on another connection.
+            if let Err(error) = answer.with_context(|| format!("{which} hangs"))? {
+                ensure!(
+                    error.kind() == ErrorKind::Unavailable && error.is_retryable(),
+                    "{which}: {:?}: {error}",
+                    error.kind()
+                );
+                lost += 1;
+            }
+        }
+    }
+    ensure!(lost > 0, "no answer was lost, so this shows nothing");
+    store.close().await;
     Ok(())
 }
 

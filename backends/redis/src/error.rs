@@ -108,13 +108,7 @@ fn nested_refusal<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)>
 
 /// Returns the error of a refused question. A question, such as one on opening, changes nothing.
 pub(crate) fn of_question(refusal: &ServerError, at: &str) -> Error {
-    let error = of_reply(refusal, at);
-    match error.kind() {
-        ErrorKind::OutcomeUnknown => {
-            Error::new(ErrorKind::Unavailable, error.message()).on(BACKEND)
-        }
-        _ => error,
-    }
+    of_reply(refusal, at).of_read()
 }
 
 /// Returns the error for a server's refusal.

@@ -10,13 +10,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use distlock_core::{Error, ErrorKind, Result, SystemClock};
+#[cfg(any(doc, test))]
+use distlock_core::ErrorKind;
+use distlock_core::{Error, Result, SystemClock};
 use redis::{RedisError, aio::MultiplexedConnection};
 
 use crate::{
     config::{Endpoint, RedisConfig, Topology},
     connection::{Connector, LastUse},
-    error::{BACKEND, code_and_detail, invalid, of_operation},
+    error::{code_and_detail, invalid, of_operation},
 };
 
 /// The largest number of idle connections in the pool.
@@ -121,11 +123,9 @@ impl Connections {
             self.lock_idle().clear();
         }
         let failed = of_operation(error, &self.server.to_string());
-        match (request, failed.kind()) {
-            (Request::Read, ErrorKind::OutcomeUnknown) => {
-                Error::new(ErrorKind::Unavailable, failed.message()).on(BACKEND)
-            }
-            _ => failed,
+        match request {
+            Request::Read => failed.of_read(),
+            Request::Change => failed,
         }
     }
 

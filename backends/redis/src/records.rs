@@ -222,13 +222,13 @@ impl Records for RedisRecords {
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
         let read = self.read(std::slice::from_ref(key)).await;
-        let mut entries = read.map_err(|error| error.on(BACKEND).during("get"))?;
+        let mut entries = read.map_err(|error| error.of_read().on(BACKEND).during("get"))?;
         Ok(entries.pop().flatten())
     }
 
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let read = self.read(keys).await;
-        read.map_err(|error| error.on(BACKEND).during("get_many"))
+        read.map_err(|error| error.of_read().on(BACKEND).during("get_many"))
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
@@ -262,7 +262,7 @@ impl Records for RedisRecords {
             };
             let (keys, entries) = scanned
                 .await
-                .map_err(|error: Error| error.on(BACKEND).during("scan"))?;
+                .map_err(|error: Error| error.of_read().on(BACKEND).during("scan"))?;
             let last = keys.len() < limit;
             after = keys.last().cloned();
             let present = keys.into_iter().zip(entries);

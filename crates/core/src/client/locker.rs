@@ -30,7 +30,12 @@ use crate::{
         ticket_steps,
         unreleased::Unreleased,
     },
-    types::{error::Result, name::LockName, ticket::Ticket, token::FencingToken},
+    types::{
+        error::{Error, Result},
+        name::LockName,
+        ticket::Ticket,
+        token::FencingToken,
+    },
 };
 
 /// The number of names in one page of [`Locker::list`].
@@ -141,7 +146,7 @@ impl Locker {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let name = LockName::new(name)?;
         let operation = self.parts.backend.inspect(&name);
-        self.ask(operation, "inspect", Some(&name)).await
+        self.ask(operation, "inspect", Some(&name)).await.map_err(Error::of_read)
     }
 
     /// All held locks whose names start with `prefix`, in byte order of their names. The list is
@@ -180,7 +185,7 @@ impl Locker {
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
         let operation = self.parts.backend.list(prefix, after, limit);
-        self.ask(operation, "list", None).await
+        self.ask(operation, "list", None).await.map_err(Error::of_read)
     }
 
     /// Frees a lock of any holder, if its token is still `token`. The guard of that holder is lost
@@ -225,7 +230,7 @@ impl Locker {
     /// Safe: it only reads.
     pub async fn health(&self) -> Result<Health> {
         let operation = self.parts.backend.health();
-        self.ask(operation, "health", None).await
+        self.ask(operation, "health", None).await.map_err(Error::of_read)
     }
 
     /// The locks that the store may still hold although they were released: it has not confirmed

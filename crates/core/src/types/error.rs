@@ -149,6 +149,16 @@ impl Error {
         self.0.retry_pause
     }
 
+    /// The error of an operation that only reads. A read changes nothing, so a lost answer leaves
+    /// nothing in doubt: [`ErrorKind::OutcomeUnknown`] becomes [`ErrorKind::Unavailable`].
+    #[must_use]
+    pub fn of_read(mut self) -> Self {
+        if self.kind() == ErrorKind::OutcomeUnknown {
+            self.0.kind = ErrorKind::Unavailable;
+        }
+        self
+    }
+
     /// The kind of the failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
