@@ -8,5 +8,6 @@ CREATE TABLE IF NOT EXISTS distributed_line (
     waiter     BIGINT         NOT NULL,             -- one waiting process
     ticket     BIGINT         NOT NULL,             -- time of joining; it gives the order
     expires_at BIGINT         NOT NULL,             -- end of the queue entry
+    holder     VARCHAR(128)   NOT NULL,             -- a label for people
     PRIMARY KEY (lock_name, waiter)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

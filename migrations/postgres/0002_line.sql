@@ -8,5 +8,6 @@ CREATE UNLOGGED TABLE IF NOT EXISTS distributed_line (
     waiter     bigint      NOT NULL,                                 -- one waiting process
     ticket     timestamptz NOT NULL,                       -- time of joining; it gives the order
     expires_at timestamptz NOT NULL,                                 -- end of the queue entry
+    holder     text        NOT NULL,                                     -- a label for people
     CONSTRAINT distributed_line_place PRIMARY KEY (lock_name, waiter)
 ) WITH (fillfactor = 50);

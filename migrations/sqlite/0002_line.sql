@@ -9,5 +9,6 @@ CREATE TABLE IF NOT EXISTS distributed_line (
     boot_id    BLOB    NOT NULL CHECK (length(boot_id) = 16),          -- of another boot = ended
     ticket     INTEGER NOT NULL,                           -- time of joining; it gives the order
     expires_at INTEGER NOT NULL,                                     -- end of the queue entry
+    holder     TEXT    NOT NULL,                                         -- a label for people
     PRIMARY KEY (lock_name, waiter)
 ) STRICT, WITHOUT ROWID;

@@ -31,6 +31,7 @@ mod support;
 mod tables;
 mod terminal;
 mod upgrade;
+mod waiting;
 mod watchdog;
 mod zookeeper;
 

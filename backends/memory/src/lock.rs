@@ -38,6 +38,7 @@ impl MemoryLock {
         capabilities.survives_restart = false;
         capabilities.expiry_clock = ExpiryClock::Host;
         capabilities.reach = Reach::Process;
+        capabilities.store_queue = true;
         capabilities.tells_force_release = true;
         Self {
             shared: Arc::new(SharedTable {

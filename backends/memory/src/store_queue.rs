@@ -8,7 +8,8 @@
 
 use std::{collections::VecDeque, task::Waker, time::Duration};
 
-use distlock_core::{Moment, OwnerId};
+use distlock_backend_kit::queue_entry::SHOWN_ENTRIES;
+use distlock_core::{AcquireRequest, HolderInfo, HolderLabel, Moment, OwnerId};
 
 /// The time for which a free lock is reserved for the contender that has the turn. If that
 /// contender makes no attempt in this time (its task is blocked), it is skipped until its next
@@ -60,6 +61,8 @@ pub(crate) struct StoreQueue {
 struct Waiter {
     entry: QueueEntry,
     owner: OwnerId,
+    /// The label of the contender, which `inspect` shows.
+    holder: HolderLabel,
     /// Whether the contender is skipped when the turn is given: it dropped its wait and kept its
     /// entry, or it made no attempt while it had the turn.
     skipped: bool,
@@ -70,10 +73,11 @@ struct Waiter {
 
 impl StoreQueue {
     /// Adds a contender at the end. Each call must pass a higher entry than the one before.
-    pub(crate) fn join(&mut self, entry: QueueEntry, owner: OwnerId) {
+    pub(crate) fn join(&mut self, entry: QueueEntry, request: &AcquireRequest) {
         self.waiters.push_back(Waiter {
             entry,
-            owner,
+            owner: request.owner,
+            holder: request.holder.clone(),
             skipped: false,
             woken: false,
             waker: None,
@@ -104,7 +108,19 @@ impl StoreQueue {
 
     /// Returns the number of present contenders.
     pub(crate) fn present_count(&self) -> usize {
-        self.waiters.iter().filter(|waiter| !waiter.skipped).count()
+        self.present().count()
+    }
+
+    /// Returns the first present contenders, in the order of the queue.
+    pub(crate) fn first_present(&self) -> Vec<HolderInfo> {
+        let first = self.present().take(SHOWN_ENTRIES);
+        first
+            .map(|waiter| HolderInfo::new(waiter.holder.as_str()))
+            .collect()
+    }
+
+    fn present(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiters.iter().filter(|waiter| !waiter.skipped)
     }
 
     /// Records that this contender makes an attempt: it is present, and its pending wake-up is used

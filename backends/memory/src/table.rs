@@ -14,7 +14,7 @@ use std::{
 
 use distlock_core::{
     AcquireRequest, Attempt, Error, ErrorKind, FencingToken, Forced, HolderInfo, Lease, LockInfo,
-    LockName, LossReason, Moment, OwnerId, ReleaseOutcome, Renewal, Result,
+    LockName, LossReason, Moment, ReleaseOutcome, Renewal, Result,
 };
 use foldhash::fast::RandomState;
 
@@ -220,7 +220,7 @@ impl Table {
         Forced::Released
     }
 
-    /// Reads the holder of a lock and the number of its contenders that are not skipped.
+    /// Reads the holder of a lock and its contenders that are not skipped.
     pub fn inspect(&self, now: Moment, name: &LockName) -> LockInfo {
         let shard = self.lock_shard_of(name);
         let mut info = match shard.rows.get(name) {
@@ -233,6 +233,8 @@ impl Table {
             None => LockInfo::free(name.clone()),
         };
         info.waiters = Some(shard.waiter_count(name));
+        let queue = shard.queues.get(name);
+        info.queue = queue.map_or_else(Vec::new, StoreQueue::first_present);
         info
     }
 
@@ -284,8 +286,9 @@ impl Table {
             .sum()
     }
 
-    /// Adds an entry for this owner to the store queue of a lock.
-    pub fn join(&self, name: &LockName, owner: OwnerId) -> QueueEntry {
+    /// Adds an entry for the owner of this request to the store queue of its lock.
+    pub fn join(&self, request: &AcquireRequest) -> QueueEntry {
+        let name = &request.name;
         let mut shard = self.lock_shard_of(name);
         let shard = &mut *shard;
         shard.last_entry += 1;
@@ -294,7 +297,7 @@ impl Table {
             .queues
             .entry(name.clone())
             .or_insert_with(|| std::mem::take(&mut shard.spare))
-            .join(entry, owner);
+            .join(entry, request);
         entry
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct MemoryContender {
 
 impl MemoryContender {
     pub(crate) fn new(shared: Arc<SharedTable>, open: OpenFlag, request: AcquireRequest) -> Self {
-        let entry = shared.table.join(&request.name, request.owner);
+        let entry = shared.table.join(&request);
         Self {
             shared,
             open,
@@ -64,7 +64,7 @@ impl Contender for MemoryContender {
         let name = &self.request.name;
         let entry = *self
             .entry
-            .get_or_insert_with(|| shared.table.join(name, self.request.owner));
+            .get_or_insert_with(|| shared.table.join(&self.request));
         let until = shared.clock.now() + at_most;
         let mut in_progress = WaitInProgress {
             contender: self,

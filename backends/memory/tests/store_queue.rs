@@ -82,7 +82,7 @@ impl Fixture {
     /// Adds a contender to the queue.
     fn join_as_waiter(&self) -> Waiter {
         let request = self.request();
-        let entry = self.table.join(&self.name, request.owner);
+        let entry = self.table.join(&request);
         Waiter {
             request,
             entry: Some(entry),
@@ -212,7 +212,9 @@ fn a_release_wakes_no_contender_of_another_name() {
     let held = fixture.acquire();
 
     let elsewhere = LockName::new("m").unwrap();
-    let entry = fixture.table.join(&elsewhere, OwnerId::new());
+    let mut request = fixture.request();
+    request.name = elsewhere.clone();
+    let entry = fixture.table.join(&request);
     let waker = Arc::new(CountingWaker::default());
     assert!(
         !fixture

@@ -23,7 +23,7 @@ use crate::{
     format::{keys::Target, value},
     routing::{Call, Response},
     store::Store,
-    wait::RedisContender,
+    wait::{self, RedisContender},
 };
 
 /// The number of keys that one step of a scan examines on the server.
@@ -117,26 +117,60 @@ impl RedisLock {
     /// Reads the holders of several locks.
     async fn read(&self, names: &[LockName]) -> Result<Vec<LockInfo>> {
         let access = self.store.access();
-        let calls = names.iter().map(|name| {
-            let Target { key, bucket } = access.layout.lock(name);
-            let (mut get, mut remaining) = (redis::cmd("GETRANGE"), redis::cmd("PTTL"));
-            get.arg(&key).arg(0).arg(value::MAX_LOCK_VALUE);
-            remaining.arg(&key);
-            Call::plain(bucket, vec![get, remaining])
-        });
+        let calls = names
+            .iter()
+            .map(|name| lock_call(&access.layout.lock(name)));
         let response = access.router.ask_all(calls.collect()).await;
         names
             .iter()
             .zip(response)
-            .map(|(name, response)| {
-                let response = response?;
-                let epoch = access.router.epoch(&response.connection);
-                let mut info = lock_info(name, response)?;
-                info.epoch = Some(epoch);
-                Ok(info)
-            })
+            .map(|(name, response)| self.describe(name, response?))
             .collect()
     }
+
+    /// Reads the holder and the store queue of one lock, in one round trip. If somebody waits, a
+    /// second round trip reads the labels of the first waiters.
+    async fn read_with_queue(&self, name: &LockName) -> Result<LockInfo> {
+        let access = self.store.access();
+        let lock = access.layout.lock(name);
+        let keys = access.layout.queue(&lock);
+        let calls = vec![lock_call(&lock), wait::queue_call(lock.bucket, &keys)];
+        let mut answers = access.router.ask_all(calls).await.into_iter();
+        let (Some(held), Some(queue)) = (answers.next(), answers.next()) else {
+            return Ok(LockInfo::free(name.clone()));
+        };
+        let mut info = self.describe(name, held?)?;
+        let waiters = match queue {
+            Ok(queue) => wait::waiters_of(&queue),
+            // The queue decides nothing about the lock, so a queue that this user may not read, or
+            // a foreign value under its key, does not hide the holder.
+            Err(error) if !error.is_retryable() => {
+                tracing::debug!(%error, "the store queue cannot be read");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(waiters) = waiters {
+            info.waiters = u32::try_from(waiters.len()).ok();
+            info.queue = wait::read_labels(&access.router, lock.bucket, &keys, &waiters).await?;
+        }
+        Ok(info)
+    }
+
+    fn describe(&self, name: &LockName, response: Response) -> Result<LockInfo> {
+        let epoch = self.store.access().router.epoch(&response.connection);
+        let mut info = lock_info(name, response)?;
+        info.epoch = Some(epoch);
+        Ok(info)
+    }
+}
+
+/// Returns the call that reads the holder of a lock.
+fn lock_call(lock: &Target) -> Call {
+    let (mut get, mut remaining) = (redis::cmd("GETRANGE"), redis::cmd("PTTL"));
+    get.arg(&lock.key).arg(0).arg(value::MAX_LOCK_VALUE);
+    remaining.arg(&lock.key);
+    Call::plain(lock.bucket, vec![get, remaining])
 }
 
 /// Reads the replies to `GETRANGE` and `PTTL`. `GETRANGE` gives the same reply for a missing key as
@@ -222,9 +256,8 @@ impl DistLock for RedisLock {
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
         self.open()?;
-        let read = self.read(std::slice::from_ref(name)).await;
-        let mut infos = read.map_err(|error| error.on(BACKEND).during("inspect").about(name))?;
-        Ok(infos.pop().unwrap_or_else(|| LockInfo::free(name.clone())))
+        let read = self.read_with_queue(name).await;
+        read.map_err(|error| error.of_read().on(BACKEND).during("inspect").about(name))
     }
 
     async fn list(
@@ -247,7 +280,7 @@ impl DistLock for RedisLock {
             };
             let (names, infos) = listed
                 .await
-                .map_err(|error: Error| error.on(BACKEND).during("list"))?;
+                .map_err(|error: Error| error.of_read().on(BACKEND).during("list"))?;
             held.extend(infos.into_iter().filter(|info| info.held.is_some()));
             if names.len() < limit {
                 break;
@@ -266,7 +299,7 @@ impl DistLock for RedisLock {
     async fn health(&self) -> Result<Health> {
         let router = &self.open()?.access().router;
         let examined = doctor::examine(router).await;
-        examined.map_err(|error| error.on(BACKEND).during("health"))
+        examined.map_err(|error| error.of_read().on(BACKEND).during("health"))
     }
 
     fn requests_sent(&self) -> Option<u64> {
@@ -286,5 +319,6 @@ pub(crate) fn capabilities(survives_restart: bool) -> Capabilities {
     let mut capabilities = Capabilities::new(BACKEND);
     capabilities.wakeup = Wakeup::Push;
     capabilities.survives_restart = survives_restart;
+    capabilities.store_queue = true;
     capabilities
 }

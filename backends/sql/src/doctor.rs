@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{Health, LockName, Result, Verdict};
+use distlock_core::{Health, HolderLabel, LockName, Result, Verdict};
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::config::{Login, ServerConfig, ServerHost};
@@ -144,6 +144,7 @@ pub(crate) async fn check_store_queue<D: Dialect>(health: &mut Health, dialect: 
         let place = QueueEntry {
             name: LockName::new(TEST_LOCK)?,
             id: fastrand::i64(1..),
+            holder: HolderLabel::new("distlock doctor")?,
         };
         let entries = [place];
         dialect

@@ -113,7 +113,17 @@ impl<D: Dialect> DistLock for SqlLock<D> {
             .map_err(wrap)?;
         let row = rows.into_iter().next().map(|(_, row)| row).transpose();
         let epoch = self.store.dialect().epoch().await.map_err(wrap)?;
-        Ok(info(name.clone(), row.map_err(wrap)?, epoch))
+        let mut info = info(name.clone(), row.map_err(wrap)?, epoch);
+        match self.store.dialect().read_queue(name).await {
+            Ok((waiters, queue)) => (info.waiters, info.queue) = (Some(waiters), queue),
+            // The queue decides nothing about the lock, so a store without the queue's table, or
+            // without the right to read it, does not hide the holder.
+            Err(error) if !error.is_retryable() => {
+                tracing::debug!(%error, "the store queue cannot be read");
+            }
+            Err(error) => return Err(wrap(error)),
+        }
+        Ok(info)
     }
 
     async fn list(

@@ -51,6 +51,7 @@ fn capabilities(session: &Session) -> Capabilities {
     let mut capabilities = Capabilities::new("zookeeper");
     capabilities.fencing = FencingScope::Global;
     capabilities.fairness = Fairness::Fifo;
+    capabilities.store_queue = true;
     capabilities.wakeup = Wakeup::Push;
     capabilities.lease = LeaseKind::Session;
     capabilities.max_lease = Some(session.longest_lease());

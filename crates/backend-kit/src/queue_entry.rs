@@ -6,8 +6,9 @@
 //! the contenders ahead have left.
 //!
 //! A contender renews its entry while it waits, and removes the entry when it gets the lock or
-//! gives up. The entry of a dead contender blocks the queue for [`ENTRY_LEASE`] at most. The queue
-//! decides only which contender *asks*. Mutual exclusion never depends on the queue, and a
+//! gives up. The entry of a dead contender blocks the queue for [`ENTRY_LEASE`] at most: the
+//! contender behind it asks again at the moment at which that entry ends. The queue decides only
+//! which contender *asks*. Mutual exclusion never depends on the queue, and a
 //! contender that cannot keep its entry asks as if there were no queue.
 //!
 //! This module decides at which moments a contender renews its entry. Backends send the requests.
@@ -19,6 +20,9 @@ use distlock_core::{Error, Moment};
 
 /// The time for which the store keeps an entry that is not renewed.
 pub const ENTRY_LEASE: Duration = Duration::from_secs(4);
+
+/// The number of contenders at the front of a queue whose labels `inspect` reads.
+pub const SHOWN_ENTRIES: usize = 16;
 
 /// The longest time between two renewals of an entry. With it, two renewals may fail before the
 /// entry expires.
@@ -45,6 +49,16 @@ pub enum LearnsOfChange {
     ByNotification,
     /// The contender polls, and polls more often the nearer it is to the front.
     ByPolling,
+}
+
+/// The contenders ahead, as the store answers to the renewal of an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContendersAhead {
+    /// The number of entries ahead.
+    pub count: u32,
+    /// The time until all entries ahead have ended, unless one of them is renewed. Contenders that
+    /// live renew their entries long before that.
+    pub ended_in: Duration,
 }
 
 /// The state of one contender's queue entry, and the moment of the next request for it.
@@ -83,8 +97,12 @@ impl EntrySchedule {
         }
     }
 
-    /// Notes the store's answer that it keeps the entry, with `ahead` contenders ahead of it.
-    pub fn kept(&mut self, now: Moment, ahead: u32) {
+    /// Notes the store's answer that it keeps the entry, with these contenders ahead of it.
+    pub fn kept(&mut self, now: Moment, ahead: ContendersAhead) {
+        let ContendersAhead {
+            count: ahead,
+            ended_in,
+        } = ahead;
         if let Some(answered_at) = self.answered_at {
             let passed = now.since(answered_at);
             let left = self.ahead.saturating_sub(ahead);
@@ -100,6 +118,14 @@ impl EntrySchedule {
         let pause = match self.learns {
             LearnsOfChange::ByPolling if ahead > 0 => self.until_next_poll(),
             _ => RENEW_AFTER,
+        };
+        // A dead contender leaves without a notification: its entry ends. If this contender asked
+        // only when its own entry is due, the queue would stand still for up to `RENEW_AFTER`
+        // longer.
+        let pause = if ahead > 0 {
+            pause.min(ended_in.max(SHORTEST))
+        } else {
+            pause
         };
         self.due = Some(now + pause);
         if std::mem::take(&mut self.left_since_request) && ahead > 0 {
@@ -179,6 +205,14 @@ mod tests {
 
     const START: Moment = Moment::from_boot(Duration::from_secs(100));
 
+    /// Contenders that have just renewed their entries.
+    fn ahead(count: u32) -> ContendersAhead {
+        ContendersAhead {
+            count,
+            ended_in: ENTRY_LEASE,
+        }
+    }
+
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
@@ -187,7 +221,7 @@ mod tests {
     fn a_contender_is_not_first_before_the_first_answer_of_the_store() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         assert!(!entry.is_first() && entry.due_in(START).is_zero());
-        entry.kept(START, 0);
+        entry.kept(START, ahead(0));
         assert!(entry.is_first());
         assert!(entry.due_in(START) * 3 <= ENTRY_LEASE);
     }
@@ -195,14 +229,14 @@ mod tests {
     #[test]
     fn a_contender_that_cannot_keep_its_entry_acts_without_a_queue() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
-        entry.kept(START, 3);
+        entry.kept(START, ahead(3));
         assert!(!entry.is_first());
         let unreachable = Error::new(ErrorKind::Unavailable, "unreachable");
         entry.not_kept(START, &unreachable);
         assert!(!entry.is_first(), "the entry still counts");
         entry.not_kept(START + ENTRY_LEASE, &unreachable);
         assert!(entry.is_first());
-        entry.kept(START, 3);
+        entry.kept(START, ahead(3));
         let denied = Error::new(ErrorKind::AccessDenied, "no such table");
         entry.not_kept(START, &denied);
         assert!(entry.is_first());
@@ -212,14 +246,14 @@ mod tests {
     #[test]
     fn a_request_is_due_when_notifications_have_counted_down_to_zero() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
-        entry.kept(START, 2);
+        entry.kept(START, ahead(2));
         entry.somebody_left();
         assert!(!entry.due_in(START).is_zero(), "one is still ahead");
         entry.somebody_left();
         // The contenders that left may have been behind this one. So the entry is not first by
         // notifications alone, and a request is due.
         assert!(!entry.is_first() && entry.due_in(START).is_zero());
-        entry.kept(START, 1);
+        entry.kept(START, ahead(1));
         assert!(!entry.is_first());
     }
 
@@ -227,37 +261,64 @@ mod tests {
     fn a_request_is_due_after_an_answer_that_may_be_older_than_a_notification() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         entry.asking(START);
-        entry.kept(START, 2);
+        entry.kept(START, ahead(2));
         entry.asking(START);
         entry.somebody_left();
-        entry.kept(START, 1);
+        entry.kept(START, ahead(1));
         assert!(!entry.is_first() && entry.due_in(START).is_zero());
         entry.asking(START);
-        entry.kept(START, 1);
+        entry.kept(START, ahead(1));
         assert!(!entry.due_in(START).is_zero());
+    }
+
+    /// The contender ahead has died right after a renewal. This contender joined 50 ms later, and
+    /// nobody notifies it of the end of that entry.
+    #[test]
+    fn a_contender_behind_a_dead_one_asks_when_the_dead_entry_ends() {
+        for learns in [LearnsOfChange::ByNotification, LearnsOfChange::ByPolling] {
+            let mut entry = EntrySchedule::new(learns);
+            let dead = START + ENTRY_LEASE;
+            let mut now = START + ms(50);
+            let mut requests = 0;
+            while now < dead {
+                requests += 1;
+                entry.asking(now);
+                entry.kept(
+                    now,
+                    ContendersAhead {
+                        count: 1,
+                        ended_in: dead.since(now),
+                    },
+                );
+                now = now + entry.due_in(now);
+            }
+            let late = now.since(dead);
+            assert!(late <= PER_CONTENDER, "{learns:?}: {late:?} late");
+            assert!(requests < 30, "{learns:?}: {requests} requests");
+        }
     }
 
     #[test]
     fn polls_are_more_frequent_the_faster_the_queue_moves() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByPolling);
-        entry.kept(START, 4);
+        entry.kept(START, ahead(4));
         assert_eq!(entry.due_in(START), ms(800));
         // Two contenders left within 100 ms, so the two contenders ahead are expected to leave
         // within the next 100 ms. The next poll is due after three quarters of that time.
-        entry.kept(START + ms(100), 2);
+        entry.kept(START + ms(100), ahead(2));
         assert_eq!(entry.due_in(START + ms(100)), ms(75));
-        entry.kept(START + ms(150), 1);
+        entry.kept(START + ms(150), ahead(1));
         assert_eq!(entry.due_in(START + ms(150)), ms(25));
         // No contender left since the last answer. So the expected time of 50 ms for one contender
         // is doubled, and the poll is due after half of that. The expected time grows up to
         // `LONGEST_PER_CONTENDER`.
-        entry.kept(START + ms(200), 1);
+        entry.kept(START + ms(200), ahead(1));
         assert_eq!(entry.due_in(START + ms(200)), ms(50));
         for _ in 0..10 {
-            entry.kept(START + ms(200), 1);
+            entry.kept(START + ms(200), ahead(1));
         }
         assert_eq!(entry.due_in(START + ms(200)), ms(200));
-        entry.kept(START + ms(200), 1000);
+        entry.kept(START + ms(200), ahead(1000));
         assert_eq!(entry.due_in(START + ms(200)), RENEW_AFTER);
     }
 }

@@ -32,10 +32,14 @@ pub(crate) enum Needs {
     HandOver,
     /// The store cannot hand a lock over in one step.
     NoHandOver,
+    /// The store keeps no queue of contenders.
+    NoStoreQueue,
     /// The store has no tickets.
     NoTickets,
     /// Worker processes were given.
     Processes,
+    /// The store keeps a queue of contenders, and shows it.
+    StoreQueue,
     /// The store has tickets.
     Tickets,
     /// Each lease has an expiry that other clients see.
@@ -77,6 +81,7 @@ impl Needs {
             ),
             Self::HandOver => (!can.hand_over, "this store has no hand-over in one step"),
             Self::NoHandOver => (can.hand_over, "this store has hand-overs"),
+            Self::NoStoreQueue => (can.store_queue, "this store keeps a queue of waiters"),
             Self::NoTickets => (can.tickets, "this store has tickets"),
             Self::Processes if can.reach == Reach::Process => (
                 true,
@@ -86,6 +91,7 @@ impl Needs {
                 subject.workers().is_none(),
                 "no worker processes were given",
             ),
+            Self::StoreQueue => (!can.store_queue, "this store keeps no queue of waiters"),
             Self::Tickets => (!can.tickets, "this store has no tickets"),
             Self::VisibleExpiry => (
                 by_session,

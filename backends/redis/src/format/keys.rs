@@ -11,7 +11,7 @@
 //! | `{b017}:l:NAME` | a held lock |
 //! | `{b017}:q:NAME` | the store queue of this lock |
 //! | `{b017}:w:NAME` | the waiter hint, for clients of older versions that do not read the queue |
-//! | `{b017}:p:NAME:WAITER` | one entry of the queue |
+//! | `{b017}:p:NAME:WAITER` | one entry of the queue: the label of its waiter |
 //! | `{b017}:r:KEY` | a record |
 //! | `{b017}:i` | the keys of the bucket's records, in order |
 

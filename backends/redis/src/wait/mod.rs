@@ -5,6 +5,10 @@
 
 mod contender;
 mod queue_entry;
+mod read_queue;
 mod spurious_pushes;
 
-pub(crate) use self::contender::RedisContender;
+pub(crate) use self::{
+    contender::RedisContender,
+    read_queue::{queue_call, read_labels, waiters_of},
+};

@@ -7,10 +7,12 @@
 //!
 //! The queue only decides which contender asks next. The queue never grants a lock.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use distlock_backend_kit::queue_entry::{ENTRY_LEASE, EntrySchedule, LearnsOfChange};
-use distlock_core::{AcquireRequest, Error, ErrorKind, Moment, Result};
+use distlock_backend_kit::queue_entry::{
+    ContendersAhead, ENTRY_LEASE, EntrySchedule, LearnsOfChange,
+};
+use distlock_core::{AcquireRequest, Error, ErrorKind, HolderLabel, Moment, Result};
 use redis::Value;
 
 use crate::{
@@ -34,6 +36,8 @@ pub(crate) struct QueueEntry {
     /// The waiter's id in the queue. This id must not be the owner id, because a client that knows
     /// the owner id can free the lock.
     waiter: String,
+    /// The label of the waiter, which `inspect` shows.
+    holder: HolderLabel,
     position: EntrySchedule,
     ahead: Option<EntryAhead>,
     /// The moment of the last renewal.
@@ -64,6 +68,7 @@ impl QueueEntry {
             bucket: lock.bucket,
             keys: layout.queue(&lock),
             waiter: request.owner.tag().simple().to_string(),
+            holder: request.holder.clone(),
             position: EntrySchedule::new(LearnsOfChange::ByNotification),
             ahead: None,
             asked_at: store.clock().now(),
@@ -95,8 +100,11 @@ impl QueueEntry {
     pub(crate) async fn renew(&mut self) {
         let access = self.store.access();
         let now = self.store.clock().now();
-        let mut count = 0;
+        let mut contenders = ContendersAhead::default();
         self.asked_at = now;
+        // A departure before this request is in its answer. Without this note, the answer would
+        // count as older than the departure, and the entry would be renewed again at once.
+        self.position.asking(now);
         for renewal in 1..=MAX_RENEWALS {
             let call = self.call(false);
             self.may_exist = true;
@@ -109,7 +117,7 @@ impl QueueEntry {
                     return;
                 }
             };
-            count = others;
+            contenders = others;
             if next.is_empty() {
                 self.ahead = None;
                 break;
@@ -143,7 +151,7 @@ impl QueueEntry {
             self.ahead = Some(ahead);
             break;
         }
-        self.position.kept(now, count);
+        self.position.kept(now, contenders);
     }
 
     /// Waits until the contender just ahead leaves.
@@ -199,7 +207,8 @@ impl QueueEntry {
             .arg(&self.keys.waiter_hint)
             .arg(&self.waiter)
             .arg(ENTRY_LEASE.as_millis().to_string())
-            .arg(u8::from(leaves));
+            .arg(u8::from(leaves))
+            .arg(self.holder.as_str());
         Call::script(self.bucket, command, &scripts::QUEUE_ENTRY)
     }
 }
@@ -211,13 +220,21 @@ impl EntryAhead {
     }
 }
 
-/// Returns the number of entries ahead, and the id of the waiter just ahead.
-fn read(response: &Response) -> Result<(u32, &str)> {
+/// Returns the entries ahead, and the id of the waiter just ahead.
+fn read(response: &Response) -> Result<(ContendersAhead, &str)> {
+    let numbers = |count: i64, ended_in: i64| {
+        Some(ContendersAhead {
+            count: u32::try_from(count).ok()?,
+            ended_in: Duration::from_millis(u64::try_from(ended_in).ok()?),
+        })
+    };
     let found = match &*response.replies {
         [Value::Array(reply)] => match &**reply {
-            [Value::Int(ahead), Value::BulkString(next)] => {
-                u32::try_from(*ahead).ok().zip(str::from_utf8(next).ok())
-            }
+            [
+                Value::Int(count),
+                Value::BulkString(next),
+                Value::Int(ended_in),
+            ] => numbers(*count, *ended_in).zip(str::from_utf8(next).ok()),
             _ => None,
         },
         _ => None,

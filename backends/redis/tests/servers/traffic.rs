@@ -5,6 +5,7 @@
 )]
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     process::Command,
     time::{Duration, Instant},
@@ -273,4 +274,79 @@ async fn a_loaded_script_is_sent_as_its_hash() {
     }
     assert_eq!(calls("eval"), texts);
     assert_eq!(calls("evalsha") - hashes, 5 * CYCLES);
+}
+
+/// A contender that learns of a departure reads its place once, also with others still ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_departure_in_the_middle_of_the_queue_costs_the_next_one_renewal() {
+    let server = RedisServer::start().unwrap();
+    let guard = hold_lock(&server).await;
+    let mut waiting = Vec::new();
+    let looking = locker(&server.url()).await;
+    for count in 1..=3 {
+        let waiter = locker(&server.url()).await;
+        waiting.push(tokio::spawn(waiter.lock(NAME).wait(SOON).acquire()));
+        eventually_async("it is in the queue", SOON, || async {
+            (looking.inspect(NAME).await.unwrap().waiters == Some(count)).then_some(())
+        })
+        .await
+        .unwrap();
+    }
+    let monitor = server.monitor().unwrap();
+    waiting[1].abort();
+    eventually_async("the second has left", SOON, || async {
+        (looking.inspect(NAME).await.unwrap().waiters == Some(2)).then_some(())
+    })
+    .await
+    .unwrap();
+    // The third has learned of it when it has switched tracking on for the first.
+    let renewed = eventually_async("the third renews", SOON, || async {
+        let commands = commands_so_far(&server, &monitor).await;
+        let tracked = commands.iter().any(|line| line.contains("\"EXISTS\""));
+        tracked.then_some(())
+    });
+    renewed.await.unwrap();
+    // A second renewal would follow the first within a millisecond. The next one that is due
+    // follows after 1.3 s.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for (waiter, times) in renewals(&commands_so_far(&server, &monitor).await) {
+        for pair in times.windows(2) {
+            let apart = pair[1] - pair[0];
+            assert!(apart > 0.5, "{waiter} renewed twice within {apart:.4} s");
+        }
+    }
+    assert!(guard.is_valid());
+    for waiter in waiting {
+        waiter.abort();
+    }
+}
+
+/// The times of the renewals of each waiter in the queue, in seconds.
+fn renewals(commands: &[String]) -> BTreeMap<String, Vec<f64>> {
+    let mut times: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for line in commands {
+        let words: Vec<_> = line.split(' ').collect();
+        // `TIME [DB ADDRESS] "EVALSHA" SHA "3" QUEUE ENTRY HINT WAITER LEASE LEAVES LABEL`
+        if let [
+            time,
+            _,
+            _,
+            "\"EVALSHA\"",
+            _,
+            "\"3\"",
+            queue,
+            _,
+            _,
+            waiter,
+            _,
+            "\"0\"",
+            _,
+        ] = *words
+            && queue.contains(":q:")
+        {
+            let at = time.parse().unwrap();
+            times.entry(waiter.to_owned()).or_default().push(at);
+        }
+    }
+    times
 }

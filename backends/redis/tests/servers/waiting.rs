@@ -481,3 +481,46 @@ async fn a_fast_process_does_not_starve_a_waiter_on_a_slow_network() {
     }
     loops.abort();
 }
+
+/// In four queues, the first contender has died. No push tells the one behind it. The dead entries
+/// end a third of a renewal's interval apart, so at least one ends long before the next renewal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_entry_delays_the_others_for_its_lease() {
+    /// The attempt after the end of the entry, on a machine that is busy with other tests.
+    const SLACK: Duration = Duration::from_millis(600);
+    let server = RedisServer::start().unwrap();
+    let (holder, waiter) = (locker(&server.url()).await, locker(&server.url()).await);
+    let mut waiting = JoinSet::new();
+    for left in [2.5, 2.85, 3.2, 3.55].map(Duration::from_secs_f64) {
+        let name = format!("{NAME}-{}", left.as_millis());
+        let lock = holder.lock(&name).ttl(Duration::from_secs(60));
+        let held = lock.acquire().await.unwrap();
+        let queue = server.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
+        let queue = queue.replace(":l:", ":q:");
+        let time = server.command(&["TIME"]).unwrap();
+        let time: Vec<u64> = time.lines().map(|it| it.parse().unwrap()).collect();
+        let ends = time[0] * 1000 + time[1] / 1000 + u64::try_from(left.as_millis()).unwrap();
+        let ended = Instant::now() + left;
+        let dead = format!("dead {ends};");
+        server
+            .command(&["SET", &queue, &dead, "PX", "12000"])
+            .unwrap();
+        let (holder, waiter) = (holder.clone(), waiter.clone());
+        waiting.spawn(async move {
+            let granted = tokio::spawn(waiter.lock(&name).wait(SOON).acquire());
+            eventually_async("it waits behind the dead one", SOON, || async {
+                (holder.inspect(&name).await.unwrap().waiters == Some(2)).then_some(())
+            })
+            .await
+            .unwrap();
+            assert!(held.release().await.is_clean());
+            let granted = granted.await.unwrap().unwrap();
+            let now = Instant::now();
+            assert!(granted.release().await.is_clean());
+            assert!(now > ended - SLACK, "the dead entry did not count");
+            now.saturating_duration_since(ended)
+        });
+    }
+    let late = waiting.join_all().await;
+    assert!(late.iter().all(|late| *late < SLACK), "{late:?} late");
+}

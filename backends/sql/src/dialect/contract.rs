@@ -7,8 +7,11 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 use distlock_backend_kit::{
     batch::{Failure, Limits, Reply},
     operation::{Answer, Operation, OperationKind},
+    queue_entry::ContendersAhead,
 };
-use distlock_core::{Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result};
+use distlock_core::{
+    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, LockName, RecordKey, Result,
+};
 
 use super::{lock_row::LockRow, queue_entry::QueueEntry};
 use crate::{counters::RequestCounters, wait::WaitGroup};
@@ -90,17 +93,24 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         Box::pin(std::future::pending())
     }
 
-    /// Takes or renews these queue entries, each for `lease`. Returns for each entry the number of
-    /// entries ahead in the same queue.
+    /// Takes or renews these queue entries, each for `lease`. Returns for each entry the entries
+    /// ahead in the same queue.
     fn renew_queue_entries(
         &self,
         entries: &[QueueEntry],
         lease: Duration,
-    ) -> impl Future<Output = Result<Vec<(LockName, u32)>>> + Send;
+    ) -> impl Future<Output = Result<Vec<(LockName, ContendersAhead)>>> + Send;
 
     /// Gives up queue entries, and removes the expired entries of the same queues. A store that
     /// notifies sends a notification to the contenders behind these entries.
     fn leave_queues(&self, entries: &[QueueEntry]) -> impl Future<Output = Result<()>> + Send;
+
+    /// The number of living entries in the queue of a lock, and the first of them in order, at most
+    /// [`SHOWN_ENTRIES`](distlock_backend_kit::queue_entry::SHOWN_ENTRIES).
+    fn read_queue(
+        &self,
+        name: &LockName,
+    ) -> impl Future<Output = Result<(u32, Vec<HolderInfo>)>> + Send;
 
     /// Removes the expired entries of every queue, and returns their number.
     fn remove_expired_entries(&self) -> impl Future<Output = Result<u64>> + Send;

@@ -29,5 +29,5 @@ pub(crate) use self::{
     contract::{Dialect, Reaped, ReapedPage},
     lock_row::{FORCED, LockRow},
     prefix::above_prefix,
-    queue_entry::QueueEntry,
+    queue_entry::{QueueEntry, renewed_entry, shown_queue},
 };

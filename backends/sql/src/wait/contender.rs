@@ -60,7 +60,7 @@ impl<D: Dialect> SqlContender<D> {
     ) -> Self {
         let (dialect, name) = (store.dialect(), &request.name);
         let group = Arc::clone(dialect.wait_group());
-        let waiter = group.join(name, dialect.clock().now());
+        let waiter = group.join(name, &request.holder, dialect.clock().now());
         let joined = Self::new(Arc::clone(&store), open, request, waiter);
         // If this process is first already, another waiter of the process has taken the queue
         // entry.

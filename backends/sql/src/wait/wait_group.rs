@@ -9,7 +9,7 @@ use std::{
 };
 
 use distlock_backend_kit::queue_entry::LearnsOfChange;
-use distlock_core::{LockName, Moment};
+use distlock_core::{HolderLabel, LockName, Moment};
 use tokio::sync::Notify;
 
 use super::{
@@ -102,8 +102,8 @@ impl WaitGroup {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn join(&self, name: &LockName, now: Moment) -> Arc<Waiter> {
-        let waiter = Arc::new(Waiter::new(now));
+    pub(super) fn join(&self, name: &LockName, holder: &HolderLabel, now: Moment) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter::new(now, holder.clone()));
         let mut waiting = self.waiting();
         let notified_by = waiting.notified_by;
         let awaited = waiting.by_name.entry(name.clone());
@@ -136,6 +136,7 @@ impl WaitGroup {
         let entry = QueueEntry {
             name: name.clone(),
             id: awaited.entry_id,
+            holder: waiter.holder.clone(),
         };
         if awaited.waiters.is_empty() {
             waiting.by_name.remove(name);
@@ -158,10 +159,7 @@ impl WaitGroup {
         let mut waiting = self.waiting();
         let awaited = waiting.by_name.get_mut(name)?;
         awaited.position.asking(now);
-        Some(QueueEntry {
-            name: name.clone(),
-            id: awaited.entry_id,
-        })
+        awaited.entry(name)
     }
 }
 
@@ -177,6 +175,7 @@ impl fmt::Debug for WaitGroup {
 mod tests {
     use std::{sync::atomic::Ordering, time::Duration};
 
+    use distlock_backend_kit::queue_entry::ContendersAhead;
     use distlock_core::{FencingToken, HolderInfo};
 
     use super::*;
@@ -184,13 +183,17 @@ mod tests {
 
     const START: Moment = Moment::from_boot(Duration::from_secs(100));
 
+    fn label() -> HolderLabel {
+        HolderLabel::new("waiter").unwrap()
+    }
+
     /// The pause after a poll that found leases with these remaining times, when the last ten polls
     /// found no change.
     fn pause_after_poll(leases: &[Duration]) -> Duration {
         let group = WaitGroup::adaptive();
         let rows = leases.iter().zip(0..).map(|(free_in, number)| {
             let name = LockName::new(format!("lock-{number}")).unwrap();
-            let waiter = group.join(&name, START);
+            let waiter = group.join(&name, &label(), START);
             waiter.asleep.store(true, Ordering::Relaxed);
             let mut holder = HolderInfo::new("holder");
             holder.expires_in = Some(*free_in);
@@ -208,7 +211,7 @@ mod tests {
         let rows = rows.collect();
         let mut waiting = group.waiting();
         for awaited in waiting.by_name.values_mut() {
-            awaited.position.kept(START, 0);
+            awaited.position.kept(START, ContendersAhead::default());
         }
         waiting.unchanged_polls = 10;
         waiting.next_poll = None;
@@ -223,7 +226,7 @@ mod tests {
     #[test]
     fn the_queue_entry_of_a_waiter_that_is_not_polled_is_not_renewed() {
         let group = WaitGroup::adaptive();
-        let waiter = group.join(&LockName::new("a").unwrap(), START);
+        let waiter = group.join(&LockName::new("a").unwrap(), &label(), START);
         waiter.asleep.store(true, Ordering::Relaxed);
         let renewed = |now| group.waiting().entries_due(now).len();
         assert_eq!(renewed(START), 1);

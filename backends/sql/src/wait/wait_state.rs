@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use distlock_backend_kit::{
     LONGEST_PAUSE,
-    queue_entry::{EntrySchedule, LearnsOfChange},
+    queue_entry::{ContendersAhead, EntrySchedule, LearnsOfChange},
 };
 use distlock_core::{FencingToken, LockName, Moment, Result};
 
@@ -117,12 +117,9 @@ impl WaitState {
         if due.iter().all(|(.., due)| !due.is_zero()) {
             return Vec::new();
         }
-        let entries = due.into_iter().map(|(name, it, _)| {
+        let entries = due.into_iter().filter_map(|(name, it, _)| {
             it.position.asking(now);
-            QueueEntry {
-                name: name.clone(),
-                id: it.entry_id,
-            }
+            it.entry(name)
         });
         let mut entries: Vec<_> = entries.collect();
         // All processes use the same order. Otherwise two processes could wait for each other's
@@ -136,7 +133,7 @@ impl WaitState {
     pub(super) fn note_renewed(
         &mut self,
         entries: &[QueueEntry],
-        kept: Result<Vec<(LockName, u32)>>,
+        kept: Result<Vec<(LockName, ContendersAhead)>>,
         now: Moment,
     ) -> Vec<QueueEntry> {
         match kept {
@@ -267,6 +264,16 @@ impl AwaitedLock {
             position: EntrySchedule::new(notified_by),
             entry_id: fastrand::i64(1..),
         }
+    }
+
+    /// The queue entry of this process, with the label of the waiter that came first. `None`
+    /// without a waiter.
+    pub(super) fn entry(&self, name: &LockName) -> Option<QueueEntry> {
+        Some(QueueEntry {
+            name: name.clone(),
+            id: self.entry_id,
+            holder: self.waiters.first()?.holder.clone(),
+        })
     }
 
     pub(super) fn is_asleep(&self, now: Moment) -> bool {

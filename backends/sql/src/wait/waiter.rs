@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::Moment;
+use distlock_core::{HolderLabel, Moment};
 use tokio::sync::Notify;
 
 /// The poller treats a waiter as absent when the waiter's future was not polled for this long. The
@@ -19,6 +19,8 @@ const UNPOLLED_LIMIT: Duration = Duration::from_millis(2500);
 /// One contender.
 pub(super) struct Waiter {
     pub(super) signal: Notify,
+    /// The label of this contender.
+    pub(super) holder: HolderLabel,
     /// Whether the waiter sleeps now. The value changes only under the mutex of the wait group.
     pub(super) asleep: AtomicBool,
     /// The time of the last poll of the waiter's future. A caller can keep a future without polling
@@ -28,9 +30,10 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(now: Moment) -> Self {
+    pub(super) fn new(now: Moment, holder: HolderLabel) -> Self {
         Self {
             signal: Notify::new(),
+            holder,
             asleep: AtomicBool::new(false),
             last_polled: Mutex::new(now),
         }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use distlock_backend_kit::queue_entry::ENTRY_LEASE;
-use distlock_core::{Locker, Verdict};
+use distlock_core::{Locker, Renew, Verdict};
 use distlock_harness::eventually_async;
+use tokio::task::JoinSet;
 
 /// The time limit for every short step, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(60);
@@ -68,6 +69,45 @@ pub(crate) async fn no_queue_entry_stays(
     let granted = granted.await.unwrap().unwrap();
     wait_for(0, "given up when granted, the dead one's too").await;
     assert!(granted.release().await.is_clean());
+}
+
+/// In four queues, the first contender has died. No notification tells the one behind it. The dead
+/// entries end a third of a renewal's interval apart, so at least one ends long before the next
+/// renewal. `die` creates an entry of the queue of a lock that has just been acquired for
+/// [`ENTRY_LEASE`], and that ends this many milliseconds earlier than the lock.
+pub(crate) async fn a_dead_entry_blocks_the_queue_for_its_lease(
+    holder: &Locker,
+    waiter: &Locker,
+    die: impl AsyncFn(&str, u32),
+) {
+    /// The attempt after the end of the entry, on a machine that is busy with other tests.
+    const SLACK: Duration = Duration::from_millis(600);
+    let clock = holder.clock();
+    let mut waiting = JoinSet::new();
+    for earlier in [1500, 1150, 800, 450] {
+        let name = format!("dead-{earlier}");
+        let lock = holder.lock(&name).ttl(ENTRY_LEASE).renew(Renew::Manual);
+        let held = lock.acquire().await.unwrap();
+        let ended = clock.now() + ENTRY_LEASE - Duration::from_millis(earlier.into());
+        die(&name, earlier).await;
+        let (holder, waiter, clock) = (holder.clone(), waiter.clone(), clock.clone());
+        waiting.spawn(async move {
+            let granted = tokio::spawn(waiter.lock(&name).wait(SOON).acquire());
+            eventually_async("it waits behind the dead one", SOON, || async {
+                (holder.inspect(&name).await.unwrap().waiters == Some(2)).then_some(())
+            })
+            .await
+            .unwrap();
+            assert!(held.release().await.is_clean());
+            let granted = granted.await.unwrap().unwrap();
+            let now = clock.now();
+            assert!(granted.release().await.is_clean());
+            assert!(now + SLACK > ended, "the dead entry did not count");
+            now.since(ended)
+        });
+    }
+    let late = waiting.join_all().await;
+    assert!(late.iter().all(|late| *late < SLACK), "{late:?} late");
 }
 
 /// A store without the table of the store queue, and a store with this table, can wait for the same

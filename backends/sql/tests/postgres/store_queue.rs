@@ -12,8 +12,8 @@ use distlock_sql::{Postgres, ServerConfig};
 use crate::{
     SOON,
     lines::{
-        a_release_wakes_the_waiter, doctor, no_queue_entry_stays,
-        tables_of_version_1_work_beside_version_2,
+        a_dead_entry_blocks_the_queue_for_its_lease, a_release_wakes_the_waiter, doctor,
+        no_queue_entry_stays, tables_of_version_1_work_beside_version_2,
     },
     open,
 };
@@ -34,11 +34,27 @@ async fn no_queue_entry_is_left() {
         server
             .sql(
                 "INSERT INTO distributed_line SELECT lock_name, -1, 'epoch', \
-                 expires_at - interval '5.5 s' FROM distributed_lock WHERE lock_name = 'a'",
+                 expires_at - interval '5.5 s', 'dead' FROM distributed_lock WHERE lock_name = 'a'",
             )
             .unwrap();
     };
     no_queue_entry_stays(&holder, &waiter, places, die).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_entry_delays_the_others_for_its_lease() {
+    let server = PostgresServer::start().unwrap();
+    let (holder, waiter) = (locker(&server.url()).await, locker(&server.url()).await);
+    let die = async |name: &str, earlier: u32| {
+        server
+            .sql(&format!(
+                "INSERT INTO distributed_line SELECT lock_name, -1, 'epoch', \
+                 expires_at - interval '{earlier} ms', 'dead' FROM distributed_lock \
+                 WHERE lock_name = '{name}'"
+            ))
+            .unwrap();
+    };
+    a_dead_entry_blocks_the_queue_for_its_lease(&holder, &waiter, die).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

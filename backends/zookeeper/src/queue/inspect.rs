@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use distlock_backend_kit::queue_entry::SHOWN_ENTRIES;
 use distlock_core::{FencingToken, Forced, HolderInfo, Lease, LockInfo, LockName, Moment, Result};
 use zookeeper_client as zk;
 
@@ -23,16 +24,13 @@ use crate::{
 /// The number of containers that are listed before the first answer is awaited.
 const AT_ONCE: usize = 64;
 
-/// The limit of waiters whose holder labels `inspect` reads.
-const MAX_WAITERS_READ: usize = 16;
-
 /// Reads the holder and the waiters of a lock. The answer is as new as a committed write.
 pub(crate) async fn inspect(
     session: &Arc<Session>,
     name: &LockName,
     until: Moment,
 ) -> Result<LockInfo> {
-    inspect_with_waiters(session, name, MAX_WAITERS_READ, until).await
+    inspect_with_waiters(session, name, SHOWN_ENTRIES, until).await
 }
 
 /// As [`inspect`], but reads the holder labels of at most `max_read` waiters.

@@ -9,8 +9,8 @@ use crate::{
     failure::{ensure, ensure_eq, fail},
     spec::{Spec, case},
     support::{
-        Context, SOON, acquire_free, acquire_within, eventually, expect_busy, inspect_lock, now,
-        release_clean, request, sleep, start,
+        Context, SOON, acquire_free, acquire_within, eventually, expect_busy, inspect_lock, join,
+        now, release_clean, request, sleep, soon, start,
     },
 };
 
@@ -46,8 +46,14 @@ pub(crate) const CASES: &[Spec] = &[
         "the list under a prefix that nobody uses is empty"
     ),
     case!(
-        inspect::waiters_are_counted,
-        "where waiters are shown, they come and go"
+        inspect::waiters_are_shown,
+        "number and labels of the waiters are shown, and a look does not disturb them",
+        StoreQueue
+    ),
+    case!(
+        inspect::store_without_a_queue_shows_no_waiters,
+        "a store without a queue does not claim to know its waiters",
+        NoStoreQueue
     ),
     case!(
         inspect::forced_release_frees_the_lock,
@@ -269,44 +275,77 @@ async fn list_of_an_unused_prefix_is_empty(cx: Context) -> Outcome {
     release_clean(guard).await
 }
 
-async fn waiters_are_counted(cx: Context) -> Outcome {
+async fn waiters_are_shown(cx: Context) -> Outcome {
     let (holder, waiting) = cx.two_lockers().await?;
     let name = cx.name("a");
     let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
-    let Some(before) = inspect_lock(&holder, &name).await?.waiters else {
-        // The store shows no number of waiters, so it must not show a number later either.
-        let waiter = start({
-            let (waiting, name) = (waiting.clone(), name.clone());
-            async move { acquire_within(&waiting, &name, Duration::from_secs(20)).await }
-        });
-        sleep(Duration::from_millis(200)).await;
-        ensure_eq!(
-            inspect_lock(&holder, &name).await?.waiters,
-            None,
-            "waiters of a store that cannot tell"
-        );
-        waiter.abort();
+    let before = inspect_lock(&holder, &name).await?;
+    if before.waiters.is_none() {
+        // For example a database user without rights on the queue's table. Then contenders wait
+        // without a queue.
         release_clean(guard).await?;
         return Err(Failure::not_applicable(
-            "this store does not show how many wait",
+            "the queue of this store cannot be read with these credentials",
         ));
+    }
+    ensure_eq!(before.waiters, Some(0), "waiters at first");
+    ensure!(before.queue.is_empty(), "the queue at first");
+    let wait = |label: &'static str| {
+        let lock = waiting.lock(&name).ttl(cx.long_ttl()).holder(label);
+        start(async move { release_clean(lock.wait(4 * SOON).acquire().await?).await })
     };
-    ensure_eq!(before, 0, "waiters at first");
-    let waiter = start({
-        let (waiting, name) = (waiting.clone(), name.clone());
-        async move {
-            release_clean(acquire_within(&waiting, &name, Duration::from_secs(20)).await?).await
-        }
-    });
+    let leaving = wait("the one that leaves 🔒");
     eventually("the waiter is shown", SOON, || async {
         Ok(inspect_lock(&holder, &name).await?.waiters == Some(1))
     })
     .await?;
-    waiter.abort();
+    for _ in 0..20 {
+        let info = inspect_lock(&holder, &name).await?;
+        ensure_eq!(info.waiters, Some(1), "waiters after another look");
+        let labels: Vec<_> = info.queue.iter().map(|it| it.holder.as_str()).collect();
+        ensure_eq!(
+            labels,
+            ["the one that leaves 🔒"],
+            "the labels of the waiters"
+        );
+        ensure!(info.queue[0].token.is_none(), "a waiter has no grant");
+    }
+    leaving.abort();
     eventually("the waiter is gone", SOON, || async {
-        Ok(inspect_lock(&holder, &name).await?.waiters == Some(0))
+        let info = inspect_lock(&holder, &name).await?;
+        Ok(info.waiters == Some(0) && info.queue.is_empty())
     })
     .await?;
+    // The looks have not disturbed the queue: the next waiter is served.
+    let served = wait("the next one");
+    eventually("the next waiter is shown", SOON, || async {
+        Ok(inspect_lock(&holder, &name).await?.waiters == Some(1))
+    })
+    .await?;
+    release_clean(guard).await?;
+    soon("the waiter is served", join([served])).await??;
+    eventually("nobody waits", SOON, || async {
+        let info = inspect_lock(&holder, &name).await?;
+        Ok(info.waiters == Some(0) && info.held.is_none())
+    })
+    .await
+}
+
+async fn store_without_a_queue_shows_no_waiters(cx: Context) -> Outcome {
+    let (holder, waiting) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
+    let waiter = start({
+        let (waiting, name) = (waiting.clone(), name.clone());
+        async move { acquire_within(&waiting, &name, Duration::from_secs(20)).await }
+    });
+    sleep(Duration::from_millis(200)).await;
+    ensure_eq!(
+        inspect_lock(&holder, &name).await?.waiters,
+        None,
+        "waiters of a store that cannot tell"
+    );
+    waiter.abort();
     release_clean(guard).await
 }
 

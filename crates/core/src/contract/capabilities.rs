@@ -62,6 +62,9 @@ pub struct Capabilities {
     /// store with [`Fairness::Fifo`] and without a hand-over, the next task of a process joins the
     /// store queue while the present holder still has the lock.
     pub hand_over: bool,
+    /// Whether the store keeps a queue of contenders, and `inspect` shows it
+    /// ([`LockInfo::waiters`](crate::LockInfo::waiters)).
+    pub store_queue: bool,
     /// Whether the guard of a force-released lock is lost with the reason
     /// [`LossReason::ForceReleased`](crate::LossReason::ForceReleased). Otherwise the reason only
     /// says that the lock is gone.
@@ -90,6 +93,7 @@ impl Capabilities {
             reach: Reach::Network,
             tickets: true,
             hand_over: true,
+            store_queue: false,
             tells_force_release: false,
         }
     }

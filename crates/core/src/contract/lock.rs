@@ -508,11 +508,14 @@ pub struct LockInfo {
     pub last_token: Option<FencingToken>,
     /// The store's present history.
     pub epoch: Option<Epoch>,
-    /// The number of waiting contenders, if the store knows it.
+    /// The number of contenders in the store queue. `None`: the store keeps no queue (its waiters
+    /// poll), its queue cannot be read, or the request was for a list. A contender stands for all
+    /// waiters of its process, and the waiters of the holder's own process are not in the queue.
     pub waiters: Option<u32>,
     /// The first contenders of the store queue, in the order of the queue. The list is filled if
-    /// the store keeps a queue and the request was for one lock. A contender has the fields of a
-    /// holder without a grant.
+    /// the store keeps a queue and the request was for one lock. A contender has the label of the
+    /// holder that it would be, and no grant. Its meta text is known only where the store keeps
+    /// it (ZooKeeper).
     pub queue: Vec<HolderInfo>,
 }
 

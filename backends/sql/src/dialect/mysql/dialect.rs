@@ -7,8 +7,11 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use distlock_backend_kit::{
     batch::{Failure, Limits, Reply},
     operation::{Answer, Operation, OperationKind},
+    queue_entry::ContendersAhead,
 };
-use distlock_core::{Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result};
+use distlock_core::{
+    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, HolderLabel, LockName, RecordKey, Result,
+};
 
 use super::{
     context::{NAME, StoreContext},
@@ -22,7 +25,9 @@ use super::{
     tables,
     write::{self, LockedRows},
 };
-use crate::dialect::{Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix};
+use crate::dialect::{
+    Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix, renewed_entry, shown_queue,
+};
 use crate::{
     config::ServerConfig,
     counters::RequestCounters,
@@ -35,9 +40,9 @@ use crate::{
 /// enough that their rows are not locked for long.
 const BATCH: usize = 256;
 
-/// The space for one queue entry in a statement, in bytes: the name twice, with two characters for
-/// each byte, and the expressions for times.
-const PER_ENTRY: usize = 4 * 255 + 300;
+/// The space for one queue entry in a statement, in bytes: the name twice and the label, with two
+/// characters for each byte, and the expressions for times.
+const PER_ENTRY: usize = 4 * 255 + 2 * HolderLabel::MAX_BYTES + 300;
 
 /// The wait groups of this process, one for each set of tables.
 static WAIT_GROUPS: WaitGroups<String> = WaitGroups::new();
@@ -127,6 +132,7 @@ impl Dialect for MySqlDialect {
 
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.store_queue = true;
         capabilities.tells_force_release = true;
         capabilities
     }
@@ -211,19 +217,24 @@ impl Dialect for MySqlDialect {
         &self,
         entries: &[QueueEntry],
         lease: Duration,
-    ) -> Result<Vec<(LockName, u32)>> {
+    ) -> Result<Vec<(LockName, ContendersAhead)>> {
         let mut kept = Vec::with_capacity(entries.len());
         for entries in self.fitting_entries(entries) {
             let statement = self.context.statements.renew_queue_entries(entries, lease);
             let found = self.ask("keep_places", statement, Access::Write).await?;
             for row in &found.rows {
-                let (name, ahead): (String, i64) = (rows::string(row, 0)?, rows::column(row, 1)?);
-                if let (Ok(name), Ok(ahead)) = (LockName::new(name), u32::try_from(ahead)) {
-                    kept.push((name, ahead));
-                }
+                let (count, ends) = (rows::column(row, 1)?, rows::column(row, 2)?);
+                kept.extend(renewed_entry(rows::string(row, 0)?, count, ends));
             }
         }
         Ok(kept)
+    }
+
+    async fn read_queue(&self, name: &LockName) -> Result<(u32, Vec<HolderInfo>)> {
+        let statement = self.context.statements.read_queue(name);
+        let found = self.read("read_line", statement).await?;
+        let rows = found.rows.iter();
+        shown_queue(rows.map(|row| Ok((rows::column(row, 0)?, rows::string(row, 1)?))))
     }
 
     async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {

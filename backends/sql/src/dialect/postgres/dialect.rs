@@ -5,9 +5,10 @@ use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::
 use distlock_backend_kit::{
     batch::{Failure, Limits, Reply},
     operation::{Answer, Operation, OperationKind},
+    queue_entry::{ContendersAhead, ENTRY_LEASE, SHOWN_ENTRIES},
 };
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, Health, LockName, RecordKey, Result, Wakeup,
+    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, LockName, RecordKey, Result, Wakeup,
 };
 use sqlx::{
     Postgres,
@@ -26,7 +27,10 @@ use super::{
     statements::Sql,
     tables, write,
 };
-use crate::dialect::{Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix};
+use crate::dialect::{
+    Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix, renewed_entry,
+    shown_queue,
+};
 use crate::{
     config::ServerConfig,
     counters::RequestCounters,
@@ -137,6 +141,7 @@ impl Dialect for PostgresDialect {
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);
         capabilities.wakeup = Wakeup::Push;
+        capabilities.store_queue = true;
         capabilities.tells_force_release = true;
         capabilities
     }
@@ -225,15 +230,20 @@ impl Dialect for PostgresDialect {
         &self,
         entries: &[QueueEntry],
         lease: Duration,
-    ) -> Result<Vec<(LockName, u32)>> {
+    ) -> Result<Vec<(LockName, ContendersAhead)>> {
         let context = &*self.context;
         let names = texts(entries.iter().map(|entry| entry.name.as_str()));
         let waiters: Vec<_> = entries.iter().map(|entry| entry.id).collect();
+        let labels = texts(entries.iter().map(|entry| entry.holder.as_str()));
         let mut connection = self.hint_pool.lend(context).await?;
         context.counters.count("keep_places");
         let query = sqlx::query_as(context.statements.renew_queue_entries.text());
-        let query = query.bind(names).bind(waiters).bind(micros(lease));
-        let kept: Result<Vec<(String, i64)>, _> =
+        let query = query
+            .bind(names)
+            .bind(waiters)
+            .bind(micros(lease))
+            .bind(labels);
+        let kept: Result<Vec<(String, i64, i64)>, _> =
             with_statement_timeout(context, Access::Write, async {
                 let kept = query.fetch_all(connection.connection()).await;
                 kept.map_err(|error| StatementError::postgres(error, Access::Write))
@@ -243,11 +253,21 @@ impl Dialect for PostgresDialect {
             .give_back(kept)
             .map_err(|failed| context.explain(failed))?;
         let kept = kept.into_iter();
-        Ok(kept
-            .filter_map(|(name, ahead)| {
-                Some((LockName::new(name).ok()?, u32::try_from(ahead).ok()?))
+        let kept = kept.filter_map(|(name, count, ends)| renewed_entry(name, count, ends));
+        Ok(kept.collect())
+    }
+
+    async fn read_queue(&self, name: &LockName) -> Result<(u32, Vec<HolderInfo>)> {
+        let rows = self
+            .read("read_line", &self.context.statements.read_queue, |query| {
+                let query = query
+                    .bind(name.as_str().to_owned())
+                    .bind(micros(ENTRY_LEASE));
+                query.bind(i64::try_from(SHOWN_ENTRIES).unwrap_or(i64::MAX))
             })
-            .collect())
+            .await?;
+        let rows = rows.iter();
+        shown_queue(rows.map(|row| Ok((rows::column(row, 0)?, rows::column(row, 1)?))))
     }
 
     async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {

@@ -5,9 +5,11 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use distlock_backend_kit::{
     batch::{Failure, Limits, Reply},
     operation::{Answer, Operation, OperationKind},
+    queue_entry::{ContendersAhead, SHOWN_ENTRIES},
 };
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, ExpiryClock, Health, LockName, Reach, RecordKey, Result,
+    Capabilities, Clock, Entry, Epoch, ExpiryClock, Health, HolderInfo, LockName, Reach, RecordKey,
+    Result,
 };
 use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 use tokio::sync::Mutex;
@@ -28,7 +30,10 @@ use super::{
     statements::Sql,
     tables, write,
 };
-use crate::dialect::{Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix};
+use crate::dialect::{
+    Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix, renewed_entry,
+    shown_queue,
+};
 use crate::{
     counters::RequestCounters,
     migrate::TablesStatus,
@@ -153,6 +158,7 @@ impl Dialect for SqliteDialect {
         let mut capabilities = Capabilities::new(Self::NAME);
         capabilities.expiry_clock = ExpiryClock::Host;
         capabilities.reach = Reach::Host;
+        capabilities.store_queue = true;
         capabilities.tells_force_release = true;
         capabilities
     }
@@ -243,8 +249,10 @@ impl Dialect for SqliteDialect {
         &self,
         entries: &[QueueEntry],
         lease: Duration,
-    ) -> Result<Vec<(LockName, u32)>> {
-        let rows = entries.iter().map(|it| (it.name.as_str(), it.id));
+    ) -> Result<Vec<(LockName, ContendersAhead)>> {
+        let rows = entries
+            .iter()
+            .map(|it| (it.name.as_str(), it.id, it.holder.as_str()));
         let (rows, now) = (json(&rows.collect::<Vec<_>>()), self.context.now());
         let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
         let mut slot = self.hinting.lock().await;
@@ -264,13 +272,11 @@ impl Dialect for SqliteDialect {
                 .await;
             let failed = match kept {
                 Ok(kept) => {
-                    let kept: Vec<(String, i64)> = kept;
+                    let kept: Vec<(String, i64, i64)> = kept;
                     let kept = kept.into_iter();
-                    return Ok(kept
-                        .filter_map(|(name, ahead)| {
-                            Some((LockName::new(name).ok()?, u32::try_from(ahead).ok()?))
-                        })
-                        .collect());
+                    let kept =
+                        kept.filter_map(|(name, count, ends)| renewed_entry(name, count, ends));
+                    return Ok(kept.collect());
                 }
                 Err(error) => StatementError::sqlite(error, Access::Write),
             };
@@ -279,6 +285,19 @@ impl Dialect for SqliteDialect {
                 return Err(slot.failed(failed).into_error());
             }
         }
+    }
+
+    async fn read_queue(&self, name: &LockName) -> Result<(u32, Vec<HolderInfo>)> {
+        let now = self.context.now();
+        let rows = self
+            .read("read_line", &self.context.statements.read_queue, |query| {
+                let query = query.bind(name.as_str().to_owned());
+                let query = query.bind(i64::try_from(SHOWN_ENTRIES).unwrap_or(i64::MAX));
+                query.bind(self.context.boot.to_vec()).bind(now.boot)
+            })
+            .await?;
+        let rows = rows.iter();
+        shown_queue(rows.map(|row| Ok((rows::column(row, 0)?, rows::column(row, 1)?))))
     }
 
     async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {

@@ -2,19 +2,22 @@
 
 use std::time::Duration;
 
+use distlock_backend_kit::queue_entry::{ENTRY_LEASE, SHOWN_ENTRIES};
+use distlock_core::LockName;
+
 use super::{
     expressions::{NOW, ROW_NOW},
-    literals::{hex, list},
+    literals::{hex, list, push_text},
     reaping::PAGE,
     set::Statements,
 };
 use crate::dialect::QueueEntry;
 
 impl Statements {
-    /// Takes or renews queue entries. Reports for each entry the lock's name and the number of
-    /// entries ahead in the same queue. An entry that ends later than a whole lease from now was
-    /// written before the server's clock went back, and its contender may be dead. Such an entry
-    /// counts again as soon as its contender has renewed it.
+    /// Takes or renews queue entries. Reports for each entry the lock's name, the number of entries
+    /// ahead in the same queue, and the time until all of those have ended. An entry that ends
+    /// later than a whole lease from now was written before the server's clock went back, and its
+    /// contender may be dead. Such an entry counts again as soon as its contender has renewed it.
     pub(crate) fn renew_queue_entries(&self, entries: &[QueueEntry], lease: Duration) -> String {
         let line = &self.line;
         let rows = |write: &dyn Fn(&QueueEntry, String) -> String| {
@@ -24,17 +27,34 @@ impl Statements {
         };
         let lease = lease.as_micros();
         let until = format!("{NOW} + {lease}");
-        let new = rows(&|it, name| format!("({name},{},{NOW},{until})", it.id));
+        let new = rows(&|it, name| {
+            let mut row = format!("({name},{},{NOW},{until},", it.id);
+            push_text(&mut row, it.holder.as_str());
+            row + ")"
+        });
         let mine = rows(&|it, name| format!("({name},{})", it.id));
         // `NOW` would be too early for the end of the longest lease: an entry may have been renewed
         // after this statement began and before it reads the entry.
         format!(
-            "INSERT INTO {line} (lock_name, waiter, ticket, expires_at) VALUES {new} \
+            "INSERT INTO {line} (lock_name, waiter, ticket, expires_at, holder) VALUES {new} \
              ON DUPLICATE KEY UPDATE expires_at = {until}; \
-             SELECT m.lock_name, (SELECT COUNT(*) FROM {line} o WHERE o.lock_name = m.lock_name \
+             SELECT m.lock_name, COUNT(o.waiter), COALESCE(MAX(o.expires_at) - {NOW}, 0) \
+             FROM {line} m LEFT JOIN {line} o ON o.lock_name = m.lock_name \
              AND o.expires_at > {NOW} AND o.expires_at <= {ROW_NOW} + {lease} \
-             AND (o.ticket, o.waiter) < (m.ticket, m.waiter)) \
-             FROM {line} m WHERE (m.lock_name, m.waiter) IN ({mine})"
+             AND (o.ticket, o.waiter) < (m.ticket, m.waiter) \
+             WHERE (m.lock_name, m.waiter) IN ({mine}) GROUP BY m.lock_name, m.waiter"
+        )
+    }
+
+    /// The queue of a lock. Each row has the number of living entries and the label of one of them,
+    /// in the order of the queue.
+    pub(crate) fn read_queue(&self, name: &LockName) -> String {
+        let lease = ENTRY_LEASE.as_micros();
+        format!(
+            "SELECT COUNT(*) OVER (), holder FROM {} WHERE lock_name = {} AND expires_at > {NOW} \
+             AND expires_at <= {ROW_NOW} + {lease} ORDER BY ticket, waiter LIMIT {SHOWN_ENTRIES}",
+            self.line,
+            hex(name.as_str().as_bytes())
         )
     }
 

@@ -1,21 +1,38 @@
 //! Statements of the store queue.
 
-/// `$1` names, `$2` ids of entries, `$3` the lease of an entry. Returns for each entry the lock's
-/// name and the number of entries ahead in the same queue. An entry that ends later than a whole
-/// lease from now was written before the server's clock went back, and its contender may be dead.
-/// Such an entry counts again as soon as its contender has renewed it.
+/// `$1` names, `$2` ids of entries, `$3` the lease of an entry, `$4` labels. Returns for each entry
+/// the lock's name, the number of entries ahead in the same queue, and the microseconds until all
+/// of those have ended. An entry that ends later than a whole lease from now was written before the
+/// server's clock went back, and its contender may be dead. Such an entry counts again as soon as
+/// its contender has renewed it.
 pub(super) const RENEW_QUEUE_ENTRIES: &str = "
 WITH kept AS (
-    INSERT INTO distributed_line AS l (lock_name, waiter, ticket, expires_at)
-    SELECT k.name, k.waiter, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond'
-      FROM unnest($1::text[], $2::int8[]) AS k (name, waiter) ORDER BY k.name COLLATE \"C\"
+    INSERT INTO distributed_line AS l (lock_name, waiter, ticket, expires_at, holder)
+    SELECT k.name, k.waiter, clock_timestamp(), clock_timestamp() + $3 * interval '1 microsecond',
+           k.holder
+      FROM unnest($1::text[], $2::int8[], $4::text[]) AS k (name, waiter, holder)
+     ORDER BY k.name COLLATE \"C\"
     ON CONFLICT (lock_name, waiter) DO UPDATE SET expires_at = excluded.expires_at
     RETURNING l.lock_name, l.waiter, l.ticket
-) SELECT k.lock_name, (SELECT count(*) FROM distributed_line o
-                        WHERE o.lock_name = k.lock_name AND o.expires_at > clock_timestamp()
-                          AND o.expires_at <= clock_timestamp() + $3 * interval '1 microsecond'
-                          AND (o.ticket, o.waiter) < (k.ticket, k.waiter))
-    FROM kept k";
+) SELECT k.lock_name, o.entries, o.ended_in
+    FROM kept k, LATERAL (
+         SELECT count(*) AS entries,
+                coalesce(extract(epoch FROM max(expires_at) - clock_timestamp()) * 1000000, 0)::int8
+                AS ended_in
+           FROM distributed_line o
+          WHERE o.lock_name = k.lock_name AND o.expires_at > clock_timestamp()
+            AND o.expires_at <= clock_timestamp() + $3 * interval '1 microsecond'
+            AND (o.ticket, o.waiter) < (k.ticket, k.waiter)) o";
+
+/// `$1` a name, `$2` the lease of an entry, `$3` the limit of rows. Each row has the number of
+/// living entries of the queue and the label of one of them, in the order of the queue.
+pub(super) const READ_QUEUE: &str = "
+SELECT count(*) OVER (), holder
+  FROM distributed_line
+ WHERE lock_name = $1 AND expires_at > clock_timestamp()
+   AND expires_at <= clock_timestamp() + $2 * interval '1 microsecond'
+ ORDER BY ticket, waiter
+ LIMIT $3";
 
 /// `$1` names, `$2` ids of entries, `$3` the channel of notifications, `$4` the text before the
 /// name in a notification. The statement notifies even if it finds no entry behind the removed

@@ -1,18 +1,29 @@
 //! Statements of the store queue.
 
-/// `?1` rows of name and id of the entry, `?6` the lease of an entry. Returns for each entry the
-/// lock's name and the number of entries ahead in the same queue. The two statements are sent
-/// together.
+/// `?1` rows of name, id and label of the entry, `?6` the lease of an entry. Returns for each entry
+/// the lock's name, the number of entries ahead in the same queue, and the microseconds until all
+/// of those have ended. The two statements are sent together.
 pub(super) const RENEW_QUEUE_ENTRIES: &str = "
-INSERT INTO distributed_line (lock_name, waiter, boot_id, ticket, expires_at)
-SELECT j.value ->> 0, j.value ->> 1, ?3, ?4, ?4 + ?6 FROM json_each(?1) AS j WHERE true
+INSERT INTO distributed_line (lock_name, waiter, boot_id, ticket, expires_at, holder)
+SELECT j.value ->> 0, j.value ->> 1, ?3, ?4, ?4 + ?6, j.value ->> 2
+  FROM json_each(?1) AS j WHERE true
 ON CONFLICT (lock_name, waiter) DO UPDATE SET
     boot_id = excluded.boot_id, expires_at = excluded.expires_at;
-SELECT m.lock_name, (SELECT count(*) FROM distributed_line o
-                      WHERE o.lock_name = m.lock_name AND o.boot_id = ?3 AND o.expires_at > ?4
-                        AND (o.ticket, o.waiter) < (m.ticket, m.waiter))
+SELECT m.lock_name, count(o.waiter), coalesce(max(o.expires_at) - ?4, 0)
   FROM json_each(?1) AS j
-  JOIN distributed_line m ON m.lock_name = j.value ->> 0 AND m.waiter = j.value ->> 1";
+  JOIN distributed_line m ON m.lock_name = j.value ->> 0 AND m.waiter = j.value ->> 1
+  LEFT JOIN distributed_line o ON o.lock_name = m.lock_name AND o.boot_id = ?3
+   AND o.expires_at > ?4 AND (o.ticket, o.waiter) < (m.ticket, m.waiter)
+ GROUP BY m.lock_name, m.waiter";
+
+/// `?1` a name, `?2` the limit of rows. Each row has the number of living entries of the queue and
+/// the label of one of them, in the order of the queue.
+pub(super) const READ_QUEUE: &str = "
+SELECT count(*) OVER (), holder
+  FROM distributed_line
+ WHERE lock_name = ?1 AND boot_id = ?3 AND expires_at > ?4
+ ORDER BY ticket, waiter
+ LIMIT ?2";
 
 /// `?1` names, `?2` ids of entries.
 pub(super) const LEAVE_QUEUES: &str = "

@@ -8,7 +8,7 @@ use super::{
     changes::{ACQUIRE, CREATE, DELETE, FORCE, HAND_OVER, RELEASE, RENEW, REPLACE},
     inventory::{META, ROW_COUNTS, SCHEMA_PARTS, TABLES_PRESENT},
     queries::{GET, LIST, LOCK_COLUMNS, LOOK, SCAN, SET_HINTS},
-    queue::{LEAVE_QUEUES, REMOVE_EXPIRED_ENTRIES, RENEW_QUEUE_ENTRIES},
+    queue::{LEAVE_QUEUES, READ_QUEUE, REMOVE_EXPIRED_ENTRIES, RENEW_QUEUE_ENTRIES},
     reaping::{CLAIM_REAPING, IDLE_LOCKS, IDLE_RECORDS, REAP_LOCKS, REAP_RECORDS},
 };
 
@@ -26,6 +26,7 @@ pub(crate) struct Statements {
     pub(crate) look: Sql,
     pub(crate) set_hints: Sql,
     pub(crate) renew_queue_entries: Sql,
+    pub(crate) read_queue: Sql,
     pub(crate) leave_queues: Sql,
     pub(crate) remove_expired_entries: Sql,
     pub(crate) list: Sql,
@@ -75,6 +76,7 @@ impl Statements {
             look: sql(&LOOK.replace("{lock_columns}", LOCK_COLUMNS)),
             set_hints: sql(SET_HINTS),
             renew_queue_entries: sql(RENEW_QUEUE_ENTRIES),
+            read_queue: sql(READ_QUEUE),
             leave_queues: sql(LEAVE_QUEUES),
             remove_expired_entries: sql(REMOVE_EXPIRED_ENTRIES),
             list: sql(&LIST.replace("{lock_columns}", LOCK_COLUMNS)),
