@@ -1,6 +1,9 @@
 //! `distlock elect`: several candidates compete, and only the command of the leader runs.
 
-use std::{process::Command, time::Duration};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use distlock_harness::{Process, Signal, eventually, servers::redis::RedisServer};
 
@@ -91,6 +94,43 @@ fn one_leads_and_another_takes_over_on_sqlite() {
 fn one_leads_and_another_takes_over_on_redis() {
     let server = RedisServer::start().unwrap();
     assert_one_leads_and_another_takes_over(&server.url());
+}
+
+/// The leader and the candidates at the front of the queue die together. The next living candidate
+/// leads when the lease of the lock (2 s) and the queue entries of the dead (4 s) have ended.
+#[test]
+fn a_candidate_behind_dead_ones_leads_when_their_queue_entries_have_ended() {
+    const BOUND: Duration = Duration::from_secs(4);
+    /// The start of the command, on a machine that is busy with other tests.
+    const SLACK: Duration = Duration::from_millis(1500);
+    let (home, server) = (Home::new(), RedisServer::start().unwrap());
+    let url = server.url();
+    let script = "echo term $DISTLOCK_TOKEN; sleep 60";
+    let start = || Process::spawn(&mut candidate(&home, &url, &[], script)).unwrap();
+    let leader = start();
+    let term = printed_number(&leader, "term");
+    let waiting: Vec<_> = (1..=3)
+        .map(|count| {
+            let started = start();
+            eventually("it waits", SOON, || {
+                let mut shown = home.bare(["inspect", "election/scheduler", "--json"]);
+                finish(shown.env("DISTLOCK_BACKEND", &url), "").json()["waiters"] == count
+            })
+            .unwrap();
+            started
+        })
+        .collect();
+    for dies in [&waiting[0], &waiting[1], &leader] {
+        dies.signal(Signal::KILL).unwrap();
+    }
+    let died = Instant::now();
+    assert!(printed_number(&waiting[2], "term") > term);
+    let took = died.elapsed();
+    assert!(
+        took > BOUND / 2,
+        "the dead candidates did not count: {took:?}"
+    );
+    assert!(took < BOUND + SLACK, "no leader for {took:?}");
 }
 
 /// The candidate resigns after its command has ended, and waits longer each time before it takes

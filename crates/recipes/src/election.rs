@@ -122,8 +122,13 @@ impl Election {
         })
     }
 
-    /// The longest time without a leader after the leader dies: the TTL of the lock. The default is
-    /// the store's default TTL.
+    /// The TTL of the lock: the longest time without a leader after the leader dies, while the next
+    /// candidate in the store queue lives. The default is the store's default TTL.
+    ///
+    /// A candidate that waits has an entry in the store queue, which ends 4 seconds after its last
+    /// renewal. If waiting candidates die too, the others wait for the end of those entries. So
+    /// after the last death the election has no leader for up to the TTL or 4 seconds, whichever
+    /// is longer (on ZooKeeper: for up to the session timeout).
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
