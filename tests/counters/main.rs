@@ -9,13 +9,14 @@ use std::{
     env,
     net::SocketAddr,
     process::{Command, ExitCode},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use distlock::{Clock as _, ErrorKind, SystemClock};
 use distlock_harness::{
-    FaultProxy, Process, Signal,
+    FaultProxy, Process, Signal, eventually,
     servers::{
         mysql::{MySqlServer, Product},
         postgres::PostgresServer,
@@ -23,10 +24,10 @@ use distlock_harness::{
         zookeeper::ZooKeeper,
     },
 };
-use distlock_recipes::unread::{Counter, MOST, Unread, UnreadCounters};
+use distlock_recipes::unread::{Counter, MOST, SqlCounters, Unread, UnreadCounters};
 use fastrand::Rng;
 use libtest_mimic::{Arguments, Trial};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, time::timeout};
 
 use crate::ways::{CONVERSATIONS, USERS, Way, ways};
 
@@ -34,6 +35,8 @@ use crate::ways::{CONVERSATIONS, USERS, Way, ways};
 const PROCESSES: usize = 8;
 /// The number of processes that are killed.
 const KILLS: usize = 40;
+/// The deadline of each step that has no reason to take long.
+const SOON: Duration = Duration::from_secs(30);
 /// The time between two kills.
 const LIFE: Duration = Duration::from_millis(100);
 
@@ -72,6 +75,25 @@ fn main() -> Result<ExitCode> {
         trial("totals_stay_right_after_kills_on_mysql", || {
             let server = MySqlServer::start(Product::MySql)?;
             play(&server.url(), Some(server.address()))
+        }),
+        trial("an_ended_session_is_a_passing_failure_on_postgres", || {
+            let server = PostgresServer::start()?;
+            check_ended_session(
+                &server.url(),
+                |user| server.hold_open(&lock_total(user)),
+                || {
+                    server.sql(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                         WHERE wait_event_type = 'Lock'",
+                    )
+                },
+            )
+        }),
+        trial("an_ended_session_is_a_passing_failure_on_mariadb", || {
+            check_ended_session_on_mysql(Product::MariaDb)
+        }),
+        trial("an_ended_session_is_a_passing_failure_on_mysql", || {
+            check_ended_session_on_mysql(Product::MySql)
         }),
         trial("totals_stay_right_after_kills_on_zookeeper", || {
             let server = ZooKeeper::start()?;
@@ -263,6 +285,72 @@ async fn check_total(counters: &dyn UnreadCounters, user: &str) -> Result<usize>
         "{user} has {seen:?}"
     );
     Ok(seen.len())
+}
+
+/// The statement that locks the row of a user's total.
+fn lock_total(user: &str) -> String {
+    format!("SELECT unread FROM distributed_unread_total WHERE account = '{user}' FOR UPDATE")
+}
+
+fn check_ended_session_on_mysql(product: Product) -> Result<()> {
+    let server = MySqlServer::start(product)?;
+    check_ended_session(
+        &server.url(),
+        |user| server.hold_open(&format!("BEGIN; {}", lock_total(user))),
+        || {
+            let waits = "SELECT id FROM information_schema.processlist WHERE info LIKE \
+                         '%distributed_unread_total%' AND info NOT LIKE '%processlist%'";
+            let waits = server.sql(waits)?;
+            for id in waits.lines() {
+                server.sql(&format!("KILL {id}"))?;
+            }
+            Ok(waits)
+        },
+    )
+}
+
+/// The server ends the session of a change that waits for a row. The change was not made, and the
+/// caller may make it again. `end_waiting` ends all sessions that wait, and returns their list.
+fn check_ended_session(
+    url: &str,
+    hold: impl FnOnce(&str) -> Result<Process>,
+    end_waiting: impl Fn() -> Result<String>,
+) -> Result<()> {
+    let runtime = Runtime::new()?;
+    let counters = Arc::new(runtime.block_on(SqlCounters::open(url))?);
+    let work = counter("alice", "work");
+    runtime.block_on(counters.increment(&work, 1))?;
+    let holding = hold("alice")?;
+    let change = runtime.spawn({
+        let (counters, work) = (Arc::clone(&counters), work.clone());
+        async move { counters.increment(&work, 1).await }
+    });
+    eventually("the session of the change was ended", SOON, || {
+        change.is_finished() || end_waiting().is_ok_and(|ended| !ended.is_empty())
+    })?;
+    let error = runtime.block_on(change)?.unwrap_err();
+    ensure!(
+        error.kind() == ErrorKind::Unavailable && error.is_retryable(),
+        "{:?}: {error}",
+        error.kind()
+    );
+    drop(holding);
+    let unread = runtime.block_on(async {
+        timeout(SOON, async {
+            loop {
+                match counters.increment(&work, 1).await {
+                    Err(error) if error.is_retryable() => {}
+                    changed => return changed,
+                }
+            }
+        })
+        .await
+    })??;
+    ensure!(
+        unread.total == 2,
+        "the change that failed counted: {unread:?}"
+    );
+    Ok(())
 }
 
 fn start(url: &str) -> Result<Process> {

@@ -214,11 +214,11 @@ impl UnreadCounters for SqlCounters {
         let backend = self.statements.backend;
         let to_unavailable =
             |error: sqlx::Error| convert_error(backend, &error, ErrorKind::Unavailable);
-        let mut connection = self.pool.acquire().await.map_err(to_unavailable)?;
-        let counters = self
-            .read_counters(&mut connection, counter)
-            .await
-            .map_err(to_unavailable)?;
+        let reading = async {
+            let mut connection = self.pool.acquire().await?;
+            self.read_counters(&mut connection, counter).await
+        };
+        let counters = with_time_limit(reading).await.map_err(to_unavailable)?;
         counters.ok_or_else(|| unknown_counter_error(counter))
     }
 
@@ -264,12 +264,56 @@ fn is_conflict(error: &sqlx::Error) -> bool {
     error.code().is_some_and(|code| CONFLICTS.contains(&&*code))
 }
 
+/// Whether the server answered that it ends the session or cannot work at this moment: it restarts,
+/// fails over, an administrator stopped the statement, or it has no connection to spare. The same
+/// change may succeed later.
+fn is_passing(error: &sqlx::Error) -> bool {
+    let Some(error) = error.as_database_error() else {
+        return false;
+    };
+    if let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() {
+        // A closed session, a shutdown, a failover, a read-only server, a node outside of its
+        // cluster, a stopped statement, and too many connections.
+        return matches!(
+            error.number(),
+            1040 | 1047 | 1053 | 1077 | 1079 | 1080 | 1129 | 1152 | 1158
+                ..=1161
+                    | 1184
+                    | 1203
+                    | 1226
+                    | 1290
+                    | 1317
+                    | 1792
+                    | 1836
+                    | 1874
+                    | 1927
+                    | 1969
+                    | 3024
+                    | 3032
+                    | 3168
+                    | 4031
+        );
+    }
+    let Some(code) = error.code() else {
+        return false;
+    };
+    // Postgres. 08: the connection failed. 57: an operator or a shutdown intervened, except 57P04,
+    // a dropped database. 25006: a standby. 53300: too many connections. 55P03: a row is locked.
+    match &*code {
+        "57P04" => false,
+        "25006" | "53300" | "55P03" => true,
+        code => code.len() == 5 && (code.starts_with("08") || code.starts_with("57")),
+    }
+}
+
 /// Converts an error of the driver. `otherwise` is the kind of an error that does not show its
-/// cause, such as a failed connection.
+/// cause, such as a failed connection, and of a session that the server ended.
 fn convert_error(backend: &'static str, error: &sqlx::Error, otherwise: ErrorKind) -> Error {
     let kind = match error {
         sqlx::Error::Configuration(_) => ErrorKind::InvalidConfig,
-        sqlx::Error::Database(_) if !is_conflict(error) => ErrorKind::Internal,
+        sqlx::Error::Database(_) if !is_conflict(error) && !is_passing(error) => {
+            ErrorKind::Internal
+        }
         sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } => ErrorKind::Corrupt,
         _ => otherwise,
     };
