@@ -9,8 +9,8 @@ use crate::{
     failure::{ensure, ensure_eq, expect_error, fail},
     spec::{Spec, case},
     support::{
-        Context, SLACK, SOON, acquire_free, acquire_within, expect_busy, inspect_lock, join, now,
-        release_clean, request, sleep, soon, start, within,
+        Context, SLACK, SOON, acquire_free, acquire_within, eventually, expect_busy, inspect_lock,
+        join, now, release_clean, request, sleep, soon, start, within,
     },
 };
 
@@ -42,6 +42,10 @@ pub(crate) const CASES: &[Spec] = &[
     case!(
         release::close_waits_for_background_releases,
         "close waits for background releases"
+    ),
+    case!(
+        release::aborted_task_is_released_by_the_close,
+        "after the abort of a task and a close, the lock of that task is free"
     ),
     case!(
         release::closed_locker_refuses,
@@ -198,6 +202,24 @@ async fn close_waits_for_background_releases(cx: Context) -> Outcome {
     soon("close", holder.close()).await?;
     let left = other.list(cx.prefix()).await?;
     ensure!(left.is_empty(), "still held after close: {left:?}");
+    Ok(())
+}
+
+async fn aborted_task_is_released_by_the_close(cx: Context) -> Outcome {
+    let (holder, other) = cx.two_lockers().await?;
+    let name = cx.name("a");
+    let task = start({
+        let (holder, name, ttl) = (holder.clone(), name.clone(), cx.long_ttl());
+        async move { Ok(acquire_free(&holder, &name, ttl).await?.lost().await) }
+    });
+    eventually("the task holds", SOON, || async {
+        Ok(inspect_lock(&other, &name).await?.held.is_some())
+    })
+    .await?;
+    task.abort();
+    soon("close", holder.close()).await?;
+    let held = inspect_lock(&other, &name).await?.held;
+    ensure!(held.is_none(), "still held after close: {held:?}");
     Ok(())
 }
 

@@ -25,6 +25,7 @@ use crate::{
     fence::Fence,
     types::{
         error::{Error, ErrorKind, Result},
+        ident::HolderLabel,
         name::LockName,
         ticket::Ticket,
         token::{Epoch, FencingToken},
@@ -75,6 +76,7 @@ impl Guard {
         min_hold: Duration,
     ) -> Self {
         lease_state.hold_at_least(min_hold);
+        parts.lifecycle.add_guard();
         Self {
             parts: Arc::clone(parts),
             lease_state,
@@ -91,6 +93,12 @@ impl Guard {
     #[must_use]
     pub fn name(&self) -> &LockName {
         self.lease_state.name()
+    }
+
+    /// The label with which this process acquired or resumed the lock.
+    #[must_use]
+    pub fn holder(&self) -> &HolderLabel {
+        self.lease_state.holder()
     }
 
     /// The fencing token, which is higher than that of every earlier holder. Show the token to the
@@ -302,6 +310,8 @@ impl Drop for Guard {
         if std::mem::take(&mut self.live) && self.lease_state.remove_guard() {
             drop(self.last_guard_release());
         }
+        // Last, so that a close that sees no guard finds the background release.
+        self.parts.lifecycle.remove_guard();
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     },
     contract::{DistLock, Forced, Health, LockInfo, capabilities::Capabilities},
     engine::{
-        bounded::{LANDING, STOPPING, at_most, bounded, close_bounded},
+        bounded::{DROPPING, LANDING, STOPPING, at_most, bounded, close_bounded},
         clock::{Clock, SystemClock},
         keeper::Spawn,
         local_queue::OnAbandoned,
@@ -146,7 +146,9 @@ impl Locker {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let name = LockName::new(name)?;
         let operation = self.parts.backend.inspect(&name);
-        self.ask(operation, "inspect", Some(&name)).await.map_err(Error::of_read)
+        self.ask(operation, "inspect", Some(&name))
+            .await
+            .map_err(Error::of_read)
     }
 
     /// All held locks whose names start with `prefix`, in byte order of their names. The list is
@@ -185,7 +187,9 @@ impl Locker {
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
         let operation = self.parts.backend.list(prefix, after, limit);
-        self.ask(operation, "list", None).await.map_err(Error::of_read)
+        self.ask(operation, "list", None)
+            .await
+            .map_err(Error::of_read)
     }
 
     /// Frees a lock of any holder, if its token is still `token`. The guard of that holder is lost
@@ -230,7 +234,9 @@ impl Locker {
     /// Safe: it only reads.
     pub async fn health(&self) -> Result<Health> {
         let operation = self.parts.backend.health();
-        self.ask(operation, "health", None).await.map_err(Error::of_read)
+        self.ask(operation, "health", None)
+            .await
+            .map_err(Error::of_read)
     }
 
     /// The locks that the store may still hold although they were released: it has not confirmed
@@ -242,14 +248,18 @@ impl Locker {
         self.parts.unreleased.list(self.parts.timing.now())
     }
 
-    /// Ends waiting callers with [`ErrorKind::Closed`], waits for background releases, and closes
-    /// the connections. From then on every request to the store is refused with
-    /// [`ErrorKind::Closed`].
+    /// Ends waiting callers with [`ErrorKind::Closed`], waits for guards and for background
+    /// releases, and closes the connections. From then on every request to the store is refused
+    /// with [`ErrorKind::Closed`].
     ///
-    /// Release all guards before the close. A guard that is still held is not renewed any more and
-    /// is lost at its deadline. A release after the close does not reach the store: it returns
-    /// [`Released::Unconfirmed`](crate::Released::Unconfirmed), and the lock is free when its lease
-    /// ends.
+    /// Release all guards before the close. The close waits up to 1 second for guards that other
+    /// tasks still hold, and the locks of guards that are dropped or released by then are free
+    /// after the close. So `task.abort(); locker.close().await` frees the lock of a task that
+    /// yields within a second; a task that blocks its thread for longer drops its guard too late.
+    /// To be sure, await the task after the abort. A guard that is still held then is not renewed
+    /// any more and is lost at its deadline. A release after the close does not reach the store: it
+    /// returns [`Released::Unconfirmed`](crate::Released::Unconfirmed), and the lock is free when
+    /// its lease ends.
     ///
     /// While the store is away, the close repeats these releases for about 4 seconds. A close takes
     /// at most 10 seconds, also when the store hangs, and with every option of the store. A lock
@@ -271,6 +281,10 @@ impl Locker {
         // such acquires is bounded, because a caller may keep a future that it no longer polls.
         // Background releases then get at least one second.
         at_most(clock, LANDING, self.parts.lifecycle.no_acquire_left()).await;
+        // `task.abort()` returns before the runtime has dropped the task, and the release of its
+        // guard starts at that drop. The wait is bounded, because a caller may keep its guard.
+        let left = until.since(clock.now()).min(DROPPING);
+        at_most(clock, left, self.parts.lifecycle.no_guard_left()).await;
         let left = until.since(clock.now()).max(Duration::from_secs(1));
         at_most(clock, left, self.parts.keeper.no_job_left()).await;
         // The wait is not bounded here, because each hold ends at its own time.

@@ -23,6 +23,10 @@ const BEYOND: Duration = Duration::from_secs(5);
 /// All waits of a close together take at most 10 seconds.
 pub(crate) const LANDING: Duration = Duration::from_secs(4);
 
+/// The longest time that a close waits for guards to be dropped. An aborted task drops its guard at
+/// its next yield, on another thread or after the close has begun.
+pub(crate) const DROPPING: Duration = Duration::from_secs(1);
+
 /// The longest time that a close waits for the keeper thread, which closes its own connections.
 pub(crate) const STOPPING: Duration = Duration::from_secs(2);
 

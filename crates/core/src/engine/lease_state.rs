@@ -197,6 +197,10 @@ impl LeaseState {
         &self.name
     }
 
+    pub(crate) const fn holder(&self) -> &HolderLabel {
+        &self.holder
+    }
+
     pub(crate) const fn acquired(&self) -> Moment {
         self.acquired
     }

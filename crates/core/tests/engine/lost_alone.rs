@@ -62,8 +62,18 @@ impl Simulation {
 
     /// Checks that the loss is reported to all waiters with `reason`, not before the deadline and
     /// within [`NOTICE`] after the deadline.
-    async fn expect_all_notified(&self, mut waiting: JoinSet<Ended>, reason: LossReason) {
-        self.pass(DEADLINE - Duration::from_millis(100)).await;
+    async fn expect_all_notified(&self, waiting: JoinSet<Ended>, reason: LossReason) {
+        self.expect_all_notified_in(DEADLINE, waiting, reason).await;
+    }
+
+    /// The same when the deadline is `left` away.
+    async fn expect_all_notified_in(
+        &self,
+        left: Duration,
+        mut waiting: JoinSet<Ended>,
+        reason: LossReason,
+    ) {
+        self.pass(left - Duration::from_millis(100)).await;
         assert!(
             waiting.try_join_next().is_none(),
             "a waiter was notified before the deadline"
@@ -160,12 +170,20 @@ async fn a_loss_is_reported_while_renewals_are_refused() {
 async fn a_loss_is_reported_after_the_locker_closed() {
     let simulation = simulation().await;
     let guard = simulation.take(Renew::Manual).await;
-    simulation.locker.close().await;
+    let locker = simulation.locker.clone();
+    let close = tokio::spawn(async move { locker.close().await });
+    // The close waits a second for the guard.
+    let (step, mut passed) = (Duration::from_millis(50), Duration::ZERO);
+    while !close.is_finished() {
+        simulation.pass(step).await;
+        passed += step;
+        assert!(passed < DEADLINE / 2, "the close has not ended");
+    }
     let mut waiting = JoinSet::new();
     spawn_waiter(&guard, &mut waiting);
     spawn_watcher(&guard, &mut waiting);
     simulation
-        .expect_all_notified(waiting, LossReason::Expired)
+        .expect_all_notified_in(DEADLINE - passed, waiting, LossReason::Expired)
         .await;
 }
 

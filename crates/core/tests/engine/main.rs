@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod closing;
 mod last_clone;
 mod late_requests;
 mod lining_up;
