@@ -176,6 +176,121 @@ fn assert_lost_lock_uses_the_period(home: &Home, url: &str) {
     assert_eq!(again.code, 5, "{again:?}");
 }
 
+/// Checks what `jobs` shows of a job from its start to its end, and that a job can be run again.
+fn assert_jobs_are_shown_and_reset(url: &str) {
+    let home = Home::new();
+    let jobs = |args: &[&str]| {
+        let line = [&["jobs"], args].concat();
+        finish(home.bare(line).env("DISTLOCK_BACKEND", url), "")
+    };
+    let shown = |name: &str| {
+        let done = jobs(&[name, "--json"]);
+        assert_eq!(done.code, 0, "{url}: {done:?}");
+        done.json()
+    };
+    let empty = jobs(&[]);
+    assert_eq!((empty.code, &*empty.stdout), (0, ""), "{empty:?}");
+    assert!(empty.stderr.contains("no job of"), "{empty:?}");
+
+    let every = ["--every", "1h", "--holder", "ada@host 7"];
+    let held = ["--every", "1h", "--holder", "ada@host 7", "--ttl", "1s"];
+    assert_eq!(run(&home, url, "good", &every, "true").code, 0);
+    assert_eq!(run(&home, url, "bad", &every, "exit 3").code, 3);
+    let mut dies = Process::spawn(&mut tool(&home, url, "dies", &held, "exec sleep 60")).unwrap();
+    eventually("it is on record", SOON, || {
+        !jobs(&["dies", "--json"]).stdout.is_empty()
+    })
+    .unwrap();
+    assert_eq!(shown("dies")["outcome"], "running", "{url}");
+    dies.signal(Signal::KILL).unwrap();
+    dies.wait(SOON).unwrap();
+    eventually("its lease ends", SOON, || {
+        shown("dies")["outcome"] == "unknown"
+    })
+    .unwrap();
+
+    for (name, outcome) in [
+        ("good", "succeeded"),
+        ("bad", "failed"),
+        ("dies", "unknown"),
+    ] {
+        let job = shown(name);
+        assert_eq!(job["name"], name, "{url}: {job}");
+        assert_eq!(job["outcome"], outcome, "{url}: {job}");
+        assert_eq!(job["started_by"], "ada@host 7", "{url}: {job}");
+        assert_eq!(job["every_ms"], 3_600_000, "{url}: {job}");
+        // The next start is due after nine tenths of the period.
+        let due = job["due_in_ms"].as_u64().unwrap();
+        let latest = 3_600_000 / 10 * 9;
+        assert!(due <= latest && due > latest - 300_000, "{url}: {job}");
+        assert!(
+            job["started_at"].as_str() < job["due_at"].as_str(),
+            "{url}: {job}"
+        );
+    }
+    let text = jobs(&[]).stdout;
+    let rows: Vec<_> = text.lines().collect();
+    assert_eq!(rows.len(), 4, "{text}");
+    assert!(
+        rows[0].trim_start().starts_with("NAME") && rows[1].trim_start().starts_with("bad "),
+        "{text}"
+    );
+    for words in ["ada@host 7", "failed", " 1h "] {
+        assert!(rows[1].contains(words), "{words}: {text}");
+    }
+
+    // After a reset the job runs again, once, and that start counts.
+    let before = run(&home, url, "bad", &every, "echo ran");
+    assert!(before.stderr.contains("was started"), "{before:?}");
+    let reset = jobs(&["--reset", "bad", "--json"]);
+    assert_eq!(reset.code, 0, "{reset:?}");
+    assert_eq!(reset.json()["reset"], true, "{reset:?}");
+    assert_eq!(
+        jobs(&["bad", "--json"]).stdout,
+        "",
+        "due, and not on record"
+    );
+    let again = run(&home, url, "bad", &every, "echo ran");
+    assert_eq!((again.code, &*again.stdout), (0, "ran\n"), "{again:?}");
+    let over = run(&home, url, "bad", &every, "echo ran");
+    assert_eq!((over.code, &*over.stdout), (0, ""), "{over:?}");
+    assert_eq!(shown("bad")["outcome"], "succeeded", "{url}");
+    jobs(&["--reset", "unheard-of"]).assert_failed(64, "no start of \"unheard-of\"");
+}
+
+#[test]
+fn jobs_are_shown_and_reset_on_sqlite() {
+    let home = Home::new();
+    assert_jobs_are_shown_and_reset(&format!("sqlite:{}", home.store().display()));
+}
+
+#[test]
+fn jobs_are_shown_and_reset_on_redis() {
+    let server = RedisServer::start().unwrap();
+    assert_jobs_are_shown_and_reset(&server.url());
+}
+
+#[test]
+fn jobs_are_shown_and_reset_on_postgres() {
+    let server = PostgresServer::start().unwrap();
+    assert_jobs_are_shown_and_reset(&server.url());
+}
+
+/// The store is away when the job is due. Nothing is recorded, so the same line runs the job when
+/// the store is back.
+#[test]
+fn a_job_stays_due_while_the_store_is_away() {
+    let (home, mut server) = (Home::new(), RedisServer::start().unwrap());
+    let (url, once) = (server.url(), &["--every", "1d"][..]);
+    server.kill();
+    for _ in 0..2 {
+        run(&home, &url, "job", once, "echo ran").assert_failed(69, "redis");
+    }
+    server.restart().unwrap();
+    let back = run(&home, &url, "job", once, "echo ran");
+    assert_eq!((back.code, &*back.stdout), (0, "ran\n"), "{back:?}");
+}
+
 #[test]
 fn a_job_runs_once_per_period_on_sqlite() {
     let home = Home::new();

@@ -2,7 +2,7 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 29] = [
+const COMMANDS: [&[&str]; 30] = [
     &[],
     &["demo"],
     &["demo", "recipes"],
@@ -17,6 +17,7 @@ const COMMANDS: [&[&str]; 29] = [
     &["inspect"],
     &["list"],
     &["force-release"],
+    &["jobs"],
     &["gateway"],
     &["gateway", "run"],
     &["gateway", "token"],

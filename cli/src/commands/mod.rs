@@ -11,6 +11,7 @@ pub(crate) mod fence;
 pub(crate) mod force_release;
 pub(crate) mod gateway;
 pub(crate) mod inspect;
+pub(crate) mod jobs;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod migrate;

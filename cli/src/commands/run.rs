@@ -347,13 +347,16 @@ impl Run {
             }
             (Err(failure), None) => Err(failure),
         };
-        if let (Some(period), Ok(End::ByItself { status, .. })) = (&period, &end)
-            && status.success()
-            && let Err(error) = period.periodic.succeeded(&guard).await
-        {
-            output::print_message(format_args!(
-                "warning: that {name:?} has succeeded could not be put on record: {error}"
-            ));
+        match (&period, &end) {
+            (Some(period), Ok(End::ByItself { status, .. })) if status.success() => {
+                if let Err(error) = period.periodic.succeeded(&guard).await {
+                    output::print_message(format_args!(
+                        "warning: that {name:?} has succeeded could not be put on record: {error}"
+                    ));
+                }
+            }
+            (Some(period), Ok(End::ByItself { .. })) => period.periodic.failed(&guard).await,
+            _ => {}
         }
         let released = guard.release().await;
         let now = locker.clock().now();

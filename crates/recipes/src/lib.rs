@@ -20,7 +20,7 @@ mod periodic;
 pub mod unread;
 
 pub use fence::RecordsFence;
-pub use periodic::{Due, Periodic, Ran};
+pub use periodic::{Due, Job, Outcome, Periodic, Ran};
 
 /// Compiles the examples of the guide as documentation tests.
 #[cfg(doctest)]

@@ -26,20 +26,23 @@
 //!
 //! The idea comes from ShedLock's `lockAtMostFor` and `lockAtLeastFor`.
 
+mod jobs;
+mod record;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use distlock_core::{
     Attempt, Clock, Entry, Error, ErrorKind, Expect, Guard, HolderInfo, LockName, LockWatch,
-    Locker, RecordKey, Records, Result, Store, Written, unix_time,
+    Locker, RecordKey, Records, Result, Store, Written,
 };
-use serde::{Deserialize, Serialize};
+
+pub use self::jobs::{Job, Outcome};
+use self::record::{End, Start, end_key, start_key};
 
 /// The longest period.
 const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The share of a period after which the next start is due.
 const DUE_AFTER: f64 = 0.9;
-/// The format number of the records. A reader refuses a record with another number.
-const FORMAT: u8 = 1;
 /// The pause before a failed write is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The longest time for which the request that takes a start back is repeated.
@@ -78,31 +81,6 @@ pub enum Ran<T> {
     Before(Duration),
     /// The job runs elsewhere, or is about to start there.
     Elsewhere(Option<HolderInfo>),
-}
-
-/// The record of the last start, or of the last success.
-#[derive(Serialize, Deserialize)]
-struct Run {
-    /// The format of the record.
-    v: u8,
-    /// The fencing token of the holder that started the job.
-    token: u64,
-    /// The time of the write in milliseconds since 1970, by the writer's clock. A reader uses this
-    /// time when the store does not tell the age of the record.
-    at_ms: u64,
-    /// The time in milliseconds from the first start of this period to this start. A period counts
-    /// from its first start, so a repeated job does not move the period.
-    #[serde(default)]
-    since_ms: u64,
-}
-
-/// The event to record.
-#[derive(Clone, Copy)]
-enum Event {
-    /// A job with this period starts.
-    Start(Duration),
-    /// The job has succeeded.
-    Success,
 }
 
 impl Periodic {
@@ -209,7 +187,15 @@ impl Periodic {
         let done = tokio::select! {
             biased;
             _ = guard.lost() => None,
-            done = work(watch) => Some(done?),
+            done = work(watch) => Some(done),
+        };
+        let done = match done {
+            Some(Err(failed)) => {
+                self.failed(guard).await;
+                return Err(failed);
+            }
+            Some(Ok(done)) => Some(done),
+            None => None,
         };
         guard.check()?;
         let Some(done) = done else {
@@ -253,9 +239,7 @@ impl Periodic {
     pub async fn begin(&self, guard: &Guard, every: Duration) -> Result<Due> {
         check_period(every)?;
         let mut written_over = None;
-        let begun = self
-            .record_event(guard, Event::Start(every), &mut written_over)
-            .await;
+        let begun = self.record_start(guard, every, &mut written_over).await;
         let begun = begun.and_then(|due| guard.check().map(|()| due));
         // Without a write of this call, a record with this token is of a job that has run: its
         // holder has kept the lock since. Then the next holder must not run the job again.
@@ -306,7 +290,7 @@ impl Periodic {
         let Some(entry) = self.records.get(&key).await? else {
             return Ok(());
         };
-        let run = parse_run(&key, &entry)?;
+        let run = Start::parse(&key, &entry)?;
         let is_older = before == Some(Expect::Version(entry.version));
         if is_older || run.token != guard.token().get() || run.since_ms > 0 {
             return Ok(());
@@ -316,7 +300,8 @@ impl Periodic {
         self.records.delete(&key, entry.version).await.map(drop)
     }
 
-    /// Records the success of the job that [`begin`](Self::begin) started under this lock.
+    /// Records the success of the job that [`begin`](Self::begin) started under this lock. While
+    /// the store is unreachable, the call repeats its request as long as the lock is held.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the lock is lost; failures of the store.
@@ -324,25 +309,59 @@ impl Periodic {
     /// # Cancel safety
     /// Dropping the future leaves the success recorded or not. A repeated call is safe.
     pub async fn succeeded(&self, guard: &Guard) -> Result<()> {
-        self.record_event(guard, Event::Success, &mut None)
-            .await
-            .map(drop)
+        loop {
+            guard.check()?;
+            match self.try_record_end(guard, true).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return Err(error),
+            }
+            self.clock.sleep(RETRY_PAUSE).await;
+        }
     }
 
-    /// Records a start or a success of this holder. A start that is not due is not recorded. Failed
-    /// attempts are repeated until the lock is lost.
+    /// Records that the job that [`begin`](Self::begin) started under this lock has failed, for
+    /// [`jobs`](Self::jobs). Nothing depends on this record, so the call makes one attempt, and
+    /// only logs an error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the failure recorded or not.
+    pub async fn failed(&self, guard: &Guard) {
+        match self.try_record_end(guard, false).await {
+            Ok(true) => {}
+            Ok(false) => tracing::debug!(job = ?guard.name(), "a failure was not recorded"),
+            Err(error) => {
+                tracing::debug!(job = ?guard.name(), %error, "a failure was not recorded");
+            }
+        }
+    }
+
+    /// Makes one attempt to record the end of this holder's run. `false`: another client has
+    /// written in between.
+    async fn try_record_end(&self, guard: &Guard, ok: bool) -> Result<bool> {
+        let key = end_key(guard.name())?;
+        let entry = self.records.get(&key).await?;
+        let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+        let end = End::now(guard, ok, &*self.clock).encode()?;
+        let written = self.records.put(&key, &end, expect).await?;
+        Ok(matches!(written, Written::Stored(_)))
+    }
+
+    /// Records a start of this holder. A start that is not due is not recorded. Failed attempts are
+    /// repeated until the lock is lost.
     ///
     /// When a write of this call may have reached the store, `written_over` tells which record the
     /// last one of them expected there. This holds for an error too.
-    async fn record_event(
+    async fn record_start(
         &self,
         guard: &Guard,
-        event: Event,
+        every: Duration,
         written_over: &mut Option<Expect>,
     ) -> Result<Due> {
         loop {
             guard.check()?;
-            match self.try_record_event(guard, event, written_over).await {
+            match self.try_record_start(guard, every, written_over).await {
                 Ok(Some(due)) => return Ok(due),
                 Ok(None) => {}
                 Err(error) if error.is_retryable() => {}
@@ -352,21 +371,18 @@ impl Periodic {
         }
     }
 
-    /// Makes one attempt at [`record_event`](Self::record_event). `None`: another client has
+    /// Makes one attempt at [`record_start`](Self::record_start). `None`: another client has
     /// written in between.
-    async fn try_record_event(
+    async fn try_record_start(
         &self,
         guard: &Guard,
-        event: Event,
+        every: Duration,
         written_over: &mut Option<Expect>,
     ) -> Result<Option<Due>> {
         let name = guard.name();
-        let key = match event {
-            Event::Start(_) => start_key(name)?,
-            Event::Success => success_key(name)?,
-        };
+        let key = start_key(name)?;
         let entry = self.records.get(&key).await?;
-        let run = entry.as_ref().map(|entry| parse_run(&key, entry));
+        let run = entry.as_ref().map(|entry| Start::parse(&key, entry));
         let run = run.transpose()?;
         let expect = entry
             .as_ref()
@@ -378,18 +394,15 @@ impl Periodic {
         {
             return Ok(Some(Due::Now));
         }
-        let since = match event {
-            Event::Success => Duration::ZERO,
-            Event::Start(every) => match self
-                .due_and_elapsed(name, &key, entry.as_ref(), every)
-                .await?
-            {
-                (Due::Now, since) => since,
-                (later, _) => return Ok(Some(later)),
-            },
+        let since = match self
+            .due_and_elapsed(name, &key, entry.as_ref(), every)
+            .await?
+        {
+            (Due::Now, since) => since,
+            (later, _) => return Ok(Some(later)),
         };
-        let run = self.encode_run(guard, since)?;
-        let written = self.records.put(&key, &run, expect).await;
+        let start = Start::now(guard, every, since, &*self.clock).encode()?;
+        let written = self.records.put(&key, &start, expect).await;
         match &written {
             Ok(Written::Stored(_)) => *written_over = Some(expect),
             Err(error) if !error.did_not_happen() => *written_over = Some(expect),
@@ -410,9 +423,9 @@ impl Periodic {
         let Some(entry) = entry else {
             return Ok((Due::Now, Duration::ZERO));
         };
-        let run = parse_run(key, entry)?;
+        let run = Start::parse(key, entry)?;
         let since_first_start =
-            self.age_of_run(key, entry, &run)? + Duration::from_millis(run.since_ms);
+            run.age(key, entry, &*self.clock)? + Duration::from_millis(run.since_ms);
         if since_first_start >= every.mul_f64(DUE_AFTER) {
             Ok((Due::Now, Duration::ZERO))
         } else if self.retry_failed && !self.has_succeeded(name, run.token).await? {
@@ -429,41 +442,15 @@ impl Periodic {
 
     /// Whether the run that was started under this token has succeeded.
     async fn has_succeeded(&self, name: &LockName, token: u64) -> Result<bool> {
-        let key = success_key(name)?;
+        let end = self.read_end(name).await?;
+        Ok(end.is_some_and(|end| end.ok && end.token == token))
+    }
+
+    /// The last recorded end of a job.
+    async fn read_end(&self, name: &LockName) -> Result<Option<End>> {
+        let key = end_key(name)?;
         let entry = self.records.get(&key).await?;
-        let run = entry.map(|entry| parse_run(&key, &entry)).transpose()?;
-        Ok(run.is_some_and(|run| run.token == token))
-    }
-
-    /// The time since a run was recorded. The store tells no age when its clock has started anew
-    /// since the write. For example, the clock of a store in a file starts anew at each reboot.
-    /// Then the wall clock of this host gives the time.
-    fn age_of_run(&self, key: &RecordKey, entry: &Entry, run: &Run) -> Result<Duration> {
-        if let Some(age) = entry.age {
-            return Ok(age);
-        }
-        let (now, then) = (unix_time(&*self.clock), Duration::from_millis(run.at_ms));
-        now.checked_sub(then).ok_or_else(|| {
-            let ahead = then.saturating_sub(now);
-            corrupt_error(
-                key,
-                &format!("it was written {ahead:.1?} from now, by this host's clock"),
-            )
-        })
-    }
-
-    /// The record of a run that starts or succeeds now.
-    fn encode_run(&self, guard: &Guard, since: Duration) -> Result<Vec<u8>> {
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let run = Run {
-            v: FORMAT,
-            token: guard.token().get(),
-            at_ms: millis(unix_time(&*self.clock)),
-            since_ms: millis(since),
-        };
-        serde_json::to_vec(&run).map_err(|error| {
-            Error::new(ErrorKind::Internal, "a run cannot be written").caused_by(error)
-        })
+        entry.map(|entry| End::parse(&key, &entry)).transpose()
     }
 }
 
@@ -474,29 +461,6 @@ impl fmt::Debug for Periodic {
             .field("retry_failed", &self.retry_failed)
             .finish_non_exhaustive()
     }
-}
-
-fn start_key(name: &LockName) -> Result<RecordKey> {
-    RecordKey::new(format!("periodic/start/{name}"))
-}
-
-fn success_key(name: &LockName) -> Result<RecordKey> {
-    RecordKey::new(format!("periodic/success/{name}"))
-}
-
-fn parse_run(key: &RecordKey, entry: &Entry) -> Result<Run> {
-    let run: Run = serde_json::from_slice(&entry.value)
-        .map_err(|error| corrupt_error(key, &error.to_string()))?;
-    if run.v == FORMAT {
-        return Ok(run);
-    }
-    let unknown = run.v;
-    let why = format!("format {unknown} is not known here, only {FORMAT}");
-    Err(corrupt_error(key, &why))
-}
-
-fn corrupt_error(key: &RecordKey, why: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the record {key}: {why}"))
 }
 
 fn check_period(every: Duration) -> Result<()> {

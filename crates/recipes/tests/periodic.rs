@@ -16,7 +16,7 @@ use distlock_core::{
     Records, Renew, Result, Store, Version, Written,
 };
 use distlock_memory::Memory;
-use distlock_recipes::{Due, Periodic, Ran};
+use distlock_recipes::{Due, Outcome, Periodic, Ran};
 use tokio::{sync::Barrier, task::JoinSet};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -459,4 +459,74 @@ async fn invalid_input_is_named_in_the_error_and_changes_nothing() {
     let error = refused.await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("format 2"), "{error}");
+}
+
+/// The jobs on record show the last start and its end. A reset makes one of them due, once.
+#[tokio::test]
+async fn the_jobs_on_record_are_shown_and_reset() {
+    let (memory, clock) = memory_with_manual_clock();
+    let store = store(&memory);
+    let periodic = Periodic::new(&store).unwrap();
+    assert!(periodic.jobs("", None, 10).await.unwrap().is_empty());
+    let runs = AtomicU32::new(0);
+    let good = async || {
+        let count = async |_| Ok(runs.fetch_add(1, Ordering::SeqCst));
+        periodic.at_most_once("good", HOUR, count).await.unwrap()
+    };
+    assert!(matches!(good().await, Ran::Here(0)));
+    clock.advance(Duration::from_secs(60));
+    let failing = async |_| Err::<(), _>(Error::new(ErrorKind::Internal, "it failed"));
+    periodic
+        .at_most_once("bad", HOUR, failing)
+        .await
+        .unwrap_err();
+    let kept = store
+        .locker()
+        .lock("long")
+        .holder("ada")
+        .acquire()
+        .await
+        .unwrap();
+    assert_eq!(periodic.begin(&kept, HOUR).await.unwrap(), Due::Now);
+
+    let jobs = periodic.jobs("", None, 10).await.unwrap();
+    let seen: Vec<_> = jobs
+        .iter()
+        .map(|job| (job.name.as_str(), job.outcome))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("bad", Outcome::Failed),
+            ("good", Outcome::Succeeded),
+            ("long", Outcome::Running)
+        ]
+    );
+    assert_eq!(
+        (jobs[1].started, jobs[1].every),
+        (Duration::from_secs(60), HOUR)
+    );
+    assert_eq!(jobs[1].due_in, Duration::from_secs(3240 - 60));
+    assert_eq!((&*jobs[2].started_by, jobs[2].token), ("ada", kept.token()));
+    let pages = [
+        periodic.jobs("", Some(&jobs[0].name), 1),
+        periodic.jobs("lo", None, 9),
+    ];
+    let [second, long] = pages;
+    assert_eq!(second.await.unwrap()[..], jobs[1..2]);
+    assert_eq!(long.await.unwrap()[..], jobs[2..]);
+    // The holder dies, or lost its lock, without a record of the end.
+    assert!(kept.release().await.is_clean());
+    let jobs = periodic.jobs("long", None, 1).await.unwrap();
+    assert_eq!(jobs[0].outcome, Outcome::Unknown);
+
+    let name = LockName::new("good").unwrap();
+    assert!(matches!(good().await, Ran::Before(_)));
+    assert!(periodic.reset(&name).await.unwrap());
+    assert!(!periodic.reset(&name).await.unwrap(), "it is due already");
+    assert!(matches!(good().await, Ran::Here(1)));
+    assert!(
+        matches!(good().await, Ran::Before(_)),
+        "the new start counts"
+    );
 }
