@@ -1,7 +1,7 @@
 //! The live page in a real browser: one account on two devices of one tab, on two nodes. The first
 //! device gets its notice, and its connection is closed. Screenshots are kept in the target folder.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{net::SocketAddr, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use distlock_checker::{Invariant, check};
@@ -10,7 +10,10 @@ use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 
-use crate::world::{ADMIN_TOKEN, SOON, World, pause};
+use crate::{
+    http::post,
+    world::{ADMIN_TOKEN, SOON, World, pause},
+};
 
 /// A browser with a separate folder for its files.
 struct Browser {
@@ -241,6 +244,39 @@ async fn the_page_shows_a_takeover_between_two_nodes_and_gives_orders() -> Resul
     Ok(())
 }
 
+/// Shows each list of the page. A list that is longer than the page shows says how long it is.
+async fn show_lists(browser: &Browser, admin: SocketAddr) -> Result<()> {
+    for number in 0..101 {
+        let ban = json!({"uid": format!("robot-{number}"), "reason": "spam"});
+        let banned = post(admin, "/v1/ban", ADMIN_TOKEN, &ban).await;
+        ensure!(banned["ban"]["reason"] == "spam", "{banned}");
+    }
+    browser.shows("#state .tiles", "online in all\n1").await?;
+    let node = browser.client.find(Locator::Css("#orders [name=node]"));
+    let node = node.await?;
+    for (on, button, says, also) in [
+        ("", "sessions", "1 session", "playground-anna"),
+        ("phone-n2", "sessions", "1 session", "playground-anna"),
+        ("phone-n1", "sessions", "no sessions", ""),
+        ("", "bans", "the first 100 of 101 bans", "robot-100"),
+        (
+            "",
+            "audit",
+            "the first 100 of 101 orders",
+            "banned, 0 ended",
+        ),
+        ("", "revocations", "no sessions that are not known", ""),
+    ] {
+        node.select_by_value(on).await?;
+        browser.click(&format!("#orders [value={button}]")).await?;
+        let shown = browser.shows("#answer", says).await?;
+        ensure!(shown.contains(also), "{button}: {shown}");
+        let unreadable = browser.unreadable().await?;
+        ensure!(unreadable.is_empty(), "{button}: {unreadable:#?}");
+    }
+    Ok(())
+}
+
 /// An operator looks at two nodes of one host, on a telephone, and one of the nodes dies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_fits_a_telephone_and_a_dead_node_is_shown_as_dead() -> Result<()> {
@@ -266,6 +302,7 @@ async fn the_page_fits_a_telephone_and_a_dead_node_is_shown_as_dead() -> Result<
     browser.picture("telephone").await?;
     let unreadable = browser.unreadable().await?;
     ensure!(unreadable.is_empty(), "{unreadable:#?}");
+    show_lists(&browser, world.node("n1").admin).await?;
     let order = "return document.getElementById('orders').getBoundingClientRect().top \
                  < document.getElementById('takeovers').getBoundingClientRect().top";
     let above = browser.client.execute(order, Vec::new()).await?;

@@ -1,4 +1,6 @@
-//! Takeovers, collected from this node's events. A takeover is either a login on this node that
+//! The report of a node for the pages of all nodes: its numbers, and the takeovers that it saw.
+//!
+//! Takeovers are collected from this node's events. A takeover is either a login on this node that
 //! ended a session, or the end of a session on this node by a login on another node.
 //!
 //! This module keeps a bounded number of takeovers. This module must never follow the events of a
@@ -38,6 +40,19 @@ pub(crate) struct Takeover {
     pub(crate) took_us: Option<u64>,
 }
 
+/// The report of a node about itself, for the pages of all nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeReport {
+    /// The newest takeovers that the node saw, oldest first.
+    pub(crate) takeovers: Vec<Takeover>,
+    pub(crate) sessions: u64,
+    /// The version of the node's program.
+    pub(crate) version: String,
+}
+
+/// The version of this program.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The newest takeovers that this node saw. The events are read only when somebody requests the
 /// takeovers. So a node costs nothing while its page is closed.
 #[derive(Clone)]
@@ -61,8 +76,17 @@ impl RecentTakeovers {
         }
     }
 
+    /// The report of this node, with the takeovers since the first call.
+    pub(crate) fn report(&self) -> NodeReport {
+        NodeReport {
+            takeovers: self.read_newest(),
+            sessions: u64::try_from(self.kick.sessions()).unwrap_or(u64::MAX),
+            version: VERSION.to_owned(),
+        }
+    }
+
     /// The newest takeovers since the first call, oldest first.
-    pub(crate) fn read_newest(&self) -> Vec<Takeover> {
+    fn read_newest(&self) -> Vec<Takeover> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let RecentState {
             events,

@@ -109,7 +109,7 @@ mod tasks;
 mod upkeep;
 mod wait;
 
-pub use admin::view::{Found, Kicked, NodeView, Pending, Target, UserView};
+pub use admin::view::{Banned, Found, Kicked, NodeView, Pending, Target, UserView};
 pub use flow::{builder::Builder, handle::KickOut};
 pub use login::{
     admission::Admission,

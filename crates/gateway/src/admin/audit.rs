@@ -44,6 +44,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
 #[derive(Serialize)]
 pub(super) struct AuditAnswer {
     entries: Vec<Entry>,
+    /// How many there are, listed or not.
+    total: usize,
     /// The keys of records that cannot be read. Their entries are missing in this answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
@@ -55,9 +57,11 @@ pub(super) async fn list_audit(
     QueryParams(query): QueryParams<LimitQuery>,
 ) -> Result<Json<AuditAnswer>, HttpError> {
     let (mut entries, unreadable) = admin.audit.entries().await?;
+    let total = entries.len();
     entries.truncate(query.limit.unwrap_or(MAX_ENTRIES));
     Ok(Json(AuditAnswer {
         entries,
+        total,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),
     }))
 }

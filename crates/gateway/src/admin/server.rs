@@ -43,6 +43,7 @@ pub(crate) async fn serve_admin(
         .route("/v1/sessions", get(sessions::list_sessions))
         .route("/v1/kick", post(sessions::kick))
         .route("/v1/ban", post(sessions::ban).delete(sessions::unban))
+        .route("/v1/bans", get(sessions::list_bans))
         .route("/v1/revocations", get(sessions::list_revocations))
         .route("/v1/nodes", get(nodes::list_nodes))
         .route("/v1/drain", post(nodes::drain).delete(nodes::undrain))

@@ -8,7 +8,7 @@ use axum::{
 };
 use distlock_core::{Error, ErrorKind, parse_duration};
 use distlock_kickout::{
-    Ban, Class, Found, Kicked, NodeId, Pending, SessionId, Target, Uid, UserView,
+    Ban, Banned, Class, Found, Kicked, NodeId, Pending, SessionId, Target, Uid, UserView,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -21,6 +21,8 @@ use super::{
 
 /// Entries of a list, unless the request names another limit.
 const DEFAULT_LIMIT: usize = 1000;
+/// Most entries of a list that is not read page by page.
+const MAX_LIMIT: usize = 100_000;
 
 /// `GET /v1/users/{uid}`: the record of an account, with the states of its nodes.
 pub(super) async fn show_user(
@@ -175,6 +177,8 @@ pub(super) async fn unban(
 #[derive(Serialize)]
 pub(super) struct RevocationsAnswer {
     revocations: Vec<Pending>,
+    /// How many there are, listed or not.
+    total: usize,
 }
 
 /// `GET /v1/revocations`: sessions whose end is not confirmed yet.
@@ -182,9 +186,26 @@ pub(super) async fn list_revocations(
     State(admin): State<AdminContext>,
     QueryParams(query): QueryParams<LimitQuery>,
 ) -> Result<Json<RevocationsAnswer>, HttpError> {
-    let most = query.limit.unwrap_or(DEFAULT_LIMIT).min(100_000);
-    let revocations = admin.kick.revocations(most).await?;
-    Ok(Json(RevocationsAnswer { revocations }))
+    let most = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    let (revocations, total) = admin.kick.revocations(most).await?;
+    Ok(Json(RevocationsAnswer { revocations, total }))
+}
+
+#[derive(Serialize)]
+pub(super) struct BansAnswer {
+    bans: Vec<Banned>,
+    /// How many there are, listed or not.
+    total: usize,
+}
+
+/// `GET /v1/bans`: the bans that hold, sorted by account.
+pub(super) async fn list_bans(
+    State(admin): State<AdminContext>,
+    QueryParams(query): QueryParams<LimitQuery>,
+) -> Result<Json<BansAnswer>, HttpError> {
+    let most = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    let (bans, total) = admin.kick.bans(most).await?;
+    Ok(Json(BansAnswer { bans, total }))
 }
 
 #[derive(Deserialize)]
@@ -193,6 +214,8 @@ pub(super) struct OnlineQuery {
     /// The last account of the page before.
     after: Option<Uid>,
     limit: Option<usize>,
+    /// Only the sessions on this node.
+    node: Option<NodeId>,
 }
 
 #[derive(Serialize)]
@@ -203,13 +226,16 @@ pub(super) struct OnlineAnswer {
     next: Option<Uid>,
 }
 
-/// `GET /v1/sessions`: the sessions of all nodes, sorted by account, page by page.
+/// `GET /v1/sessions`: the sessions of all nodes or of one, sorted by account, page by page.
 pub(super) async fn list_sessions(
     State(admin): State<AdminContext>,
     QueryParams(page): QueryParams<OnlineQuery>,
 ) -> Result<Json<OnlineAnswer>, HttpError> {
     let most = page.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, 10_000);
-    let (sessions, next) = admin.kick.online(page.after.as_ref(), most).await?;
+    let online = admin
+        .kick
+        .online(page.after.as_ref(), most, page.node.as_ref());
+    let (sessions, next) = online.await?;
     Ok(Json(OnlineAnswer { sessions, next }))
 }
 

@@ -610,6 +610,12 @@ pub struct TakeoversResponse {
     /// Oldest first.
     #[prost(message, repeated, tag = "1")]
     pub takeovers: ::prost::alloc::vec::Vec<takeovers_response::Takeover>,
+    /// The sessions on the node that answers.
+    #[prost(uint64, tag = "2")]
+    pub sessions: u64,
+    /// The version of its program.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
 }
 /// Nested message and enum types in `TakeoversResponse`.
 pub mod takeovers_response {
@@ -795,8 +801,7 @@ pub mod peer_client {
             req.extensions_mut().insert(GrpcMethod::new("distlock.v1.Peer", "Idle"));
             self.inner.unary(req, path, codec).await
         }
-        /// The newest takeovers that this node saw, for the page of another node. A node of an older
-        /// version answers UNIMPLEMENTED.
+        /// The newest takeovers that this node saw, and its numbers, for the page of another node.
         pub async fn takeovers(
             &mut self,
             request: impl tonic::IntoRequest<super::TakeoversRequest>,
@@ -856,8 +861,7 @@ pub mod peer_server {
             &self,
             request: tonic::Request<super::IdleRequest>,
         ) -> std::result::Result<tonic::Response<super::IdleResponse>, tonic::Status>;
-        /// The newest takeovers that this node saw, for the page of another node. A node of an older
-        /// version answers UNIMPLEMENTED.
+        /// The newest takeovers that this node saw, and its numbers, for the page of another node.
         async fn takeovers(
             &self,
             request: tonic::Request<super::TakeoversRequest>,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use askama::Template;
 use distlock_kickout::{NodeId, NodeInfo, NodeState};
 
-use super::snapshot::{MAX_SHOWN, Snapshot};
+use super::snapshot::{MAX_SHOWN, Report, Snapshot};
+use crate::takeovers::VERSION;
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
@@ -17,6 +18,7 @@ struct SignInPage<'a> {
 #[template(path = "node.html")]
 struct NodePage<'a> {
     node: &'a NodeId,
+    version: &'static str,
     changing_part: String,
 }
 
@@ -37,6 +39,23 @@ impl ChangingPart<'_> {
         node.policy.is_some() && node.policy.as_deref() != self.own_policy
     }
 
+    /// The sessions on all nodes. If a node is silent, they are at least so many.
+    fn sessions_in_all(&self) -> String {
+        match self.snapshot.sessions_in_all() {
+            (known, true) => known.to_string(),
+            (known, false) => format!("at least {known}"),
+        }
+    }
+
+    fn sessions_on(&self, node: &NodeId) -> String {
+        let sessions = self.snapshot.sessions_on(node);
+        sessions.map_or_else(|| "?".to_owned(), |sessions| sessions.to_string())
+    }
+
+    fn report_of(&self, node: &NodeInfo) -> Option<&Report> {
+        self.snapshot.reports.get(&node.node)
+    }
+
     fn have_mixed_policies(&self, nodes: &[NodeInfo]) -> bool {
         nodes.iter().any(|node| self.has_other_policy(node))
     }
@@ -50,6 +69,7 @@ pub(super) fn sign_in_page(node: &NodeId) -> String {
 pub(super) fn full_page(snapshot: &Snapshot) -> String {
     let page = NodePage {
         node: &snapshot.node,
+        version: VERSION,
         changing_part: changing_part(snapshot),
     };
     page.to_string()
@@ -94,6 +114,7 @@ mod tests {
     use distlock_kickout::Boot;
 
     use super::*;
+    use crate::takeovers::NodeReport;
 
     fn node(name: &str, policy: &str, lease_ms: u64) -> NodeInfo {
         let node = serde_json::json!({
@@ -110,13 +131,22 @@ mod tests {
             state: NodeState::Up,
             lease_left: Duration::from_millis(lease_ms),
             low_lease: Duration::from_secs(3),
-            sessions: 0,
             under_way: 0,
             revocations,
             nodes: Ok(vec![node("n1", "single", 9000), second]),
             locks: Ok(Vec::new()),
             takeovers: Vec::new(),
-            unreachable: Vec::new(),
+            reports: ["n1", "n2"]
+                .map(|node| (NodeId::new(node).unwrap(), Ok(report(2, VERSION))))
+                .into(),
+        }
+    }
+
+    fn report(sessions: u64, version: &str) -> NodeReport {
+        NodeReport {
+            takeovers: Vec::new(),
+            sessions,
+            version: version.to_owned(),
         }
     }
 
@@ -158,7 +188,8 @@ mod tests {
     fn text_of_clients_and_nodes_is_escaped() {
         let mut snapshot = snapshot(9000, 0, node("n2", "<b>", 9000));
         let nasty = r#"<script>alert("x") & 'y'"#;
-        snapshot.unreachable = vec![(NodeId::new("n2").unwrap(), nasty.into())];
+        let n2 = NodeId::new("n2").unwrap();
+        snapshot.reports.insert(n2, Err(nasty.into()));
         let html = changing_part(&snapshot);
         assert!(!html.contains("<script>"), "{html}");
         for escaped in [
@@ -167,6 +198,33 @@ mod tests {
         ] {
             assert!(html.contains(escaped), "{escaped} is not in {html}");
         }
+    }
+
+    #[test]
+    fn sessions_and_versions_of_nodes_are_shown_and_silent_nodes_marked() {
+        let mut snapshot = snapshot(9000, 0, node("n2", "single", 9000));
+        let html = changing_part(&snapshot);
+        assert!(html.contains("<dt>online here</dt><dd>2</dd>"), "{html}");
+        assert!(html.contains("<dt>online in all</dt><dd>4</dd>"), "{html}");
+        let n2 = NodeId::new("n2").unwrap();
+        snapshot.reports.insert(n2.clone(), Ok(report(3, "9.9.9")));
+        let html = changing_part(&snapshot);
+        assert!(html.contains("<dd>5</dd>"), "{html}");
+        assert!(html.contains("class=\"warning\">9.9.9"), "{html}");
+        snapshot.reports.insert(n2, Err("nobody listens".into()));
+        let html = changing_part(&snapshot);
+        assert!(html.contains("<dd>at least 2</dd>"), "{html}");
+        assert!(html.contains("class=\"warning\">no</td>"), "{html}");
+    }
+
+    #[test]
+    fn a_long_list_of_nodes_ends_with_the_number_of_the_others() {
+        let mut snapshot = snapshot(9000, 0, node("n2", "single", 9000));
+        let many = (0..MAX_SHOWN + 7).map(|at| node(&format!("n{at}"), "single", 9000));
+        snapshot.nodes = Ok(many.collect());
+        let html = changing_part(&snapshot);
+        assert!(html.contains("and 7 more"), "{html}");
+        assert!(html.contains("<b>n99</b>") && !html.contains("<b>n100</b>"));
     }
 
     #[test]

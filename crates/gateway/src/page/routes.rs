@@ -81,13 +81,15 @@ async fn show_page(State(page): State<PageContext>) -> Response {
     (HTML, render::full_page(&snapshot)).into_response()
 }
 
-/// The part of the page that changes, the takeovers, and the nodes for the playground.
+/// The part of the page that changes, the takeovers, the nodes for the playground, and all nodes
+/// with the number of their sessions.
 async fn show_changing_part(State(page): State<PageContext>) -> Response {
     let snapshot = Snapshot::take(&page).await;
     let fronts = snapshot.node_fronts();
     let takeovers = &snapshot.takeovers;
     let part = json!({
         "html": render::changing_part(&snapshot), "takeovers": takeovers, "nodes": fronts,
+        "sessions": snapshot.node_sessions(),
     });
     Json(part).into_response()
 }

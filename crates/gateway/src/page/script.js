@@ -41,6 +41,7 @@ async function refresh() {
     byId("state").innerHTML = part.html;
     takeovers(part.takeovers);
     offer(part.nodes);
+    listNodes(part.sessions);
     labelCells();
     live("live", false);
   } catch {
@@ -134,7 +135,45 @@ const ended = (kicked) => {
 };
 const account = (uid) => `/v1/users/${encodeURIComponent(uid)}`;
 
-// What each button asks for, whether it is asked twice, and what is said when it is done.
+// All nodes, and how many sessions each has: null where a node did not answer.
+let onlineAt = [];
+
+function listNodes(nodes) {
+  onlineAt = nodes;
+  const select = byId("orders").elements.node;
+  const names = ["", ...nodes.map(({ node }) => node)];
+  if (names.join() === [...select.options].map((it) => it.value).join()) return;
+  const chosen = select.value;
+  select.replaceChildren(...names.map((name) => new Option(name || "all nodes", name)));
+  select.value = names.includes(chosen) ? chosen : "";
+}
+
+// The sessions on a node, or on all; null where that is not known.
+function onlineOn(node) {
+  const asked = onlineAt.filter((it) => !node || it.node === node);
+  if (asked.length === 0 || asked.some((it) => it.sessions === null)) return null;
+  return asked.reduce((sum, it) => sum + it.sessions, 0);
+}
+
+// A list begins with its first entries. The text says how many there are in all, if that is known.
+const LISTED = 100;
+
+function listed(one, many, lines, total, names) {
+  if (lines.length === 0) return `no ${many}`;
+  if (total === 1) return [`1 ${one}`, tableOf(names, lines)];
+  const all = total === lines.length ? total : `the first ${lines.length} of ${total ?? "more"}`;
+  return [`${all} ${many}`, tableOf(names, lines)];
+}
+
+function tableOf(names, lines) {
+  const table = document.createElement("table");
+  table.createTHead().append(row(names, "th"));
+  table.createTBody().append(...lines.map((line) => row(line)));
+  return table;
+}
+
+// What each button asks for, whether it needs no account, whether it is asked twice, and what is said
+// when it is done.
 const ORDERS = {
   look: { send: ({ uid }) => ask("GET", account(uid)), says: look },
   kick: {
@@ -153,15 +192,54 @@ const ORDERS = {
     says: ({ uid, lifted }) => (lifted ? `the ban of ${uid} is lifted` : `${uid} was not banned`),
   },
   drain: {
-    node: true,
+    anybody: true,
     sure: ({ rate }) => `Send the sessions of this node elsewhere, ${rate} a second?`,
     send: ({ rate }) => ask("POST", "/v1/drain", { rate: Number(rate) }),
     says: ({ sessions }) => `this node drains; ${count(sessions, "session")} left`,
   },
   undrain: {
-    node: true,
+    anybody: true,
     send: () => ask("DELETE", "/v1/drain"),
     says: () => "this node takes logins again",
+  },
+  sessions: {
+    anybody: true,
+    send: ({ node }) => {
+      const of = node ? `&node=${encodeURIComponent(node)}` : "";
+      return ask("GET", `/v1/sessions?limit=${LISTED}${of}`);
+    },
+    says: ({ sessions, next }, { node }) => {
+      const lines = sessions.map((it) => [it.uid, it.device, it.class, it.node, dayTime(it.since)]);
+      const total = next ? onlineOn(node) : lines.length;
+      return listed("session", "sessions", lines, total, ["account", "device", "class", "node", "since"]);
+    },
+  },
+  revocations: {
+    anybody: true,
+    send: () => ask("GET", `/v1/revocations?limit=${LISTED}`),
+    says: ({ revocations, total }) => {
+      const lines = revocations.map((it) => [it.uid, it.node, it.session, it.text ?? `code ${it.reason}`]);
+      return listed("session that is not known to be gone", "sessions that are not known to be gone", lines, total, ["account", "node", "session", "why"]);
+    },
+  },
+  bans: {
+    anybody: true,
+    send: () => ask("GET", `/v1/bans?limit=${LISTED}`),
+    says: ({ bans, total }) => {
+      const end = ({ until_ms }) => (until_ms ? dayTime(until_ms) : "no end");
+      const lines = bans.map((it) => [it.uid, it.reason ?? "", end(it)]);
+      return listed("ban", "bans", lines, total, ["account", "reason", "until"]);
+    },
+  },
+  audit: {
+    anybody: true,
+    send: () => ask("GET", `/v1/audit?limit=${LISTED}`),
+    says: ({ entries, total }) => {
+      const by = (it) => (it.by ? `${it.by} at ${it.from}` : it.from);
+      const what = (it) => (it.reason ? `${it.action}: ${it.reason}` : it.action);
+      const lines = entries.map((it) => [dayTime(it.at_ms), it.node, what(it), it.target, by(it), it.result]);
+      return listed("order", "orders", lines, total, ["time", "node", "order", "about", "by", "result"]);
+    },
   },
 };
 
@@ -175,14 +253,11 @@ function look({ uid, record, nodes }) {
   const waiting = record.revocations?.length ?? 0;
   if (waiting) parts.push(`${count(waiting, "session")} must go and are not known to be gone`);
   if (slots.length === 0) return parts;
-  const table = document.createElement("table");
-  table.createTHead().append(row(["slot", "device", "class", "node", "node is", "since"], "th"));
-  const body = table.createTBody();
-  for (const [slot, it] of slots) {
+  const lines = slots.map(([slot, it]) => {
     const state = nodes.find(({ node, boot }) => node === it.node && boot === it.boot)?.state ?? "?";
-    body.append(row([slot, it.device, it.class, it.node, state, dayTime(it.since)]));
-  }
-  return [...parts, table];
+    return [slot, it.device, it.class, it.node, state, dayTime(it.since)];
+  });
+  return [...parts, tableOf(["slot", "device", "class", "node", "node is", "since"], lines)];
 }
 
 function orders(form) {
@@ -202,10 +277,10 @@ function orders(form) {
     event.preventDefault();
     const order = ORDERS[event.submitter?.value ?? "look"];
     const fields = Object.fromEntries([...new FormData(form)].map(([name, text]) => [name, text.trim() || undefined]));
-    if (!order.node && !fields.uid) return say("name an account", true);
+    if (!order.anybody && !fields.uid) return say("name an account", true);
     if (order.sure && !confirm(order.sure(fields))) return;
     try {
-      say(order.says(await order.send(fields)));
+      say(order.says(await order.send(fields), fields));
     } catch (error) {
       say(error.message, true);
     }

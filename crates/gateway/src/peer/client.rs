@@ -34,12 +34,12 @@ use super::{
     v1::{self, peer_client::PeerClient},
     wire::{
         delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire,
-        takeovers_from_wire,
+        report_from_wire,
     },
 };
 use crate::{
     listen::Tls,
-    takeovers::Takeover,
+    takeovers::NodeReport,
     token::{Call, PeerKey},
 };
 
@@ -138,9 +138,9 @@ impl GrpcPeers {
         }
     }
 
-    /// The newest takeovers that a node saw, oldest first. The call waits only as long as a connect
-    /// may take, because a page waits for the answer.
-    pub(crate) async fn takeovers(&self, to: &NodeAddress) -> Result<Vec<Takeover>, PeerError> {
+    /// The report of a node for this node's page. The call waits only as long as a connect may
+    /// take, because a page waits for the answer.
+    pub(crate) async fn report(&self, to: &NodeAddress) -> Result<NodeReport, PeerError> {
         let send = async |mut client: PeerClient<_>, request| client.takeovers(request).await;
         let message = v1::TakeoversRequest {};
         let asked = self.call(to, TAKEOVERS_METHOD, message, send);
@@ -151,7 +151,7 @@ impl GrpcPeers {
                 return Err(PeerError::Unknown("no answer in time".into()));
             }
         };
-        takeovers_from_wire(&to.node, answer).map_err(|error| PeerError::Unknown(error.to_string()))
+        report_from_wire(&to.node, answer).map_err(|error| PeerError::Unknown(error.to_string()))
     }
 
     fn open_channel(&self, addr: &str) -> Result<Channel, PeerError> {

@@ -24,7 +24,7 @@ use super::{
     },
     wire::{
         check_version, delivered_to_wire, delivery_from_wire, idle_to_wire, invalid_status,
-        kick_from_wire, kicked_to_wire, takeovers_to_wire,
+        kick_from_wire, kicked_to_wire, report_to_wire,
     },
 };
 use crate::{
@@ -141,6 +141,6 @@ impl Peer for PeerService {
         &self,
         _: Request<v1::TakeoversRequest>,
     ) -> Result<Response<v1::TakeoversResponse>, Status> {
-        Ok(Response::new(takeovers_to_wire(self.recent.read_newest())))
+        Ok(Response::new(report_to_wire(self.recent.report())))
     }
 }

@@ -14,7 +14,7 @@ use tonic::Status;
 use uuid::Uuid;
 
 use super::v1::{self, takeovers_response};
-use crate::takeovers::Takeover;
+use crate::takeovers::{NodeReport, Takeover};
 
 /// The version of `Deliver` that this node speaks: see the protocol definition.
 const DELIVER_VERSION: u32 = 1;
@@ -168,8 +168,9 @@ pub(super) fn idle_from_wire(response: v1::IdleResponse) -> Result<Vec<(SessionK
         .collect()
 }
 
-pub(super) fn takeovers_to_wire(takeovers: Vec<Takeover>) -> v1::TakeoversResponse {
-    let takeovers = takeovers
+pub(super) fn report_to_wire(report: NodeReport) -> v1::TakeoversResponse {
+    let takeovers = report
+        .takeovers
         .into_iter()
         .map(|it| takeovers_response::Takeover {
             kick_id: it.kick_id.to_string(),
@@ -183,13 +184,15 @@ pub(super) fn takeovers_to_wire(takeovers: Vec<Takeover>) -> v1::TakeoversRespon
         });
     v1::TakeoversResponse {
         takeovers: takeovers.collect(),
+        sessions: report.sessions,
+        version: report.version,
     }
 }
 
-pub(super) fn takeovers_from_wire(
+pub(super) fn report_from_wire(
     seen_by: &NodeId,
     response: v1::TakeoversResponse,
-) -> Result<Vec<Takeover>> {
+) -> Result<NodeReport> {
     let takeover = |it: takeovers_response::Takeover| {
         Ok(Takeover {
             kick_id: Uuid::parse_str(&it.kick_id)
@@ -204,7 +207,12 @@ pub(super) fn takeovers_from_wire(
             took_us: it.took_us,
         })
     };
-    response.takeovers.into_iter().map(takeover).collect()
+    let takeovers = response.takeovers.into_iter().map(takeover);
+    Ok(NodeReport {
+        takeovers: takeovers.collect::<Result<_>>()?,
+        sessions: response.sessions,
+        version: response.version,
+    })
 }
 
 fn key_to_wire(key: SessionKey) -> v1::SessionKey {

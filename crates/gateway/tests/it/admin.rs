@@ -47,8 +47,54 @@ async fn lists_sessions_page_by_page() {
         }
     }
     assert_eq!(online, ["u0", "u1", "u2", "u3", "u4", "u5"]);
+    for (query, expected, next) in [
+        ("node=n2", ["u1", "u3", "u5"].as_slice(), None),
+        ("node=n2&limit=2", &["u1", "u3"], Some("u3")),
+        ("node=n2&limit=2&after=u3", &["u5"], None),
+        ("node=n9", &[], None),
+    ] {
+        let (_, body) = n1.admin(&format!("GET /v1/sessions?{query}"), "").await;
+        let page = parsed(&body);
+        let uids = page["sessions"].as_array().unwrap().iter();
+        let uids: Vec<_> = uids.map(|it| it["uid"].as_str().unwrap()).collect();
+        assert_eq!((&*uids, page["next"].as_str()), (expected, next), "{query}");
+    }
     let (status, body) = n1.admin("GET /v1/sessions?limit=many", "").await;
     assert_eq!(status, 400, "{body}");
+}
+
+/// A list has at most as many entries as asked for, and says how many there are.
+#[tokio::test]
+async fn lists_bans_and_orders_with_their_number() {
+    let net = Net::new();
+    let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let (_, body) = n1.admin("GET /v1/bans", "").await;
+    assert_eq!(parsed(&body), json!({"bans": [], "total": 0}));
+    for number in 0..5 {
+        let ban = json!({"uid": format!("u{number}"), "ttl": "1h", "reason": "spam"});
+        let (status, body) = n1.admin("POST /v1/ban", &ban.to_string()).await;
+        assert_eq!(status, 200, "{body}");
+    }
+    n1.admin("POST /v1/ban", r#"{"uid":"over","ttl":"1ms"}"#)
+        .await;
+    assert_eq!(n2.admin("DELETE /v1/ban?uid=u3", "").await.0, 200);
+    let listed = async |path: &str| parsed(&n2.admin(path, "").await.1);
+    eventually("the end of the short ban", || async {
+        listed("GET /v1/bans").await["total"] == 4
+    })
+    .await;
+    let bans = listed("GET /v1/bans?limit=3").await;
+    let uids = bans["bans"].as_array().unwrap().iter();
+    let uids: Vec<_> = uids.map(|it| it["uid"].as_str().unwrap()).collect();
+    assert_eq!(
+        (&*uids, &bans["total"]),
+        (&["u0", "u1", "u2"][..], &4.into())
+    );
+    assert_eq!(bans["bans"][0]["reason"], "spam");
+    assert!(bans["bans"][0]["until_ms"].is_u64(), "{bans}");
+    let audit = listed("GET /v1/audit?limit=2").await;
+    let entries = audit["entries"].as_array().unwrap().len();
+    assert_eq!((entries, &audit["total"]), (2, &7.into()));
 }
 
 #[tokio::test]
@@ -288,7 +334,7 @@ async fn bans_drains_and_keeps_an_audit_log() {
     assert_eq!(parsed(&body)["state"], "up");
 
     let (_, body) = n1.admin("GET /v1/revocations", "").await;
-    assert_eq!(parsed(&body), json!({"revocations": []}));
+    assert_eq!(parsed(&body), json!({"revocations": [], "total": 0}));
     let (_, body) = n2.admin("GET /v1/audit", "").await;
     let log = parsed(&body);
     let mut actions: Vec<_> = log["entries"]

@@ -70,6 +70,7 @@ async fn shows_takeovers_of_all_nodes_and_names_unreachable_ones() {
     let (n1, n2) = (net.node("n1").await, net.node("n2").await);
     let mut n3 = net.node("n3").await;
     let (_first, _) = n2.login("anna", "phone").await;
+    let (_here, _) = n1.login("otto", "phone").await;
     // A node collects takeovers from the first request for them.
     let state = async || {
         let (_, state) = n1.admin("GET /page/state", "").await;
@@ -102,8 +103,18 @@ async fn shows_takeovers_of_all_nodes_and_names_unreachable_ones() {
             ]
     })
     .await;
+    // A session that must end counts until its client is gone.
+    let sessions = json!([
+        {"node": "n1", "sessions": 1}, {"node": "n2", "sessions": 0}, {"node": "n3", "sessions": 1},
+    ]);
+    eventually("the numbers of sessions", || async {
+        state().await["sessions"] == sessions
+    })
+    .await;
     let html = state().await["html"].as_str().unwrap().to_owned();
     assert!(!html.contains("are missing"), "{html}");
+    assert!(html.contains("<dt>online here</dt><dd>1</dd>"), "{html}");
+    assert!(html.contains("<dt>online in all</dt><dd>2</dd>"), "{html}");
 
     // A killed node holds its lease for a while, and its takeovers are missing.
     n3.kill().await;
@@ -112,6 +123,7 @@ async fn shows_takeovers_of_all_nodes_and_names_unreachable_ones() {
         html.contains("Takeovers that only node n3 saw are missing"),
         "{html}"
     );
+    assert!(html.contains("<dd>at least 1</dd>"), "{html}");
     drop(n2);
 }
 

@@ -39,6 +39,17 @@ pub struct Found {
     pub entry: SlotEntry,
 }
 
+/// A ban that holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Banned {
+    /// The account.
+    pub uid: Uid,
+    /// The ban.
+    #[serde(flatten)]
+    pub ban: Ban,
+}
+
 /// A revocation whose session is not known to have ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -28,12 +28,16 @@ impl Bans {
         let Some((ban, age)) = self.directory.ban(uid).await? else {
             return Ok(None);
         };
-        let over = match (ban.ttl_ms, age, ban.until_ms) {
+        Ok((!self.is_over(&ban, age)).then_some(ban))
+    }
+
+    /// Whether a ban of this age has ended.
+    pub(crate) fn is_over(&self, ban: &Ban, age: Option<Duration>) -> bool {
+        match (ban.ttl_ms, age, ban.until_ms) {
             (Some(ttl), Some(age), _) => age >= Duration::from_millis(ttl),
             (Some(_), None, Some(until)) => wall_millis(&*self.clock) >= until,
             _ => false,
-        };
-        Ok((!over).then_some(ban))
+        }
     }
 
     /// Removes the ban record of an ended ban, after its mark was removed from the account's

@@ -18,8 +18,11 @@ use crate::{
     },
 };
 
+/// The prefix of all bans.
+const BANS: &str = "ban/";
+
 fn ban_key(uid: &Uid) -> Result<RecordKey> {
-    RecordKey::new(format!("ban/{uid}"))
+    RecordKey::new(format!("{BANS}{uid}"))
 }
 
 fn drain_key(node: &NodeId) -> Result<RecordKey> {
@@ -39,6 +42,25 @@ impl Directory {
             return Ok(None);
         };
         Ok(Some((parse(&key, &entry)?, entry.age)))
+    }
+
+    /// A page of the bans with their ages, sorted by key. A record that cannot be read has only its
+    /// key.
+    pub(crate) async fn ban_page(
+        &self,
+        after: Option<&RecordKey>,
+        limit: u32,
+    ) -> Result<Vec<(RecordKey, Option<(Uid, Ban, Option<Duration>)>)>> {
+        let page = self.records.scan(BANS, after, limit).await?;
+        let read = |(key, entry): (RecordKey, Entry)| {
+            let uid = key.as_str().strip_prefix(BANS).map(Uid::new);
+            let ban = match (uid, parse(&key, &entry)) {
+                (Some(Ok(uid)), Ok(ban)) => Some((uid, ban, entry.age)),
+                _ => None,
+            };
+            (key, ban)
+        };
+        Ok(page.into_iter().map(read).collect())
     }
 
     /// Removes an account's ban, or with `only` the ban of this id alone. Returns whether there was

@@ -10,7 +10,11 @@ use crate::{
     },
     directory::accounts::{CONCURRENT_CHANGES, VersionedRecord},
     flow::handle::KickOut,
-    model::{ident::Uid, notice::Code, record::SlotEntry},
+    model::{
+        ident::{NodeId, Uid},
+        notice::Code,
+        record::SlotEntry,
+    },
     node::liveness::Liveness,
 };
 
@@ -146,10 +150,10 @@ impl KickOut {
         Ok(accounts.into_iter().flat_map(found).collect())
     }
 
-    /// The sessions on all nodes, sorted by account. Reads whole accounts until `most` sessions are
-    /// found, so the result can have more than `most`. Also returns the account after which the
-    /// next call continues; `None` at the end of the directory. Sessions of dead nodes are left
-    /// out.
+    /// The sessions on all nodes, or on one node, sorted by account. Reads whole accounts until
+    /// `most` sessions are found, so the result can have more than `most`. Also returns the account
+    /// after which the next call continues; `None` at the end of the directory. Sessions of dead
+    /// nodes are left out.
     ///
     /// # Errors
     /// Failures of the store.
@@ -160,6 +164,7 @@ impl KickOut {
         &self,
         after: Option<&Uid>,
         most: usize,
+        node: Option<&NodeId>,
     ) -> Result<(Vec<Found>, Option<Uid>)> {
         let parts = &self.parts;
         let mut online = Vec::new();
@@ -174,6 +179,9 @@ impl KickOut {
                 };
                 for entry in seen.record.slots.into_values() {
                     let key = &entry.key;
+                    if node.is_some_and(|node| *node != key.node) {
+                        continue;
+                    }
                     if parts.liveness.look_up(&key.node, key.boot).await? != Liveness::Dead {
                         let uid = uid.clone();
                         online.push(Found { uid, entry });
@@ -189,19 +197,20 @@ impl KickOut {
         }
     }
 
-    /// At most `most` revocations whose sessions are not known to have ended. This call reads the
-    /// whole directory.
+    /// At most `most` revocations whose sessions are not known to have ended, and how many there
+    /// are in all. This call reads the whole directory.
     ///
     /// # Errors
     /// Failures of the store.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn revocations(&self, most: usize) -> Result<Vec<Pending>> {
-        let mut pending = Vec::new();
+    pub async fn revocations(&self, most: usize) -> Result<(Vec<Pending>, usize)> {
+        let (mut pending, mut total) = (Vec::new(), 0);
         self.parts
             .admin
             .for_each_record(|uid, record| {
+                total += record.revocations.len();
                 let room = most.saturating_sub(pending.len());
                 pending.extend(record.revocations.into_iter().take(room).map(|revocation| {
                     Pending {
@@ -211,6 +220,6 @@ impl KickOut {
                 }));
             })
             .await?;
-        Ok(pending)
+        Ok((pending, total))
     }
 }

@@ -6,7 +6,10 @@ use distlock_core::{Error, ErrorKind, Result};
 use uuid::Uuid;
 
 use crate::{
-    admin::view::{EndingReason, Kicked},
+    admin::{
+        operations::PAGE,
+        view::{Banned, EndingReason, Kicked},
+    },
     flow::handle::KickOut,
     model::{ban::Ban, event::Transition, ident::Uid, notice::Code},
     wait::wall_millis,
@@ -62,6 +65,35 @@ impl KickOut {
             event.result.clone_from(&ban.reason);
         });
         Ok((ban, kicked))
+    }
+
+    /// At most `most` bans that hold, sorted by account, and how many there are in all. A ban whose
+    /// order failed may be among them.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn bans(&self, most: usize) -> Result<(Vec<Banned>, usize)> {
+        let parts = &self.parts;
+        let (mut bans, mut total, mut after) = (Vec::new(), 0, None);
+        loop {
+            let page = parts.directory.ban_page(after.as_ref(), PAGE).await?;
+            let Some((last, _)) = page.last() else {
+                return Ok((bans, total));
+            };
+            after = Some(last.clone());
+            for (uid, ban, age) in page.into_iter().filter_map(|(_, read)| read) {
+                if parts.bans.is_over(&ban, age) {
+                    continue;
+                }
+                total += 1;
+                if bans.len() < most {
+                    bans.push(Banned { uid, ban });
+                }
+            }
+        }
     }
 
     /// Lifts an account's ban. Returns true if there was a ban.
