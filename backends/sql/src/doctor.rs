@@ -91,6 +91,7 @@ pub(crate) fn report_servers(health: &mut Health, found: &[(ServerHost, Result<b
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Replication {
     Synchronous,
+    #[cfg(feature = "mysql")]
     /// The primary answers without a replica once the replicas were silent for a time.
     UntilTimeout,
     /// With the remedy.
@@ -109,6 +110,7 @@ impl Replication {
                 Verdict::Pass,
                 "synchronous: a failover keeps every granted lock".to_owned(),
             ),
+            #[cfg(feature = "mysql")]
             Self::UntilTimeout => (
                 Verdict::Warn,
                 format!(

@@ -21,5 +21,7 @@ pub(crate) use self::wait_groups::WaitGroups;
 pub(crate) use self::{
     contender::SqlContender,
     wait_group::WaitGroup,
-    waiter_hint::{RENEW_HINT_BELOW, SEVERAL_PROCESSES, remaining_of_hint},
+    waiter_hint::{RENEW_HINT_BELOW, remaining_of_hint},
 };
+#[cfg(feature = "mysql")]
+pub(crate) use waiter_hint::SEVERAL_PROCESSES;
