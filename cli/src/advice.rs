@@ -7,14 +7,12 @@ use crate::shell_word::quote_for_shell;
 /// The text of an error for users of the tool. Options and commands of the tool replace the methods
 /// of the library that the error advises.
 pub(crate) fn message_for_tool(error: &Error) -> String {
-    let message = error.to_string();
-    match (message.strip_suffix(BUSY_ADVICE), error.name()) {
-        (Some(busy), Some(name)) => {
-            let name = quote_for_shell(name.as_str());
-            format!("{busy}; allow more time with `--wait`, look with `{INSPECT_COMMAND}{name}`")
-        }
-        _ => message,
-    }
+    let advice = error.name().map_or_else(String::new, |name| {
+        let name = quote_for_shell(name.as_str());
+        format!("; allow more time with `--wait`, look with `{INSPECT_COMMAND}{name}`")
+    });
+    // The error may be the cause of another one, so the advice is not always the end of the text.
+    error.to_string().replace(BUSY_ADVICE, &advice)
 }
 
 /// The command that shows a lock. The name of the lock follows it.
@@ -37,6 +35,11 @@ mod tests {
             said.ends_with(&format!("busy: held by a; {advice}")),
             "{said}"
         );
+        assert!(!said.contains("LockBuilder"), "{said}");
+        let outer = Error::new(ErrorKind::Unavailable, "no turn")
+            .caused_by(error(format!("busy: held by a{BUSY_ADVICE}")));
+        let said = message_for_tool(&outer);
+        assert!(said.contains("held by a"), "{said}");
         assert!(!said.contains("LockBuilder"), "{said}");
         let other = error("slow".to_owned());
         assert_eq!(message_for_tool(&other), other.to_string());
