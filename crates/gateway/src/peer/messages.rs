@@ -13,14 +13,18 @@ use axum::{
 use distlock_core::ErrorKind;
 use distlock_kickout::{Class, Device, Message, Uid};
 use serde_json::value::RawValue;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use uuid::Uuid;
 
 use super::{
     v1::{self, messages_server::Messages, send_response},
     wire::invalid_status,
 };
-use crate::{front::Outcome, listen::ConnectionHandle, send_api::SendApi};
+use crate::{
+    front::Outcome,
+    listen::ConnectionHandle,
+    send_api::{SendApi, SendDenied},
+};
 
 /// The version of `Send` that this node speaks: see the protocol definition.
 const SEND_VERSION: u32 = 0;
@@ -67,7 +71,11 @@ pub(super) async fn authorise(
         .as_ref()
         .map_or(IpAddr::from([0; 4]), |connection| connection.peer().ip());
     if let Err(denied) = sender.authorise(request.headers(), from).await {
-        return Status::unauthenticated(denied.reason()).into_http();
+        let code = match denied {
+            SendDenied::Disabled => Code::PermissionDenied,
+            SendDenied::NotShown => Code::Unauthenticated,
+        };
+        return Status::new(code, denied.reason()).into_http();
     }
     if let Some(connection) = connection {
         connection.mark_logged_in();

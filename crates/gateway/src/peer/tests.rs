@@ -55,13 +55,14 @@ fn quota(pending: usize) -> ConnectionQuota {
 }
 
 async fn start_node(key: &TokenKey) -> (KickOut, NodeAddress, CancellationToken) {
-    start_node_with(key, quota(9), Arc::new(SystemClock)).await
+    start_node_with(key, quota(9), Arc::new(SystemClock), Some(SEND_TOKEN)).await
 }
 
 async fn start_node_with(
     key: &TokenKey,
     quota: ConnectionQuota,
     clock: Arc<dyn Clock>,
+    send_token: Option<&str>,
 ) -> (KickOut, NodeAddress, CancellationToken) {
     let memory = Memory::default();
     let store = Store::new(memory.lock(), memory.records());
@@ -78,7 +79,7 @@ async fn start_node_with(
         ConnectionListener::new(listener, quota, Arc::clone(&clock), Duration::from_secs(10));
     let sender = SendApi {
         front: fixtures::front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
-        bearer: Some(BearerToken::for_senders(Secret::new(SEND_TOKEN), clock)),
+        bearer: send_token.map(|it| BearerToken::for_senders(Secret::new(it), clock)),
     };
     let serving = serve_peers(
         kick.clone(),
@@ -377,6 +378,21 @@ async fn a_message_that_is_sent_again_with_its_token_is_delivered_once() {
 }
 
 #[tokio::test]
+async fn no_server_sends_without_a_send_token_of_the_node() {
+    let key = TokenKey::new(&[7; 32]).unwrap();
+    let (_kick, to, stop) = start_node_with(&key, quota(9), Arc::new(SystemClock), None).await;
+    let channel = Endpoint::try_from(format!("http://{}", to.addr));
+    let channel = channel.unwrap().connect().await.unwrap();
+    let mut client = v1::messages_client::MessagesClient::new(channel);
+    let mut request = tonic::Request::new(v1::SendRequest::default());
+    let shown = format!("Bearer {SEND_TOKEN}").parse().unwrap();
+    request.metadata_mut().insert("authorization", shown);
+    let refused = client.send(request).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+    stop.cancel();
+}
+
+#[tokio::test]
 async fn servers_send_messages_with_the_send_token() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let (kick, to, stop) = start_node(&key).await;
@@ -449,7 +465,8 @@ async fn servers_send_messages_with_the_send_token() {
 async fn a_connection_without_a_token_ends() {
     let key = TokenKey::new(&[7; 32]).unwrap();
     let clock = ManualClock::new();
-    let (_kick, to, stop) = start_node_with(&key, quota(2), Arc::new(clock.clone())).await;
+    let clocked = Arc::new(clock.clone());
+    let (_kick, to, stop) = start_node_with(&key, quota(2), clocked, Some(SEND_TOKEN)).await;
     let (n2, second) = (NodeId::new("n2").unwrap(), Duration::from_secs(1));
     let peers = GrpcPeers::new(n2, key.peers().unwrap(), second, Arc::new(SystemClock));
     let answer = peers.kick(&to, kick_request(&to, to.boot)).await;
