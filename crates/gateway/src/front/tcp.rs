@@ -3,13 +3,14 @@
 //!
 //! After a frame over the limit, this module must never guess the start of the next frame.
 
-use std::io;
+use std::{error::Error, fmt, io};
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use tokio::io::{AsyncRead, AsyncWriteExt as _, WriteHalf};
 use tokio_util::{
-    codec::{FramedRead, LengthDelimitedCodec, LengthDelimitedCodecError},
+    bytes::BytesMut,
+    codec::{Decoder, FramedRead, LengthDelimitedCodec, LengthDelimitedCodecError},
     sync::CancellationToken,
 };
 
@@ -17,7 +18,7 @@ use super::{
     FrameReader, FrameWriter, FrontContext, Incoming, connection,
     frames::{ErrorCode, Frame},
 };
-use crate::listen::{Connection, ConnectionListener};
+use crate::listen::{Connection, ConnectionListener, PROXY_BEGINNINGS};
 
 const ID_BYTES: usize = 2;
 const HEADER_BYTES: usize = 4;
@@ -54,9 +55,59 @@ pub(crate) async fn serve_tcp(
 
 pub(crate) struct TcpReader<H> {
     /// Yields whole frames with their headers.
-    frames: FramedRead<H, LengthDelimitedCodec>,
-    /// Whether a frame was over the limit. The start of the next frame is then unknown.
+    frames: FramedRead<H, FrameDecoder>,
+    /// Whether the start of the next frame is unknown: a frame was over the limit, or the
+    /// connection began with no frame.
     lost: bool,
+}
+
+/// Cuts the bytes into frames, and refuses a connection that begins with a header of the PROXY
+/// protocol. Without this, the header would be the beginning of a frame whose rest never comes.
+struct FrameDecoder {
+    codec: LengthDelimitedCodec,
+    /// Whether the first bytes of the connection were looked at.
+    begun: bool,
+}
+
+/// The proxy in front of this node names the client, and the node does not expect that.
+#[derive(Debug)]
+struct UnexpectedHeader;
+
+impl fmt::Display for UnexpectedHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a header of the PROXY protocol, and proxy_protocol is off")
+    }
+}
+
+impl Error for UnexpectedHeader {}
+
+impl Decoder for FrameDecoder {
+    type Item = BytesMut;
+    type Error = io::Error;
+
+    fn decode(&mut self, bytes: &mut BytesMut) -> io::Result<Option<BytesMut>> {
+        if !self.begun {
+            match begins_with_header(bytes) {
+                None => return Ok(None),
+                Some(true) => return Err(io::Error::other(UnexpectedHeader)),
+                Some(false) => self.begun = true,
+            }
+        }
+        self.codec.decode(bytes)
+    }
+}
+
+/// Whether a connection begins with a header of the PROXY protocol; `None` = more bytes tell. No
+/// frame begins so: its body would not begin as JSON does.
+fn begins_with_header(bytes: &[u8]) -> Option<bool> {
+    let mut unclear = false;
+    for header in PROXY_BEGINNINGS {
+        if bytes.starts_with(header) {
+            return Some(true);
+        }
+        unclear |= header.starts_with(bytes);
+    }
+    (!unclear).then_some(false)
 }
 
 struct TcpWriter(WriteHalf<Connection>);
@@ -72,7 +123,14 @@ impl<H: AsyncRead> TcpReader<H> {
             .num_skip(0)
             .new_codec();
         Self {
-            frames: FramedRead::with_capacity(half, codec, BUFFER_BYTES),
+            frames: FramedRead::with_capacity(
+                half,
+                FrameDecoder {
+                    codec,
+                    begun: false,
+                },
+                BUFFER_BYTES,
+            ),
             lost: false,
         }
     }
@@ -100,6 +158,13 @@ impl<H: AsyncRead + Unpin + Send + 'static> FrameReader for TcpReader<H> {
                 self.lost = true;
                 Incoming::Bad(ErrorCode::TooLong, "the frame is over the limit")
             }
+            Some(Err(error)) if is_unexpected_header(&error) => {
+                self.lost = true;
+                Incoming::Bad(
+                    ErrorCode::BadFrame,
+                    "a header of the PROXY protocol, which this address does not expect",
+                )
+            }
             Some(Err(_)) | None => Incoming::Gone,
         }
     }
@@ -108,6 +173,10 @@ impl<H: AsyncRead + Unpin + Send + 'static> FrameReader for TcpReader<H> {
 /// Whether the reader refused a frame because of its length.
 fn is_too_long(error: &io::Error) -> bool {
     matches!(error.get_ref(), Some(cause) if cause.is::<LengthDelimitedCodecError>())
+}
+
+fn is_unexpected_header(error: &io::Error) -> bool {
+    matches!(error.get_ref(), Some(cause) if cause.is::<UnexpectedHeader>())
 }
 
 #[async_trait]

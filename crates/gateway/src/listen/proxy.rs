@@ -16,6 +16,11 @@ const FIXED: usize = 16;
 const LONGEST_REST: usize = 2048;
 /// The first bytes of version 2. A header of version 1 begins differently.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// The first bytes of version 1.
+const WORD: &[u8] = b"PROXY ";
+
+/// The beginnings of a header.
+pub(crate) const PROXY_BEGINNINGS: [&[u8]; 2] = [WORD, SIGNATURE];
 
 /// Reads the header in front of a connection, and no byte after the header. `None` means that the
 /// proxy opened the connection for itself, for example for a health check.
@@ -40,7 +45,7 @@ pub(crate) async fn read_source(
         }
         header.resize(FIXED + rest, 0);
         stream.read_exact(&mut header[FIXED..]).await?;
-    } else if header.starts_with(b"PROXY ") {
+    } else if header.starts_with(WORD) {
         while !header.ends_with(b"\r\n") {
             if header.len() == LONGEST_LINE {
                 return Err(no_header());

@@ -111,6 +111,17 @@ async fn wrong_frames_end_the_session() {
         assert_eq!(client.frame().await, None);
         eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
     }
+    // The proxy in front of the node names its client, and the node does not expect that.
+    for header in [
+        &b"PROXY TCP4 192.0.2.7"[..],
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11",
+    ] {
+        let mut proxy = Framed::connect(&n1).await;
+        proxy.0.write_all(header).await.unwrap();
+        let (_, answer) = proxy.frame().await.unwrap();
+        assert_eq!(answer["code"], json!("bad_frame"), "{answer}");
+        assert_eq!(proxy.frame().await, None);
+    }
     // The frame is incomplete.
     let mut client = Framed::connect(&n1).await;
     client.send(1, &login("anna", "phone")).await;
