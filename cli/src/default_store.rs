@@ -27,6 +27,7 @@ pub(crate) const SHARED_VARIABLE: &str = "DISTLOCK_SYSTEM_FOLDER";
 pub(crate) fn unnamed_file(takes_locks: bool) -> Outcome<Target> {
     let file = own_path()?;
     let is_new = !file.exists();
+    let hint = hint_of_unread_file();
     let target = Target::sqlite(file);
     if std::env::var_os("DISTLOCK_TOKEN").is_some() {
         output::print_message(format_args!(
@@ -34,12 +35,12 @@ pub(crate) fn unnamed_file(takes_locks: bool) -> Outcome<Target> {
              on, and no other is named: this is {}",
             target.masked_url()
         ));
-    } else if is_new || (takes_locks && !io::stderr().is_terminal()) {
+    } else if is_new || !hint.is_empty() || (takes_locks && !io::stderr().is_terminal()) {
         output::print_message(format_args!(
             "no store is named, so this is your own, {}: other users, root's cron among them, and \
              other hosts do not see its locks; name a shared one with --backend or --system, or \
-             this one with --user",
-            target.masked_url()
+             this one with --user{hint}",
+            target.masked_url(),
         ));
     }
     Ok(target)
@@ -52,9 +53,20 @@ pub(crate) fn unnamed_failure(command: &str) -> Failure {
         format!(
             "`{command}` chooses one of several hosts, and no store is named that they share: \
              name one with --backend, DISTLOCK_BACKEND or a configuration file; --system is the \
-             store of this host's users, --user your own"
+             store of this host's users, --user your own{}",
+            hint_of_unread_file(),
         ),
     )
+}
+
+/// The end of a message that no store is named: a configuration file in the working folder is not
+/// read, because whoever can write there would choose the store.
+fn hint_of_unread_file() -> &'static str {
+    if Path::new("distlock.toml").exists() {
+        "; the distlock.toml in this folder is not read without --config distlock.toml"
+    } else {
+        ""
+    }
 }
 
 /// The file of this user, named by `--user`.

@@ -31,7 +31,7 @@ pub struct Global {
         help_heading = "Global options"
     )]
     pub own: bool,
-    /// Configuration file (distlock.toml)
+    /// Configuration file, as in /etc/distlock.toml; no other file is read
     #[arg(
         long,
         global = true,

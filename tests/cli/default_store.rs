@@ -36,6 +36,27 @@ fn the_first_use_prints_the_store_and_that_other_users_have_others() {
     assert!(!named.stderr.contains("--system"), "{named:?}");
 }
 
+#[test]
+fn a_configuration_file_in_the_working_folder_is_named_and_not_read() {
+    let home = Home::new();
+    assert_eq!(finish(&mut home.bare(["list"]), "").code, 0);
+    let file = home.write("distlock.toml", "[backend]\nurl = \"memory:\"\n");
+    for line in [
+        &["list"][..],
+        &["run", "job", "--every", "1h", "--", "true"],
+    ] {
+        let told = finish(&mut home.bare(line), "");
+        assert_eq!(told.code, if line.len() > 1 { 78 } else { 0 }, "{told:?}");
+        let hint = "distlock.toml in this folder is not read without --config distlock.toml";
+        assert!(told.stderr.contains(hint), "{told:?}");
+    }
+    let named = finish(
+        &mut home.bare(["list", "--config", file.to_str().unwrap()]),
+        "",
+    );
+    assert!(!named.stderr.contains("is not read"), "{named:?}");
+}
+
 /// With a store of each host's own, every host would run the job, and every candidate would lead.
 #[test]
 fn a_command_that_chooses_one_of_several_hosts_needs_a_named_store() {
