@@ -27,9 +27,9 @@ Examples:
 
 JSON fields:
   name, state (held or free), holder, meta, token, epoch, acquired_at
-  (RFC 3339), expires_in_ms, waiters; what the store cannot tell is null. waiters
-  counts the processes in the store's queue; queue names the first of them:
-  position (1 = the next one), holder, meta (ZooKeeper only)";
+  (RFC 3339), expires_in_ms, waiters; what the store cannot tell is null.
+  waiters counts the processes in the store's queue; queue names the first of
+  them: position (1 = the next one), holder, meta (ZooKeeper only)";
 
 impl Inspect {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
