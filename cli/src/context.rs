@@ -1,6 +1,10 @@
 //! Finds the backend that a command uses, and its configuration.
 
-use std::{os::unix::fs::PermissionsExt as _, sync::OnceLock, time::Duration};
+use std::{
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    sync::OnceLock,
+    time::Duration,
+};
 
 use distlock::{
     Clock as _, Store, SystemClock, Target,
@@ -67,7 +71,7 @@ impl Context {
             return Ok(config);
         }
         let mut config = Config::layered(self.global.config.as_deref())?;
-        warn_about_readable_secret(&config);
+        warn_about_permissions(&config);
         if let Some(url) = self.global.backend.last() {
             let target = Target::new(url).from_origin(Origin::Setting("--backend"));
             if mask(url) != *url {
@@ -205,14 +209,26 @@ pub(crate) fn nearest_variable<'a>(name: &str, known: &[&'a str]) -> Option<&'a 
         .find(|known| known.eq_ignore_ascii_case(near))
 }
 
-/// Warns if the configuration file holds a secret and other users can read the file.
-fn warn_about_readable_secret(config: &Config) {
-    let Some(path) = config.path().filter(|_| config.has_secret()) else {
+/// Warns if the configuration file holds a secret and other users can read the file, and if another
+/// user can choose the store of root, and the programs that root asks.
+fn warn_about_permissions(config: &Config) {
+    let Some(path) = config.path() else {
         return;
     };
-    if std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
+    let Ok(file) = std::fs::metadata(path) else {
+        return;
+    };
+    let mode = file.permissions().mode();
+    if config.has_secret() && mode & 0o077 != 0 {
         output::print_message(format_args!(
             "warning: {} holds a secret and others can read it: chmod 600 it",
+            path_excerpt(path)
+        ));
+    }
+    if rustix::process::geteuid().is_root() && (file.uid() != 0 || mode & 0o022 != 0) {
+        output::print_message(format_args!(
+            "warning: root reads {}, which another user can write: that user chooses the store, so \
+             chown it to root, and chmod go-w it",
             path_excerpt(path)
         ));
     }

@@ -103,6 +103,13 @@ pub(crate) fn shared_file() -> Outcome<Target> {
     let folder = folder.map_or_else(|| PathBuf::from(SHARED_FOLDER), PathBuf::from);
     let file = folder.join(FILE_NAME);
     create_if_absent(&folder, &file).map_err(|error| shared_folder_failure(&folder, &error))?;
+    if fs::metadata(&folder).is_ok_and(|it| it.permissions().mode() & 0o002 != 0) {
+        output::print_message(format_args!(
+            "warning: --system: every user can replace the store in {}: chmod o-rwx it, and give \
+             it to a group",
+            folder.display().to_string().escape_debug()
+        ));
+    }
     Ok(Target::sqlite(file).from_origin(Origin::Setting("--system")))
 }
 

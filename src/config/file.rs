@@ -308,19 +308,14 @@ impl Source {
         if message.starts_with("unknown field") || message.starts_with("unknown variant") {
             let unknown = quoted.next().unwrap_or_default();
             let known: Vec<_> = quoted.collect();
-            let what = if message.starts_with("unknown field") {
-                "key"
-            } else {
-                "value"
+            let what = match self.gateway_key_at(span.start) {
+                Some(key) if message.starts_with("unknown variant") => {
+                    format!("value `{}` of `{key}`", unknown.escape_debug())
+                }
+                _ => format!("key `{}`", unknown.escape_debug()),
             };
-            return self.wrong(
-                span,
-                format!(
-                    "unknown {what} `{}` in [gateway]: {}",
-                    unknown.escape_debug(),
-                    hint(unknown, &known)
-                ),
-            );
+            let hint = hint(unknown, &known);
+            return self.wrong(span, format!("unknown {what} in [gateway]: {hint}"));
         }
         match self.gateway_key_at(span.start) {
             Some(key) if is_gateway_secret(&key, "") => {

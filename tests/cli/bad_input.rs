@@ -205,6 +205,10 @@ fn urls_with_an_unknown_scheme_or_option_are_refused() {
     for (url, says) in [
         ("", "no backend is given"),
         ("/tmp/locks.db", "has no scheme"),
+        ("hunter2", "has no scheme"),
+        ("redis://a\u{1}b", "is no host"),
+        (&format!("redis://{}", "a".repeat(50_000)), "is no host"),
+        ("kv+zookeeper://127.0.0.1:1/locks", "do not tell their age"),
         ("sqllite:x.db", "did you mean sqlite:?"),
         ("ftp://h/x", "unknown backend scheme \"ftp:\""),
         ("mysql://bob:hunter2@h", "names no database"),
@@ -480,6 +484,24 @@ fn a_file_with_a_secret_that_others_can_read_is_warned_about() {
     done.assert_failed(78, "unknown backend scheme");
     let warnings = done.stderr.matches("others can read it").count();
     assert_eq!(warnings, 1, "{done:?}");
+}
+
+/// Whoever writes the file chooses the store of root's jobs, and the programs that root asks.
+#[test]
+fn root_is_warned_of_a_file_that_another_user_can_write() {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let home = Home::new();
+    for (owner, mode, warns) in [(0, 0o644, false), (0, 0o664, true), (54_321, 0o600, true)] {
+        let file = home.write("distlock.toml", "[backend]\nurl = \"memory:\"\n");
+        std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(&file, Some(owner), None).unwrap();
+        let done = home.run(["list", "--config", file.to_str().unwrap()]);
+        let warned = done.stderr.contains("another user can write");
+        assert_eq!(warned, warns, "{owner} {mode:o}: {done:?}");
+    }
 }
 
 #[test]

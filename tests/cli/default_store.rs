@@ -188,7 +188,14 @@ fn users_of_one_host_exclude_each_other_in_the_shared_store() {
     busy.assert_failed(75, "distlock inspect job --system");
     first.signal(Signal::TERM).unwrap();
     first.wait(SOON).unwrap();
-    let mut second = other_user(&home, &shared, &["run", "mine", "--system", "--", "true"]);
-    let done = finish(&mut second, "");
-    assert_eq!(done.code, 0, "{done:?}");
+    let mine = ["run", "mine", "--system", "--", "true"];
+    let done = finish(&mut other_user(&home, &shared, &mine), "");
+    assert_eq!((done.code, &*done.stderr), (0, ""));
+    fs::set_permissions(&shared, Permissions::from_mode(0o777)).unwrap();
+    let warned = finish(&mut other_user(&home, &shared, &mine), "");
+    assert_eq!(warned.code, 0, "{warned:?}");
+    assert!(
+        warned.stderr.contains("every user can replace the store"),
+        "{warned:?}"
+    );
 }

@@ -559,6 +559,14 @@ fn errors_of_settings_name_the_key_and_never_show_a_secret() {
             "admin_token = \"hunter2\"",
             "distlock.toml:3:15: gateway.admin_token is 7",
         ),
+        (
+            "admin_token = \"a token of both kinds\"\nsend_token = \"a token of both kinds\"",
+            "distlock.toml:4:14: gateway.send_token is the same as admin_token",
+        ),
+        (
+            "confirm = \"always\"",
+            "distlock.toml:3:11: unknown value `always` of `confirm` in [gateway]",
+        ),
         ("", " DISTLOCK_GATEWAY_MAX_FRAME: gateway.max_frame is 1"),
     ] {
         said(&[], &table(line), key);

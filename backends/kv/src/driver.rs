@@ -25,7 +25,11 @@ pub struct KvDriver;
 impl KvDriver {
     /// Returns the URL parts of the other store, and the value of `kv_reap_after` if the URL has
     /// one.
-    fn inner(self, mut parts: TargetParts) -> Result<(TargetParts, Option<Duration>)> {
+    fn inner(
+        self,
+        mut parts: TargetParts,
+        drivers: &Drivers,
+    ) -> Result<(TargetParts, Option<Duration>)> {
         let range = Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600);
         let idle = parts.options.take_duration(REAP_AFTER.name, range)?;
         let prefix = self.schemes()[0];
@@ -35,6 +39,15 @@ impl KvDriver {
                 "`{prefix}` stands before the URL of another store, as in kv+sqlite:PATH, and \
                  \"{}\" is given",
                 parts.masked_url().escape_debug()
+            )));
+        }
+        if drivers
+            .of_scheme(inner)
+            .is_some_and(|driver| !driver.records_tell_ages())
+        {
+            return Err(parts.wrong(format_args!(
+                "the records of {inner} do not tell their age, so a lock over them could not \
+                 expire; its own locks have no `{prefix}`"
             )));
         }
         let inner = inner.to_owned();
@@ -61,13 +74,13 @@ impl Driver for KvDriver {
     }
 
     fn check(&self, parts: TargetParts, drivers: &Drivers) -> Result<()> {
-        let (parts, _) = self.inner(parts)?;
+        let (parts, _) = self.inner(parts, drivers)?;
         drivers.check_parts(parts)
     }
 
     async fn open(&self, parts: TargetParts, drivers: &Drivers) -> Result<Store> {
         let given = parts.clone();
-        let (parts, idle) = self.inner(parts)?;
+        let (parts, idle) = self.inner(parts, drivers)?;
         let store = drivers.open_parts(parts).await?;
         let mut lock = match KvLock::over(&store) {
             Ok(lock) => lock,
@@ -87,7 +100,7 @@ impl Driver for KvDriver {
     }
 
     async fn migrate(&self, parts: TargetParts, drivers: &Drivers) -> Result<Migrated> {
-        let (parts, _) = self.inner(parts)?;
+        let (parts, _) = self.inner(parts, drivers)?;
         drivers.migrate_parts(parts).await
     }
 }

@@ -44,6 +44,10 @@ impl Driver for ZooKeeperDriver {
         &ZooKeeperConfig::OPTIONS
     }
 
+    fn records_tell_ages(&self) -> bool {
+        false
+    }
+
     fn check(&self, mut parts: TargetParts, _: &Drivers) -> Result<()> {
         self.config(&mut parts).map(drop)
     }

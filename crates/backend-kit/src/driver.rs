@@ -24,6 +24,12 @@ pub trait Driver: Debug + Send + Sync + 'static {
     /// option `connect_timeout`, which is not listed.
     fn options(&self) -> &'static [DriverOption];
 
+    /// Whether the records of its stores tell their age, as
+    /// [`Records::tells_ages`](distlock_core::Records::tells_ages) says of one store.
+    fn records_tell_ages(&self) -> bool {
+        true
+    }
+
     /// Checks the URL and its options without opening the store.
     ///
     /// # Errors

@@ -7,6 +7,10 @@
 /// hold an unescaped `/`, `?` or `@`.
 #[must_use]
 pub fn mask(url: &str) -> String {
+    // A password that was pasted in place of a URL has no scheme.
+    if !url.contains(':') && !url.contains('/') && !url.is_empty() {
+        return "***".to_owned();
+    }
     let (head, query) = match url.rfind('@').map_or_else(
         || url.find('?'),
         |at| url[at..].find('?').map(|found| at + found),
@@ -72,6 +76,9 @@ pub fn is_secret(key: &str, value: &str) -> bool {
         .any(|word| key.contains(word))
 }
 
+/// The longest name of a host, in bytes (RFC 1035, section 2.3.4).
+const LONGEST_HOST: usize = 253;
+
 /// Whether this text can be the list of hosts of a URL, each with or without a port. Any other text
 /// may be a part of a password: the password holds an unescaped character such as `/`, or the `@`
 /// after it is missing.
@@ -88,8 +95,9 @@ pub(crate) fn names_hosts(authority: &str) -> bool {
                 None => (host, None),
             },
         };
+        let is_in_a_name = |c: char| !c.is_control() && !c.is_whitespace() && c != '#' && c != '\\';
         let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
-        !host.contains(['#', '\\']) && port.is_none_or(is_number)
+        host.len() <= LONGEST_HOST && host.chars().all(is_in_a_name) && port.is_none_or(is_number)
     })
 }
 

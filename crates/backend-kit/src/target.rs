@@ -229,7 +229,8 @@ impl Target {
                     .into()
             } else {
                 format!(
-                    "\"{}\" is not a backend URL: it has no scheme, as in sqlite:PATH",
+                    "\"{}\" is not a backend URL (what may be a password is not shown): it has no \
+                     scheme, as in sqlite:PATH",
                     self.masked_url().escape_debug()
                 )
             }));

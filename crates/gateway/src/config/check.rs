@@ -120,6 +120,22 @@ impl GatewayConfig {
                 return Err(config_error(key, &problem));
             }
         }
+        // Whoever has one of these secrets must not have the rights of another one with it.
+        let secrets = [
+            ("token_key", &self.token_key),
+            ("token_key_also", &self.token_key_also),
+            ("admin_token", &self.admin_token),
+            ("send_token", &self.send_token),
+        ];
+        for (at, (key, secret)) in secrets.iter().enumerate().skip(2) {
+            let Some(secret) = secret else { continue };
+            for (other, its) in &secrets[..at] {
+                if its.as_ref().is_some_and(|it| it.matches(secret.expose())) {
+                    let problem = format!("is the same as {other}: give each its own");
+                    return Err(config_error(key, &problem));
+                }
+            }
+        }
         Ok(())
     }
 

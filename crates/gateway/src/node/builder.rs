@@ -252,6 +252,14 @@ fn front_context(
     may_send: Option<Arc<dyn MaySend>>,
     clock: &Arc<dyn Clock>,
 ) -> Result<FrontContext> {
+    let forwarded = config.client_address == ClientAddress::ForwardedFor;
+    if forwarded && config.tcp_listen.is_some() {
+        tracing::warn!(
+            "gateway.client_address = forwarded_for says nothing of the clients of tcp_listen: all \
+             of them count as the address that connects, so behind a proxy as one client; \
+             proxy_protocol serves both"
+        );
+    }
     Ok(FrontContext {
         kick: kick.clone(),
         key: key.clone(),
@@ -266,7 +274,7 @@ fn front_context(
         max_frame: config.max_frame,
         connections: TaskTracker::new(),
         abort_all: CancellationToken::new(),
-        forwarded: config.client_address == ClientAddress::ForwardedFor,
+        forwarded,
     })
 }
 

@@ -113,6 +113,8 @@ fn errors_name_the_key_the_value_and_the_limits() {
         ),
         ("token_key_also", "", "is 0 bytes long"),
         ("token_key_also", KEY, "is the same as token_key"),
+        ("admin_token", KEY, "is the same as token_key"),
+        ("send_token", KEY, "is the same as token_key"),
         (
             "admin_token",
             "short",
