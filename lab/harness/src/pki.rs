@@ -9,6 +9,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
+/// The names in a certificate, unless a test asks for others.
+const LOCAL_NAMES: &str = "IP:127.0.0.1,DNS:localhost";
+/// The use of a certificate that is for servers and for clients.
+const NODE_USE: &str = "serverAuth,clientAuth";
+
 /// A folder with certificates for 127.0.0.1 and `localhost`. The folder is removed when this value
 /// is dropped.
 ///
@@ -31,24 +36,46 @@ impl Pki {
         for (name, use_of_key) in [
             ("server", "serverAuth"),
             ("client", "clientAuth"),
-            ("node", "serverAuth,clientAuth"),
+            ("node", NODE_USE),
         ] {
-            fs::write(
-                pki.path("extensions"),
-                format!(
-                    "basicConstraints=critical,CA:FALSE\nextendedKeyUsage={use_of_key}\n\
-                     subjectAltName=IP:127.0.0.1,DNS:localhost\n"
-                ),
-            )?;
             pki.openssl(&format!(
                 "{request} -subj /CN={name} -keyout {name}.key -out {name}.csr"
             ))?;
-            pki.openssl(&format!(
-                "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 \
-                 -extfile extensions -out {name}.crt"
-            ))?;
+            pki.sign(name, use_of_key, LOCAL_NAMES, 2)?;
         }
         Ok(pki)
+    }
+
+    /// Replaces the certificate `name`, which is for servers and for clients, by one that expired
+    /// yesterday.
+    ///
+    /// # Errors
+    /// Returns an error if `openssl` fails.
+    pub fn sign_expired(&self, name: &str) -> Result<()> {
+        self.sign(name, NODE_USE, LOCAL_NAMES, -1)
+    }
+
+    /// Replaces the certificate `name`, which is for servers and for clients, by one for `names`, for
+    /// example `DNS:example.org`.
+    ///
+    /// # Errors
+    /// Returns an error if `openssl` fails.
+    pub fn sign_for(&self, name: &str, names: &str) -> Result<()> {
+        self.sign(name, NODE_USE, names, 2)
+    }
+
+    fn sign(&self, name: &str, use_of_key: &str, names: &str, days: i32) -> Result<()> {
+        fs::write(
+            self.path("extensions"),
+            format!(
+                "basicConstraints=critical,CA:FALSE\nextendedKeyUsage={use_of_key}\n\
+                 subjectAltName={names}\n"
+            ),
+        )?;
+        self.openssl(&format!(
+            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days {days} \
+             -extfile extensions -out {name}.crt"
+        ))
     }
 
     /// Returns the folder with the certificates.
