@@ -2,11 +2,23 @@
 //!
 //! This module checks each message before any part of the message leaves this node. A message of a
 //! session that has ended must never be delivered.
+//!
+//! Messages to one account are delivered one after the other, so they keep their order. Messages to
+//! different accounts are delivered at the same time: a receiver that does not acknowledge delays
+//! the messages to itself alone.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use distlock_core::Result;
 use distlock_kickout::{Message, Session, Uid};
+use futures_util::{
+    future::{BoxFuture, FutureExt as _},
+    stream::{FuturesUnordered, StreamExt as _},
+};
 
 use super::{
     FrontContext, MessageOutcome, Outcome, check_message, deliver,
@@ -15,9 +27,91 @@ use super::{
 };
 use crate::services::{MAX_MAY_SEND, Permission};
 
+/// Messages of one client that may be in progress. At this number the connection reads no further
+/// message until one has its outcome. At the default `send_rate`, fewer are in progress even if no
+/// receiver acknowledges: 50 a second for 0.6 s each.
+const MAX_SENDS: usize = 64;
+
+/// The messages of one client that are in progress.
+pub(super) struct SendsInProgress {
+    front: FrontContext,
+    session: Arc<Session>,
+    version: u64,
+    replies: Replies,
+    /// For each account with a message in progress, the messages that wait behind it.
+    waiting: HashMap<Uid, VecDeque<SendFrame>>,
+    /// The first message to each account. The output is the account.
+    running: FuturesUnordered<BoxFuture<'static, Uid>>,
+    count: usize,
+}
+
+impl SendsInProgress {
+    pub(super) fn new(
+        front: FrontContext,
+        session: Arc<Session>,
+        version: u64,
+        replies: Replies,
+    ) -> Self {
+        Self {
+            front,
+            session,
+            version,
+            replies,
+            waiting: HashMap::new(),
+            running: FuturesUnordered::new(),
+            count: 0,
+        }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.count >= MAX_SENDS
+    }
+
+    /// Adds a message of the client.
+    pub(super) fn push(&mut self, frame: SendFrame) {
+        self.count += 1;
+        if let Some(waiting) = self.waiting.get_mut(&frame.to) {
+            waiting.push_back(frame);
+        } else {
+            self.waiting.insert(frame.to.clone(), VecDeque::new());
+            self.start(frame);
+        }
+    }
+
+    /// Waits until a message has its outcome. Without a message, the call never returns.
+    ///
+    /// Cancel safety: safe.
+    pub(super) async fn next_done(&mut self) {
+        let Some(to) = self.running.next().await else {
+            return std::future::pending().await;
+        };
+        self.count -= 1;
+        match self.waiting.get_mut(&to).and_then(VecDeque::pop_front) {
+            Some(next) => self.start(next),
+            None => drop(self.waiting.remove(&to)),
+        }
+    }
+
+    fn start(&self, frame: SendFrame) {
+        let to = frame.to.clone();
+        let answer = answer_send(
+            self.front.clone(),
+            Arc::clone(&self.session),
+            self.version,
+            frame,
+            self.replies.clone(),
+        );
+        self.running.push(answer.map(|()| to).boxed());
+    }
+}
+
 /// Delivers a client's message and answers with the outcome, in the client's `version` of the
 /// protocol.
-pub(super) async fn answer_send(
+async fn answer_send(
     front: FrontContext,
     session: Arc<Session>,
     version: u64,

@@ -1,22 +1,24 @@
 //! A connection with a session, until it ends.
 //!
-//! Invariant of this module: one request of the client is in progress at a time, so the answers
-//! come in order. During a request, the connection reads acknowledgements, and up to `MAX_EARLY`
-//! other frames. A request must never wait for an acknowledgement that the connection does not
-//! read.
+//! Invariant of this module: a frame waits for no receiver of a message. A message is in progress
+//! beside the frames that follow it ([`SendsInProgress`]); any other frame is answered before the
+//! next one is read. While the connection reads no further frames, it still reads acknowledgements,
+//! and up to `MAX_EARLY` other frames. A message must never wait for an acknowledgement that the
+//! connection does not read.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use distlock_core::Moment;
 use distlock_kickout::{Code, Offline, Session};
-use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::future::BoxFuture;
+use tokio::task::JoinHandle;
 
 use super::{
     FrameReader, FrontContext, Incoming, deliver_kept,
     frames::{ErrorCode, Frame, FrameError, Inbound, Outbound},
     login::MAX_EARLY,
     outbox::Outbox,
-    send,
+    send::SendsInProgress,
 };
 
 /// Time that a client's request may take in addition to the heartbeat. Deliveries end much sooner,
@@ -67,38 +69,50 @@ pub(super) async fn next_incoming<R: FrameReader>(
 impl<R: FrameReader> SessionConnection<R> {
     pub(super) async fn serve_requests(&mut self, outbox: &Outbox) -> EndReason {
         let session = Arc::clone(&self.session);
-        // This runs in a separate task: messages that arrived must be removed from the store, even
-        // if the session ends meanwhile.
-        let kept = self.front.connections.spawn(deliver_kept::deliver_kept(
+        let acks = session.acknowledges();
+        let mut sends = SendsInProgress::new(
             self.front.clone(),
             Arc::clone(&session),
+            self.version,
             outbox.replies(),
-        ));
-        let kept = async {
-            let _ = kept.await;
-        };
-        // One request of the client is in progress at a time, and the next request is read after
-        // the answer. Acknowledgements are no requests. Otherwise two clients that send to each
-        // other would each wait for the other's acknowledgement.
-        let acks = session.acknowledges();
-        let mut work: Option<BoxFuture<'static, ()>> = (!acks).then(|| kept.boxed());
+        );
+        let mut handing_out = Some(self.hand_out(outbox));
+        // A client that does not acknowledge gets the stored messages before an answer. A hand-out
+        // to a client that acknowledges lasts until its acknowledgements are read.
+        let mut waits_for_kept = !acks;
+        let mut reply: Option<BoxFuture<'static, ()>> = None;
+        let mut ending: Option<EndReason> = None;
         let mut last_heard = self.front.clock.now();
         loop {
-            let patience = if work.is_some() {
-                REQUEST_LIMIT
-            } else {
-                Duration::ZERO
-            };
+            // A client may leave right after a message. The message is still delivered, and
+            // answered if the client reads on.
+            if let Some(reason) = ending.take_if(|_| sends.is_empty()) {
+                return reason;
+            }
+            let busy = reply.is_some() || sends.is_full() || ending.is_some() || waits_for_kept;
+            let patience = if busy { REQUEST_LIMIT } else { Duration::ZERO };
             let silence = self.silence_left(last_heard + patience);
-            let busy = work.is_some();
             let may_read = !busy || (acks && self.early.len() < MAX_EARLY);
             tokio::select! {
                 biased;
                 notice = session.superseded() => return EndReason::Notified(notice),
                 () = outbox.until_closed() => return EndReason::Unwritable,
-                () = wait_for_work(&mut work) => {
-                    work = None;
+                () = wait_for_reply(&mut reply) => {
+                    reply = None;
                     last_heard = self.front.clock.now();
+                }
+                () = sends.next_done() => {
+                    if busy {
+                        last_heard = self.front.clock.now();
+                    }
+                }
+                () = wait_for_hand_out(&mut handing_out) => {
+                    handing_out = None;
+                    waits_for_kept = false;
+                    last_heard = self.front.clock.now();
+                }
+                () = session.hand_out_asked(), if handing_out.is_none() => {
+                    handing_out = Some(self.hand_out(outbox));
                 }
                 incoming = next_incoming(&mut self.early, &mut self.reader, busy), if may_read => {
                     last_heard = self.front.clock.now();
@@ -109,9 +123,9 @@ impl<R: FrameReader> SessionConnection<R> {
                         }
                         continue;
                     }
-                    match self.start_request(incoming, outbox) {
-                        Ok(next) => work = next,
-                        Err(ending) => return ending,
+                    match self.start_request(incoming, outbox, &mut sends) {
+                        Ok(next) => reply = next,
+                        Err(reason) => ending = Some(reason),
                     }
                 }
                 () = self.front.clock.sleep(silence) => {
@@ -123,14 +137,26 @@ impl<R: FrameReader> SessionConnection<R> {
         }
     }
 
+    /// Hands out the messages that were stored for the account. This runs in a separate task:
+    /// messages that arrived must be removed from the store, even if the session ends meanwhile.
+    fn hand_out(&self, outbox: &Outbox) -> JoinHandle<()> {
+        self.front.connections.spawn(deliver_kept::deliver_kept(
+            self.front.clone(),
+            Arc::clone(&self.session),
+            outbox.replies(),
+        ))
+    }
+
     fn silence_left(&self, last_heard: Moment) -> Duration {
         (last_heard + self.front.heartbeat).since(self.front.clock.now())
     }
 
+    /// Starts the client's request. Returns the answer if it waits for room in the outbox.
     fn start_request(
         &self,
         incoming: Incoming,
         outbox: &Outbox,
+        sends: &mut SendsInProgress,
     ) -> Result<Option<BoxFuture<'static, ()>>, EndReason> {
         let reply = |frame: Frame| -> Option<BoxFuture<'static, ()>> {
             let replies = outbox.replies();
@@ -173,13 +199,10 @@ impl<R: FrameReader> SessionConnection<R> {
                 None
             }
             Ok(Inbound::Bye | Inbound::Logout) => return Err(EndReason::Bye),
-            Ok(Inbound::Send(frame)) => Some(Box::pin(send::answer_send(
-                self.front.clone(),
-                Arc::clone(&self.session),
-                self.version,
-                frame,
-                outbox.replies(),
-            ))),
+            Ok(Inbound::Send(frame)) => {
+                sends.push(frame);
+                None
+            }
         })
     }
 }
@@ -195,10 +218,20 @@ fn acknowledged_number(incoming: &Incoming) -> Option<u64> {
     }
 }
 
-/// Waits for the request in progress. Without a request, the call never returns.
-async fn wait_for_work(work: &mut Option<BoxFuture<'static, ()>>) {
-    match work {
-        Some(work) => work.await,
+/// Waits until the answer is in the outbox. Without an answer, the call never returns.
+async fn wait_for_reply(reply: &mut Option<BoxFuture<'static, ()>>) {
+    match reply {
+        Some(reply) => reply.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the end of the hand-out. Without a hand-out, the call never returns.
+async fn wait_for_hand_out(handing_out: &mut Option<JoinHandle<()>>) {
+    match handing_out {
+        Some(task) => {
+            let _ = task.await;
+        }
         None => std::future::pending().await,
     }
 }

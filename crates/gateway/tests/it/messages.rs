@@ -1,9 +1,12 @@
 //! Messages between accounts.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
-use distlock_core::{ErrorKind, Store};
+use distlock_core::{Clock as _, ErrorKind, Store, SystemClock};
 use distlock_gateway::{Gateway, OfflineStore, Uid};
 use distlock_kickout::{Allowed, Code, Denied, Login, Message, Profiles};
 use distlock_memory::Memory;
@@ -90,6 +93,99 @@ async fn messages_for_an_account_without_a_session_are_delivered_at_its_login() 
     let (mut anna, _) = n1.login("anna", "phone").await;
     anna.send(&json!({"type": "ping"})).await;
     assert_eq!(anna.frame().await["type"], "pong", "nothing comes twice");
+}
+
+/// A phone that acknowledges nothing delays nobody: not the sender's other frames, and not its next
+/// messages to the same phone.
+#[tokio::test]
+async fn a_receiver_that_does_not_acknowledge_does_not_delay_its_sender() {
+    // The wait for one acknowledgement is 300 to 600 ms. Twenty such waits are far longer than this.
+    const LIMIT: Duration = Duration::from_secs(2);
+    for (acks, answer) in [(false, "delivered"), (true, "written")] {
+        let net = Net::new();
+        let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+        let mut silent = Vec::new();
+        for (node, name) in [(&n1, "here"), (&n2, "elsewhere")] {
+            let mut phone = node.connect().await;
+            let mut hello = login(name, "phone");
+            hello["acks"] = json!(true);
+            phone.send(&hello).await;
+            assert_eq!(phone.frame().await["type"], "login_ok");
+            silent.push(phone);
+        }
+        let (mut bob, _) = n2.login("bob", "pc").await;
+        let mut otto = n1.connect().await;
+        let mut hello = login("otto", "pc");
+        hello["acks"] = json!(acks);
+        otto.send(&hello).await;
+        assert_eq!(otto.frame().await["type"], "login_ok");
+        let started = SystemClock.now();
+        for number in 0..20 {
+            for to in ["here", "elsewhere"] {
+                let id = format!("{to} {number}");
+                otto.send(&json!({"type": "send", "to": to, "body": number, "id": id}))
+                    .await;
+            }
+        }
+        otto.send(&json!({"type": "send", "to": "bob", "body": 1, "id": "bob"}))
+            .await;
+        otto.send(&json!({"type": "ping"})).await;
+        let (mut answers, mut outcomes) = (Vec::new(), 0);
+        while answers.len() < 2 || outcomes < 40 {
+            let frame = otto.frame().await;
+            if frame["outcome"] == "stored" {
+                outcomes += 1;
+                continue;
+            }
+            let took = SystemClock.now().since(started);
+            assert!(
+                outcomes < 40,
+                "behind all the others, after {took:?}: {frame}"
+            );
+            answers.push(frame);
+        }
+        let took = SystemClock.now().since(started);
+        assert!(took < LIMIT, "acks {acks}: all outcomes after {took:?}");
+        assert!(answers.iter().any(|it| it["type"] == "pong"), "{answers:?}");
+        assert!(
+            answers
+                .iter()
+                .any(|it| it["id"] == "bob" && it["outcome"] == answer),
+            "{answers:?}"
+        );
+        assert_eq!(bob.frame().await["id"], "bob");
+        for phone in &mut silent {
+            for number in 0..20 {
+                assert_eq!(phone.frame().await["body"], number, "in their order");
+            }
+        }
+    }
+}
+
+/// A client that leaves right after its messages has sent them all.
+#[tokio::test]
+async fn a_logout_right_after_messages_waits_for_their_outcomes() {
+    let net = Net::new();
+    let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let (mut anna, _) = n2.login("anna", "phone").await;
+    make_known(&n1, "bob").await;
+    let (mut otto, _) = n1.login("otto", "pc").await;
+    for number in 0..9 {
+        let to = ["anna", "bob"][number % 2];
+        otto.send(&json!({"type": "send", "to": to, "body": number, "id": format!("m{number}")}))
+            .await;
+    }
+    otto.send(&json!({"type": "logout"})).await;
+    let (frames, _) = otto.rest().await;
+    let sent: Vec<_> = frames.iter().filter(|it| it["type"] == "sent").collect();
+    assert_eq!(sent.len(), 9, "{frames:?}");
+    for number in [0, 2, 4, 6, 8] {
+        assert_eq!(anna.frame().await["body"], number);
+    }
+    let (mut bob, _) = n1.login("bob", "phone").await;
+    for number in [1, 3, 5, 7] {
+        assert_eq!(bob.frame().await["body"], number);
+    }
 }
 
 #[tokio::test]

@@ -322,6 +322,12 @@ impl Router {
             Err(TrySendError::Full(_)) => return DeliverResult::Full,
             Err(TrySendError::Closed(_)) => return refuse_stale_delivery(),
         }
+        // A client that has left a message unacknowledged does not delay the next sender. The
+        // message is written in its turn, and stored as well; its late acknowledgement removes it
+        // from the store.
+        if live.acks && live.is_overdue() {
+            return DeliverResult::Unacknowledged;
+        }
         let ended = async {
             live.superseded().await;
         };
@@ -336,6 +342,7 @@ impl Router {
             // A client that acknowledges messages recognises a duplicate. So the message can be
             // stored for that client even though the message may still arrive.
             DeliverResult::NotCurrent | DeliverResult::Unknown if live.acks => {
+                live.note_overdue();
                 DeliverResult::Unacknowledged
             }
             outcome => outcome,

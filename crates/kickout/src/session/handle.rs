@@ -158,7 +158,7 @@ impl Session {
             let Some(queued) = messages.recv().await else {
                 return std::future::pending().await;
             };
-            let Some(message) = queued.take() else {
+            let Some(message) = queued.take(self.live.overdue_mark()) else {
                 continue;
             };
             if self.live.check().is_ok() {
@@ -166,6 +166,15 @@ impl Session {
             }
             message.refused();
         }
+    }
+
+    /// Waits until messages were stored for the account while this session could not be reached. The
+    /// connection then hands out the stored messages, as it does at the start of a session.
+    ///
+    /// # Cancel safety
+    /// Safe: an order that came before the call, or while nobody waits, is not lost.
+    pub async fn hand_out_asked(&self) {
+        self.live.hand_out_asked().await;
     }
 
     /// Ends the session with a notice, for example because the client is silent or the node drains.

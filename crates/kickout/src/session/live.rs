@@ -5,14 +5,14 @@
 
 use std::{
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use distlock_core::{Moment, micros};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::{
     meters,
@@ -63,6 +63,10 @@ pub(crate) struct LiveSession {
     state: Mutex<LiveState>,
     notice: watch::Sender<Option<Offline>>,
     queue: mpsc::Sender<QueuedMessage>,
+    /// The order to hand out stored messages.
+    hand_out: Notify,
+    /// Whether the client has not acknowledged a message for which its sender waited.
+    overdue: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -104,6 +108,8 @@ impl LiveSession {
             }),
             notice: watch::Sender::new(None),
             queue,
+            hand_out: Notify::new(),
+            overdue: Arc::default(),
         };
         (live, messages)
     }
@@ -245,6 +251,31 @@ impl LiveSession {
             Some(notice) => notice,
             None => std::future::pending().await,
         }
+    }
+
+    /// Whether the client has left a message unacknowledged, and has acknowledged nothing since.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.overdue.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a sender has waited in vain for the client's acknowledgement.
+    pub(crate) fn note_overdue(&self) {
+        self.overdue.store(true, Ordering::Relaxed);
+    }
+
+    /// The mark that an acknowledgement of the client clears.
+    pub(crate) fn overdue_mark(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.overdue)
+    }
+
+    /// Orders the session's connection to hand out stored messages.
+    pub(crate) fn ask_for_hand_out(&self) {
+        self.hand_out.notify_one();
+    }
+
+    /// Waits for such an order.
+    pub(crate) async fn hand_out_asked(&self) {
+        self.hand_out.notified().await;
     }
 
     /// Puts a message in the session's queue. The error returns the message, and says whether the

@@ -7,7 +7,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -47,6 +47,8 @@ pub(crate) struct DeliveryWatch {
 pub struct Outgoing {
     message: Message,
     done: oneshot::Sender<DeliverResult>,
+    /// Whether the session owes an acknowledgement. The arrival of this message clears it.
+    overdue: Arc<AtomicBool>,
 }
 
 impl QueuedMessage {
@@ -68,11 +70,13 @@ impl QueuedMessage {
         )
     }
 
-    /// Takes the message; `None` if the sender has withdrawn the message.
-    pub(crate) fn take(self) -> Option<Outgoing> {
+    /// Takes the message; `None` if the sender has withdrawn the message. The arrival of the message
+    /// clears `overdue`.
+    pub(crate) fn take(self, overdue: Arc<AtomicBool>) -> Option<Outgoing> {
         leave_waiting(&self.state, TAKEN).then_some(Outgoing {
             message: self.message,
             done: self.done,
+            overdue,
         })
     }
 }
@@ -135,6 +139,9 @@ impl Outgoing {
         reason = "only a late acknowledgement is of interest"
     )]
     pub fn delivered(self) -> Option<Message> {
+        // This comes before the report: a sender that learns of the arrival and sends again waits
+        // for the next acknowledgement.
+        self.overdue.store(false, Ordering::Relaxed);
         let late = self.done.send(DeliverResult::Delivered).is_err();
         late.then_some(self.message)
     }
