@@ -200,6 +200,28 @@ const TRIALS: &[Trial] = &[
         fires: None,
         ..trial("DistlockLoginsFail", Kind::Counter, "distlock_login_total")
     },
+    // A call in each sweep of 3 s fails.
+    Trial {
+        value: 200,
+        lasts: 10 * MINUTE,
+        fires: Some(8 * MINUTE),
+        ..trial(
+            "DistlockPeersUnreachable",
+            Kind::Counter,
+            "distlock_peer_failed_total",
+        )
+    },
+    // A node was killed. The others call it until its lease has ended.
+    Trial {
+        value: 600,
+        lasts: 10,
+        fires: None,
+        ..trial(
+            "DistlockPeersUnreachable",
+            Kind::Counter,
+            "distlock_peer_failed_total",
+        )
+    },
     trial(
         "DistlockPeerCallsRefused",
         Kind::Counter,

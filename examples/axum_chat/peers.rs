@@ -9,6 +9,7 @@ use axum::{
 };
 use distlock_kickout::{
     DeliverRequest, DeliverResult, KickOut, KickRequest, KickResult, NodeAddress, PeerError, Peers,
+    Uid,
 };
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -22,6 +23,7 @@ pub(crate) fn routes() -> Router<KickOut> {
     Router::new()
         .route("/peer/kick", post(kick))
         .route("/peer/deliver", post(deliver))
+        .route("/peer/hand_out", post(hand_out))
 }
 
 async fn kick(
@@ -37,6 +39,11 @@ async fn deliver(
     Json(request): Json<DeliverRequest>,
 ) -> Json<DeliverResult> {
     Json(kick.handle_deliver(request).await)
+}
+
+async fn hand_out(State(kick): State<KickOut>, Json(uids): Json<Vec<Uid>>) -> Json<()> {
+    kick.handle_hand_out(&uids);
+    Json(())
 }
 
 /// Sends requests to other nodes.
@@ -61,6 +68,10 @@ impl Peers for HttpPeers {
         request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError> {
         self.send_request(to, "deliver", &request).await
+    }
+
+    async fn hand_out(&self, to: &NodeAddress, uids: &[Uid]) -> Result<(), PeerError> {
+        self.send_request(to, "hand_out", &uids).await
     }
 }
 

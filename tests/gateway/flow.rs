@@ -353,4 +353,9 @@ impl Peers for Wire {
     ) -> Result<DeliverResult, PeerError> {
         Ok(self.0.node(to)?.handle_deliver(request).await)
     }
+
+    async fn hand_out(&self, to: &NodeAddress, uids: &[Uid]) -> Result<(), PeerError> {
+        self.0.node(to)?.handle_hand_out(uids);
+        Ok(())
+    }
 }

@@ -92,7 +92,8 @@
 //! `distlock_stale_delete_refused_total`, `distlock_stale_kick_refused_total`,
 //! `distlock_stale_delivery_refused_total`, `distlock_revocations_pending`,
 //! `distlock_ghosts_swept_total`, `distlock_duplicates_detected_total` (must stay 0),
-//! `distlock_self_fence_total`, `distlock_lease_remaining_seconds`. None is labelled by account.
+//! `distlock_peer_failed_total`, `distlock_self_fence_total`, `distlock_lease_remaining_seconds`.
+//! None is labelled by account.
 
 mod admin;
 mod directory;

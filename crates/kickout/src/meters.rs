@@ -5,7 +5,10 @@
 
 use crate::model::notice::Code;
 
-const COUNTERS: [(&str, &str); 9] = [
+/// Counter of calls to other nodes that were not answered.
+pub(crate) const PEER_FAILED: &str = "distlock_peer_failed_total";
+
+const COUNTERS: [(&str, &str); 10] = [
     (
         "distlock_cas_conflict_total",
         "Writes that found their record changed, and were made again",
@@ -25,6 +28,10 @@ const COUNTERS: [(&str, &str); 9] = [
     (
         "distlock_lock_lost_total",
         "Logins that lost the account's lock",
+    ),
+    (
+        PEER_FAILED,
+        "Calls of this node to other nodes that failed: the log names node and cause",
     ),
     (
         "distlock_self_fence_total",

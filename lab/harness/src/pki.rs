@@ -55,8 +55,8 @@ impl Pki {
         self.sign(name, NODE_USE, LOCAL_NAMES, -1)
     }
 
-    /// Replaces the certificate `name`, which is for servers and for clients, by one for `names`, for
-    /// example `DNS:example.org`.
+    /// Replaces the certificate `name`, which is for servers and for clients, by one for `names`,
+    /// for example `DNS:example.org`.
     ///
     /// # Errors
     /// Returns an error if `openssl` fails.

@@ -363,13 +363,17 @@ impl Nodes {
             let left = node["lease_remaining_ms"]
                 .as_u64()
                 .map_or_else(|| "?".to_owned(), |left| left.to_string());
+            let unreachable = node["unreachable"].as_str();
+            let unreachable =
+                unreachable.map(|why| format!(", cannot be called: {}", why.escape_debug()));
             output::print_line(format_args!(
-                "{} {} boot {} at {}, policy {}, lease for {left} ms more unless it is renewed",
+                "{} {} boot {} at {}, policy {}, lease for {left} ms more unless it is renewed{}",
                 escaped_text(&node["node"]),
                 escaped_text(&node["state"]),
                 node["boot"],
                 escaped_text(&node["addr"]),
                 node["policy"].as_str().unwrap_or("?"),
+                unreachable.unwrap_or_default(),
             ))?;
         }
         Ok(code::OK)

@@ -137,7 +137,11 @@ async fn keep_or_redeliver(
             [] => {}
             [only] if only.delivery.is_to_be_kept() => {}
             [_] => return Ok(MessageOutcome::from_receipts(&receipts, Outcome::Failed)),
-            _ => return Ok(keep_for_each(front, to, message, &receipts).await),
+            _ => {
+                let kept = keep_for_each(front, to, message, &receipts).await;
+                front.kick.hand_out_later(to, &receipts);
+                return Ok(kept);
+            }
         }
         keep(front, to, message).await?;
         let stored = MessageOutcome::from_receipts(&receipts, Outcome::Stored);
@@ -156,6 +160,8 @@ async fn keep_or_redeliver(
             || (round > 1 && front.clock.now() >= until)
             || !front.inbox.withdraw(to, message).await?
         {
+            // The session may live although the message did not reach it.
+            front.kick.hand_out_later(to, &receipts);
             return Ok(stored);
         }
         receipts = front.kick.deliver(to, message.clone()).await?;

@@ -603,6 +603,13 @@ pub mod idle_response {
         pub idle_ms: u64,
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HandOutRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub uids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HandOutResponse {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TakeoversRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -801,6 +808,30 @@ pub mod peer_client {
             req.extensions_mut().insert(GrpcMethod::new("distlock.v1.Peer", "Idle"));
             self.inner.unary(req, path, codec).await
         }
+        /// The caller stored messages for these accounts while it could not call this node: their sessions
+        /// here hand out the stored messages. Nodes call this every few seconds, often without an account,
+        /// so that a node that cannot be called is noticed before a login needs it. Idempotent.
+        pub async fn hand_out(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HandOutRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::HandOutResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/distlock.v1.Peer/HandOut");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("distlock.v1.Peer", "HandOut"));
+            self.inner.unary(req, path, codec).await
+        }
         /// The newest takeovers that this node saw, and its numbers, for the page of another node.
         pub async fn takeovers(
             &mut self,
@@ -861,6 +892,13 @@ pub mod peer_server {
             &self,
             request: tonic::Request<super::IdleRequest>,
         ) -> std::result::Result<tonic::Response<super::IdleResponse>, tonic::Status>;
+        /// The caller stored messages for these accounts while it could not call this node: their sessions
+        /// here hand out the stored messages. Nodes call this every few seconds, often without an account,
+        /// so that a node that cannot be called is noticed before a login needs it. Idempotent.
+        async fn hand_out(
+            &self,
+            request: tonic::Request<super::HandOutRequest>,
+        ) -> std::result::Result<tonic::Response<super::HandOutResponse>, tonic::Status>;
         /// The newest takeovers that this node saw, and its numbers, for the page of another node.
         async fn takeovers(
             &self,
@@ -1060,6 +1098,49 @@ pub mod peer_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = IdleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/distlock.v1.Peer/HandOut" => {
+                    #[allow(non_camel_case_types)]
+                    struct HandOutSvc<T: Peer>(pub Arc<T>);
+                    impl<T: Peer> tonic::server::UnaryService<super::HandOutRequest>
+                    for HandOutSvc<T> {
+                        type Response = super::HandOutResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::HandOutRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Peer>::hand_out(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HandOutSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

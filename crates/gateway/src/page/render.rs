@@ -157,6 +157,8 @@ mod tests {
             !calm.contains("data-warns") && !calm.contains("warning"),
             "{calm}"
         );
+        let mut unreachable = node("n2", "single", 9000);
+        unreachable.unreachable = Some("nothing listens".into());
         for (alarming, shows) in [
             (
                 snapshot(2999, 0, node("n2", "single", 9000)),
@@ -177,6 +179,14 @@ mod tests {
             (
                 snapshot(9000, 0, node("n2", "class", 9000)),
                 "need the same policy",
+            ),
+            (
+                snapshot(9000, 0, unreachable.clone()),
+                "class=\"warning\"><code>x:1",
+            ),
+            (
+                snapshot(9000, 0, unreachable),
+                "cannot call node n2: nothing listens",
             ),
         ] {
             let html = changing_part(&alarming);

@@ -5,31 +5,25 @@
 
 use std::{
     collections::HashMap,
-    io,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use axum::http::Uri;
 use distlock_core::{Clock, Moment};
 use distlock_kickout::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
     SessionKey, Uid,
 };
-use hyper_util::rt::TokioIo;
 use prost::Message;
-use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::{
     Code, Request, Response, Status,
     metadata::{Ascii, MetadataMap, MetadataValue},
     transport::{Channel, Endpoint},
 };
-use tower::{Service, service_fn};
 
 use super::{
+    connect::{FirstAnswer, connector, find_failure},
     protocol::{CALLS_HEADER, CALLS_VERSION, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE},
     v1::{self, peer_client::PeerClient},
     wire::{
@@ -52,6 +46,7 @@ const UNUSED_LIMIT: Duration = Duration::from_secs(60);
 const KICK_METHOD: &str = "/distlock.v1.Peer/Kick";
 const DELIVER_METHOD: &str = "/distlock.v1.Peer/Deliver";
 const IDLE_METHOD: &str = "/distlock.v1.Peer/Idle";
+const HAND_OUT_METHOD: &str = "/distlock.v1.Peer/HandOut";
 const TAKEOVERS_METHOD: &str = "/distlock.v1.Peer/Takeovers";
 
 /// Channels to other nodes, opened at the first call and kept by node.
@@ -69,10 +64,9 @@ pub(crate) struct GrpcPeers {
 struct PeerChannel {
     addr: String,
     channel: Channel,
+    /// Why the channel's newest connection carried no call.
+    first: FirstAnswer,
     used: Moment,
-    /// Whether a warning is already in the log that the node reads another version of tokens than
-    /// this node signs.
-    warned: bool,
 }
 
 impl GrpcPeers {
@@ -98,44 +92,37 @@ impl GrpcPeers {
         self
     }
 
-    fn client_for(&self, to: &NodeAddress) -> Result<PeerClient<Channel>, PeerError> {
+    fn client_for(
+        &self,
+        to: &NodeAddress,
+    ) -> Result<(PeerClient<Channel>, FirstAnswer), PeerError> {
         let now = self.clock.now();
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = match channels.get_mut(&to.node) {
+        let (channel, first) = match channels.get_mut(&to.node) {
             Some(known) if known.addr == to.addr => {
                 known.used = now;
-                known.channel.clone()
+                (known.channel.clone(), known.first.clone())
             }
             _ => {
-                let channel = self.open_channel(&to.addr)?;
+                let (channel, first) = self.open_channel(&to.addr)?;
                 // If nodes get a new name at each start, channels to old names would accumulate.
                 // Calls in progress continue.
                 channels.retain(|_, known| now.since(known.used) < UNUSED_LIMIT);
                 let known = PeerChannel {
                     addr: to.addr.clone(),
                     channel: channel.clone(),
+                    first: first.clone(),
                     used: now,
-                    warned: false,
                 };
                 channels.insert(to.node.clone(), known);
-                channel
+                (channel, first)
             }
         };
         drop(channels);
-        Ok(PeerClient::new(channel)
+        let client = PeerClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE)
-            .max_encoding_message_size(MAX_MESSAGE))
-    }
-
-    /// Warns once for each channel that the other node has another version than this node.
-    fn warn_once(&self, to: &NodeAddress, why: &str) {
-        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = channels.get_mut(&to.node).filter(|it| it.addr == to.addr);
-        let warned = known.is_some_and(|known| std::mem::replace(&mut known.warned, true));
-        drop(channels);
-        if !warned {
-            tracing::warn!(node = %to.node, addr = %to.addr, "{why}");
-        }
+            .max_encoding_message_size(MAX_MESSAGE);
+        Ok((client, first))
     }
 
     /// The report of a node for this node's page. The call waits only as long as a connect may
@@ -154,21 +141,18 @@ impl GrpcPeers {
         report_from_wire(&to.node, answer).map_err(|error| PeerError::Unknown(error.to_string()))
     }
 
-    fn open_channel(&self, addr: &str) -> Result<Channel, PeerError> {
+    fn open_channel(&self, addr: &str) -> Result<(Channel, FirstAnswer), PeerError> {
         let endpoint = Endpoint::from_shared(format!("http://{addr}"))
             .map_err(|error| PeerError::NotSent(format!("address \"{addr}\": {error}")))?;
         let endpoint = endpoint
-            .connect_timeout(self.connect_timeout)
             .timeout(CALL_LIMIT)
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
-        Ok(match &self.tls {
-            Some(tls) if tls.client_config().is_some() => endpoint
-                .connect_with_connector_lazy(tls_connector(Arc::clone(tls), addr.to_owned())),
-            _ => endpoint.connect_lazy(),
-        })
+        let (first, clock) = (FirstAnswer::default(), Arc::clone(&self.clock));
+        let (tls, addr) = (self.tls.clone(), addr.to_owned());
+        let connector = connector(tls, addr, self.connect_timeout, clock, first.clone());
+        Ok((endpoint.connect_with_connector_lazy(connector), first))
     }
 
     /// A request that carries a token for this one call.
@@ -202,19 +186,19 @@ impl GrpcPeers {
         message: T,
         send: impl AsyncFnOnce(PeerClient<Channel>, Request<T>) -> Result<Response<A>, Status>,
     ) -> Result<A, PeerError> {
-        let client = self.client_for(to)?;
+        let (client, first) = self.client_for(to)?;
         let request = self.sign_request(to, method, message)?;
         let status = match send(client, request).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) => status,
         };
-        if status.code() == Code::Unauthenticated
-            && let Some(why) = version_mismatch(status.metadata())
-        {
-            self.warn_once(to, &why);
-            return Err(PeerError::NotSent(format!("node {}: {why}", to.node)));
-        }
-        Err(peer_error(&status))
+        // An error with a source comes from this side: the node has sent no answer.
+        let unanswered = std::error::Error::source(&status).is_some();
+        let failure = find_failure(&status).or_else(|| first.failure().filter(|_| unanswered));
+        Err(match failure {
+            Some(failure) => PeerError::NotSent(failure.to_string()),
+            None => peer_error(&status),
+        })
     }
 }
 
@@ -231,34 +215,6 @@ fn version_mismatch(says: &MetadataMap) -> Option<String> {
             "the node reads tokens of version {version:?} ({CALLS_HEADER}), and this one \
              signs those of version {CALLS_VERSION}: upgrade the older of the two"
         )
-    })
-}
-
-/// Connects to a node by TLS, each time with the current certificates.
-fn tls_connector(
-    tls: Arc<Tls>,
-    addr: String,
-) -> impl Service<
-    Uri,
-    Response = TokioIo<TlsStream<TcpStream>>,
-    Error = io::Error,
-    Future: Send + 'static,
-> + Send
-+ 'static {
-    service_fn(move |_| {
-        let (tls, addr) = (Arc::clone(&tls), addr.clone());
-        async move {
-            let Some((config, name)) = tls.client_config() else {
-                return Err(io::Error::other("there is no certificate any more"));
-            };
-            let host = addr.rsplit_once(':').map_or(&*addr, |(host, _)| host);
-            let name = name.unwrap_or(host.trim_matches(['[', ']'])).to_owned();
-            let name = ServerName::try_from(name).map_err(io::Error::other)?;
-            let stream = TcpStream::connect(&addr).await?;
-            stream.set_nodelay(true)?;
-            let secured = TlsConnector::from(config).connect(name, stream).await?;
-            Ok(TokioIo::new(secured))
-        }
     })
 }
 
@@ -306,33 +262,37 @@ impl Peers for GrpcPeers {
         let answer = self.call(to, IDLE_METHOD, message, send).await?;
         idle_from_wire(answer).map_err(|error| PeerError::Unknown(error.to_string()))
     }
+
+    async fn hand_out(&self, to: &NodeAddress, uids: &[Uid]) -> Result<(), PeerError> {
+        let uids = uids.iter().map(Uid::to_string).collect();
+        let send = async |mut client: PeerClient<_>, request| client.hand_out(request).await;
+        let message = v1::HandOutRequest { uids };
+        self.call(to, HAND_OUT_METHOD, message, send)
+            .await
+            .map(drop)
+    }
 }
 
 fn peer_error(status: &Status) -> PeerError {
     let text = format!("{:?}: {}", status.code(), status.message());
     match status.code() {
+        Code::Unauthenticated => {
+            PeerError::NotSent(version_mismatch(status.metadata()).unwrap_or_else(|| {
+                format!(
+                    "it refused the token of the call: compare the clocks, which may differ by 30 \
+                     s, and token_key on both nodes ({})",
+                    status.message()
+                )
+            }))
+        }
         // The other side refused the call before any effect.
         Code::FailedPrecondition
         | Code::InvalidArgument
         | Code::PermissionDenied
         | Code::ResourceExhausted
-        | Code::Unauthenticated
         | Code::Unimplemented => PeerError::NotSent(text),
-        _ if connection_was_refused(status) => PeerError::NotSent(text),
         _ => PeerError::Unknown(text),
     }
-}
-
-/// Whether the connection could not be made.
-fn connection_was_refused(status: &Status) -> bool {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            return io.kind() == io::ErrorKind::ConnectionRefused;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod call_check;
 mod client;
+mod connect;
 mod messages;
 mod protocol;
 mod server;

@@ -137,6 +137,18 @@ impl Peer for PeerService {
         Ok(Response::new(idle_to_wire(self.kick.handle_idle(&uid))))
     }
 
+    async fn hand_out(
+        &self,
+        request: Request<v1::HandOutRequest>,
+    ) -> Result<Response<v1::HandOutResponse>, Status> {
+        let uids = request.into_inner().uids.into_iter().map(Uid::new);
+        let uids = uids
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(invalid_status)?;
+        self.kick.handle_hand_out(&uids);
+        Ok(Response::new(v1::HandOutResponse {}))
+    }
+
     async fn takeovers(
         &self,
         _: Request<v1::TakeoversRequest>,

@@ -16,3 +16,4 @@ mod protocol;
 mod takeover;
 mod tcp;
 mod tls;
+mod unreachable;

@@ -99,7 +99,8 @@ async fn messages_for_an_account_without_a_session_are_delivered_at_its_login() 
 /// messages to the same phone.
 #[tokio::test]
 async fn a_receiver_that_does_not_acknowledge_does_not_delay_its_sender() {
-    // The wait for one acknowledgement is 300 to 600 ms. Twenty such waits are far longer than this.
+    // The wait for one acknowledgement is 300 to 600 ms. Twenty such waits are far longer than
+    // this.
     const LIMIT: Duration = Duration::from_secs(2);
     for (acks, answer) in [(false, "delivered"), (true, "written")] {
         let net = Net::new();

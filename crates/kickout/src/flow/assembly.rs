@@ -35,6 +35,7 @@ use crate::{
     },
     tasks::Tasks,
     upkeep::{
+        hand_out::HandOuts,
         reconcile::{compare::Comparer, rounds::Reconciler, writes::Writer},
         sweep::Sweeper,
     },
@@ -249,6 +250,7 @@ fn make_sweeper(
     base: &Base,
     sessions: &SessionParts,
     node: &NodeParts,
+    hand_outs: &Arc<HandOuts>,
     pending: &Arc<AtomicUsize>,
 ) -> Sweeper {
     Sweeper {
@@ -262,6 +264,7 @@ fn make_sweeper(
         bans: Arc::clone(&sessions.bans),
         removals: Arc::clone(&sessions.removals),
         logouts: Arc::clone(&sessions.logouts),
+        hand_outs: Arc::clone(hand_outs),
         events: Arc::clone(&base.events),
         tasks: Arc::clone(&base.tasks),
         pending: Arc::clone(pending),
@@ -334,7 +337,16 @@ pub(super) fn assemble(
     let sessions = SessionParts::new(base);
     let node = NodeParts::new(base, &sessions);
     let pending = Arc::new(AtomicUsize::new(0));
-    let sweeper = make_sweeper(base, &sessions, &node, &pending);
+    let hand_outs = Arc::new(HandOuts {
+        this: Arc::clone(&base.this),
+        settings: Arc::clone(&base.settings),
+        clock: Arc::clone(&base.clock),
+        peers: Arc::clone(&base.peers),
+        registry: Arc::clone(&base.registry),
+        tasks: Arc::clone(&base.tasks),
+        owed: Mutex::default(),
+    });
+    let sweeper = make_sweeper(base, &sessions, &node, &hand_outs, &pending);
     let parts = Parts {
         this: Arc::clone(&base.this),
         settings: Arc::clone(&base.settings),
@@ -344,6 +356,8 @@ pub(super) fn assemble(
         liveness: Arc::clone(&base.liveness),
         registry: Arc::clone(&base.registry),
         router: make_router(base),
+        peers: Arc::clone(&base.peers),
+        hand_outs,
         logins: Arc::new(make_logins(
             base,
             &sessions,

@@ -28,12 +28,12 @@ use crate::{
         drain::Drain, lease_keeper::LeaseKeeper, liveness::LivenessCache, roster::RosterKeeper,
         this_node::ThisNode,
     },
-    peer::route::Router,
+    peer::{client::PeerClient, route::Router},
     session::{
         end::SessionEnder, live::Phase, logout::Logouts, registry::Registry, revoke::Revoker,
     },
     tasks::Tasks,
-    upkeep::reconcile::rounds::Reconciler,
+    upkeep::{hand_out::HandOuts, reconcile::rounds::Reconciler},
 };
 
 /// The kick-out flow of one node. A clone is cheap.
@@ -62,6 +62,8 @@ pub(crate) struct Parts {
     pub(crate) revoker: Arc<Revoker>,
     pub(crate) logouts: Arc<Logouts>,
     pub(crate) router: Router,
+    pub(crate) peers: Arc<PeerClient>,
+    pub(crate) hand_outs: Arc<HandOuts>,
     pub(crate) logins: Arc<LoginParts>,
     pub(crate) admin: Admin,
     pub(crate) roster: Arc<RosterKeeper>,

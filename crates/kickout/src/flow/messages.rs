@@ -49,6 +49,14 @@ impl KickOut {
         self.parts.router.deliver(uid, message).await
     }
 
+    /// Notes that a message was stored for the sessions that missed it, by the receipts of its
+    /// delivery. Call this after the message was stored. If such a session still lives, its node
+    /// lets it hand out the stored messages: at once on this node, and on another one as soon as
+    /// that node can be called.
+    pub fn hand_out_later(&self, uid: &Uid, receipts: &[Receipt]) {
+        self.parts.hand_outs.note_stored(uid, receipts);
+    }
+
     /// Records the event that a message was stored until its account, or its device, logs in.
     pub fn stored(&self, uid: &Uid, message: &Message) {
         self.parts.events.emit(Transition::Stored, |event| {

@@ -41,7 +41,8 @@ impl KickOut {
         self.parts.drain.state()
     }
 
-    /// The nodes that hold their lease, in order of their names.
+    /// The nodes that hold their lease, in order of their names. A node that this one cannot call
+    /// has the reason in [`NodeInfo::unreachable`].
     ///
     /// # Errors
     /// Failures of the store.
@@ -49,6 +50,11 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn nodes(&self) -> Result<Vec<NodeInfo>> {
-        self.parts.roster.live_nodes().await
+        let mut nodes = self.parts.roster.live_nodes().await?;
+        for it in &mut nodes {
+            let failure = self.parts.peers.failure_of(&it.node);
+            it.unreachable = failure.map(|error| error.to_string());
+        }
+        Ok(nodes)
     }
 }

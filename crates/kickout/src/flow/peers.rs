@@ -32,6 +32,13 @@ impl KickOut {
         self.parts.router.deliver_here(request).await
     }
 
+    /// Answers a peer that stored messages for these accounts while it could not call this node:
+    /// each of their sessions here gets the order to hand out the stored messages
+    /// ([`Session::hand_out_asked`](crate::Session::hand_out_asked)).
+    pub fn handle_hand_out(&self, uids: &[Uid]) {
+        self.parts.hand_outs.hand_out_here(uids);
+    }
+
     /// Idle time of each of the account's sessions on this node: the answer to
     /// [`Peers::idle`](crate::Peers::idle).
     #[must_use]

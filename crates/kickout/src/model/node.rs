@@ -79,4 +79,8 @@ pub struct NodeInfo {
     pub policy: Option<String>,
     /// Time until the node's lease ends without a renewal, in milliseconds, if the store can tell.
     pub lease_remaining_ms: Option<u64>,
+    /// Why the node that answers cannot call this one; absent if it can. Takeovers between the two
+    /// are then late, and messages are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable: Option<String>,
 }

@@ -37,6 +37,13 @@ pub(crate) enum Liveness {
     Dead,
 }
 
+/// The liveness of several incarnations.
+#[derive(Debug, Default)]
+pub(crate) struct Incarnations {
+    pub(crate) dead: BTreeSet<(NodeId, Boot)>,
+    pub(crate) up: Vec<NodeAddress>,
+}
+
 /// Answers whether incarnations are alive, and keeps the store's last answer for each node.
 #[derive(Debug)]
 pub(crate) struct LivenessCache {
@@ -92,6 +99,28 @@ impl LivenessCache {
         self.look_up_peer(node, boot).await
     }
 
+    /// The liveness of each of these incarnations. An incarnation is neither dead nor up if the
+    /// store fails or does not answer within `limit`.
+    pub(crate) async fn look_up_all(
+        &self,
+        incarnations: Vec<(NodeId, Boot)>,
+        limit: Duration,
+    ) -> Incarnations {
+        let asking = incarnations.into_iter().map(async |(node, boot)| {
+            let liveness = within(&*self.clock, limit, self.look_up(&node, boot)).await;
+            ((node, boot), liveness)
+        });
+        let mut all = Incarnations::default();
+        for (incarnation, liveness) in join_all(asking).await {
+            match liveness {
+                Some(Ok(Liveness::Dead)) => drop(all.dead.insert(incarnation)),
+                Some(Ok(Liveness::Up(address))) => all.up.push(address),
+                Some(Err(_)) | None => {}
+            }
+        }
+        all
+    }
+
     /// The dead incarnations among `incarnations`. An incarnation counts as alive if the store
     /// fails or does not answer within `limit`.
     pub(crate) async fn dead_among(
@@ -99,11 +128,7 @@ impl LivenessCache {
         incarnations: Vec<(NodeId, Boot)>,
         limit: Duration,
     ) -> BTreeSet<(NodeId, Boot)> {
-        let asking = incarnations.into_iter().map(async |(node, boot)| {
-            let liveness = within(&*self.clock, limit, self.look_up(&node, boot)).await;
-            matches!(liveness, Some(Ok(Liveness::Dead))).then_some((node, boot))
-        });
-        join_all(asking).await.into_iter().flatten().collect()
+        self.look_up_all(incarnations, limit).await.dead
     }
 
     /// Same as [`look_up`](Self::look_up), for an incarnation that is not this process.

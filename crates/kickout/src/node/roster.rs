@@ -17,7 +17,11 @@ use crate::{
         node::{NodeInfo, NodeState, read_lease},
         settings::Settings,
     },
-    node::{history::History, liveness::LivenessCache, this_node::ThisNode},
+    node::{
+        history::History,
+        liveness::{Incarnations, LivenessCache},
+        this_node::ThisNode,
+    },
 };
 
 /// Takes a node off the roster that will not return and left no records. A node that shuts down
@@ -76,9 +80,10 @@ impl RosterKeeper {
         Ok(())
     }
 
-    /// The incarnations on the roster whose lease has ended. If the store has lost this node's own
-    /// roster entry, this call writes the entry again.
-    pub(crate) async fn register_and_find_dead(&self) -> Result<BTreeSet<(NodeId, Boot)>> {
+    /// The incarnations on the roster: those whose lease has ended, and the addresses of those
+    /// whose lease is held. If the store has lost this node's own roster entry, this call writes
+    /// the entry again.
+    pub(crate) async fn register_and_look_up(&self) -> Result<Incarnations> {
         let roster = self.history.read_roster().await?;
         let there: Vec<_> = roster
             .nodes
@@ -92,7 +97,7 @@ impl RosterKeeper {
         }
         Ok(self
             .liveness
-            .dead_among(there, self.settings.timers.lock_ttl)
+            .look_up_all(there, self.settings.timers.lock_ttl)
             .await)
     }
 
@@ -126,6 +131,7 @@ impl RosterKeeper {
                 lease_remaining_ms: holder
                     .expires_in
                     .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+                unreachable: None,
                 node,
             });
         }

@@ -54,6 +54,18 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
         Err(PeerError::NotSent("idle times cannot be asked for".into()))
     }
+
+    /// Tells a node that messages are stored for these accounts, whose sessions that node has. The
+    /// flow makes this call to every other node in each sweep, often without an account: so a node
+    /// that cannot be called is noticed before a login needs it. The target calls
+    /// [`KickOut::handle_hand_out`](crate::KickOut::handle_hand_out).
+    ///
+    /// # Errors
+    /// [`PeerError`]. The flow repeats the call in the next sweep.
+    ///
+    /// # Cancel safety
+    /// The flow drops this future at its deadline.
+    async fn hand_out(&self, to: &NodeAddress, uids: &[Uid]) -> Result<(), PeerError>;
 }
 
 /// The peers of a flow with a single node: every call fails.
@@ -75,6 +87,10 @@ impl Peers for NoPeers {
         _to: &NodeAddress,
         _request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError> {
+        Err(PeerError::NotSent("no way to reach other nodes".into()))
+    }
+
+    async fn hand_out(&self, _to: &NodeAddress, _uids: &[Uid]) -> Result<(), PeerError> {
         Err(PeerError::NotSent("no way to reach other nodes".into()))
     }
 }

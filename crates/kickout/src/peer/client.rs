@@ -1,6 +1,7 @@
 //! Deadline, concurrency limit and circuit breaker for calls to peers.
 //!
-//! A dead peer costs a login only a bounded time, and slow deliveries never delay kicks.
+//! A dead peer costs a login only a bounded time, and slow deliveries never delay kicks. A peer
+//! that cannot be called is counted and logged with the cause, never left in silence.
 
 use std::{
     collections::HashMap,
@@ -12,6 +13,7 @@ use distlock_core::{Clock, Moment};
 use tokio::sync::Semaphore;
 
 use crate::{
+    meters,
     model::{
         ident::{NodeId, SessionKey, Uid},
         node::NodeAddress,
@@ -30,6 +32,11 @@ const OPEN_TIME: Duration = Duration::from_secs(1);
 /// Period at which one kick may try a node behind an open circuit. The period is short, because an
 /// older session must end soon after its node is reachable again.
 const PROBE_PERIOD: Duration = Duration::from_millis(100);
+/// Number of failures in a row after which the log, and the list of nodes, say that a node cannot
+/// be called. One late answer of a busy node is not worth a line.
+const FAILURES_TO_TELL: u32 = 2;
+/// Least time between two warnings about one node.
+const WARNING_PERIOD: Duration = Duration::from_secs(60);
 /// Time after which an unused link is removed.
 const UNUSED_LINK_LIFE: Duration = Duration::from_secs(60);
 
@@ -60,6 +67,19 @@ struct PeerHealth {
     open_until: Option<Moment>,
     /// Time at which the next kick may try the node although the circuit is open.
     probe_at: Moment,
+    /// Why the last call failed; `None` if it was answered.
+    failure: Option<PeerError>,
+    /// Time of the last warning since the node was last known to answer.
+    warned: Option<Moment>,
+}
+
+/// The line of the log that an outcome is worth.
+#[derive(Debug, PartialEq, Eq)]
+enum LinkNews {
+    /// The node cannot be called. The number is that of the failures in a row.
+    Unreachable(u32),
+    /// The node answers again after such a line.
+    Reachable,
 }
 
 impl PeerClient {
@@ -133,6 +153,29 @@ impl PeerClient {
         self.call(to, &link, &link.kicks, deadline, call).await
     }
 
+    /// Tells a node that messages are stored for these accounts. An open circuit does not stop the
+    /// call: it notices that the node can be called again.
+    pub(crate) async fn hand_out(
+        &self,
+        to: &NodeAddress,
+        uids: &[Uid],
+        deadline: Duration,
+    ) -> Result<(), PeerError> {
+        let call = self.peers.hand_out(to, uids);
+        let link = self.link(&to.node);
+        self.call(to, &link, &link.kicks, deadline, call).await
+    }
+
+    /// Why a node cannot be called; `None` if it answers, or was never called.
+    pub(crate) fn failure_of(&self, node: &NodeId) -> Option<PeerError> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = Arc::clone(links.get(node)?);
+        drop(links);
+        let health = link.health();
+        let told = health.failures >= FAILURES_TO_TELL;
+        health.failure.clone().filter(|_| told)
+    }
+
     /// Makes one call within its deadline, and records whether the node answered.
     async fn call<T>(
         &self,
@@ -156,7 +199,23 @@ impl PeerClient {
             )))
         });
         drop(permit);
-        link.record_outcome(answer.is_ok(), self.clock.now());
+        let failure = answer.as_ref().err();
+        if failure.is_some() {
+            metrics::counter!(meters::PEER_FAILED).increment(1);
+        }
+        let news = link.record_outcome(failure, self.clock.now());
+        let (node, addr) = (&to.node, &to.addr);
+        match (news, failure) {
+            (Some(LinkNews::Unreachable(failures)), Some(error)) => tracing::warn!(
+                %node, addr, failures, %error,
+                "this node cannot call another one: until it can, sessions there end late when \
+                 their account logs in here, and messages to them are stored"
+            ),
+            (Some(LinkNews::Reachable), _) => {
+                tracing::warn!(%node, addr, "this node can call the other one again");
+            }
+            _ => {}
+        }
         answer
     }
 
@@ -186,6 +245,8 @@ impl PeerClient {
                     failures: 0,
                     open_until: None,
                     probe_at: now,
+                    failure: None,
+                    warned: None,
                 }),
             })
         });
@@ -228,20 +289,29 @@ impl PeerLink {
         Err(wait)
     }
 
-    /// Notes whether the node answered a call, which opens or closes the circuit.
-    fn record_outcome(&self, answered: bool, now: Moment) {
+    /// Notes the outcome of a call, which opens or closes the circuit. Returns what the log has to
+    /// say about it.
+    fn record_outcome(&self, failure: Option<&PeerError>, now: Moment) -> Option<LinkNews> {
         let mut health = self.health();
-        if answered {
+        health.failure = failure.cloned();
+        if failure.is_none() {
             health.failures = 0;
             health.open_until = None;
-        } else {
-            health.failures += 1;
-            if health.failures >= FAILURES_TO_OPEN {
-                // The number of failures is kept. So a single failure after `OPEN_TIME` opens the
-                // circuit again.
-                health.open_until = Some(now + OPEN_TIME);
-            }
+            return health.warned.take().map(|_| LinkNews::Reachable);
         }
+        health.failures = health.failures.saturating_add(1);
+        if health.failures >= FAILURES_TO_OPEN {
+            // The number of failures is kept. So a single failure after `OPEN_TIME` opens the
+            // circuit again.
+            health.open_until = Some(now + OPEN_TIME);
+        }
+        let is_due = health
+            .warned
+            .is_none_or(|warned| now.since(warned) >= WARNING_PERIOD);
+        (is_due && health.failures >= FAILURES_TO_TELL).then(|| {
+            health.warned = Some(now);
+            LinkNews::Unreachable(health.failures)
+        })
     }
 }
 
@@ -299,6 +369,12 @@ mod tests {
         ) -> Result<DeliverResult, PeerError> {
             self.deliveries.add_permits(1);
             std::future::pending().await
+        }
+
+        async fn hand_out(&self, _: &NodeAddress, _: &[Uid]) -> Result<(), PeerError> {
+            let answers = self.answers.load(Ordering::Relaxed);
+            let error = PeerError::NotSent("nothing listens there".into());
+            answers.then_some(()).ok_or(error)
         }
     }
 
@@ -435,6 +511,38 @@ mod tests {
                 assert!(results.iter().all(Result::is_ok), "{results:?}");
             }
         }
+    }
+
+    /// The log has one line a minute about a node that cannot be called, and one when it can be
+    /// called again. The list of nodes names the cause all the time.
+    #[tokio::test]
+    async fn a_node_that_cannot_be_called_is_told_of_once_a_minute() {
+        let clock = ManualClock::new();
+        let peer = Arc::new(SilentPeer::default());
+        let client = PeerClient::new(peer.clone(), Arc::new(clock.clone()));
+        let (to, second) = (node("n1"), Duration::from_secs(1));
+        let failed = PeerError::NotSent("nothing listens there".into());
+        let link = client.link(&to.node);
+        let told = |seconds: usize| {
+            let told = (0..seconds).filter_map(|_| {
+                clock.advance(second);
+                link.record_outcome(Some(&failed), clock.now())
+            });
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(told(1), [], "one late answer");
+        assert_eq!(client.failure_of(&to.node), None);
+        assert_eq!(told(60), [LinkNews::Unreachable(2)]);
+        assert_eq!(told(60), [LinkNews::Unreachable(62)]);
+        let asked = client.hand_out(&to, &[], second).await;
+        assert_eq!(asked, Err(failed.clone()), "an open circuit stops no call");
+        assert_eq!(client.failure_of(&to.node), Some(failed));
+        peer.answers.store(true, Ordering::Relaxed);
+        let now = clock.now();
+        assert_eq!(link.record_outcome(None, now), Some(LinkNews::Reachable));
+        assert_eq!(link.record_outcome(None, now), None);
+        assert_eq!(client.hand_out(&to, &[], second).await, Ok(()));
+        assert_eq!(client.failure_of(&to.node), None);
     }
 
     #[tokio::test]

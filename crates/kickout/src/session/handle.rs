@@ -168,8 +168,8 @@ impl Session {
         }
     }
 
-    /// Waits until messages were stored for the account while this session could not be reached. The
-    /// connection then hands out the stored messages, as it does at the start of a session.
+    /// Waits until messages were stored for the account while this session could not be reached.
+    /// The connection then hands out the stored messages, as it does at the start of a session.
     ///
     /// # Cancel safety
     /// Safe: an order that came before the call, or while nobody waits, is not lost.

@@ -70,8 +70,8 @@ impl QueuedMessage {
         )
     }
 
-    /// Takes the message; `None` if the sender has withdrawn the message. The arrival of the message
-    /// clears `overdue`.
+    /// Takes the message; `None` if the sender has withdrawn the message. The arrival of the
+    /// message clears `overdue`.
     pub(crate) fn take(self, overdue: Arc<AtomicBool>) -> Option<Outgoing> {
         leave_waiting(&self.state, TAKEN).then_some(Outgoing {
             message: self.message,

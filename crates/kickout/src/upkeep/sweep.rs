@@ -29,12 +29,13 @@ use crate::{
     },
     node::{
         lease::Incarnation,
-        liveness::{Liveness, LivenessCache},
+        liveness::{Incarnations, Liveness, LivenessCache},
         roster::RosterKeeper,
         this_node::ThisNode,
     },
     session::{live::Phase, logout::Logouts, registry::Registry, removal::Removals},
     tasks::Tasks,
+    upkeep::hand_out::HandOuts,
     wait::jitter,
 };
 
@@ -104,6 +105,7 @@ pub(crate) struct Sweeper {
     pub(crate) bans: Arc<Bans>,
     pub(crate) removals: Arc<Removals>,
     pub(crate) logouts: Arc<Logouts>,
+    pub(crate) hand_outs: Arc<HandOuts>,
     pub(crate) events: Arc<Events>,
     pub(crate) tasks: Arc<Tasks>,
     /// Sessions that are not known to have ended. The last complete pass counted them.
@@ -224,7 +226,8 @@ impl Sweeper {
             progress.epoch = epoch;
             progress.begin_pass(Pace::Fast);
         }
-        let dead = self.roster.register_and_find_dead().await?;
+        let Incarnations { dead, up } = self.roster.register_and_look_up().await?;
+        self.hand_outs.call_nodes(up);
         if !dead.is_subset(&progress.dead) {
             progress.dead = dead;
             progress.begin_pass(Pace::Fast);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use distlock_kickout::{
     Code, DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError,
-    Peers, Session, Target,
+    Peers, Session, Target, Uid,
 };
 use tokio::sync::Barrier;
 
@@ -132,6 +132,10 @@ impl Peers for PairwisePeer {
         _: DeliverRequest,
     ) -> Result<DeliverResult, PeerError> {
         Err(PeerError::NotSent("nothing is delivered here".into()))
+    }
+
+    async fn hand_out(&self, _: &NodeAddress, _: &[Uid]) -> Result<(), PeerError> {
+        Ok(())
     }
 }
 

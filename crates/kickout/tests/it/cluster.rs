@@ -150,6 +150,11 @@ impl Peers for MeshPeers {
     ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
         Ok(self.0.node_at(to)?.handle_idle(uid))
     }
+
+    async fn hand_out(&self, to: &NodeAddress, uids: &[Uid]) -> Result<(), PeerError> {
+        self.0.node_at(to)?.handle_hand_out(uids);
+        Ok(())
+    }
 }
 
 impl Node {

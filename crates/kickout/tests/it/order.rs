@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use distlock_core::{Error, ErrorKind};
 use distlock_kickout::{
     Allowed, Code, DeliverRequest, DeliverResult, Denied, KickRequest, KickResult, Login,
-    LoginOutcome, NodeAddress, Order, PeerError, Peers, Profiles, Transition,
+    LoginOutcome, NodeAddress, Order, PeerError, Peers, Profiles, Transition, Uid,
 };
 use tokio::sync::watch;
 
@@ -34,6 +34,10 @@ impl Peers for BlockedPeer {
         _: DeliverRequest,
     ) -> Result<DeliverResult, PeerError> {
         Err(PeerError::NotSent("nothing is delivered here".into()))
+    }
+
+    async fn hand_out(&self, _: &NodeAddress, _: &[Uid]) -> Result<(), PeerError> {
+        Ok(())
     }
 }
 
