@@ -310,12 +310,12 @@ impl Source {
             let known: Vec<_> = quoted.collect();
             let what = match self.gateway_key_at(span.start) {
                 Some(key) if message.starts_with("unknown variant") => {
-                    format!("value `{}` of `{key}`", unknown.escape_debug())
+                    format!("value `{}` of `gateway.{key}`", unknown.escape_debug())
                 }
-                _ => format!("key `{}`", unknown.escape_debug()),
+                _ => format!("key `{}` in [gateway]", unknown.escape_debug()),
             };
             let hint = hint(unknown, &known);
-            return self.wrong(span, format!("unknown {what} in [gateway]: {hint}"));
+            return self.wrong(span, format!("unknown {what}: {hint}"));
         }
         match self.gateway_key_at(span.start) {
             Some(key) if is_gateway_secret(&key, "") => {

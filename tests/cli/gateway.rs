@@ -565,7 +565,7 @@ fn errors_of_settings_name_the_key_and_never_show_a_secret() {
         ),
         (
             "confirm = \"always\"",
-            "distlock.toml:3:11: unknown value `always` of `confirm` in [gateway]",
+            "distlock.toml:3:11: unknown value `always` of `gateway.confirm`: known are",
         ),
         ("", " DISTLOCK_GATEWAY_MAX_FRAME: gateway.max_frame is 1"),
     ] {

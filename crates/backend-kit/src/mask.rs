@@ -7,10 +7,6 @@
 /// hold an unescaped `/`, `?` or `@`.
 #[must_use]
 pub fn mask(url: &str) -> String {
-    // A password that was pasted in place of a URL has no scheme.
-    if !url.contains(':') && !url.contains('/') && !url.is_empty() {
-        return "***".to_owned();
-    }
     let (head, query) = match url.rfind('@').map_or_else(
         || url.find('?'),
         |at| url[at..].find('?').map(|found| at + found),

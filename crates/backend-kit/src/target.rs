@@ -182,6 +182,10 @@ impl Target {
     /// The URL without secrets, for messages.
     #[must_use]
     pub fn masked_url(&self) -> String {
+        // A password that was pasted in place of a URL is one word.
+        if !self.url.contains([':', '/']) && !self.url.is_empty() {
+            return "***".to_owned();
+        }
         mask(&self.url)
     }
 
