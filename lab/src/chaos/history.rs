@@ -244,6 +244,8 @@ pub(crate) enum RecipeStep {
     Leads {
         election: String,
         term: u64,
+        /// The candidate campaigned since then.
+        asked: Micros,
         at: Micros,
     },
     /// The work of a leader has ended.
@@ -310,8 +312,9 @@ pub(crate) enum Excuse {
     /// An administrator removed the lock. Its guard may be valid beside the next guard until its
     /// next renewal or its deadline.
     Removed { name: String },
-    /// An administrator ended a session, and with it all locks of that client.
-    EndedSession,
+    /// An administrator ended the session that held this lock with this token, and with it all
+    /// locks of that client.
+    EndedSession { name: String, token: u64 },
     /// The store lost its data. Old guards may be valid beside new ones for one TTL.
     LostHistory,
     /// Another server has taken over without some acknowledged writes. Old guards may be valid
@@ -325,14 +328,6 @@ impl Excuse {
     /// Tells whether the store may lack data that it had acknowledged.
     pub(crate) const fn may_lack_data(&self) -> bool {
         matches!(self, Self::LostHistory | Self::FailedOver)
-    }
-
-    /// Tells whether the exception can explain a violation about this lock.
-    pub(crate) fn can_explain(&self, lock: &str) -> bool {
-        match self {
-            Self::Removed { name } => name == lock,
-            _ => true,
-        }
     }
 }
 

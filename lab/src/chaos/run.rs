@@ -99,6 +99,7 @@ impl RunPlan {
             ttl_us: self.ttl_ms.1 * 1000,
             notice_us: u64::try_from(NOTICE_BOUND.as_micros()).unwrap_or_default(),
             failover_us: self.store.failover_ms() * 1000,
+            record_failover_us: self.store.record_failover_ms() * 1000,
         }
     }
 

@@ -63,10 +63,10 @@ fn opening_paragraphs(all: &[&RunFigures], stores: usize, page: &mut Document) {
         "Each lock protects two registers. The fenced one refuses a token that is lower than one \
          it has seen; the unfenced one takes every write. Excused are violations that the \
          documentation allows after the very fault they were matched to. Overlap is the longest \
-         time in which two guards of one lock were valid, excused or not. Recovery is the time \
-         from the end of a fault to the next grant, and notice is how long after its deadline, in \
-         running time, a holder was told of a loss: half are faster than the first figure, and all \
-         but one in a hundred than the second.",
+         time for which a guard was valid beside newer ones of its lock, from the first of them to \
+         the last, excused or not. Recovery is the time from the end of a fault to the next grant, \
+         and notice is how long after its deadline, in running time, a holder was told of a loss: \
+         half are faster than the first figure, and all but one in a hundred than the second.",
     );
 }
 

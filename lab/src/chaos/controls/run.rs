@@ -117,6 +117,7 @@ fn judge_control(history: &[HistoryEntry], longest_ttl: Duration) -> Result<Verd
         ttl_us: u64::try_from(longest_ttl.as_micros()).unwrap_or_default(),
         notice_us: 0,
         failover_us: 0,
+        record_failover_us: 0,
     };
     let mut verdict = judge(history, limits);
     let crash = |it: &&Violation| it.promise == Promise::NoCrash;

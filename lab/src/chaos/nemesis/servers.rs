@@ -59,11 +59,13 @@ impl Nemesis {
                 let Some(name) = random_held_name(self, worker_group, admin).await else {
                     return Ok(None);
                 };
-                if !block_in_place(|| running_store.end_session_of(&name)).unwrap_or(true) {
+                // Without an answer, nobody knows the session, and no session was ended.
+                let ended = block_in_place(|| running_store.end_session_of(&name));
+                let Some(excuse) = ended.unwrap_or_default() else {
                     return Ok(None);
-                }
+                };
                 fault.target = format!("the holder of {name:?}");
-                fault.excuse = Some(Excuse::EndedSession);
+                fault.excuse = Some(excuse);
                 fault.to = now();
                 return Ok(Some((fault, None)));
             }

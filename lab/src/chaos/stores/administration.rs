@@ -47,18 +47,25 @@ impl RunningStore {
         }
     }
 
-    /// Ends the session that holds a lock, and with it all locks of that session. `false` means
-    /// that nobody holds the lock. The function blocks.
-    pub(crate) fn end_session_of(&self, name: &str) -> Result<bool> {
+    /// Ends the session that holds a lock, and with it all locks of that session. Returns the
+    /// exception that the documentation allows then, `None` if nobody holds the lock. The function
+    /// blocks.
+    pub(crate) fn end_session_of(&self, name: &str) -> Result<Option<Excuse>> {
         let StoreServers::ZooKeeper(it) = &self.servers else {
             bail!("this store has no sessions");
         };
         let queue = it.queue_of(&lock_container(name))?;
         let Some(holder) = queue.first() else {
-            return Ok(false);
+            return Ok(None);
         };
-        it.servers.end_session(it.servers.owner_session(holder)?)?;
-        Ok(true)
+        let owner = it.servers.owner(holder)?;
+        // A request without an answer may have ended the session.
+        let _ = it.servers.end_session(owner.session);
+        Ok(Some(Excuse::EndedSession {
+            name: name.to_owned(),
+            // The token of a lock is the transaction that created its node.
+            token: owner.created,
+        }))
     }
 
     /// Puts the server's clock forward, and returns the exception that the documentation allows

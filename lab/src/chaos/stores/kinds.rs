@@ -53,6 +53,15 @@ impl StoreKind {
         }
     }
 
+    /// Returns how long after a failover a client may still use the old primary for records, in
+    /// milliseconds. With sentinels, the documented time is one second.
+    pub(crate) const fn record_failover_ms(self) -> u64 {
+        match self {
+            Self::RedisSentinel => 1_000,
+            _ => self.failover_ms(),
+        }
+    }
+
     /// Tells whether the servers tell clients their addresses. Then clients bypass a proxy, so no
     /// proxy can break the connections of one client alone.
     pub(crate) const fn announces_addresses(self) -> bool {

@@ -22,7 +22,8 @@ pub(crate) struct Verdict {
     pub(crate) losses: u64,
     /// Records with too many concurrent operations to decide.
     pub(crate) undecided_records: u64,
-    /// Longest time for which two guards of one name were both valid, excused or not.
+    /// Longest time for which a guard was valid beside newer ones of its name, from the first of
+    /// them to the last, excused or not.
     pub(crate) longest_overlap_us: Micros,
     /// Times from the end of each fault to the next grant.
     pub(crate) recovery: Spread,

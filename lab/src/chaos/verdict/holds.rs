@@ -7,13 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{
-    CallKind, Event, Excuse, HistoryEntry, HoldEnd, HoldNumber, InjectedFault, Micros, NO_TOKEN,
-};
+use crate::chaos::history::{CallKind, Event, HistoryEntry, HoldEnd, HoldNumber, Micros, NO_TOKEN};
 
 use super::{
+    excuses::{Excuses, Lease, Overlap, find_first_overlaps},
     processes::{Stalls, last_events},
-    promise::{Limits, Promise, Violation, find_data_loss},
+    promise::{Limits, Promise, Violation},
 };
 
 /// One guard, from its grant to its end.
@@ -21,6 +20,7 @@ use super::{
 pub(crate) struct Hold {
     pub(crate) worker: u32,
     pub(crate) name: String,
+    number: HoldNumber,
     token: u64,
     /// Time of the first request for the lock, also if a ticket passed the lock to this guard. The
     /// store granted the lock after that time, and before the first process knew.
@@ -63,6 +63,7 @@ pub(super) fn collect_holds(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Ho
                 let granted = Hold {
                     worker: *worker,
                     name: name.clone(),
+                    number: *hold,
                     token: *token,
                     asked: resumed.map_or(*asked, |_| first_asked),
                     valid: None,
@@ -116,15 +117,14 @@ pub(super) fn collect_holds(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Ho
     by_name
 }
 
-/// Finds every pair of guards of one name that were valid at one instant, and the longest such
-/// time.
+/// Finds every pair of guards of one name that were valid at one instant. Also returns the longest
+/// time for which a guard was valid beside newer ones.
 pub(super) fn overlapping(
     holds: &BTreeMap<String, Vec<Hold>>,
-    faults: &[&InjectedFault],
+    excuses: &Excuses<'_>,
     limits: Limits,
 ) -> (Vec<Violation>, Micros) {
-    let mut found = Vec::new();
-    let mut longest = 0;
+    let mut overlaps = Vec::new();
     for holds in holds.values() {
         // Guards that are still valid stay in this list, because each pair of guards needs its own
         // excuse.
@@ -135,58 +135,50 @@ pub(super) fn overlapping(
             };
             open.retain(|(_, until)| *until > first);
             for (other, until) in &open {
-                let together = last.min(*until).saturating_sub(first);
-                longest = longest.max(together);
-                found.push(Violation {
-                    promise: Promise::Exclusion,
-                    at: first,
-                    detail: format!(
-                        "{:?}: {} and {} were both valid for {} ms",
-                        hold.name,
-                        other.label(),
-                        hold.label(),
-                        together / 1000
-                    ),
-                    excused_by: find_excuse([other, hold], first, last.min(*until), faults, limits),
-                });
+                // The answer to the older request may arrive later, so the token decides.
+                let (older, newer) = match other.token <= hold.token {
+                    true => (*other, hold),
+                    false => (hold, *other),
+                };
+                let overlap = Overlap {
+                    lock: &hold.name,
+                    older: Lease::of_hold(older.worker, older.number, older.token),
+                    worker: older.worker,
+                    asked: older.asked.min(newer.asked),
+                    from: first,
+                    // The last call of a guard that was asked once began before its answer.
+                    to: last.min(*until).max(first),
+                    since: first,
+                };
+                overlaps.push((overlap, older, newer));
             }
             open.push((hold, last));
         }
     }
+    let mut found = Vec::new();
+    let mut longest = 0;
+    find_first_overlaps(&mut overlaps, limits.ttl_us);
+    for (overlap, older, newer) in overlaps {
+        let [together, beside] = [overlap.from, overlap.since].map(|begin| overlap.to - begin);
+        longest = longest.max(beside);
+        let mut detail = format!(
+            "{:?}: {} and {} were both valid for {} ms",
+            overlap.lock,
+            older.label(),
+            newer.label(),
+            together / 1000
+        );
+        if beside > together {
+            detail += &format!(", the first one beside newer ones for {} ms", beside / 1000);
+        }
+        found.push(Violation {
+            promise: Promise::Exclusion,
+            at: overlap.from,
+            detail,
+            excused_by: excuses.of_overlap(&overlap),
+        });
+    }
     (found, longest)
-}
-
-/// Finds the fault that excuses the overlap of two holds from `from` to `to`. One of the holds must
-/// have been requested before the end of the fault, or while an old primary still granted locks.
-/// The answer to that request may arrive later.
-fn find_excuse(
-    holds: [&Hold; 2],
-    from: Micros,
-    to: Micros,
-    faults: &[&InjectedFault],
-    limits: Limits,
-) -> Option<String> {
-    let fault = faults.iter().find(|fault| {
-        let Some(excuse) = &fault.excuse else {
-            return false;
-        };
-        // The old primary of a cluster may grant locks until its `cluster-node-timeout` has passed.
-        let grants_until = match excuse {
-            Excuse::FailedOver => fault.to + limits.failover_us,
-            _ => fault.to,
-        };
-        let before = holds.iter().any(|hold| hold.asked <= grants_until);
-        // No documented exception lasts longer than a lease that was granted until then.
-        let lease = grants_until - fault.to + limits.ttl_us;
-        // A stepped clock shortens a lease by no more than the step.
-        let most = match excuse {
-            Excuse::SteppedClock { by_us } => lease.min(*by_us),
-            _ => lease,
-        };
-        let bounded = to.saturating_sub(from) <= most && to <= fault.to + lease;
-        excuse.can_explain(&holds[0].name) && before && bounded && fault.from <= from
-    })?;
-    Some(format!("{} of {}", fault.kind, fault.target))
 }
 
 /// Finds losses that were reported too late, and losses that were never reported although the
@@ -239,10 +231,7 @@ pub(super) fn notice_delays(holds: &BTreeMap<String, Vec<Hold>>, stalls: &Stalls
 
 /// Finds tickets that were resumed more than once. A store that loses data may lose the first
 /// resume, and then accepts another, as documented.
-pub(super) fn reused_tickets(
-    history: &[HistoryEntry],
-    faults: &[&InjectedFault],
-) -> Vec<Violation> {
+pub(super) fn reused_tickets(history: &[HistoryEntry], excuses: &Excuses<'_>) -> Vec<Violation> {
     let mut resumed: BTreeMap<u64, (u32, Micros)> = BTreeMap::new();
     let mut found = Vec::new();
     for HistoryEntry { worker, event } in history {
@@ -262,7 +251,7 @@ pub(super) fn reused_tickets(
                     "{name:?}: processes {first} and {worker} both resumed one ticket ({:?})",
                     CallKind::Resume
                 ),
-                excused_by: find_data_loss(faults, first_asked, *at),
+                excused_by: excuses.of_lost_lock(first_asked, *at),
             });
         }
     }

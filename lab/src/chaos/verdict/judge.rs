@@ -2,6 +2,7 @@
 
 use super::{
     calls,
+    excuses::Excuses,
     figures::{Spread, Verdict},
     holds, processes,
     promise::{Limits, Promise, Violation},
@@ -11,7 +12,7 @@ use crate::chaos::history::{Event, FencedAnswer, HistoryEntry, InjectedFault, Mi
 
 /// Judges a whole run.
 pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
-    let faults: Vec<&InjectedFault> = faults_of(history).collect();
+    let excuses = Excuses::of_history(history, limits);
     let stalls = processes::Stalls::of_history(history);
     let mut verdict = Verdict::default();
     for entry in history {
@@ -32,27 +33,27 @@ pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
             _ => {}
         }
     }
-    for fault in &faults {
+    for fault in excuses.faults() {
         *verdict.faults.entry(fault.kind.clone()).or_default() += 1;
     }
     let holds = holds::collect_holds(history);
-    let (overlaps, longest) = holds::overlapping(&holds, &faults, limits);
+    let (overlaps, longest) = holds::overlapping(&holds, &excuses, limits);
     verdict.longest_overlap_us = longest;
-    verdict.recovery = recovery_times(history, &faults);
+    verdict.recovery = recovery_times(history, excuses.faults());
     verdict.notice = Spread::of_times(holds::notice_delays(&holds, &stalls));
-    let (unlinear, undecided) = records::check(history, &faults);
+    let (unlinear, undecided) = records::check(history, &excuses);
     verdict.undecided_records = undecided;
     verdict.violations = overlaps
         .into_iter()
         .chain(tokens::check(history))
         .chain(lost_updates(history))
         .chain(holds::late_notices(history, &holds, &stalls, limits))
-        .chain(holds::reused_tickets(history, &faults))
+        .chain(holds::reused_tickets(history, &excuses))
         .chain(calls::check(history, &stalls))
         .chain(unlinear)
         .chain(waiters::wrong_serving_order(history))
-        .chain(waiters::broken_minimum_holds(history, &faults))
-        .chain(recipes::check(history, &faults, &stalls, limits))
+        .chain(waiters::broken_minimum_holds(history, &excuses))
+        .chain(recipes::check(history, &excuses, &stalls, limits))
         .chain(processes::check(history))
         .collect();
     verdict.violations.sort_by_key(|it| it.at);
@@ -74,14 +75,6 @@ fn recovery_times(history: &[HistoryEntry], faults: &[&InjectedFault]) -> Spread
         grants.get(at).map(|grant| grant - after)
     };
     Spread::of_times(faults.iter().filter_map(|fault| next(fault.to)).collect())
-}
-
-/// Returns the injected faults.
-fn faults_of(history: &[HistoryEntry]) -> impl Iterator<Item = &InjectedFault> {
-    history.iter().filter_map(|entry| match &entry.event {
-        Event::Fault(fault) => Some(fault),
-        _ => None,
-    })
 }
 
 /// Finds the accepted writes that overwrote an update of another process.

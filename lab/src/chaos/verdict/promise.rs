@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::history::{Excuse, InjectedFault, Micros};
+use crate::chaos::history::Micros;
 
 /// A promise. The documentation of each variant describes its violation.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -80,20 +80,6 @@ pub(crate) struct Violation {
     pub(crate) excused_by: Option<String>,
 }
 
-/// Finds a fault in which the store lost data between these two moments.
-pub(super) fn find_data_loss(
-    faults: &[&InjectedFault],
-    from: Micros,
-    to: Micros,
-) -> Option<String> {
-    let fault = faults.iter().find(|fault| {
-        fault.excuse.as_ref().is_some_and(Excuse::may_lack_data)
-            && fault.from <= to
-            && from <= fault.to
-    })?;
-    Some(format!("{} of {}", fault.kind, fault.target))
-}
-
 /// The limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -104,4 +90,6 @@ pub(crate) struct Limits {
     /// Time after a failover in which the old primary may still grant locks. By this time, two
     /// guards may be valid together for longer than a TTL.
     pub(crate) failover_us: Micros,
+    /// Time after a failover in which a client may still use the old primary for records.
+    pub(crate) record_failover_us: Micros,
 }

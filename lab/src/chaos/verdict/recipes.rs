@@ -5,9 +5,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Event, Excuse, HistoryEntry, InjectedFault, Micros, RecipeStep};
+use crate::chaos::history::{Event, HistoryEntry, Micros, RecipeStep};
 
 use super::{
+    excuses::{Excuses, Lease, Overlap, find_first_overlaps},
     processes::Stalls,
     promise::{Limits, Promise, Violation},
 };
@@ -20,28 +21,13 @@ const ROUNDING_US: Micros = 2_000;
 /// Finds the violations of all recipes.
 pub(super) fn check(
     history: &[HistoryEntry],
-    faults: &[&InjectedFault],
+    excuses: &Excuses<'_>,
     stalls: &Stalls,
     limits: Limits,
 ) -> Vec<Violation> {
-    let ttl_us = limits.ttl_us;
-    let eras = Eras::of(faults);
-    let mut found = leader_violations(history, stalls, &eras, limits);
-    // The store may end a lease early or lose it. The documentation then allows two leaders until
-    // the local end of that lease. A removed lock is no excuse, because no fault removes the lock
-    // of an election.
-    for violation in &mut found {
-        let ended_early = |it: &&&InjectedFault| {
-            let excuse = it.excuse.as_ref();
-            excuse.is_some_and(|it| !matches!(it, Excuse::Removed { .. }))
-                && it.from <= violation.at
-                && violation.at <= it.to + ttl_us
-        };
-        if let Some(fault) = faults.iter().find(ended_early) {
-            violation.excused_by = Some(format!("{} of {}", fault.kind, fault.target));
-        }
-    }
-    found.extend(job_violations(history, faults, &eras));
+    let eras = Eras::of(excuses);
+    let mut found = leader_violations(history, stalls, excuses, limits);
+    found.extend(job_violations(history, excuses, &eras));
     found.extend(effect_violations(history, &eras));
     found.extend(counter_violations(history, &eras));
     found.extend(gate_violations(history, &eras));
@@ -53,12 +39,10 @@ pub(super) fn check(
 struct Eras(Vec<(Micros, Micros)>);
 
 impl Eras {
-    /// Collects the faults after which the store may lack data.
-    fn of(faults: &[&InjectedFault]) -> Self {
-        let forgets = faults
-            .iter()
-            .filter(|it| it.excuse.as_ref().is_some_and(Excuse::may_lack_data));
-        Self(forgets.map(|it| (it.from, it.to)).collect())
+    /// Collects the times in which the store may have acknowledged a change that it lacks later.
+    fn of(excuses: &Excuses<'_>) -> Self {
+        let losses = excuses.record_losses();
+        Self(losses.map(|(fault, until)| (fault.from, until)).collect())
     }
 
     /// Returns the era of an operation from `asked` to `at`. `None` means that the store lost data
@@ -94,6 +78,7 @@ fn violation(promise: Promise, at: Micros, detail: String) -> Violation {
 struct LeaderTerm {
     worker: u32,
     term: u64,
+    asked: Micros,
     from: Micros,
     /// `None` means that the leader was killed, or the run ended.
     to: Option<Micros>,
@@ -104,10 +89,16 @@ fn collect_terms(history: &[HistoryEntry]) -> BTreeMap<&str, Vec<LeaderTerm>> {
     let mut elections: BTreeMap<&str, Vec<LeaderTerm>> = BTreeMap::new();
     for (worker, step) in recipe_steps(history) {
         match step {
-            RecipeStep::Leads { election, term, at } => {
+            RecipeStep::Leads {
+                election,
+                term,
+                asked,
+                at,
+            } => {
                 elections.entry(election).or_default().push(LeaderTerm {
                     worker,
                     term: *term,
+                    asked: *asked,
                     from: *at,
                     to: None,
                 });
@@ -134,62 +125,73 @@ fn collect_terms(history: &[HistoryEntry]) -> BTreeMap<&str, Vec<LeaderTerm>> {
 ///
 /// A process may be stopped at any time. So only the running time of the earlier leader counts. A
 /// leader that was stopped shortly before its work may begin an earlier term late.
+///
+/// The store may end a lease early or lose it. The documentation then allows two leaders until the
+/// local end of that lease.
 fn leader_violations(
     history: &[HistoryEntry],
     stalls: &Stalls,
-    eras: &Eras,
+    excuses: &Excuses<'_>,
     Limits {
         ttl_us, notice_us, ..
     }: Limits,
 ) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for (election, terms) in collect_terms(history) {
+    // A stopped leader may run for a moment when it continues. The check allows only a fifth of the
+    // allowed delay of a notice, because the lease ends with a margin.
+    let moment = notice_us / 5;
+    let elections = collect_terms(history);
+    let mut overlaps = Vec::new();
+    for (election, terms) in &elections {
         for (at, next) in terms.iter().enumerate() {
+            let overlap = |older: &LeaderTerm, from, to| Overlap {
+                lock: election,
+                older: Lease::Token(older.term),
+                worker: older.worker,
+                asked: older.asked,
+                from,
+                to,
+                since: from,
+            };
             for before in &terms[..at] {
                 let Some(to) = before.to else { continue };
-                // A stopped leader may run for a moment when it continues. The check allows only a
-                // fifth of the allowed delay of a notice, because the lease ends with a margin.
                 let ran_us = stalls.running_time(before.worker, next.from, to);
-                if to > next.from && ran_us > notice_us / 5 {
-                    found.push(violation(
-                        Promise::OneLeader,
-                        next.from,
-                        format!(
-                            "{election}: process {} led in term {} for {} us after process {} \
-                             had begun term {}",
-                            before.worker,
-                            before.term,
-                            to - next.from,
-                            next.worker,
-                            next.term
-                        ),
-                    ));
+                if to > next.from && ran_us > moment {
+                    let overlap = overlap(before, next.from, next.from + ran_us - moment);
+                    let detail = format!(
+                        "{election}: process {} led in term {} for {} us after process {} had \
+                         begun term {}",
+                        before.worker,
+                        before.term,
+                        to - next.from,
+                        next.worker,
+                        next.term
+                    );
+                    overlaps.push((overlap, next.from, detail));
                 }
             }
-            let era = eras.era_of(next.from, next.from);
-            let same = terms[..at]
-                .iter()
-                .filter(|it| eras.era_of(it.from, it.from) == era);
-            let highest = same.map(|it| it.term).max();
             // A process that was stopped between its grant and its work begins its work late.
             let was_stopped =
                 !stalls.ran_without_stall(next.worker, next.from.saturating_sub(ttl_us), next.from);
+            let highest = terms[..at].iter().max_by_key(|it| it.term);
             if let Some(highest) = highest
-                && highest >= next.term
+                && highest.term >= next.term
                 && !was_stopped
             {
-                found.push(violation(
-                    Promise::OneLeader,
-                    next.from,
-                    format!(
-                        "{election}: process {} began term {} after term {highest}",
-                        next.worker, next.term
-                    ),
-                ));
+                let detail = format!(
+                    "{election}: process {} began term {} after term {}",
+                    next.worker, next.term, highest.term
+                );
+                let overlap = overlap(next, highest.from, next.from);
+                overlaps.push((overlap, next.from, detail));
             }
         }
     }
-    found
+    find_first_overlaps(&mut overlaps, ttl_us);
+    let judged = overlaps.into_iter().map(|(overlap, at, detail)| Violation {
+        excused_by: excuses.of_overlap(&overlap),
+        ..violation(Promise::OneLeader, at, detail)
+    });
+    judged.collect()
 }
 
 /// Finds jobs that were started twice in a period. The store records a start at some moment between
@@ -198,11 +200,7 @@ fn leader_violations(
 ///
 /// The period is measured on the store's clock. So a clock that was put forward between the two
 /// starts excuses them, as documented, if the step makes up for the missing time.
-fn job_violations(
-    history: &[HistoryEntry],
-    faults: &[&InjectedFault],
-    eras: &Eras,
-) -> Vec<Violation> {
+fn job_violations(history: &[HistoryEntry], excuses: &Excuses<'_>, eras: &Eras) -> Vec<Violation> {
     let mut jobs: BTreeMap<_, Vec<(Micros, Micros, u64)>> = BTreeMap::new();
     for (_, step) in recipe_steps(history) {
         if let RecipeStep::JobRuns {
@@ -228,7 +226,7 @@ fn job_violations(
             };
             let pairs = runs[..at].iter().filter(near).map(|other| {
                 let missing = least.saturating_sub(begun - other.0);
-                (other, find_step(faults, other.0, *begun, missing))
+                (other, excuses.of_missing_time(other.0, *begun, missing))
             });
             // A pair without an excuse is reported before an excused one.
             if let Some((other, excuse)) = pairs.min_by_key(|(_, excuse)| excuse.is_some()) {
@@ -247,26 +245,6 @@ fn job_violations(
         }
     }
     found
-}
-
-/// Finds the steps of the store's clock from `from` to `to`. Returns the first of them if together
-/// they make up for the missing time.
-fn find_step(
-    faults: &[&InjectedFault],
-    from: Micros,
-    to: Micros,
-    missing: Micros,
-) -> Option<String> {
-    let between = faults.iter().filter(|it| it.from <= to && from <= it.to);
-    let steps: Vec<_> = between
-        .filter_map(|it| match it.excuse {
-            Some(Excuse::SteppedClock { by_us }) => Some((it, by_us)),
-            _ => None,
-        })
-        .collect();
-    let (first, _) = steps.first()?;
-    let stepped: Micros = steps.iter().map(|(_, by_us)| by_us).sum();
-    (stepped >= missing).then(|| format!("{} of {}", first.kind, first.target))
 }
 
 /// Finds effects that happened twice, and callers that received a different result.

@@ -8,16 +8,19 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::chaos::history::{
-    Event, HistoryEntry, InjectedFault, Micros, RecordOperation, RecordStep, WriteOutcome,
+    Event, HistoryEntry, Micros, RecordOperation, RecordStep, WriteOutcome,
 };
 
-use super::promise::{Promise, Violation, find_data_loss};
+use super::{
+    excuses::Excuses,
+    promise::{Promise, Violation},
+};
 
 /// Number of states that are tried for one key before the key counts as undecided.
 const MAX_STATES: usize = 2_000_000;
 
 /// Returns the violations, and the number of undecided keys.
-pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec<Violation>, u64) {
+pub(super) fn check(history: &[HistoryEntry], excuses: &Excuses<'_>) -> (Vec<Violation>, u64) {
     // The answer of an operation replaces its request.
     let mut last: BTreeMap<(u32, u64), &RecordStep> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
@@ -38,7 +41,7 @@ pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec
                 promise: Promise::Linearizable,
                 at,
                 detail,
-                excused_by: find_excuse(&steps, faults),
+                excused_by: find_excuse(&steps, excuses),
             });
         };
         if let Some(problem) = find_version_problem(&steps) {
@@ -63,10 +66,12 @@ pub(super) fn check(history: &[HistoryEntry], faults: &[&InjectedFault]) -> (Vec
 }
 
 /// Finds a fault in which the store lost data while the record was in use.
-fn find_excuse(steps: &[&RecordStep], faults: &[&InjectedFault]) -> Option<String> {
+fn find_excuse(steps: &[&RecordStep], excuses: &Excuses<'_>) -> Option<String> {
     let from = steps.iter().map(|it| it.from).min()?;
     let to = steps.iter().map(|it| it.to.unwrap_or(it.from)).max()?;
-    find_data_loss(faults, from, to)
+    let mut losses = excuses.record_losses();
+    let (fault, _) = losses.find(|(fault, until)| fault.from <= to && from <= *until)?;
+    Some(format!("{} of {}", fault.kind, fault.target))
 }
 
 /// Returns the problem with the versions of one key, if there is one.

@@ -1,5 +1,7 @@
 //! For each promise: a history that breaks it, and a similar history that keeps it.
 
+mod excuses;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
@@ -12,6 +14,7 @@ const LIMITS: Limits = Limits {
     ttl_us: 1_000,
     notice_us: 250,
     failover_us: 0,
+    record_failover_us: 0,
 };
 const NAME: &str = "lock";
 
@@ -69,6 +72,12 @@ fn removed(name: &str) -> Option<Excuse> {
     Some(Excuse::Removed { name: name.into() })
 }
 
+/// The session of a hold of [`NAME`] was ended.
+fn ended_session(token: u64) -> Option<Excuse> {
+    let name = NAME.into();
+    Some(Excuse::EndedSession { name, token })
+}
+
 /// Returns the promises that are broken without an excuse.
 fn broken(history: &[HistoryEntry]) -> Vec<Promise> {
     judge(history, LIMITS).broken_promises()
@@ -119,7 +128,8 @@ fn an_overlap_is_excused_only_by_a_fault_that_can_explain_it() {
             fault(200, 210, Some(Excuse::SteppedClock { by_us: 50 })),
             false,
         ),
-        (fault(200, 210, Some(Excuse::EndedSession)), true),
+        (fault(200, 210, ended_session(1)), true),
+        (fault(200, 210, ended_session(2)), false),
         (fault(200, 210, None), false),
         // The fault came after the second grant.
         (fault(400, 410, removed(NAME)), false),
@@ -567,7 +577,7 @@ fn a_record_that_the_store_forgot_is_excused() {
             fault(150, 160, Some(Excuse::SteppedClock { by_us: 500 })),
             false,
         ),
-        (fault(150, 160, Some(Excuse::EndedSession)), false),
+        (fault(150, 160, ended_session(1)), false),
         (fault(50, 60, Some(Excuse::LostHistory)), false),
         (fault(220, 230, Some(Excuse::LostHistory)), false),
     ] {

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Event, HistoryEntry, HoldEnd, HoldNumber, InjectedFault, Micros};
+use crate::chaos::history::{Event, HistoryEntry, HoldEnd, HoldNumber, Micros};
 
-use super::promise::{Promise, Violation};
+use super::{
+    excuses::Excuses,
+    promise::{Promise, Violation},
+};
 
 /// Finds waiters that were served after a waiter with a later place in the local queue.
 ///
@@ -39,6 +42,7 @@ pub(super) fn wrong_serving_order(history: &[HistoryEntry]) -> Vec<Violation> {
 
 /// The facts about one hold.
 struct KeptLock<'a> {
+    worker: u32,
     name: &'a str,
     asked: Micros,
     /// The first `is_valid()` that returned `true`.
@@ -53,7 +57,7 @@ struct KeptLock<'a> {
 /// Only a lease that lasted through the minimum hold time counts: a lost lock excludes nobody.
 pub(super) fn broken_minimum_holds(
     history: &[HistoryEntry],
-    faults: &[&InjectedFault],
+    excuses: &Excuses<'_>,
 ) -> Vec<Violation> {
     let mut holds: BTreeMap<(u32, HoldNumber), KeptLock<'_>> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
@@ -62,6 +66,7 @@ pub(super) fn broken_minimum_holds(
         } = event
         {
             let granted = KeptLock {
+                worker: *worker,
                 name,
                 asked: *asked,
                 valid: None,
@@ -107,11 +112,6 @@ pub(super) fn broken_minimum_holds(
         let Some(early) = next.filter(|at| released < *at && *at < until).min() else {
             continue;
         };
-        let fault = faults.iter().find(|fault| {
-            let excuse = fault.excuse.as_ref();
-            let about = excuse.is_some_and(|it| it.can_explain(kept.name));
-            about && kept.asked <= fault.to && fault.from <= early
-        });
         found.push(Violation {
             promise: Promise::KeptAtLeast,
             at: early,
@@ -120,7 +120,7 @@ pub(super) fn broken_minimum_holds(
                 kept.name,
                 (until - early) / 1000
             ),
-            excused_by: fault.map(|it| format!("{} of {}", it.kind, it.target)),
+            excused_by: excuses.of_early_end(kept.name, kept.worker, kept.asked, [early, until]),
         });
     }
     found
@@ -129,6 +129,10 @@ pub(super) fn broken_minimum_holds(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chaos::{
+        history::{Excuse, InjectedFault},
+        verdict::Limits,
+    };
 
     fn served(queue: u64, place: u32) -> HistoryEntry {
         let (token, at) = (1, 1);
@@ -185,20 +189,45 @@ mod tests {
         events.into_iter().map(entry).collect()
     }
 
-    #[test]
-    fn a_lock_freed_before_its_minimum_hold_time_is_a_violation() {
-        assert_eq!(broken_minimum_holds(&kept(50, 100, 50), &[]).len(), 0);
-        assert_eq!(broken_minimum_holds(&kept(50, 100, 49), &[]).len(), 1);
-        // The lease ended before the minimum hold time.
-        assert_eq!(broken_minimum_holds(&kept(50, 40, 45), &[]).len(), 0);
+    /// Judges the locks after a fault.
+    fn judged(mut history: Vec<HistoryEntry>, excuse: Option<Excuse>) -> Vec<Violation> {
         let fault = InjectedFault {
-            kind: "forget-all".into(),
-            target: "redis".into(),
+            kind: "fault".into(),
+            target: "store".into(),
             from: 20,
             to: 21,
-            excuse: Some(crate::chaos::history::Excuse::LostHistory),
+            excuse,
         };
-        let excused = broken_minimum_holds(&kept(50, 100, 49), &[&fault]);
-        assert!(excused[0].excused_by.is_some());
+        let event = Event::Fault(fault);
+        history.push(HistoryEntry { worker: 0, event });
+        let limits = Limits {
+            ttl_us: 1_000,
+            notice_us: 0,
+            failover_us: 0,
+            record_failover_us: 0,
+        };
+        broken_minimum_holds(&history, &Excuses::of_history(&history, limits))
+    }
+
+    #[test]
+    fn a_lock_freed_before_its_minimum_hold_time_is_a_violation() {
+        assert_eq!(judged(kept(50, 100, 50), None).len(), 0);
+        assert_eq!(judged(kept(50, 100, 49), None).len(), 1);
+        // The lease ended before the minimum hold time.
+        assert_eq!(judged(kept(50, 40, 45), None).len(), 0);
+        let session = |name: &str, token| Excuse::EndedSession {
+            name: name.into(),
+            token,
+        };
+        for (excuse, excused) in [
+            (Excuse::LostHistory, true),
+            (Excuse::SteppedClock { by_us: 1 }, true),
+            (Excuse::SteppedClock { by_us: 0 }, false),
+            (session("lock", 1), true),
+            (session("another", 1), false),
+        ] {
+            let found = judged(kept(50, 100, 49), Some(excuse.clone()));
+            assert_eq!(found[0].excused_by.is_some(), excused, "{excuse:?}");
+        }
     }
 }

@@ -2,7 +2,10 @@
 
 use anyhow::Result;
 
-use crate::servers::zookeeper::{ensemble::ZooKeeper, session::Session};
+use crate::servers::zookeeper::{
+    ensemble::ZooKeeper,
+    session::{Owner, Session},
+};
 
 impl ZooKeeper {
     /// Returns the names of a node's children, sorted by name.
@@ -23,12 +26,12 @@ impl ZooKeeper {
         self.ask_leader(|session| session.delete(path))
     }
 
-    /// Returns the id of the session that owns an ephemeral node. A persistent node has the id 0.
+    /// Returns the session that owns an ephemeral node.
     ///
     /// # Errors
     /// Returns an error if the leader does not answer, or if there is no such node.
-    pub fn owner_session(&self, path: &str) -> Result<i64> {
-        self.ask_leader(|session| session.owner_session(path))
+    pub fn owner(&self, path: &str) -> Result<Owner> {
+        self.ask_leader(|session| session.owner(path))
     }
 
     /// Ends a client's session at once, and with the session its ephemeral nodes. For that, the
@@ -71,8 +74,8 @@ mod tests {
             more.extend_from_slice(&[0, 0, 0, kind]);
             ours.attempt(1, path, &more).unwrap();
         }
-        assert_eq!(ensemble.owner_session("/stays").unwrap(), 0);
-        let id = ensemble.owner_session("/ends").unwrap();
+        assert_eq!(ensemble.owner("/stays").unwrap().session, 0);
+        let id = ensemble.owner("/ends").unwrap().session;
         assert_ne!(id, 0);
         ensemble.end_session(id).unwrap();
         assert_eq!(ensemble.children("/").unwrap(), ["stays", "zookeeper"]);

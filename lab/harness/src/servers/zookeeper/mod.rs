@@ -12,5 +12,6 @@ mod tests;
 
 pub use self::{
     ensemble::ZooKeeper,
+    session::Owner,
     setup::{Ports, Setup},
 };

@@ -30,6 +30,15 @@ const ALL_RIGHTS: i32 = 31;
 /// The nodes that every server has from the start.
 const FIRST_NODES: [&str; 4] = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
 
+/// The session that owns an ephemeral node.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    /// The id of the session; 0 if the node is persistent.
+    pub session: i64,
+    /// The transaction that created the node.
+    pub created: u64,
+}
+
 /// Returns the setting for the user `super`, who has all rights: the digest of the password.
 pub(super) fn super_digest(password: &str) -> String {
     let digest = Sha1::from(format!("super:{password}")).digest();
@@ -122,14 +131,20 @@ impl Session {
             .collect()
     }
 
-    /// Returns the id of the session that owns an ephemeral node; 0 if the node is persistent.
-    pub(super) fn owner_session(&mut self, path: &str) -> Result<i64> {
+    /// Returns the session that owns an ephemeral node.
+    pub(super) fn owner(&mut self, path: &str) -> Result<Owner> {
         let mut request = self.new_request(EXISTS);
         request.bytes(path.as_bytes()).0.push(0);
         let answer = self.ask(&request)?;
-        // In the answer, the id comes after two transaction ids, two times and three versions.
-        let owner = answer.get(44..52).context("the session of a node")?;
-        Ok(i64::from_be_bytes(owner.try_into()?))
+        let number = |at: usize| -> Result<[u8; 8]> {
+            let bytes = answer.get(at..at + 8).context("the state of a node")?;
+            Ok(bytes.try_into()?)
+        };
+        // In the answer, the session comes after two transaction ids, two times and three versions.
+        Ok(Owner {
+            created: u64::from_be_bytes(number(0)?),
+            session: i64::from_be_bytes(number(44)?),
+        })
     }
 
     /// Removes a node of any version.

@@ -1,6 +1,7 @@
 //! For each recipe: histories that break its promise, and similar histories that keep its promise.
 
 use super::*;
+use crate::chaos::history::{Excuse, InjectedFault};
 
 const TTL: Micros = 1_000;
 
@@ -23,13 +24,32 @@ fn judged_with(
         let event = Event::Stalled { from, to };
         history.push(HistoryEntry { worker, event });
     }
+    let fault = |fault: &&InjectedFault| HistoryEntry {
+        worker: 0,
+        event: Event::Fault((*fault).clone()),
+    };
+    history.extend(faults.iter().map(fault));
+    // A lock of process 1, to name its session.
+    history.push(HistoryEntry {
+        worker: 1,
+        event: Event::Granted {
+            hold: 1,
+            name: "lock".into(),
+            token: 7,
+            asked: 0,
+            at: 0,
+            resumed: None,
+        },
+    });
     let stalls = Stalls::of_history(&history);
     let limits = Limits {
         ttl_us: TTL,
         notice_us: 0,
         failover_us: 0,
+        record_failover_us: 0,
     };
-    let found = check(&history, faults, &stalls, limits);
+    let excuses = Excuses::of_history(&history, limits);
+    let found = check(&history, &excuses, &stalls, limits);
     let open = found.into_iter().filter(|it| it.excused_by.is_none());
     open.map(|it| it.promise).collect()
 }
@@ -39,6 +59,7 @@ fn led(worker: u32, term: u64, from: Micros, to: Micros) -> [(u32, RecipeStep); 
     let leads = RecipeStep::Leads {
         election: election.clone(),
         term,
+        asked: from,
         at: from,
     };
     let until = RecipeStep::LedUntil {
@@ -83,6 +104,42 @@ fn two_leaders_are_excused_after_the_store_lost_data() {
         ..forgot(5, 6)
     };
     assert_eq!(judged(&both, &[&none]), [Promise::OneLeader]);
+    // The older leader works for one lease beside the next, and not for 50.
+    for (to, excused) in [(TTL + 6, true), (TTL + 7, false), (50 * TTL, false)] {
+        let both = [led(1, 1, 0, to), led(2, 2, 6, 60 * TTL)].concat();
+        assert_eq!(judged(&both, &[&forgot(5, 6)]).is_empty(), excused, "{to}");
+        // Many short terms beside it, during a long fault.
+        let short = (0..).map(|at| (at + 2, 6 + at * 100));
+        let short = short.take_while(|(_, from)| *from < to);
+        let short = short.flat_map(|(term, from)| led(2, term, from, from + 50));
+        let all: Vec<_> = led(1, 1, 0, to).into_iter().chain(short).collect();
+        let promises = judged(&all, &[&forgot(5, 90 * TTL)]);
+        assert_eq!(promises.is_empty(), excused, "{to}");
+    }
+    // A leader that began after the loss.
+    let anew = [led(1, 1, 10, 20), led(2, 2, 15, 30)].concat();
+    assert_eq!(judged(&anew, &[&forgot(5, 6)]), [Promise::OneLeader]);
+    let falls = [led(1, 2, 10, 20), led(2, 1, 15, 30)].concat();
+    let twice = [Promise::OneLeader, Promise::OneLeader];
+    assert_eq!(judged(&falls, &[&forgot(5, 6)]), twice);
+}
+
+#[test]
+fn an_ended_session_excuses_the_leader_of_its_process_alone() {
+    let ended = InjectedFault {
+        kind: "expire-session".into(),
+        target: "zookeeper".into(),
+        from: 5,
+        to: 6,
+        excuse: Some(Excuse::EndedSession {
+            name: "lock".into(),
+            token: 7,
+        }),
+    };
+    for (older, newer, excused) in [(1, 2, true), (2, 1, false), (2, 3, false)] {
+        let both = [led(older, 1, 0, 11), led(newer, 2, 10, 20)].concat();
+        assert_eq!(judged(&both, &[&ended]).is_empty(), excused, "{older}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use distlock::{Clock as _, SystemClock};
 use distlock_recipes::election::Election;
 
 use crate::chaos::{
-    history::{Event, RecipeStep, now},
+    history::{Event, Micros, RecipeStep, now},
     worker::{referee_client::HistoryWriter, task::WorkerTask},
 };
 
@@ -26,8 +26,9 @@ impl WorkerTask {
             _ => ttl / 10,
         };
         let (history, mut stop) = (&*self.history, self.stop.clone());
+        let asked = now();
         let works = async |term: u64| {
-            let _term = LeaderWork::begin(history, &election, term);
+            let _term = LeaderWork::begin(history, &election, term, asked);
             SystemClock.sleep(time).await;
         };
         let patience = self.settings.longest_ttl() * 3;
@@ -75,10 +76,11 @@ struct LeaderWork<'a> {
 
 impl<'a> LeaderWork<'a> {
     /// Records that the work of a leader begins.
-    fn begin(history: &'a HistoryWriter, election: &'a str, term: u64) -> Self {
+    fn begin(history: &'a HistoryWriter, election: &'a str, term: u64, asked: Micros) -> Self {
         history.record(Event::Recipe(RecipeStep::Leads {
             election: election.to_owned(),
             term,
+            asked,
             at: now(),
         }));
         Self {
