@@ -5,6 +5,7 @@
 //! Such a violation is attributed to that fault and counted separately.
 
 mod calls;
+mod eras;
 mod excuses;
 mod figures;
 mod holds;

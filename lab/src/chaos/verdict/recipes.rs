@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use crate::chaos::history::{Event, HistoryEntry, Micros, RecipeStep};
 
 use super::{
+    eras::Eras,
     excuses::{Excuses, Lease, Overlap, find_first_overlaps},
     processes::Stalls,
     promise::{Limits, Promise, Violation},
@@ -32,28 +33,6 @@ pub(super) fn check(
     found.extend(counter_violations(history, &eras));
     found.extend(gate_violations(history, &eras));
     found
-}
-
-/// The times between losses of the store's data. A recipe that finds no record starts anew, as
-/// documented, so only events within one era are compared.
-struct Eras(Vec<(Micros, Micros)>);
-
-impl Eras {
-    /// Collects the times in which the store may have acknowledged a change that it lacks later.
-    fn of(excuses: &Excuses<'_>) -> Self {
-        let losses = excuses.record_losses();
-        Self(losses.map(|(fault, until)| (fault.from, until)).collect())
-    }
-
-    /// Returns the era of an operation from `asked` to `at`. `None` means that the store lost data
-    /// during the operation.
-    fn era_of(&self, asked: Micros, at: Micros) -> Option<usize> {
-        let overlaps = |(from, to): &&(Micros, Micros)| *from <= at && *to >= asked;
-        if self.0.iter().any(|it| overlaps(&it)) {
-            return None;
-        }
-        Some(self.0.iter().filter(|(_, to)| *to < asked).count())
-    }
 }
 
 /// Returns the steps of recipes, each with the number of its process.

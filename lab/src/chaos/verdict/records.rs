@@ -3,7 +3,12 @@
 //! The search is the algorithm of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993)
 //! with Lowe's cache of tried states ("Testing for Linearizability", 2017). A record is a register
 //! with compare-and-swap, and each value is written once, so the state is one value. Versions are
-//! checked apart: no version is used twice, and a later write has a higher version.
+//! checked apart: no version is used twice, and a later write has a higher version. No fault excuses
+//! a version.
+//!
+//! After a loss of data, the operations of each era must have an order of their own. A failover
+//! leaves an older state of the record; a store that lost its history leaves none. Operations during
+//! the loss prove nothing, but a read returns only values that somebody wrote.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,6 +17,7 @@ use crate::chaos::history::{
 };
 
 use super::{
+    eras::Eras,
     excuses::Excuses,
     promise::{Promise, Violation},
 };
@@ -32,46 +38,134 @@ pub(super) fn check(history: &[HistoryEntry], excuses: &Excuses<'_>) -> (Vec<Vio
     for step in last.into_values() {
         by_key.entry(&step.key).or_default().push(step);
     }
+    let eras = Eras::of(excuses);
     let mut found = Vec::new();
     let mut undecided = 0;
     for (key, steps) in by_key {
         let at = steps.iter().map(|it| it.from).min().unwrap_or_default();
-        let mut broken = |detail: String| {
+        let mut broken = |detail: String, excused_by| {
             found.push(Violation {
                 promise: Promise::Linearizable,
                 at,
                 detail,
-                excused_by: find_excuse(&steps, excuses),
+                excused_by,
             });
         };
         if let Some(problem) = find_version_problem(&steps) {
-            broken(format!("{key:?}: {problem}"));
+            broken(format!("{key:?}: {problem}"), None);
         }
-        match Search::of(&steps).find_order() {
-            SearchResult::Order => {}
-            SearchResult::None => broken(format!(
-                "{key:?}: its {} operations have no order in which each answer is right",
-                steps.len()
-            )),
-            SearchResult::GaveUp => {
-                undecided += 1;
-                broken(format!(
-                    "{key:?}: too many of its {} operations were concurrent to be judged",
-                    steps.len()
-                ));
-            }
+        let result = Search::of(&steps, &[]).find_order(&[None]);
+        if matches!(result, SearchResult::Order) {
+            continue;
+        }
+        let excuse = find_excuse(&steps, &eras);
+        let count = steps.len();
+        if matches!(result, SearchResult::None) {
+            let problem = "operations have no order in which each answer is right";
+            broken(format!("{key:?}: its {count} {problem}"), excuse);
+        } else {
+            undecided += 1;
+            let problem = "operations were concurrent to be judged";
+            broken(
+                format!("{key:?}: too many of its {count} {problem}"),
+                excuse,
+            );
         }
     }
     (found, undecided)
 }
 
-/// Finds a fault in which the store lost data while the record was in use.
-fn find_excuse(steps: &[&RecordStep], excuses: &Excuses<'_>) -> Option<String> {
+/// Finds a fault in which the store lost data while the record was in use. `None` means that no
+/// fault did, or that the loss does not explain the answers.
+fn find_excuse(steps: &[&RecordStep], eras: &Eras) -> Option<String> {
     let from = steps.iter().map(|it| it.from).min()?;
     let to = steps.iter().map(|it| it.to.unwrap_or(it.from)).max()?;
-    let mut losses = excuses.record_losses();
-    let (fault, _) = losses.find(|(fault, until)| fault.from <= to && from <= *until)?;
-    Some(format!("{} of {}", fault.kind, fault.target))
+    let fault = eras.loss_between(from, to)?;
+    let certain = |it: &RecordStep| {
+        let to = it.to.filter(|_| !is_unknown(&it.step))?;
+        eras.era_of(it.from, to)
+    };
+    let mut by_era: BTreeMap<usize, Vec<&RecordStep>> = BTreeMap::new();
+    for step in steps {
+        match (certain(step), &step.step) {
+            (Some(era), _) => by_era.entry(era).or_default().push(step),
+            (
+                None,
+                RecordOperation::Get {
+                    seen: Some((value, _)),
+                },
+            ) => {
+                let written = |it: &&RecordStep| new_value(&it.step) == Some(*value);
+                if !steps.iter().copied().any(|it| written(&it)) {
+                    return None;
+                }
+            }
+            (None, _) => {}
+        }
+    }
+    // A write during a loss may have happened on one server, on both, or be lost.
+    let uncertain: Vec<_> = steps
+        .iter()
+        .copied()
+        .filter(|it| certain(it).is_none() && may_change(&it.step))
+        .collect();
+    let mut states = vec![None];
+    for (era, certain) in by_era {
+        let base = if eras.keeps_older(era) {
+            &states[..]
+        } else {
+            &[None]
+        };
+        if !matches!(
+            Search::of(&certain, &uncertain).find_order(base),
+            SearchResult::Order
+        ) {
+            return None;
+        }
+        states.extend(
+            certain
+                .iter()
+                .filter_map(|it| new_value(&it.step))
+                .map(Some),
+        );
+    }
+    Some(fault.to_owned())
+}
+
+/// Returns the value that an operation may have written.
+const fn new_value(step: &RecordOperation) -> Option<u64> {
+    match step {
+        RecordOperation::Put {
+            value,
+            outcome: WriteOutcome::Done | WriteOutcome::Unknown,
+            ..
+        } => Some(*value),
+        _ => None,
+    }
+}
+
+/// Tells whether an operation may have changed the record.
+const fn may_change(step: &RecordOperation) -> bool {
+    match step {
+        RecordOperation::Get { .. } => false,
+        RecordOperation::Put { outcome, .. } | RecordOperation::Delete { outcome, .. } => {
+            !matches!(outcome, WriteOutcome::Conflict)
+        }
+    }
+}
+
+/// Tells whether nobody knows if a write happened.
+const fn is_unknown(step: &RecordOperation) -> bool {
+    matches!(
+        step,
+        RecordOperation::Put {
+            outcome: WriteOutcome::Unknown,
+            ..
+        } | RecordOperation::Delete {
+            outcome: WriteOutcome::Unknown,
+            ..
+        }
+    )
 }
 
 /// Returns the problem with the versions of one key, if there is one.
@@ -133,21 +227,14 @@ struct Search {
 }
 
 impl Search {
-    /// Prepares the search. Operations that prove nothing are left out.
-    fn of(steps: &[&RecordStep]) -> Self {
-        let mut operations: Vec<_> = steps
-            .iter()
-            .filter_map(|it| {
-                let unknown = matches!(
-                    it.step,
-                    RecordOperation::Put {
-                        outcome: WriteOutcome::Unknown,
-                        ..
-                    } | RecordOperation::Delete {
-                        outcome: WriteOutcome::Unknown,
-                        ..
-                    }
-                );
+    /// Prepares the search. Operations that prove nothing are left out. The writes of `uncertain`
+    /// may never have happened, although they were confirmed.
+    fn of(certain: &[&RecordStep], uncertain: &[&RecordStep]) -> Self {
+        let all = certain.iter().map(|it| (it, false));
+        let all = all.chain(uncertain.iter().map(|it| (it, true)));
+        let mut operations: Vec<_> = all
+            .filter_map(|(it, uncertain)| {
+                let unknown = is_unknown(&it.step);
                 // A read without an answer proves nothing.
                 if it.to.is_none() && !unknown {
                     return None;
@@ -156,7 +243,7 @@ impl Search {
                     from: it.from,
                     to: if unknown { Micros::MAX } else { it.to? },
                     step: it.step.clone(),
-                    may_never_happen: unknown,
+                    may_never_happen: unknown || uncertain,
                 })
             })
             .collect();
@@ -164,12 +251,12 @@ impl Search {
         Self { operations }
     }
 
-    /// Looks for an order, depth first. A state is the set of operations that have taken effect,
-    /// and the value after them.
-    fn find_order(&self) -> SearchResult {
+    /// Looks for an order that begins with one of the values `base`, depth first. A state is the set
+    /// of operations that have taken effect, and the value after them.
+    fn find_order(&self, base: &[Option<u64>]) -> SearchResult {
         let mut tried: HashSet<(Vec<u64>, Option<u64>)> = HashSet::new();
         let nothing = vec![0_u64; self.operations.len().div_ceil(64)];
-        let mut open = vec![(nothing, None)];
+        let mut open: Vec<_> = base.iter().map(|value| (nothing.clone(), *value)).collect();
         while let Some((done, value)) = open.pop() {
             if !tried.insert((done.clone(), value)) {
                 continue;
@@ -179,20 +266,32 @@ impl Search {
             }
             let is_done = |at: usize| done[at / 64] & (1 << (at % 64)) != 0;
             // An operation can take effect next only if it was requested no later than the first
-            // answer to an operation that has not taken effect yet.
+            // answer to an operation that must still take effect.
             let left = || (0..self.operations.len()).filter(|at| !is_done(*at));
-            let Some(first_answer) = left().map(|at| self.operations[at].to).min() else {
+            let must = left().filter(|at| !self.operations[*at].may_never_happen);
+            let Some(first_answer) = must.map(|at| self.operations[at].to).min() else {
                 return SearchResult::Order;
             };
-            if left().all(|at| self.operations[at].may_never_happen) {
-                return SearchResult::Order;
-            }
-            for at in left().take_while(|at| self.operations[*at].from <= first_answer) {
-                if let Some(value) = value_after(&self.operations[at].step, value) {
-                    let mut done = done.clone();
-                    done[at / 64] |= 1 << (at % 64);
-                    open.push((done, value));
-                }
+            // An operation that was answered before the request of one that has taken effect can
+            // take effect no more.
+            let last_request = (0..self.operations.len()).filter(|at| is_done(*at));
+            let last_request = last_request.map(|at| self.operations[at].from).max();
+            let last_request = last_request.unwrap_or_default();
+            let in_time = || left().filter(|at| last_request <= self.operations[*at].to);
+            let can_be_next: Vec<_> = in_time()
+                .take_while(|at| self.operations[*at].from <= first_answer)
+                .filter_map(|at| Some((at, value_after(&self.operations[at].step, value)?)))
+                .collect();
+            // An operation without effect comes first, if it makes no other one too late: no order
+            // needs it later. This keeps the number of states small.
+            let without_effect = can_be_next.iter().find(|(at, _)| {
+                let TimedOperation { from, step, .. } = &self.operations[*at];
+                !may_change(step) && in_time().all(|at| *from <= self.operations[at].to)
+            });
+            for (at, value) in without_effect.map_or(&can_be_next[..], std::slice::from_ref) {
+                let mut done = done.clone();
+                done[at / 64] |= 1 << (at % 64);
+                open.push((done, *value));
             }
         }
         SearchResult::None
@@ -229,8 +328,9 @@ fn value_after_write(
     old: Option<u64>,
 ) -> Option<Option<u64>> {
     match outcome {
-        WriteOutcome::Done => as_expected.then_some(new),
+        // A write that nobody knows about needs no place in the order unless it had an effect.
+        // Without this rule, many such writes would give too many states.
+        WriteOutcome::Done | WriteOutcome::Unknown => as_expected.then_some(new),
         WriteOutcome::Conflict => (!as_expected).then_some(old),
-        WriteOutcome::Unknown => Some(if as_expected { new } else { old }),
     }
 }

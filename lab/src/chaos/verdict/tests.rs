@@ -1,6 +1,7 @@
 //! For each promise: a history that breaks it, and a similar history that keeps it.
 
 mod excuses;
+mod records;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
