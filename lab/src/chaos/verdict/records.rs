@@ -3,12 +3,12 @@
 //! The search is the algorithm of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993)
 //! with Lowe's cache of tried states ("Testing for Linearizability", 2017). A record is a register
 //! with compare-and-swap, and each value is written once, so the state is one value. Versions are
-//! checked apart: no version is used twice, and a later write has a higher version. No fault excuses
-//! a version.
+//! checked apart: no version is used twice, and a later write has a higher version. No fault
+//! excuses a version.
 //!
 //! After a loss of data, the operations of each era must have an order of their own. A failover
-//! leaves an older state of the record; a store that lost its history leaves none. Operations during
-//! the loss prove nothing, but a read returns only values that somebody wrote.
+//! leaves an older state of the record; a store that lost its history leaves none. Operations
+//! during the loss prove nothing, but a read returns only values that somebody wrote.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -251,8 +251,8 @@ impl Search {
         Self { operations }
     }
 
-    /// Looks for an order that begins with one of the values `base`, depth first. A state is the set
-    /// of operations that have taken effect, and the value after them.
+    /// Looks for an order that begins with one of the values `base`, depth first. A state is the
+    /// set of operations that have taken effect, and the value after them.
     fn find_order(&self, base: &[Option<u64>]) -> SearchResult {
         let mut tried: HashSet<(Vec<u64>, Option<u64>)> = HashSet::new();
         let nothing = vec![0_u64; self.operations.len().div_ceil(64)];
