@@ -20,9 +20,13 @@ struct Health<'a> {
 }
 
 /// Builds the answer to a health check: 200 if the node takes clients, else 503.
+///
+/// A node whose store refuses changes answers 200 as well. Its sessions go on, every other node has
+/// the same store, and a restart would only end those sessions.
 pub(crate) fn health(kick: &KickOut) -> Response {
     let boot = kick.boot().map(distlock_kickout::Boot::get);
     let (code, status) = match (boot, kick.state()) {
+        (Some(_), NodeState::Up) if !kick.store_takes_changes() => (StatusCode::OK, "degraded"),
         (Some(_), NodeState::Up) => (StatusCode::OK, "up"),
         // The load balancer must send no more clients to this node.
         (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),

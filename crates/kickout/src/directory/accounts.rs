@@ -198,9 +198,12 @@ impl Directory {
         record: &UserRecord,
     ) -> Result<Written> {
         let expect = version.map_or(Expect::Absent, Expect::Version);
-        self.records
+        let written = self
+            .records
             .put(&uid.record_key()?, &record.to_bytes()?, expect)
-            .await
+            .await;
+        self.note_change(&written);
+        written
     }
 
     /// Removes the revocations of sessions that are known to have ended. Returns the record

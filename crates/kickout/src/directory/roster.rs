@@ -57,6 +57,7 @@ impl Directory {
                     Error::new(ErrorKind::Internal, "the roster cannot be written").caused_by(error)
                 })?;
                 let written = self.records.put(&key, &value, expect).await;
+                self.note_change(&written);
                 written.map(|written| matches!(written, Written::Stored(_)))
             };
             match written {

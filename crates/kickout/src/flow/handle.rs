@@ -100,6 +100,13 @@ impl KickOut {
             .map_or(Duration::ZERO, |own| own.lease.remaining())
     }
 
+    /// Whether the store took this node's last change of a record or of an account's lock. While it
+    /// does not, logins fail, and the node tries again once in a third of its lease.
+    #[must_use]
+    pub fn store_takes_changes(&self) -> bool {
+        self.parts.directory.takes_changes()
+    }
+
     /// Sessions of this node that have not ended.
     #[must_use]
     pub fn sessions(&self) -> usize {

@@ -231,7 +231,12 @@ impl LoginRun {
             .wait(left)
             .give_up_when_unreachable()
             .acquire()
-            .await?;
+            .await;
+        if guard.is_err() {
+            // A store without memory refuses even the lock, so no write would show the failure.
+            parts.directory.note_change(&guard);
+        }
+        let guard = guard?;
         metrics::histogram!("distlock_lock_wait_seconds")
             .record(parts.clock.now().since(started).as_secs_f64());
         Ok(guard)

@@ -47,13 +47,21 @@ impl Reconciler {
             let round = tokio::select! {
                 biased;
                 () = self.tasks.stop.cancelled() => return,
-                round = self.round(&own, &mut state) => round,
+                round = self.round_and_probe(&own, &mut state) => round,
             };
             if let Err(error) = &round {
                 tracing::warn!(node = %self.this.id, %error, "a look at the directory failed");
             }
             state.store_was_away = round.is_err();
         }
+    }
+
+    /// Runs one round. If the store refused the last change, a write of no effect follows: without
+    /// it, a node without logins would not notice that the store takes changes again.
+    async fn round_and_probe(&self, own: &Incarnation, state: &mut RoundState) -> Result<()> {
+        let round = self.round(own, state).await;
+        self.writer.probe_if_refused(&round).await;
+        round
     }
 
     /// Runs one round: compares sessions, then makes the writes. A failed account is tried again in

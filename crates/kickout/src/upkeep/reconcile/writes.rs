@@ -55,6 +55,19 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
+    /// Writes the roster as it is, if the store refused the last change or failed this round.
+    pub(super) async fn probe_if_refused(&self, round: &Result<()>) {
+        if round.is_err() {
+            self.directory.note_change(round);
+        }
+        if !self.directory.takes_changes() {
+            // The write itself notes its outcome. An empty roster may mean lost data, so its
+            // absence must stay visible.
+            let write = self.directory.update_roster(|roster| !roster.is_empty());
+            drop(write.await);
+        }
+    }
+
     /// Makes the writes, and continues after a failure. Stops when the next round is due, because
     /// that round may have sessions to end. Returns the writes that a later round has to repeat,
     /// and the outcome.
