@@ -82,7 +82,7 @@ mod token;
 pub use config::{ClientAddress, GatewayConfig, PeerAuth, Secret};
 pub use distlock_kickout::{Event, Uid};
 pub use inbox::{OfflineStore, RecordsInbox};
-pub use metering::install_metrics;
+pub use metering::{count_lost_events, install_metrics};
 pub use node::{Builder, Certificates, Gateway, Ready, run};
 pub use services::{MaySend, Permission, connector, root_cause};
 pub use token::{TokenKey, mint, mint_for_class};

@@ -5,12 +5,17 @@
 use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_process::Collector;
+
+use crate::listen::EXPIRY;
 
 /// Upper ends of the histograms' buckets, in seconds: from a round trip on one host to a node
 /// lease.
 const SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
+/// Counter of events that a program could not print.
+const EVENTS_LOST: &str = "distlock_events_lost_total";
 /// Counter of clients' messages, by outcome.
 const MESSAGES: &str = "distlock_messages_total";
 
@@ -47,6 +52,10 @@ pub(crate) fn handle() -> PrometheusHandle {
 pub(crate) fn describe() {
     for (name, help) in [
         (
+            EVENTS_LOST,
+            "Events that were to be printed and are lost: the output was full or too slow",
+        ),
+        (
             "distlock_forced_close_total",
             "Connections that were reset after the grace",
         ),
@@ -56,7 +65,7 @@ pub(crate) fn describe() {
         ),
         (
             "distlock_peer_refused_total",
-            "Calls between nodes that showed no good token",
+            "Calls between nodes that were refused, with their token or in the TLS handshake",
         ),
         (
             "distlock_admin_refused_total",
@@ -88,8 +97,24 @@ pub(crate) fn describe() {
         metrics::Unit::Seconds,
         "Answers about who may send to whom"
     );
+    metrics::describe_gauge!(
+        EXPIRY,
+        metrics::Unit::Seconds,
+        "Time until the first certificate of a file expires, negative afterwards"
+    );
+    Collector::default().describe();
     metrics::describe_gauge!("distlock_build_info", "1, with the version of this node");
     metrics::gauge!("distlock_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+}
+
+/// Reads the metrics of this process from the system.
+pub(crate) fn collect_process() {
+    Collector::default().collect();
+}
+
+/// Counts [`Event`](distlock_kickout::Event)s that the program was to print and could not.
+pub fn count_lost_events(events: u64) {
+    metrics::counter!(EVENTS_LOST).increment(events);
 }
 
 /// Counts a client's message by its outcome.

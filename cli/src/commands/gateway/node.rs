@@ -192,11 +192,20 @@ fn print_events(mut events: broadcast::Receiver<Event>) -> distlock::Result<ones
         .name("events".to_owned())
         .spawn(move || {
             let _printing: oneshot::Sender<()> = printing;
+            let mut lost = 0;
             loop {
                 match events.blocking_recv() {
-                    // The reader of the output may have ended. The node still runs.
-                    Ok(event) => drop(output::print_json(&event)),
+                    Ok(event) => {
+                        // A failed write may have left a part of a line, which the line end
+                        // separates from this event.
+                        let gap = if lost > 0 { "\n" } else { "" };
+                        let printed = serde_json::to_string(&event)
+                            .map_err(|error| std::io::Error::from(error).into())
+                            .and_then(|event| output::print_line(format_args!("{gap}{event}")));
+                        note_printed(&mut lost, printed);
+                    }
                     Err(RecvError::Lagged(missed)) => {
+                        distlock_gateway::count_lost_events(missed);
                         tracing::warn!(missed, "events were not printed: the output is too slow");
                     }
                     Err(RecvError::Closed) => return,
@@ -205,6 +214,27 @@ fn print_events(mut events: broadcast::Receiver<Event>) -> distlock::Result<ones
         })
         .map_err(no_thread)?;
     Ok(printed)
+}
+
+/// Counts an event that could not be printed, and tells once that events are lost and once that
+/// they are printed again. The disk of the output may be full, or its reader may have ended: the
+/// node still runs. `lost` is the number of events since the last one that was printed.
+fn note_printed(lost: &mut u64, printed: Outcome<()>) {
+    match printed {
+        Ok(()) if *lost > 0 => {
+            tracing::warn!(lost = *lost, "events are printed again");
+            *lost = 0;
+        }
+        Ok(()) => {}
+        Err(failure) => {
+            distlock_gateway::count_lost_events(1);
+            if *lost == 0 {
+                let error = failure.with_closed_pipe_as_failure();
+                tracing::warn!(%error, "events are lost, because they cannot be printed");
+            }
+            *lost += 1;
+        }
+    }
 }
 
 /// Returns a receiver that resolves when standard input ends. A separate thread reads, because a

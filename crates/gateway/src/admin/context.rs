@@ -1,10 +1,13 @@
 //! The parts of a node that the handlers of the admin HTTP need.
 
+use std::sync::Arc;
+
 use distlock_core::Locker;
 use distlock_kickout::KickOut;
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::{AdminAccess, AuditLog};
+use crate::listen::Tls;
 
 /// The parts that the handlers share.
 #[derive(Clone)]
@@ -13,5 +16,6 @@ pub(crate) struct AdminContext {
     pub(crate) locker: Locker,
     pub(crate) audit: AuditLog,
     pub(crate) metrics: PrometheusHandle,
+    pub(crate) tls: Arc<Tls>,
     pub(crate) access: AdminAccess,
 }

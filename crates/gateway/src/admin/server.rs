@@ -21,6 +21,7 @@ use super::{
 use crate::{
     health::health,
     listen::{ConnectionListener, serve_http},
+    metering,
     page::{self, PageContext},
     send_api::SendApi,
 };
@@ -107,8 +108,11 @@ async fn authorise(State(admin): State<AdminContext>, request: Request, next: Ne
     next.run(request).await
 }
 
-/// `GET /metrics`: all metrics in the text format of Prometheus.
+/// `GET /metrics`: all metrics in the text format of Prometheus. Values that change by themselves
+/// are read for each answer.
 async fn show_metrics(State(admin): State<AdminContext>) -> Response {
+    admin.tls.record_expiry();
+    metering::collect_process();
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, admin.metrics.render()).into_response()
 }
@@ -129,11 +133,10 @@ mod tests {
     use super::*;
     use crate::{
         admin::{AdminAccess, AuditLog},
-        config::Secret,
+        config::{GatewayConfig, Secret},
         front::fixtures,
         inbox::RecordsInbox,
-        listen::{ConnectionBounds, ConnectionQuota},
-        metering,
+        listen::{ConnectionBounds, ConnectionQuota, Tls},
         peer::GrpcPeers,
         takeovers::RecentTakeovers,
         token::TokenKey,
@@ -193,7 +196,10 @@ mod tests {
                 Arc::new(SystemClock),
             )),
         };
+        let no_files = GatewayConfig::default().tls_files().unwrap();
+        let tls = Tls::read(no_files, Arc::new(SystemClock)).await.unwrap();
         let admin = AdminContext {
+            tls: Arc::new(tls),
             kick,
             locker: store.locker(),
             audit: AuditLog::new(node, store.records(), Arc::new(SystemClock)),

@@ -5,12 +5,14 @@
 
 use std::{
     collections::VecDeque,
+    io,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use distlock_core::Clock;
+use futures_util::TryFutureExt as _;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{
@@ -188,6 +190,23 @@ impl ConnectionListener {
         // in use.
         let _ = stream.set_zero_linger();
         let proxied = self.proxied.then(|| Arc::clone(state));
-        Transport::Opening(Box::pin(open(stream, proxied, tls)))
+        let opening = open(stream, proxied, tls);
+        if !matches!(self.tls, Some((_, ListenerKind::Peers))) {
+            return Transport::Opening(Box::pin(opening));
+        }
+        let address = state.accepted;
+        let opening = opening.inspect_err(move |error| log_refused_handshake(address, error));
+        Transport::Opening(Box::pin(opening))
+    }
+}
+
+/// Logs and counts a node whose connection TLS refused, for example for its certificate. A
+/// connection that only broke off is of no concern.
+fn log_refused_handshake(address: SocketAddr, error: &io::Error) {
+    if let Some(cause) = error.get_ref()
+        && cause.is::<rustls::Error>()
+    {
+        metrics::counter!("distlock_peer_refused_total").increment(1);
+        tracing::warn!(%address, %error, "a call of another node was refused in its TLS handshake");
     }
 }

@@ -2,6 +2,7 @@
 //! connection ends.
 
 mod body_time;
+mod certificate_dates;
 mod connection;
 mod handle;
 mod http;
@@ -12,6 +13,7 @@ mod tls;
 mod transport;
 
 pub(crate) use body_time::{BodyTime, is_late_body};
+pub(crate) use certificate_dates::EXPIRY;
 pub(crate) use connection::Connection;
 pub(crate) use handle::ConnectionHandle;
 pub(crate) use http::serve_http;

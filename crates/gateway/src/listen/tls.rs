@@ -12,7 +12,7 @@ use std::{
 };
 
 use distlock_backend_kit::{FileReads, read_bounded};
-use distlock_core::{Error, Result};
+use distlock_core::{Clock, Error, Result};
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, aws_lc_rs},
@@ -20,6 +20,7 @@ use rustls::{
     server::WebPkiClientVerifier,
 };
 
+use super::certificate_dates::CertificateDates;
 use crate::config::{PeerAuth, TlsFiles, config_error};
 
 /// The longest wait for the files. A node goes on without an answer, so it may wait for a slow file
@@ -30,6 +31,7 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) struct Tls {
     files: TlsFiles,
     reads: FileReads,
+    clock: Arc<dyn Clock>,
     current: RwLock<LoadedTls>,
 }
 
@@ -46,21 +48,30 @@ pub(crate) enum ListenerKind {
 struct LoadedTls {
     clients: Option<Arc<ServerConfig>>,
     peers: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
+    /// For each file with certificates.
+    dates: Vec<CertificateDates>,
 }
 
-/// The files of a certificate and its key, each with the configuration key that names it.
-type Files<'a> = [(&'static str, &'a str); 2];
+/// A certificate that the node shows, with its key.
+struct Identity {
+    /// The configuration key that names the file of the certificate.
+    cert_key: &'static str,
+    file: String,
+    chain: Vec<CertificateDer<'static>>,
+    secret: PrivateKeyDer<'static>,
+}
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the files. A certificate that is not valid now is only logged.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming key and file;
     /// [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) when the file system does
     /// not answer.
-    pub(crate) async fn read(files: TlsFiles) -> Result<Self> {
+    pub(crate) async fn read(files: TlsFiles, clock: Arc<dyn Clock>) -> Result<Self> {
         let tls = Self {
             files,
+            clock,
             reads: FileReads::within(READ_LIMIT),
             current: RwLock::default(),
         };
@@ -81,8 +92,17 @@ impl Tls {
         let files = self.files.clone();
         let reading = self.reads.read(move || LoadedTls::read(&files)).await;
         let current = reading.map_err(|error| error.during("read certificates"))?;
+        let now = self.clock.wall();
+        current.dates.iter().for_each(|dates| dates.warn(now));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         Ok(())
+    }
+
+    /// Sets the metrics for the times until the certificates expire.
+    pub(crate) fn record_expiry(&self) {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.wall();
+        current.dates.iter().for_each(|dates| dates.record(now));
     }
 
     /// The TLS settings of a listener. `None` means that the listener speaks without TLS.
@@ -115,21 +135,26 @@ impl LoadedTls {
         // The provider is chosen here for this node only. A provider for the whole process is the
         // choice of the embedding program.
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let own = files
-            .own
-            .as_ref()
-            .map(|(cert, key)| [("tls_cert", &**cert), ("tls_key", key)]);
-        let clients = own
-            .map(|own| build_server_config(&provider, own, None, &[]))
-            .transpose()?;
-        let Some(ca) = &files.peer_ca else {
-            return Ok(Self {
-                clients,
-                peers: None,
-            });
+        let load = |pair: &Option<(String, String)>, cert_key, key_key| {
+            let load =
+                |(cert, key): &(String, String)| Identity::load(cert_key, cert, key_key, key);
+            pair.as_ref().map(load).transpose()
         };
-        let peer = files.peer.as_ref();
-        let peer = peer.map(|(cert, key)| [("peer_tls_cert", &**cert), ("peer_tls_key", key)]);
+        let own = load(&files.own, "tls_cert", "tls_key")?;
+        let peer = load(&files.peer, "peer_tls_cert", "peer_tls_key")?;
+        let clients = own.as_ref();
+        let clients = clients.map(|own| build_server_config(&provider, own, None, &[]));
+        let mut loaded = Self {
+            clients: clients.transpose()?,
+            peers: None,
+            dates: [&own, &peer]
+                .into_iter()
+                .filter_map(|it| it.as_ref()?.dates())
+                .collect(),
+        };
+        let Some(ca) = &files.peer_ca else {
+            return Ok(loaded);
+        };
         let shown = peer.or(own).ok_or_else(|| {
             config_error(
                 "peer_tls_ca",
@@ -137,41 +162,59 @@ impl LoadedTls {
                  or tls_cert and tls_key",
             )
         })?;
-        let roots = Arc::new(load_roots(ca)?);
+        let authorities = load_certificates("peer_tls_ca", ca)?;
+        loaded
+            .dates
+            .extend(CertificateDates::read("peer_tls_ca", ca, &authorities));
+        let roots = Arc::new(trust(ca, authorities)?);
         let mutual = files.peer_auth == PeerAuth::Mutual;
         let verifies = mutual.then(|| Arc::clone(&roots));
-        let server = build_server_config(&provider, shown, verifies, &[b"h2"])?;
+        let server = build_server_config(&provider, &shown, verifies, &[b"h2"])?;
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable_file("peer_tls_ca", ca, error))?
             .with_root_certificates(roots);
-        let (chain, key) = load_identity(shown)?;
         let mut client = if mutual {
             client
-                .with_client_auth_cert(chain, key)
-                .map_err(|error| unusable_file(shown[0].0, shown[0].1, error))?
+                .with_client_auth_cert(shown.chain.clone(), shown.secret.clone_key())
+                .map_err(|error| unusable_file(shown.cert_key, &shown.file, error))?
         } else {
             client.with_no_client_auth()
         };
         client.alpn_protocols = vec![b"h2".to_vec()];
+        loaded.peers = Some((server, Arc::new(client)));
+        Ok(loaded)
+    }
+}
+
+impl Identity {
+    fn load(cert_key: &'static str, cert: &str, key_key: &str, key: &str) -> Result<Self> {
+        let chain = load_certificates(cert_key, cert)?;
+        let secret = PrivateKeyDer::from_pem_slice(&read_file(key_key, key)?)
+            .map_err(|error| unusable_file(key_key, key, error))?;
         Ok(Self {
-            clients,
-            peers: Some((server, Arc::new(client))),
+            cert_key,
+            file: cert.to_owned(),
+            chain,
+            secret,
         })
+    }
+
+    fn dates(&self) -> Option<CertificateDates> {
+        CertificateDates::read(self.cert_key, &self.file, &self.chain)
     }
 }
 
 fn build_server_config(
     provider: &Arc<CryptoProvider>,
-    files: Files<'_>,
+    identity: &Identity,
     verifies: Option<Arc<RootCertStore>>,
     protocols: &[&[u8]],
 ) -> Result<Arc<ServerConfig>> {
-    let [(cert_key, cert), _] = files;
-    let (chain, key) = load_identity(files)?;
+    let unusable = |error| unusable_file(identity.cert_key, &identity.file, error);
     let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| unusable_file(cert_key, cert, error))?;
+        .map_err(unusable)?;
     let builder = match verifies {
         Some(roots) => {
             let verifier =
@@ -183,19 +226,10 @@ fn build_server_config(
         None => builder.with_no_client_auth(),
     };
     let mut config = builder
-        .with_single_cert(chain, key)
-        .map_err(|error| unusable_file(cert_key, cert, error))?;
+        .with_single_cert(identity.chain.clone(), identity.secret.clone_key())
+        .map_err(unusable)?;
     config.alpn_protocols = protocols.iter().map(|it| it.to_vec()).collect();
     Ok(Arc::new(config))
-}
-
-type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-fn load_identity([(cert_key, cert), (key_key, key)]: Files<'_>) -> Result<Identity> {
-    let chain = load_certificates(cert_key, cert)?;
-    let secret = PrivateKeyDer::from_pem_slice(&read_file(key_key, key)?)
-        .map_err(|error| unusable_file(key_key, key, error))?;
-    Ok((chain, secret))
 }
 
 fn load_certificates(key: &str, file: &str) -> Result<Vec<CertificateDer<'static>>> {
@@ -215,9 +249,10 @@ fn read_file(key: &str, file: &str) -> Result<Vec<u8>> {
     read_bounded(Path::new(file)).map_err(|error| unusable_file(key, file, error))
 }
 
-fn load_roots(file: &str) -> Result<RootCertStore> {
+/// The authorities of `peer_tls_ca`, which is this file.
+fn trust(file: &str, authorities: Vec<CertificateDer<'static>>) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for certificate in load_certificates("peer_tls_ca", file)? {
+    for certificate in authorities {
         roots
             .add(certificate)
             .map_err(|error| unusable_file("peer_tls_ca", file, error))?;

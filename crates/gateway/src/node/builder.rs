@@ -94,9 +94,10 @@ impl Builder {
         let key = self.config.key()?;
         let metrics = metering::handle();
         metering::describe();
-        let tls = Arc::new(Tls::read(self.config.tls_files()?).await?);
-        let sockets = Sockets::bind(&self.config).await?;
         let clock = self.store.locker().clock();
+        let tls = Tls::read(self.config.tls_files()?, Arc::clone(&clock)).await?;
+        let tls = Arc::new(tls);
+        let sockets = Sockets::bind(&self.config).await?;
         let peers = self.peer_client(&key, &clock, &tls)?;
         let kick = self.kickout_builder(&sockets, Arc::clone(&peers), &clock)?;
         let may_send = self.message_check(&clock)?;
@@ -127,6 +128,7 @@ impl Builder {
             locker: store.locker().clone(),
             audit: AuditLog::new(ready.node.clone(), store.records(), Arc::clone(&clock)),
             metrics: metrics.clone(),
+            tls: Arc::clone(&tls),
             access: access.clone(),
         };
         let page = PageContext {

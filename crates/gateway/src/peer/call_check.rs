@@ -3,12 +3,12 @@
 //! This module keeps this order: the token first, then the body against the token, then the single
 //! use of the token. This module must never decode a body that its token does not cover.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 use axum::{
     body::{Body, to_bytes},
     extract::{Request, State},
-    http::{HeaderValue, header},
+    http::{Extensions, HeaderValue, header},
     middleware::Next,
     response::Response,
 };
@@ -57,6 +57,26 @@ pub(super) async fn check_call(
     response
 }
 
+/// The address that a call comes from.
+pub(super) fn address_of(extensions: &Extensions) -> Option<SocketAddr> {
+    extensions
+        .get::<ConnectionHandle>()
+        .map(ConnectionHandle::peer)
+}
+
+/// Logs and counts a call that is refused before any effect. `caller` is the name in the call's
+/// token, which is not proven if the token itself is refused.
+pub(super) fn log_refused_call(
+    caller: Option<&str>,
+    address: Option<SocketAddr>,
+    why: &dyn fmt::Display,
+) {
+    metrics::counter!("distlock_peer_refused_total").increment(1);
+    let caller = caller.unwrap_or("unknown");
+    let address = address.map(tracing::field::display);
+    tracing::warn!(caller, address, %why, "a call of another node was refused");
+}
+
 impl CallChecker {
     pub(super) fn new(node: NodeId, key: PeerKey) -> Self {
         let used = Arc::default();
@@ -69,20 +89,21 @@ impl CallChecker {
                 format!("a token for this call is needed ({CALLS_HEADER}: {CALLS_VERSION})");
             Status::unauthenticated(needed)
         };
-        let log = |why: &dyn fmt::Display| {
-            metrics::counter!("distlock_peer_refused_total").increment(1);
-            tracing::warn!(%why, "a call of another node was refused");
-        };
+        let address = address_of(request.extensions());
         let token = request.headers().get(header::AUTHORIZATION);
-        let token = token
-            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))
-            .ok_or_else(refused)?;
+        let Some(token) = token.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))
+        else {
+            log_refused_call(None, address, &"it shows no token");
+            return Err(refused());
+        };
         let (to, now) = (self.node.as_str(), SystemClock.wall());
         let call = self.key.check(token, to, request.uri().path(), now);
         let call = call.map_err(|error| {
-            log(&error);
+            let claimed = PeerKey::unproven_caller(token);
+            log_refused_call(claimed.as_ref().map(NodeId::as_str), address, &error);
             refused()
         })?;
+        let log = |why: &dyn fmt::Display| log_refused_call(Some(&call.from), address, why);
         let (mut head, body) = request.into_parts();
         let bytes = to_bytes(Body::new(body), MAX_MESSAGE + PREFIX).await;
         let bytes = bytes.map_err(|error| {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, service::Routes, transport::Server};
 
 use super::{
-    call_check::{CallChecker, Caller, check_call},
+    call_check::{CallChecker, Caller, address_of, check_call, log_refused_call},
     messages,
     protocol::{KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE},
     v1::{
@@ -106,9 +106,11 @@ impl Peer for PeerService {
         request: Request<v1::KickRequest>,
     ) -> Result<Response<v1::KickResponse>, Status> {
         let caller = request.extensions().get::<Caller>().cloned();
+        let address = address_of(request.extensions());
         let request = kick_from_wire(request.into_inner()).map_err(invalid_status)?;
-        if caller.is_some_and(|caller| caller.0 != request.from.as_str()) {
+        if let Some(Caller(caller)) = caller.filter(|it| it.0 != request.from.as_str()) {
             let why = "the kick names another node than its token";
+            log_refused_call(Some(&caller), address, &why);
             return Err(Status::permission_denied(why));
         }
         match self.kick.handle_kick(&request) {

@@ -7,6 +7,7 @@
 use std::time::{Duration, SystemTime};
 
 use distlock_core::Result;
+use distlock_kickout::NodeId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -97,6 +98,12 @@ impl PeerKey {
         })
     }
 
+    /// The node that a refused token names as the caller, if the name could be one. Nothing proves
+    /// that name.
+    pub(crate) fn unproven_caller(token: &str) -> Option<NodeId> {
+        NodeId::new(jwt::unproven_claims(token)?.iss?).ok()
+    }
+
     /// Checks that a token is valid for this method of this node, before anything of the body is
     /// read. The caller must check the body's hash, and refuse an id that was used before.
     ///
@@ -112,7 +119,8 @@ impl PeerKey {
     ) -> Result<CheckedCall> {
         let keys = [&self.signing].into_iter().chain(&self.also);
         let claims: CallClaims = jwt::read_claims(token, keys).map_err(|why| {
-            let older = jwt::unproven_audience(token).is_some_and(|it| it == OLDER_AUDIENCE);
+            let audience = jwt::unproven_claims(token).and_then(|it| it.aud);
+            let older = audience.is_some_and(|it| it == OLDER_AUDIENCE);
             refused_error(if older { OLDER_NODE } else { why })
         })?;
         if claims.aud != to {

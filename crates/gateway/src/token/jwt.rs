@@ -107,17 +107,18 @@ pub(super) fn read_claims<'a, T: DeserializeOwned>(
     serde_json::from_slice(&part(claims)?).map_err(|_| MALFORMED)
 }
 
-/// The audience that a token names. The audience is not proven, so it may only appear in the text
-/// of a refusal.
-pub(super) fn unproven_audience(token: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Audience {
-        aud: String,
-    }
+/// Claims of a token that nobody has checked, so they may only appear in the text of a refusal.
+#[derive(Deserialize)]
+pub(super) struct UnprovenClaims {
+    pub(super) iss: Option<String>,
+    pub(super) aud: Option<String>,
+}
+
+/// The claims of a token, without any check.
+pub(super) fn unproven_claims(token: &str) -> Option<UnprovenClaims> {
     let claims = token.split('.').nth(1)?;
     let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
-    let claims: Audience = serde_json::from_slice(&claims).ok()?;
-    Some(claims.aud)
+    serde_json::from_slice(&claims).ok()
 }
 
 pub(super) fn refused_error(why: &str) -> Error {

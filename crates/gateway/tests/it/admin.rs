@@ -162,8 +162,17 @@ async fn shows_health_metrics_and_accounts_and_ends_sessions() {
         "distlock_session_ends_total{code=\"9\"} 0",
         "distlock_messages_total{outcome=\"stored\"} 0",
         "distlock_build_info{version=",
+        "distlock_events_lost_total 0",
+        "process_cpu_seconds_total ",
+        "process_resident_memory_bytes ",
+        "process_open_fds ",
+        "process_start_time_seconds ",
     ] {
         assert!(body.contains(metric), "{metric} is not in {body}");
+    }
+    for line in body.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let help = format!("# HELP {} ", line.split(' ').next().unwrap());
+        assert!(body.contains(&help), "{help:?} is not in {body}");
     }
     assert!(!body.contains("anna"), "metrics name no account");
 
