@@ -26,8 +26,8 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungsten
 
 use crate::support::{Home, SOON, UnreadPipe, finish, run_through, wait_until_blocked_on};
 
-const KEY: &str = "a key that is long enough for HS256";
-const NODE: [&str; 10] = [
+pub(crate) const KEY: &str = "a key that is long enough for HS256";
+pub(crate) const NODE: [&str; 10] = [
     "gateway",
     "run",
     "--node",
@@ -45,7 +45,7 @@ fn start_default_node(home: &Home) -> (Process, Value) {
 }
 
 /// Starts a node, and returns it with its ready line.
-fn start_node(command: &mut Command) -> (Process, Value) {
+pub(crate) fn start_node(command: &mut Command) -> (Process, Value) {
     let node = Process::spawn(command).unwrap();
     let line = node
         .wait_for_line(SOON, |line| line.starts_with('{'))
@@ -53,7 +53,7 @@ fn start_node(command: &mut Command) -> (Process, Value) {
     (node, serde_json::from_str(&line).unwrap())
 }
 
-fn mint_token(home: &Home, key: &str) -> String {
+pub(crate) fn mint_token(home: &Home, key: &str) -> String {
     mint_token_for("alice", home, key)
 }
 
@@ -67,10 +67,10 @@ fn mint_token_for(uid: &str, home: &Home, key: &str) -> String {
     done.stdout.trim().to_owned()
 }
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+pub(crate) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Logs a client in. The client stays logged in until both values are dropped.
-fn log_in_and_stay(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runtime) {
+pub(crate) fn log_in_and_stay(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -89,7 +89,7 @@ fn log_in_and_stay(ready: &Value, token: &str) -> (Socket, tokio::runtime::Runti
 }
 
 /// Sends one login, and returns the first answer of the node.
-fn log_in(ready: &Value, token: &str) -> Value {
+pub(crate) fn log_in(ready: &Value, token: &str) -> Value {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

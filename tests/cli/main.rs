@@ -14,6 +14,7 @@ mod every;
 mod exit_codes;
 mod fence;
 mod gateway;
+mod gateway_operator;
 mod help;
 mod home;
 mod limited_user;
