@@ -486,7 +486,7 @@ fn a_file_with_a_secret_that_others_can_read_is_warned_about() {
     assert_eq!(warnings, 1, "{done:?}");
 }
 
-/// Whoever writes the file chooses the store of root's jobs, and the programs that root asks.
+/// A user who writes the file chooses the store of root's jobs, and the programs that root asks.
 #[test]
 fn root_is_warned_of_a_file_that_another_user_can_write() {
     use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};

@@ -120,7 +120,7 @@ impl GatewayConfig {
                 return Err(config_error(key, &problem));
             }
         }
-        // Whoever has one of these secrets must not have the rights of another one with it.
+        // A program that knows one of these secrets must not have the rights of another one.
         let secrets = [
             ("token_key", &self.token_key),
             ("token_key_also", &self.token_key_also),
