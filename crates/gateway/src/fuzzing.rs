@@ -49,7 +49,7 @@ pub fn client_frame(text: &str, id: Option<u16>) -> Result<ClientFrame, Option<S
             let body = body_of_message(&written).unwrap_or_default();
             frame.body = Some((send.body.get().to_owned(), body));
         }
-        Ok(Inbound::Ack(_) | Inbound::Ping | Inbound::Bye | Inbound::Logout) => {}
+        Ok(Inbound::Ack(_) | Inbound::Saved | Inbound::Ping | Inbound::Bye | Inbound::Logout) => {}
         Err(FrameError::Garbage) => return Err(None),
         Err(FrameError::Value { why, .. }) => return Err(Some(why)),
     }

@@ -97,6 +97,11 @@ pub(crate) fn describe() {
         metrics::Unit::Seconds,
         "Answers about who may send to whom"
     );
+    metrics::describe_histogram!(
+        "distlock_save_seconds",
+        metrics::Unit::Seconds,
+        "Answers of the service that saves"
+    );
     metrics::describe_gauge!(
         EXPIRY,
         metrics::Unit::Seconds,

@@ -55,6 +55,10 @@
 //!
 //! - Of any number of logins, exactly as many sessions survive as the [`Policy`] allows. With
 //!   [`Policy::single`] the last granted one survives. Every other admitted client gets a notice.
+//! - A login is answered after the programs of the older sessions have saved, for the sessions that
+//!   announced it ([`Login::saves`]), or after the time for that. [`Session::old_confirmed`] says
+//!   which of the two happened. Only a store that refuses a save with a lower
+//!   [`Session::generation`] excludes a late save.
 //! - Logout, sweep, refresh, kick and delivery name exactly one (node, boot, session). Such a step
 //!   changes no other session, however late the step is.
 //! - A lost kick does not matter for long: each node compares each of its sessions with the
@@ -123,7 +127,7 @@ pub use model::{
     event::{Event, Transition},
     ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
     intent::Intent,
-    login::{Denied, Login, Overtaken},
+    login::{ConfirmedBy, Denied, Login, Overtaken},
     node::{NodeAddress, NodeInfo, NodeState},
     notice::{Code, Offline, Retry},
     policy::{OnExceed, Policy, PolicyName},

@@ -46,9 +46,9 @@ pub(super) struct RunNode {
 const RUN_EXAMPLES: &str = "\
 Secrets:
   token_key, token_key_also, admin_token, send_token, profile_url,
-  profile_token, may_send_url and may_send_token are read from the configuration
-  file, or from DISTLOCK_GATEWAY_TOKEN_KEY and so on: flags can be seen by
-  everybody on the host
+  profile_token, may_send_url, may_send_token, save_url and save_token are read
+  from the configuration file, or from DISTLOCK_GATEWAY_TOKEN_KEY and so on:
+  flags can be seen by everybody on the host
 
 Examples:
   export DISTLOCK_GATEWAY_TOKEN_KEY=$(head -c 32 /dev/urandom | base64)

@@ -115,13 +115,15 @@ pub(super) fn warn_about_unknown_variables() {
 }
 
 /// Keys without a flag, because every user of the host can read the arguments of a process.
-const SECRETS: [&str; 6] = [
+const SECRETS: [&str; 8] = [
     "token_key",
     "token_key_also",
     "admin_token",
     "send_token",
     "profile_token",
     "may_send_token",
+    "save_url",
+    "save_token",
 ];
 
 /// Keys by which the commands for administrators find the node of this configuration.

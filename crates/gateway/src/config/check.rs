@@ -42,6 +42,7 @@ impl GatewayConfig {
         self.named_classes()?;
         self.profile_service().parse()?;
         self.may_send_service().parse()?;
+        self.save_service().parse()?;
         self.check_tokens()?;
         self.check_durations()?;
         self.check_numbers()
@@ -149,6 +150,7 @@ impl GatewayConfig {
             ("kick_budget", self.kick_budget, ms(10), hour),
             ("node_lease", self.node_lease, ms(500), hour),
             ("grace", self.grace, ms(10), hour),
+            ("save_budget", self.save_budget, ms(10), hour),
             ("sweep", self.sweep, ms(100), hour),
             ("heartbeat", self.heartbeat, ms(100), hour),
             ("login_timeout", self.login_timeout, ms(100), hour),

@@ -89,6 +89,10 @@ impl GatewayConfig {
         ),
         ("node_lease", "TTL of this node's own lease"),
         ("grace", "time a client has to leave before it is cut off"),
+        (
+            "save_budget",
+            "time to save after a session, before the next login is answered",
+        ),
         ("sweep", "period of the sweeper"),
         ("heartbeat", "longest silence of a client"),
         ("login_timeout", "time a client has to send its login"),
@@ -143,6 +147,11 @@ impl GatewayConfig {
         ),
         ("may_send_token", "bearer token that it is asked with"),
         ("may_send_timeout", "longest wait for its answer"),
+        (
+            "save_url",
+            "web service that saves after each session (none unless set)",
+        ),
+        ("save_token", "bearer token that it is asked with"),
     ];
 
     /// The keys whose value is `true` or `false`. On a command line, the flag without a value means
@@ -189,6 +198,8 @@ impl GatewayConfig {
             "profile_token" => self.profile_token = Some(Secret::new(value)),
             "may_send_url" => self.may_send_url = Some(Secret::new(value)),
             "may_send_token" => self.may_send_token = Some(Secret::new(value)),
+            "save_url" => self.save_url = Some(Secret::new(value)),
+            "save_token" => self.save_token = Some(Secret::new(value)),
             _ if self.number_mut(key).is_some() => {
                 let value = parse_number(key, value)?;
                 if let Some(setting) = self.number_mut(key) {
@@ -258,6 +269,7 @@ impl GatewayConfig {
             "kick_budget" => &mut self.kick_budget,
             "node_lease" => &mut self.node_lease,
             "grace" => &mut self.grace,
+            "save_budget" => &mut self.save_budget,
             "sweep" => &mut self.sweep,
             "heartbeat" => &mut self.heartbeat,
             "login_timeout" => &mut self.login_timeout,

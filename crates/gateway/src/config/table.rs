@@ -90,6 +90,9 @@ pub struct GatewayConfig {
     /// Time for a client to leave before its connection is reset.
     #[serde(deserialize_with = "deserialise_duration")]
     pub grace: Duration,
+    /// Time for the program of an ended session to save, before the next login is answered.
+    #[serde(deserialize_with = "deserialise_duration")]
+    pub save_budget: Duration,
     /// Period of the sweeper.
     #[serde(deserialize_with = "deserialise_duration")]
     pub sweep: Duration,
@@ -141,6 +144,12 @@ pub struct GatewayConfig {
     /// Longest wait for an answer of the service at `may_send_url`.
     #[serde(deserialize_with = "deserialise_duration")]
     pub may_send_timeout: Duration,
+    /// The URL of the web service that saves after each session of this node. Without this key
+    /// clients may save by themselves. No log and no error shows the URL, because it may contain a
+    /// key.
+    pub save_url: Option<Secret>,
+    /// The bearer token that the node shows to the service at `save_url`.
+    pub save_token: Option<Secret>,
 }
 
 impl Default for GatewayConfig {
@@ -176,6 +185,7 @@ impl Default for GatewayConfig {
             kick_budget: timers.kick_budget,
             node_lease: timers.node_lease,
             grace: timers.grace,
+            save_budget: timers.save_budget,
             sweep: timers.sweep,
             heartbeat: Duration::from_secs(60),
             login_timeout: Duration::from_secs(5),
@@ -197,6 +207,8 @@ impl Default for GatewayConfig {
             may_send_url: None,
             may_send_token: None,
             may_send_timeout: Duration::from_secs(2),
+            save_url: None,
+            save_token: None,
         }
     }
 }
@@ -271,6 +283,15 @@ impl GatewayConfig {
         }
     }
 
+    /// The service that saves after each session.
+    pub(crate) const fn save_service(&self) -> ServiceSettings<'_> {
+        ServiceSettings {
+            url: ("save_url", self.save_url.as_ref()),
+            token: ("save_token", self.save_token.as_ref()),
+            timeout: self.save_budget,
+        }
+    }
+
     /// The durations of the kick-out flow.
     pub(crate) fn timers(&self) -> Timers {
         let mut timers = Timers::default();
@@ -279,6 +300,7 @@ impl GatewayConfig {
         timers.kick_budget = self.kick_budget;
         timers.node_lease = self.node_lease;
         timers.grace = self.grace;
+        timers.save_budget = self.save_budget;
         timers.sweep = self.sweep;
         timers
     }

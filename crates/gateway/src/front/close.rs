@@ -27,20 +27,39 @@ impl<R: FrameReader> SessionConnection<R> {
         let (outbox, writing) = Outbox::open(writer, Arc::clone(&self.session), inbox);
         let writing = AbortOnDropHandle::new(tokio::spawn(writing));
         let ending = self.serve_requests(&outbox).await;
-        // The logout runs in a separate task. So the directory does not wait until the client has
-        // left, and the connection does not stay open while the store does not answer.
-        let session = Arc::clone(&self.session);
-        self.front.connections.spawn(async move {
-            session.logout().await;
-        });
+        // A logout ends the wait of a newer login for the save. A client says that it has saved
+        // only after its notice.
+        let client_saves = self.session.saves() && self.front.saver.is_none();
+        if !(client_saves && matches!(ending, EndReason::Notified(_))) {
+            self.log_out();
+        }
         let clean = self.close(&outbox, ending).await;
+        self.log_out();
         drop(writing);
         clean
+    }
+
+    /// Logs out, after the service has saved if there is one. Only the first call has an effect.
+    ///
+    /// The logout runs in a separate task. So the directory does not wait until the client has
+    /// left, and the connection does not stay open while the store does not answer.
+    fn log_out(&mut self) {
+        if std::mem::replace(&mut self.logged_out, true) {
+            return;
+        }
+        let (session, saver) = (Arc::clone(&self.session), self.front.saver.clone());
+        self.front.connections.spawn(async move {
+            if let Some(saver) = saver {
+                saver.save(&session).await;
+            }
+            session.logout().await;
+        });
     }
 
     /// Ends the connection: the last frame is written first, and then the client gets the grace to
     /// close the connection itself.
     pub(super) async fn close(&mut self, outbox: &Outbox, ending: EndReason) -> bool {
+        let mut grace = self.front.grace;
         let (code, reason) = match &ending {
             EndReason::Gone => return true,
             EndReason::Unwritable => return false,
@@ -57,11 +76,13 @@ impl<R: FrameReader> SessionConnection<R> {
                 (close_code(*code), *reason)
             }
             EndReason::Notified(notice) => {
+                // A client that saves has more time.
+                grace = Duration::from_millis(notice.grace_ms);
                 outbox.queue_urgent(Urgent::LastFrame(Outbound::Offline(notice).to_frame()));
                 (notice.code.websocket(), notice.code.text())
             }
         };
-        let until = self.front.clock.now() + self.front.grace;
+        let until = self.front.clock.now() + grace;
         let mut patient = !matches!(ending, EndReason::Broken(..));
         while patient {
             let left = until.since(self.front.clock.now());
@@ -77,6 +98,11 @@ impl<R: FrameReader> SessionConnection<R> {
                     let sent = match Inbound::parse(&text, id) {
                         Ok(Inbound::Send(frame)) => Some(frame.id),
                         Ok(Inbound::Login(_)) => None,
+                        Ok(Inbound::Saved) => {
+                            self.session.saved();
+                            self.log_out();
+                            continue;
+                        }
                         _ => continue,
                     };
                     let frame = Outbound::Error {
@@ -206,6 +232,7 @@ mod tests {
             let mut session_connection = SessionConnection {
                 early: VecDeque::new(),
                 session: Arc::clone(&session),
+                logged_out: false,
                 version: 1,
                 front: front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
                 reader: SendingClient([bad()].into()),

@@ -70,6 +70,7 @@ async fn log_in_and_serve<R: FrameReader, W: FrameWriter>(
     connection.mark_logged_in();
     let mut session_connection = SessionConnection {
         session: Arc::new(session),
+        logged_out: false,
         version,
         front,
         reader,

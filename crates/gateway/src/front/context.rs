@@ -7,7 +7,11 @@ use distlock_kickout::{Class, KickOut};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::SendLimits;
-use crate::{inbox::OfflineStore, services::MaySend, token::TokenKey};
+use crate::{
+    inbox::OfflineStore,
+    services::{MaySend, WebSaver},
+    token::TokenKey,
+};
 
 /// The parts of a node that the task of each session needs.
 #[derive(Clone, Debug)]
@@ -21,6 +25,8 @@ pub(crate) struct FrontContext {
     pub(crate) limits: Arc<SendLimits>,
     /// The check of each message; without this check every account may send to every account.
     pub(crate) may_send: Option<Arc<dyn MaySend>>,
+    /// The service that saves after each session; without it clients may save by themselves.
+    pub(crate) saver: Option<WebSaver>,
     pub(crate) heartbeat: Duration,
     pub(crate) grace: Duration,
     pub(crate) login_timeout: Duration,

@@ -64,6 +64,7 @@ pub(crate) fn front_context(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Fro
         inbox,
         limits: Arc::new(SendLimits::from_config(&GatewayConfig::default(), &clock)),
         may_send: None,
+        saver: None,
         heartbeat: LONG,
         grace: LONG,
         login_timeout: LONG,

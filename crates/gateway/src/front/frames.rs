@@ -4,7 +4,7 @@
 //! proto/README.md. This module must never show a login token in a log.
 
 use distlock_kickout::{
-    Class, Code, Device, Generation, Intent, Message, NodeId, Offline, SessionId, Uid,
+    Class, Code, ConfirmedBy, Device, Generation, Intent, Message, NodeId, Offline, SessionId, Uid,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -17,6 +17,7 @@ pub(crate) enum Inbound {
     Login(LoginFrame),
     Send(SendFrame),
     Ack(AckFrame),
+    Saved,
     Ping,
     Bye,
     Logout,
@@ -31,6 +32,7 @@ const FRAME_IDS: &[(&str, u16)] = &[
     ("bye", 4),
     ("logout", 5),
     ("ack", 6),
+    ("saved", 7),
     ("login_ok", 101),
     ("busy", 102),
     ("denied", 103),
@@ -70,6 +72,9 @@ pub(crate) struct LoginFrame {
     /// Whether the client acknowledges messages.
     #[serde(default)]
     pub(crate) acks: bool,
+    /// Whether the client says when it has saved.
+    #[serde(default)]
+    pub(crate) saves: bool,
     pub(crate) token: String,
     pub(crate) device: Device,
     #[serde(default = "Class::none")]
@@ -81,17 +86,19 @@ pub(crate) struct LoginFrame {
 }
 
 impl LoginFrame {
-    /// The version of the protocol on this connection. A client that acknowledges may leave the
-    /// version out.
+    /// The version of the protocol on this connection. A client that acknowledges or saves may
+    /// leave the version out.
     ///
     /// # Errors
     /// The text names a version that this node does not speak.
     pub(crate) fn version(&self) -> Result<u64, String> {
+        let needs_newer = self.acks || self.saves;
         match self.v {
-            None if self.acks => Ok(PER_DEVICE_VERSION),
+            None if needs_newer => Ok(PER_DEVICE_VERSION),
             None => Ok(FIRST_VERSION),
-            Some(FIRST_VERSION) if self.acks => Err(format!(
-                "v is {FIRST_VERSION}, and acks are there from version {PER_DEVICE_VERSION} on"
+            Some(FIRST_VERSION) if needs_newer => Err(format!(
+                "v is {FIRST_VERSION}, and acks and saves are there from version \
+                 {PER_DEVICE_VERSION} on"
             )),
             Some(version @ FIRST_VERSION..=NEWEST_VERSION) => Ok(version),
             Some(other) => Err(format!(
@@ -130,12 +137,15 @@ pub(crate) enum Outbound<'a> {
         node: &'a NodeId,
         r#gen: Generation,
         resume: String,
-        old_confirmed: bool,
+        old_confirmed: ConfirmedBy,
         /// Absent for a client of the first version.
         #[serde(skip_serializing_if = "Option::is_none")]
         v: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         acks: Option<bool>,
+        /// Whether the node waits for the client's `saved` when the session ends.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        saves: Option<bool>,
     },
     Busy {
         retry_after_ms: u64,
@@ -199,13 +209,10 @@ pub(crate) fn sent_frame(
     .to_frame()
 }
 
-/// The protocol members of a `login_ok`, for a client of this version.
-pub(crate) const fn announced_version(version: u64, acks: bool) -> (Option<u64>, Option<bool>) {
-    if version < PER_DEVICE_VERSION {
-        (None, None)
-    } else {
-        (Some(version), Some(acks))
-    }
+/// The version in a `login_ok`; `None` for a client of the first version, whose `login_ok` has no
+/// member of a later version.
+pub(crate) fn announced_version(version: u64) -> Option<u64> {
+    (version >= PER_DEVICE_VERSION).then_some(version)
 }
 
 /// A mistake of a client, or a failure of the node.
@@ -265,6 +272,7 @@ impl Inbound {
             "login" => serde_json::from_value(value).map(Self::Login),
             "send" => serde_json::from_str(text).map(Self::Send),
             "ack" => serde_json::from_value(value).map(Self::Ack),
+            "saved" => Ok(Self::Saved),
             "ping" => Ok(Self::Ping),
             "bye" => Ok(Self::Bye),
             "logout" => Ok(Self::Logout),

@@ -147,10 +147,12 @@ async fn admit<R: FrameReader, W: FrameWriter>(
         intent,
         resume,
         acks,
+        saves,
         ..
     } = login;
     let login = Login::new(uid, device, class);
-    let login = login.intent(intent, resume).acks(acks);
+    let saves = saves || front.saver.is_some();
+    let login = login.intent(intent, resume).acks(acks).saves(saves);
     let outcome = {
         let mut login = Box::pin(front.kick.login(login));
         loop {
@@ -220,7 +222,9 @@ async fn confirm_login<W: FrameWriter>(
     session: Session,
     version: u64,
 ) -> Result<Session, Option<LoginFailure>> {
-    let (v, acks) = announced_version(version, session.acknowledges());
+    let v = announced_version(version);
+    // Where a service saves, the node does not wait for the client's own word.
+    let client_saves = session.saves() && front.saver.is_none();
     let welcome = Outbound::LoginOk {
         uid: session.uid(),
         session: session.key().session,
@@ -229,7 +233,8 @@ async fn confirm_login<W: FrameWriter>(
         resume: session.resume_token(),
         old_confirmed: session.old_confirmed(),
         v,
-        acks,
+        acks: v.map(|_| session.acknowledges()),
+        saves: v.map(|_| client_saves),
     }
     .to_frame();
     // From now on, the drop of the session logs it out.

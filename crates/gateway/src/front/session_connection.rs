@@ -28,6 +28,8 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 /// A connection with a session.
 pub(super) struct SessionConnection<R> {
     pub(super) session: Arc<Session>,
+    /// Whether the logout has begun.
+    pub(super) logged_out: bool,
     /// The version of the protocol that the client speaks.
     pub(super) version: u64,
     pub(super) front: FrontContext,
@@ -197,6 +199,10 @@ impl<R: FrameReader> SessionConnection<R> {
             Ok(Inbound::Ack(ack)) => {
                 outbox.note_acknowledged(ack.seq);
                 None
+            }
+            Ok(Inbound::Saved) => {
+                let why = "saved is an answer to offline: the session has not ended";
+                error(ErrorCode::BadValue, why, None)
             }
             Ok(Inbound::Bye | Inbound::Logout) => return Err(EndReason::Bye),
             Ok(Inbound::Send(frame)) => {

@@ -441,7 +441,7 @@ pub struct KickResponse {
 }
 /// Nested message and enum types in `KickResponse`.
 pub mod kick_response {
-    /// Every result is final: the session is not here any more.
+    /// The session is not here any more, and every result but SAVING is final.
     #[derive(
         Clone,
         Copy,
@@ -464,6 +464,10 @@ pub mod kick_response {
         BootMismatch = 3,
         /// The account has a newer session here, which stays.
         Newer = 4,
+        /// The session has ended, and its program still has time to save. The caller repeats the kick.
+        Saving = 5,
+        /// The session has ended, and its program has said that it has saved.
+        Saved = 6,
     }
     impl Result {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -477,6 +481,8 @@ pub mod kick_response {
                 Self::AlreadyGone => "RESULT_ALREADY_GONE",
                 Self::BootMismatch => "RESULT_BOOT_MISMATCH",
                 Self::Newer => "RESULT_NEWER",
+                Self::Saving => "RESULT_SAVING",
+                Self::Saved => "RESULT_SAVED",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -487,6 +493,8 @@ pub mod kick_response {
                 "RESULT_ALREADY_GONE" => Some(Self::AlreadyGone),
                 "RESULT_BOOT_MISMATCH" => Some(Self::BootMismatch),
                 "RESULT_NEWER" => Some(Self::Newer),
+                "RESULT_SAVING" => Some(Self::Saving),
+                "RESULT_SAVED" => Some(Self::Saved),
                 _ => None,
             }
         }
@@ -743,7 +751,8 @@ pub mod peer_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Ends exactly the session it names. Idempotent: repeating it gives ALREADY_GONE.
+        /// Ends exactly the session it names. Idempotent: repeating it gives ALREADY_GONE, or says whether
+        /// the session's program has saved.
         ///
         /// FAILED_PRECONDITION: this is another node, or an older incarnation than the named one. Nothing
         /// was done, and the named session may be alive elsewhere.
@@ -872,7 +881,8 @@ pub mod peer_server {
     /// Generated trait containing gRPC methods that should be implemented for use with PeerServer.
     #[async_trait]
     pub trait Peer: std::marker::Send + std::marker::Sync + 'static {
-        /// Ends exactly the session it names. Idempotent: repeating it gives ALREADY_GONE.
+        /// Ends exactly the session it names. Idempotent: repeating it gives ALREADY_GONE, or says whether
+        /// the session's program has saved.
         ///
         /// FAILED_PRECONDITION: this is another node, or an older incarnation than the named one. Nothing
         /// was done, and the named session may be alive elsewhere.

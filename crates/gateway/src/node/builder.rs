@@ -25,7 +25,7 @@ use crate::{
     page::PageContext,
     peer::GrpcPeers,
     send_api::SendApi,
-    services::{MaySend, WebMaySend, WebProfiles, WebService},
+    services::{MaySend, WebMaySend, WebProfiles, WebSaver, WebService},
     takeovers::RecentTakeovers,
     token::TokenKey,
 };
@@ -101,6 +101,7 @@ impl Builder {
         let peers = self.peer_client(&key, &clock, &tls)?;
         let kick = self.kickout_builder(&sockets, Arc::clone(&peers), &clock)?;
         let may_send = self.message_check(&clock)?;
+        let saver = self.saver(&clock)?;
         let kick = kick.start().await?;
 
         let Self {
@@ -110,7 +111,7 @@ impl Builder {
             ..
         } = self;
         let stop = CancellationToken::new();
-        let front = front_context(&config, &kick, &key, offline, may_send, &clock)?;
+        let front = front_context(&config, &kick, &key, offline, may_send, saver, &clock)?;
         let (connections, abort_all) = (front.connections.clone(), front.abort_all.clone());
         let secure = config.tls_cert.is_some();
         let ready = node_addresses(kick.node(), &sockets, secure);
@@ -215,6 +216,13 @@ impl Builder {
         let web = web.map(|web| Arc::new(WebMaySend::new(web)) as Arc<dyn MaySend>);
         own_or_configured("may_send_url", self.may_send.take(), web)
     }
+
+    /// The service that saves after each session, if there is one.
+    fn saver(&self, clock: &Arc<dyn Clock>) -> Result<Option<WebSaver>> {
+        let (name, metric) = ("save service", "distlock_save_seconds");
+        let web = WebService::from_settings(name, metric, &self.config.save_service(), clock)?;
+        Ok(web.map(WebSaver::new))
+    }
 }
 
 impl Gateway {
@@ -252,6 +260,7 @@ fn front_context(
     key: &TokenKey,
     inbox: Arc<dyn OfflineStore>,
     may_send: Option<Arc<dyn MaySend>>,
+    saver: Option<WebSaver>,
     clock: &Arc<dyn Clock>,
 ) -> Result<FrontContext> {
     let forwarded = config.client_address == ClientAddress::ForwardedFor;
@@ -270,6 +279,7 @@ fn front_context(
         inbox,
         limits: Arc::new(SendLimits::from_config(config, clock)),
         may_send,
+        saver,
         heartbeat: config.heartbeat,
         grace: config.grace,
         login_timeout: config.login_timeout,

@@ -60,6 +60,8 @@ pub(super) fn kicked_to_wire(result: KickResult) -> v1::KickResponse {
         KickResult::Kicked => (Wire::Kicked, 0),
         KickResult::BootMismatch => (Wire::BootMismatch, 0),
         KickResult::Newer(newer) => (Wire::Newer, newer.get()),
+        KickResult::Saving => (Wire::Saving, 0),
+        KickResult::Saved => (Wire::Saved, 0),
         // A result of a later version is as final as `AlreadyGone`.
         _ => (Wire::AlreadyGone, 0),
     };
@@ -79,6 +81,8 @@ pub(super) fn kicked_from_wire(response: v1::KickResponse) -> Option<KickResult>
         Wire::AlreadyGone => KickResult::AlreadyGone,
         Wire::BootMismatch => KickResult::BootMismatch,
         Wire::Newer => KickResult::Newer(Generation::new(response.newer_gen)),
+        Wire::Saving => KickResult::Saving,
+        Wire::Saved => KickResult::Saved,
     })
 }
 
@@ -323,6 +327,8 @@ mod tests {
             KickResult::AlreadyGone,
             KickResult::BootMismatch,
             KickResult::Newer(Generation::new(3)),
+            KickResult::Saving,
+            KickResult::Saved,
         ] {
             assert_eq!(kicked_from_wire(kicked_to_wire(result)), Some(result));
         }

@@ -13,6 +13,7 @@ mod net;
 mod page;
 mod profiles;
 mod protocol;
+mod saves;
 mod takeover;
 mod tcp;
 mod tls;

@@ -12,11 +12,11 @@ async fn the_old_device_gets_a_notice_and_closes_first() {
     let (mut phone, phone_ok) = n1.login("anna", "phone").await;
     assert_eq!(phone_ok["uid"], "anna");
     assert_eq!(phone_ok["node"], "n1");
-    assert_eq!(phone_ok["old_confirmed"], true);
+    assert_eq!(phone_ok["old_confirmed"], "program");
 
     let (mut pc, pc_ok) = n2.login("anna", "pc").await;
     assert_eq!(pc_ok["node"], "n2");
-    assert_eq!(pc_ok["old_confirmed"], true);
+    assert_eq!(pc_ok["old_confirmed"], "node");
     assert!(pc_ok["gen"].as_u64() > phone_ok["gen"].as_u64());
 
     let offline = phone.frame().await;
@@ -86,7 +86,7 @@ async fn a_device_that_reads_nothing_delays_no_login_and_is_disconnected() {
         outcome = otto.frame().await["outcome"].clone();
     }
     let (_pc, ok) = n1.login("anna", "pc").await;
-    assert_eq!(ok["old_confirmed"], true);
+    assert_eq!(ok["old_confirmed"], "node");
     eventually("the phone's logout", || async { n1.kick.sessions() == 2 }).await;
     let ping = json!({"type": "ping"}).to_string();
     eventually("the end of the phone's connection", || {
@@ -185,7 +185,7 @@ async fn a_node_that_shuts_down_advises_its_clients_to_use_another_node() {
         (&json!(6), &json!("now"))
     );
     let (mut phone, ok) = n2.login("anna", "phone").await;
-    assert_eq!(ok["old_confirmed"], true);
+    assert_eq!(ok["old_confirmed"], "program");
     phone.send_raw(Message::Close(None)).await;
     assert_eq!(lingering(n1.listen.port()), 0);
 }

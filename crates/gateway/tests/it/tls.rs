@@ -113,7 +113,7 @@ async fn clients_and_administrators_connect_by_tls() {
     let ok: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(
         (&ok["type"], &ok["old_confirmed"]),
-        (&json!("login_ok"), &json!(true))
+        (&json!("login_ok"), &json!("node"))
     );
     assert_eq!(frame().await["type"], "offline");
 
@@ -162,7 +162,7 @@ async fn nodes_call_one_another_by_tls() {
         let (n1, n2) = (node("n1").await, node("n2").await);
         let (mut phone, _) = n1.login("anna", "phone").await;
         let (_tablet, ok) = n2.login("anna", "tablet").await;
-        assert_eq!(ok["old_confirmed"], true, "{auth}: {ok}");
+        assert_eq!(ok["old_confirmed"], "node", "{auth}: {ok}");
         assert_eq!(phone.frame().await["type"], "offline");
 
         // If certificates are required, TLS itself refuses a stranger. The client sees the refusal
@@ -201,10 +201,10 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
         let calls = async |n1: &Node, when: &str| {
             let (mut phone, _) = n1.login("anna", &format!("phone {when}")).await;
             let (mut tablet, ok) = n2.login("anna", &format!("tablet {when}")).await;
-            assert_eq!(ok["old_confirmed"], true, "{auth}: {when}: n2 calls n1");
+            assert_eq!(ok["old_confirmed"], "node", "{auth}: {when}: n2 calls n1");
             assert_eq!(phone.frame().await["type"], "offline");
             let (_pc, ok) = n1.login("anna", &format!("pc {when}")).await;
-            assert_eq!(ok["old_confirmed"], true, "{auth}: {when}: n1 calls n2");
+            assert_eq!(ok["old_confirmed"], "node", "{auth}: {when}: n1 calls n2");
             assert_eq!(tablet.frame().await["type"], "offline");
         };
         let reload = async |n1: &Node| {

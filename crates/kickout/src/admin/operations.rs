@@ -22,7 +22,7 @@ use crate::{
         record::{Revocation, SlotEntry, UserRecord},
         settings::Settings,
     },
-    peer::kick::Kicks,
+    peer::kick::{Kicks, settled_among},
     session::removal::Removals,
 };
 
@@ -147,16 +147,16 @@ impl Admin {
                     event.set_revocation(uid, revocation);
                 });
             }
-            let gone = self
-                .kicks
-                .kick_all(uid, &revoked, self.settings.timers.kick_budget, None)
-                .await;
-            let settled = self.removals.settle(uid, &gone).await;
+            let budget = self.settings.timers.kick_budget;
+            let kicked = self.kicks.kick_all(uid, &revoked, budget, None).await;
+            let settled = settled_among(&kicked);
+            let all_settled = settled.len() == revoked.len();
+            let settled = self.removals.settle(uid, &settled).await;
             if let Err(error) = &settled {
                 // The sessions have ended; only their revocations stay in the record for now.
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
             }
-            if settled.is_err() || gone.len() < revoked.len() {
+            if settled.is_err() || !all_settled {
                 self.kicks.keep_kicking(uid);
             }
             return Ok(revoked
@@ -165,7 +165,7 @@ impl Admin {
                 .map(|(it, entry)| Kicked {
                     uid: uid.clone(),
                     device: entry.device,
-                    gone: gone.contains(&it.key),
+                    gone: kicked.iter().any(|(key, _)| *key == it.key),
                     key: it.key,
                     kick_id: it.kick_id,
                     error: None,

@@ -129,13 +129,15 @@ impl SessionParts {
             clock: Arc::clone(&base.clock),
         });
         let ender = Arc::new(SessionEnder {
+            settings: Arc::clone(&base.settings),
+            clock: Arc::clone(&base.clock),
             events: Arc::clone(&base.events),
-            grace: base.settings.timers.grace,
         });
         let revoker = Arc::new(Revoker {
             this: Arc::clone(&base.this),
             registry: Arc::clone(&base.registry),
             ender: Arc::clone(&ender),
+            clock: Arc::clone(&base.clock),
             events: Arc::clone(&base.events),
         });
         let removals = Arc::new(Removals {
@@ -239,6 +241,7 @@ fn make_reconciler(base: &Base, sessions: &SessionParts) -> Reconciler {
             clock: Arc::clone(&base.clock),
             history: Arc::clone(&base.history),
             directory: Arc::clone(&base.directory),
+            registry: Arc::clone(&base.registry),
             removals: Arc::clone(&sessions.removals),
             events: Arc::clone(&base.events),
         },

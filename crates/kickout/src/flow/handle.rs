@@ -149,14 +149,16 @@ impl KickOut {
     }
 
     /// Refuses further logins, ends every session with code 6, gives the clients the grace period
-    /// to leave, and releases the node's lease.
+    /// to leave and the programs the time to save, and releases the node's lease.
     ///
     /// # Cancel safety
     /// Safe: another call continues where this one stopped.
     pub async fn shutdown(&self) {
         let parts = &self.parts;
         parts.drain.refuse_logins();
-        let until = parts.clock.now() + parts.settings.timers.grace + Duration::from_millis(250);
+        let saves = parts.registry.all().iter().any(|live| live.saves);
+        let grace = parts.settings.timers.grace_of(saves);
+        let until = parts.clock.now() + grace + Duration::from_millis(250);
         loop {
             // A login that was in progress may be admitted after one pass over the sessions, so one
             // pass is not enough.

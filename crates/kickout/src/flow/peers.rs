@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl KickOut {
-    /// Answers a kick from a peer: ends exactly the session that the kick names. Every answer is
-    /// final.
+    /// Answers a kick from a peer: ends exactly the session that the kick names. Does not wait for
+    /// the program of the session: [`KickResult::Saving`] says that it may still save.
     ///
     /// # Errors
     /// [`PeerError::NotSent`] when the kick is for another node, or for a newer incarnation than

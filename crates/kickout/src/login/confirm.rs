@@ -3,7 +3,7 @@
 //! A client gets no confirmation before its session is in the directory. From the grant on every
 //! failure logs the session out.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use distlock_core::{Moment, Result};
 
@@ -17,16 +17,54 @@ use crate::{
     model::{
         event::Transition,
         ident::{Generation, SessionKey},
+        login::ConfirmedBy,
         notice::{Code, Offline},
         record::{Revocation, UserRecord},
+        request::KickResult,
         settings::Confirm,
     },
+    peer::kick::settled_among,
     session::{
         handle::Session,
         live::{LiveSession, Phase},
     },
     wait::{jitter, retry_while},
 };
+
+/// The older sessions of an account that had to end before a login is answered.
+struct OlderSessions {
+    /// The account's record, as it was last read.
+    record: UserRecord,
+    /// The sessions whose end was not confirmed when the login was granted.
+    keys: Vec<SessionKey>,
+    /// The sessions that are known to have ended, each with the last answer of its node.
+    ended: HashMap<SessionKey, KickResult>,
+    /// Whether the login found sessions of dead nodes. Their programs said nothing.
+    swept: bool,
+}
+
+impl OlderSessions {
+    /// The revocations in the record: first those of sessions that are known to have ended, whose
+    /// programs may be saving, then those of sessions that are not known to have ended.
+    fn unsettled(&self) -> (Vec<Revocation>, Vec<Revocation>) {
+        let pending = self.record.revocations.iter().cloned();
+        pending.partition(|it| self.ended.contains_key(&it.key))
+    }
+
+    /// The weakest confirmation of the end of these sessions.
+    fn confirmed_by(&self) -> ConfirmedBy {
+        let pending = self.record.revocations.iter().map(|it| &it.key);
+        let of = |key: &SessionKey| match self.ended.get(key) {
+            Some(result) => result.confirmed_by(),
+            None if self.record.revocations.iter().any(|it| it.key == *key) => ConfirmedBy::Nobody,
+            // Another node or login removed the revocation, so it knew of the session's end.
+            None => ConfirmedBy::Node,
+        };
+        let dead = self.swept.then_some(ConfirmedBy::Node);
+        let all = self.keys.iter().chain(pending).map(of).chain(dead);
+        all.min().unwrap_or(ConfirmedBy::Program)
+    }
+}
 
 impl LoginRun {
     /// Ends the older sessions, checks that this login is still the newest, and admits the client.
@@ -39,6 +77,7 @@ impl LoginRun {
             written_at,
             removed,
             pending,
+            swept,
         } = granted;
         // From here on every return path drops the session, and the drop logs it out.
         let session = Session::new(
@@ -51,44 +90,48 @@ impl LoginRun {
         drop(turn);
 
         let decided = (r#gen, written_at);
-        let mut record = self.end_older(&live, decided, &removed, pending).await?;
-        if parts.settings.confirm == Confirm::Strict {
-            let Some(now) = self.wait_until_all_gone(&live, record).await? else {
-                return Ok(self.busy_outcome());
-            };
-            record = now;
+        let mut older = self.end_older(&live, decided, &removed, pending).await?;
+        older.swept = swept;
+        if !self.wait_for_older(&live, &mut older).await? {
+            return Ok(self.busy_outcome());
         }
-        Ok(self.admit(&live, session, r#gen, &record))
+        Ok(self.admit(&live, session, r#gen, &older))
     }
 
     /// Kicks the sessions with a pending revocation, on this node and on others. `decided` is this
-    /// login's generation and the moment of its write. Returns the account's record afterwards,
-    /// without the revocations of this node's sessions.
+    /// login's generation and the moment of its write.
     async fn end_older(
         &self,
         live: &LiveSession,
         decided: (Generation, Moment),
         removed: &[Revocation],
         pending: Vec<Revocation>,
-    ) -> Result<UserRecord> {
+    ) -> Result<OlderSessions> {
         let parts = &self.parts;
         let uid = &self.login.uid;
+        let keys = pending.iter().map(|it| it.key.clone()).collect();
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             pending.into_iter().partition(|it| parts.this.owns(&it.key));
+        let mut ended = Vec::new();
         for victim in &here {
-            if parts.revoker.end_revoked(uid, victim) {
+            let kicked = parts.revoker.end_revoked(uid, victim);
+            if kicked.ended_now {
                 self.measure_takeover("local");
             }
+            ended.push((victim.key.clone(), kicked.result));
         }
-        let here: Vec<_> = here.into_iter().map(|it| it.key).collect();
+        let here = settled_among(&ended);
         let mut gone = Vec::new();
         if !elsewhere.is_empty() {
             let budget = parts.settings.timers.kick_budget;
             let kicks = parts.kicks.kick_all(uid, &elsewhere, budget, Some(decided));
-            gone = kicks.await;
-            if removed.iter().any(|it| gone.contains(&it.key)) {
+            let kicked = kicks.await;
+            let is_kicked = |it: &Revocation| kicked.iter().any(|(key, _)| *key == it.key);
+            if removed.iter().any(is_kicked) {
                 self.measure_takeover("remote");
             }
+            gone = settled_among(&kicked);
+            ended.extend(kicked);
         }
         let settled = self.settle(live, &gone).await;
         let is_pending = |record: &UserRecord| {
@@ -101,19 +144,24 @@ impl LoginRun {
         let mut record = settled?;
         record.settle(|key| here.contains(key));
         self.settle_in_background(here);
-        Ok(record)
+        Ok(OlderSessions {
+            record,
+            keys,
+            ended: ended.into_iter().collect(),
+            swept: false,
+        })
     }
 
-    /// Activates the session and answers the login. `record` is the account's record after the
-    /// older sessions ended; it shows whether this login is still the newest.
+    /// Activates the session and answers the login. The account's record after the older sessions
+    /// ended shows whether this login is still the newest.
     fn admit(
         &self,
         live: &LiveSession,
         mut session: Session,
         r#gen: Generation,
-        record: &UserRecord,
+        older: &OlderSessions,
     ) -> LoginOutcome {
-        let parts = &self.parts;
+        let (parts, record) = (&self.parts, &older.record);
         if live.phase() == Phase::Pending && live.is_missing_in(record) {
             // The store has lost this login, and also the list of older sessions to kick.
             return self.busy_outcome();
@@ -131,14 +179,14 @@ impl LoginRun {
                 code => denied_outcome(code, notice.by_device),
             };
         }
-        session.old_confirmed = record.revocations.is_empty();
+        session.old_confirmed = older.confirmed_by();
         parts.events.emit(Transition::Admitted, |event| {
             live.describe(event);
             event.r#gen = Some(r#gen);
-            event.result = Some(if session.old_confirmed {
-                "every older session is gone".into()
-            } else {
-                "an older session could not be told yet".into()
+            event.result = Some(match session.old_confirmed {
+                ConfirmedBy::Program => "every older session has saved or was gone".into(),
+                ConfirmedBy::Node => "every older session is gone".into(),
+                ConfirmedBy::Nobody => "an older session could not be told yet".into(),
             });
         });
         LoginOutcome::Admitted(session)
@@ -175,40 +223,51 @@ impl LoginRun {
         });
     }
 
-    /// Waits until no revocation is pending, for strict confirmation. A node that answers no peer
-    /// either finds the revocation by itself or loses its lease, so a wait of one node lease is
-    /// long enough. Returns `None` if a session is still not known to have ended; the login is then
-    /// given up.
-    async fn wait_until_all_gone(
-        &self,
-        live: &LiveSession,
-        mut record: UserRecord,
-    ) -> Result<Option<UserRecord>> {
+    /// Waits for the programs of older sessions to save, and under strict confirmation also for the
+    /// nodes that did not answer. Such a node either finds the revocation by itself or loses its
+    /// lease, so a wait of one node lease is long enough. Returns false if a session is still not
+    /// known to have ended; the login is then given up.
+    async fn wait_for_older(&self, live: &LiveSession, older: &mut OlderSessions) -> Result<bool> {
         let parts = &self.parts;
-        let until = parts.clock.now()
-            + parts.settings.timers.node_lease
-            + parts.settings.timers.kick_budget;
-        while !record.revocations.is_empty() {
-            if parts.clock.now() >= until || self.caller_gone.is_cancelled() {
-                return Ok(None);
+        let timers = &parts.settings.timers;
+        let strict = parts.settings.confirm == Confirm::Strict;
+        // A node answers `Saving` only within the time to save. The extra time is for its last
+        // answer.
+        let saves_until = parts.clock.now() + timers.save_budget + timers.peer_deadline;
+        let ended_until = saves_until + timers.node_lease + timers.kick_budget;
+        loop {
+            let (mut waiting, silent) = older.unsettled();
+            let may_be_alive = strict && !silent.is_empty();
+            if strict {
+                waiting.extend(silent);
             }
-            parts
-                .clock
-                .sleep(Duration::from_millis(50) + jitter(Duration::from_millis(50)))
-                .await;
-            let pending = record.revocations.clone();
-            let gone = parts
-                .kicks
-                .kick_all(
-                    &self.login.uid,
-                    &pending,
-                    parts.settings.timers.peer_deadline,
-                    None,
-                )
-                .await;
-            record = self.settle(live, &gone).await?;
+            if waiting.is_empty() || live.phase() != Phase::Pending {
+                return Ok(true);
+            }
+            if self.caller_gone.is_cancelled() {
+                return Ok(false);
+            }
+            let until = if may_be_alive {
+                ended_until
+            } else {
+                saves_until
+            };
+            if parts.clock.now() >= until {
+                // The last read may be as old as this wait, and a newer login may have come since.
+                older.record = self.settle(live, &[]).await?;
+                return Ok(!may_be_alive);
+            }
+            let pause = Duration::from_millis(50);
+            parts.clock.sleep(pause + jitter(pause)).await;
+            let uid = &self.login.uid;
+            let budget = timers.peer_deadline;
+            let kicked = parts.kicks.kick_all(uid, &waiting, budget, None).await;
+            let gone = settled_among(&kicked);
+            older.ended.extend(kicked);
+            if may_be_alive || !gone.is_empty() {
+                older.record = self.settle(live, &gone).await?;
+            }
         }
-        Ok(Some(record))
     }
 
     /// Records the time from the start of this login until an older session ended.

@@ -59,6 +59,8 @@ pub(crate) struct Granted {
     pub(crate) removed: Vec<Revocation>,
     /// All sessions of the account that have to end and are not known to have ended.
     pub(crate) pending: Vec<Revocation>,
+    /// Whether this login removed sessions of dead nodes from the record.
+    pub(crate) swept: bool,
 }
 
 /// The values that a login uses under the account's lock.
@@ -79,6 +81,8 @@ struct RecordToChange {
     record: UserRecord,
     /// The mark of an ended ban, which was taken out of the record.
     ended_ban: Option<Ban>,
+    /// Whether sessions of dead nodes were taken out of the record.
+    swept: bool,
 }
 
 /// A grant that is decided and not yet written.
@@ -178,7 +182,8 @@ impl LoginRun {
             let by = by.map(|entry| entry.device.clone());
             return Ok(Err(denied_outcome(Code::Superseded, by)));
         }
-        record.sweep(|node, boot| dead.contains(&(node.clone(), boot)));
+        let (ghosts, settled) = record.sweep(|node, boot| dead.contains(&(node.clone(), boot)));
+        let swept = !ghosts.is_empty() || settled > 0;
         if record.revocations.len() >= MAX_REVOCATIONS {
             return Ok(Err(self.busy_outcome()));
         }
@@ -191,6 +196,7 @@ impl LoginRun {
                     version,
                     record,
                     ended_ban,
+                    swept,
                 };
                 Ok(self.prepare_grant(context, base, decision))
             }
@@ -276,11 +282,10 @@ impl LoginRun {
             version,
             record,
             ended_ban,
+            swept,
         } = base;
         let key = entry.key.clone();
-        let acks = self.login.acks;
-        let (live, messages) =
-            LiveSession::new(uid.clone(), slot, entry, acks, context.own.clone());
+        let (live, messages) = LiveSession::new(slot, entry, &self.login, context.own.clone());
         let live = Arc::new(live);
         live.touch(parts.clock.now());
         live.mark_listed(r#gen);
@@ -324,6 +329,7 @@ impl LoginRun {
                     written_at: parts.clock.now(),
                     removed,
                     pending: record.revocations,
+                    swept,
                 })))
             }
             Ok(PutOutcome::Conflict) => {

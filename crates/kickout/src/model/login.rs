@@ -1,4 +1,9 @@
-//! The request of a login, and the answers of a login without a session.
+//! The request of a login, what a login learns about older sessions, and the answers of a login
+//! without a session.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 use crate::model::{
     ident::{Class, Device, Generation, Uid},
@@ -22,6 +27,25 @@ pub struct Login {
     pub resume: Option<String>,
     /// Whether the client acknowledges messages.
     pub acks: bool,
+    /// Whether the program of the session says when it has saved.
+    pub saves: bool,
+}
+
+/// The part that confirmed, before a login was answered, that the older sessions have ended. With
+/// several older sessions this is the weakest confirmation. The order is that of the guarantees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ConfirmedBy {
+    /// The node of an older session did not answer within the time. The session may still send,
+    /// receive and save, until its node finds the login or its lease ends.
+    Nobody,
+    /// The node of each older session has ended it, or the lease of that node has ended. No older
+    /// session can send or receive. The program of an older session may still be saving.
+    Node,
+    /// The program of each older session has said that it has saved. This is also the answer if no
+    /// session had to end.
+    Program,
 }
 
 /// The reason why a login was denied.
@@ -69,6 +93,7 @@ impl Login {
             intent: Intent::Login,
             resume: None,
             acks: false,
+            saves: false,
         }
     }
 
@@ -85,5 +110,24 @@ impl Login {
     pub const fn acks(mut self, acks: bool) -> Self {
         self.acks = acks;
         self
+    }
+
+    /// Whether the program of the session calls [`Session::saved`](crate::Session::saved) when it
+    /// has saved; unless set, it does not. When such a session ends, the login that ended it waits
+    /// for that call, for up to [`Timers::save_budget`](crate::Timers::save_budget).
+    #[must_use]
+    pub const fn saves(mut self, saves: bool) -> Self {
+        self.saves = saves;
+        self
+    }
+}
+
+impl fmt::Display for ConfirmedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nobody => "nobody",
+            Self::Node => "node",
+            Self::Program => "program",
+        })
     }
 }

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::model::{
     ident::{Class, Device, Generation, NodeId, SessionKey, Uid},
+    login::ConfirmedBy,
     notice::Code,
     record::Revocation,
 };
@@ -40,13 +41,18 @@ pub struct KickRequest {
     pub after: Option<Duration>,
 }
 
-/// The answer to a kick. Every answer is final: the session has ended.
+/// The answer to a kick: the session has ended. Every answer but `Saving` is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum KickResult {
     /// The session was on this node, and this kick superseded it.
     Kicked,
+    /// The session has ended, and its program still has time to save. Repeat the kick to learn
+    /// whether the program has saved.
+    Saving,
+    /// The session has ended, and its program has saved.
+    Saved,
     /// The session was not on this node, or it was ended before.
     AlreadyGone,
     /// The session belonged to an earlier incarnation of this node.
@@ -146,6 +152,22 @@ impl Message {
     pub fn addresses(&self, device: &Device, class: &Class) -> bool {
         self.to_device.as_ref().is_none_or(|it| it == device)
             && self.to_class.as_ref().is_none_or(|it| it == class)
+    }
+}
+
+impl KickResult {
+    /// Whether a later kick of the session cannot have another answer that matters.
+    pub(crate) fn is_final(self) -> bool {
+        self != Self::Saving
+    }
+
+    /// The confirmation that this answer gives.
+    pub(crate) fn confirmed_by(self) -> ConfirmedBy {
+        if self == Self::Saved {
+            ConfirmedBy::Program
+        } else {
+            ConfirmedBy::Node
+        }
     }
 }
 

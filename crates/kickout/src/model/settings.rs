@@ -37,6 +37,10 @@ pub struct Timers {
     pub node_lease: Duration,
     /// Time for a client to leave before its connection is cut.
     pub grace: Duration,
+    /// Time for the program of an ended session to save, counted from the session's notice. A login
+    /// that ended the session waits that long at most. The client of such a session may stay that
+    /// long, if this is longer than `grace`. 0 = no login waits.
+    pub save_budget: Duration,
     /// Period of the sweeper.
     pub sweep: Duration,
 }
@@ -50,6 +54,7 @@ impl Default for Timers {
             peer_deadline: Duration::from_millis(300),
             node_lease: Duration::from_secs(9),
             grace: Duration::from_secs(2),
+            save_budget: Duration::from_secs(2),
             sweep: Duration::from_secs(3),
         }
     }
@@ -59,6 +64,15 @@ impl Timers {
     /// Period of the reconciliation: a third of the lease, which is the period of its renewals.
     pub(crate) fn reconcile_period(&self) -> Duration {
         self.node_lease / 3
+    }
+
+    /// Time for a client to leave: a client whose program saves may need the time for that.
+    pub(crate) fn grace_of(&self, saves: bool) -> Duration {
+        if saves {
+            self.grace.max(self.save_budget)
+        } else {
+            self.grace
+        }
     }
 
     /// Refuses a duration of zero where it would make the flow useless.
@@ -86,11 +100,12 @@ impl Timers {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Confirm {
-    /// After the kick budget. The node of the older session finds the revocation at its next
-    /// reconciliation.
+    /// After the kick budget, and after the time to save of a session whose node answered. A node
+    /// that did not answer finds the revocation at its next reconciliation.
     #[default]
     Available,
-    /// After the end of every older session is confirmed, or the lease of its node has ended.
+    /// After the end of every older session is confirmed, or the lease of its node has ended. The
+    /// time to save is a limit here, too.
     Strict,
 }
 

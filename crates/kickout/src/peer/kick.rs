@@ -19,7 +19,7 @@ use crate::{
         event::Transition,
         ident::{Generation, SessionKey, Uid},
         record::Revocation,
-        request::KickRequest,
+        request::{KickRequest, KickResult},
         settings::Settings,
     },
     node::{
@@ -36,10 +36,20 @@ use crate::{
 const MAX_TRIES: u32 = 3;
 const RETRY_PAUSE: Duration = Duration::from_millis(30);
 
+/// The sessions that are known to have ended, each with the answer of its node.
+pub(crate) type Ended = Vec<(SessionKey, KickResult)>;
+
+/// The sessions whose revocations can be removed. A revocation stays while the session's program
+/// may be saving. So another login that comes meanwhile waits for that program, too.
+pub(crate) fn settled_among(ended: &[(SessionKey, KickResult)]) -> Vec<SessionKey> {
+    let settled = ended.iter().filter(|(_, result)| result.is_final());
+    settled.map(|(key, _)| key.clone()).collect()
+}
+
 /// The outcome of one attempt to kick a session.
 enum KickAttempt {
     /// The session is known to have ended.
-    Gone,
+    Ended(KickResult),
     /// The session's node gave no answer, or the liveness of the node is not known.
     Failed,
     /// The kick was not sent: the circuit to the node is open, and another kick tries the node.
@@ -74,13 +84,12 @@ impl Kicks {
         revocations: &[Revocation],
         budget: Duration,
         decided: Option<(Generation, Moment)>,
-    ) -> Vec<SessionKey> {
+    ) -> Ended {
         let until = self.clock.now() + budget;
         let kicks = revocations.iter().map(|revocation| async move {
             let decided = decided.filter(|(by, _)| revocation.by_gen == Some(*by));
-            self.kick_one(uid, revocation, until, decided.map(|(_, at)| at))
-                .await
-                .then(|| revocation.key.clone())
+            let kicked = self.kick_one(uid, revocation, until, decided.map(|(_, at)| at));
+            Some((revocation.key.clone(), kicked.await?))
         });
         join_all(kicks).await.into_iter().flatten().collect()
     }
@@ -117,7 +126,8 @@ impl Kicks {
         let mut record = self.directory.read(uid).await?.record;
         if !record.revocations.is_empty() {
             let budget = self.settings.timers.peer_deadline;
-            let gone = self.kick_all(uid, &record.revocations, budget, None).await;
+            let ended = self.kick_all(uid, &record.revocations, budget, None).await;
+            let gone = settled_among(&ended);
             if !gone.is_empty() {
                 record = self.removals.settle(uid, &gone).await?;
             }
@@ -125,18 +135,17 @@ impl Kicks {
         Ok(record.revocations.is_empty())
     }
 
-    /// Ends one revoked session, on this node or by a kick to its node. Returns true if the session
-    /// is known to have ended.
+    /// Ends one revoked session, on this node or by a kick to its node. Returns the answer of its
+    /// node if the session is known to have ended.
     async fn kick_one(
         &self,
         uid: &Uid,
         revocation: &Revocation,
         until: Moment,
         decided: Option<Moment>,
-    ) -> bool {
+    ) -> Option<KickResult> {
         if self.this.owns(&revocation.key) {
-            self.revoker.end_revoked(uid, revocation);
-            return true;
+            return Some(self.revoker.end_revoked(uid, revocation).result);
         }
         // The number of tries is bounded, not only the time. When each try fails at once, a login
         // then does not wait for its whole budget.
@@ -148,12 +157,12 @@ impl Kicks {
                 break;
             }
             match self.try_kick(uid, revocation, until, decided).await {
-                KickAttempt::Gone => return true,
-                KickAttempt::CircuitOpen => return false,
+                KickAttempt::Ended(result) => return Some(result),
+                KickAttempt::CircuitOpen => return None,
                 KickAttempt::Failed => {}
             }
         }
-        false
+        None
     }
 
     /// Makes one attempt to kick a session of another node. Records the attempt as an event.
@@ -168,7 +177,7 @@ impl Kicks {
         let left = || until.since(self.clock.now());
         let liveness = self.liveness.look_up(node, *boot);
         let to = match within(&*self.clock, left(), liveness).await {
-            Some(Ok(Liveness::Dead)) => return KickAttempt::Gone,
+            Some(Ok(Liveness::Dead)) => return KickAttempt::Ended(KickResult::AlreadyGone),
             Some(Ok(Liveness::Up(to))) => to,
             Some(Err(_)) | None => return KickAttempt::Failed,
         };
@@ -183,19 +192,23 @@ impl Kicks {
             }
             Err(error) => Err(error),
         };
-        self.events.emit(Transition::KickSent, |event| {
-            event.set_revocation(uid, revocation);
-            event.peer = Some(node.clone());
-            event.result = Some(match &answer {
-                Ok(result) => format!("{result:?}"),
-                Err(error) => error.to_string(),
+        // A login that waits for a program repeats its kick often. Only the first one is an event.
+        let repeated = answer == Ok(KickResult::Saving) && decided.is_none();
+        if !repeated {
+            self.events.emit(Transition::KickSent, |event| {
+                event.set_revocation(uid, revocation);
+                event.peer = Some(node.clone());
+                event.result = Some(match &answer {
+                    Ok(result) => format!("{result:?}"),
+                    Err(error) => error.to_string(),
+                });
             });
-        });
+        }
         if answer.is_err() {
             self.liveness.forget(node);
         }
         match answer {
-            Ok(_) => KickAttempt::Gone,
+            Ok(result) => KickAttempt::Ended(result),
             Err(_) if is_permitted => KickAttempt::Failed,
             Err(_) => KickAttempt::CircuitOpen,
         }

@@ -5,11 +5,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use distlock_core::Clock;
+
 use crate::{
     events::Events,
     model::{
         event::{Event, Transition},
         notice::{Offline, Retry},
+        settings::Settings,
     },
     session::live::LiveSession,
     wait::jitter,
@@ -21,8 +24,9 @@ const RETURN_SPREAD: Duration = Duration::from_secs(1);
 /// Ends sessions of this node.
 #[derive(Debug)]
 pub(crate) struct SessionEnder {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) events: Arc<Events>,
-    pub(crate) grace: Duration,
 }
 
 impl SessionEnder {
@@ -36,14 +40,16 @@ impl SessionEnder {
         listed: bool,
         fill: impl FnOnce(&mut Event),
     ) -> bool {
-        let mut notice = notice.with_grace(self.grace);
+        let timers = &self.settings.timers;
+        let mut notice = notice.with_grace(timers.grace_of(live.saves));
+        let save_until = self.clock.now() + timers.save_budget;
         if notice.retry == Retry::Now {
             // Many sessions may end at once. The random delay keeps their clients from reconnecting
             // together.
             notice = notice.with_retry_after(jitter(RETURN_SPREAD));
         }
         let (code, by_device, by_gen) = (notice.code, notice.by_device.clone(), notice.r#gen);
-        if !live.supersede(notice, listed) {
+        if !live.supersede(notice, listed, save_until) {
             return false;
         }
         self.events.emit(Transition::Superseded, |event| {

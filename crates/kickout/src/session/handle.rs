@@ -8,6 +8,7 @@ use crate::{
     model::{
         event::Transition,
         ident::{Class, Device, Generation, SessionKey, Uid},
+        login::ConfirmedBy,
         notice::{Code, Offline},
         resume::ResumeToken,
     },
@@ -24,6 +25,9 @@ use crate::{
 /// calls [`check`](Self::check) before it accepts anything from its client, and ends with
 /// [`logout`](Self::logout).
 ///
+/// A program that keeps the account's state in memory saves it after the session has ended, calls
+/// [`saved`](Self::saved), and then logs out.
+///
 /// The drop of the handle logs the session out in the background.
 #[must_use = "dropping it logs out"]
 pub struct Session {
@@ -31,7 +35,7 @@ pub struct Session {
     ender: Arc<SessionEnder>,
     live: Arc<LiveSession>,
     messages: Mutex<mpsc::Receiver<QueuedMessage>>,
-    pub(crate) old_confirmed: bool,
+    pub(crate) old_confirmed: ConfirmedBy,
 }
 
 impl Session {
@@ -46,7 +50,7 @@ impl Session {
             ender,
             live,
             messages: Mutex::new(messages),
-            old_confirmed: false,
+            old_confirmed: ConfirmedBy::Nobody,
         }
     }
 
@@ -80,7 +84,14 @@ impl Session {
         self.live.acks
     }
 
-    /// The generation of this login.
+    /// Whether the session's program says when it has saved.
+    #[must_use]
+    pub fn saves(&self) -> bool {
+        self.live.saves
+    }
+
+    /// The generation of this login. A store that remembers the highest generation with which an
+    /// account was saved, and refuses a lower one, is safe from a late save of an older session.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.live.generation()
@@ -92,9 +103,9 @@ impl Session {
         self.live.phase()
     }
 
-    /// Whether every older session was known to have ended when this session was admitted.
+    /// The part that had confirmed the end of the older sessions when this session was admitted.
     #[must_use]
-    pub const fn old_confirmed(&self) -> bool {
+    pub const fn old_confirmed(&self) -> ConfirmedBy {
         self.old_confirmed
     }
 
@@ -197,6 +208,15 @@ impl Session {
         self.ender
             .events
             .emit(Transition::Cut, |event| self.live.describe(event));
+    }
+
+    /// Says that nothing of this session is left to save. Call this after the session has ended
+    /// ([`superseded`](Self::superseded)) or its client has left, and before
+    /// [`logout`](Self::logout). A login that ended the session waits for this call if the session
+    /// was admitted with [`Login::saves`](crate::Login::saves). A logout without this call ends
+    /// that wait, too: the login then learns only that the session has ended.
+    pub fn saved(&self) {
+        self.live.mark_saved();
     }
 
     /// Logs out: removes exactly this session from the directory. The first call makes the removal;

@@ -19,6 +19,7 @@ use crate::{
     model::{
         event::Event,
         ident::{Class, Device, Generation, SessionKey, Uid},
+        login::Login,
         notice::{Code, Offline},
         record::{Slot, SlotEntry, UserRecord},
     },
@@ -57,6 +58,8 @@ pub(crate) struct LiveSession {
     pub(crate) since: u64,
     /// Whether the session's client acknowledges messages.
     pub(crate) acks: bool,
+    /// Whether the session's program says when it has saved.
+    pub(crate) saves: bool,
     pub(crate) incarnation: Incarnation,
     /// Time of the client's last frame, in microseconds since the machine booted.
     last_heard: AtomicU64,
@@ -78,26 +81,30 @@ struct LiveState {
     listed: bool,
     /// Whether the session was ever active.
     admitted: bool,
+    /// Whether the session's program has said that it has saved.
+    saved: bool,
+    /// Time until which logins wait for the program of the ended session.
+    save_until: Option<Moment>,
 }
 
 impl LiveSession {
     /// A session for this slot entry, and the receiver of its queue.
     pub(crate) fn new(
-        uid: Uid,
         slot: Slot,
         entry: SlotEntry,
-        acks: bool,
+        login: &Login,
         incarnation: Incarnation,
     ) -> (Self, mpsc::Receiver<QueuedMessage>) {
         let (queue, messages) = mpsc::channel(QUEUE_CAPACITY);
         let live = Self {
-            uid,
+            uid: login.uid.clone(),
             key: entry.key,
             slot,
             device: entry.device,
             class: entry.class,
             since: entry.since,
-            acks,
+            acks: login.acks,
+            saves: login.saves,
             incarnation,
             last_heard: AtomicU64::new(0),
             state: Mutex::new(LiveState {
@@ -105,6 +112,8 @@ impl LiveSession {
                 r#gen: Generation::default(),
                 listed: false,
                 admitted: false,
+                saved: false,
+                save_until: None,
             }),
             notice: watch::Sender::new(None),
             queue,
@@ -208,18 +217,42 @@ impl LiveSession {
     }
 
     /// Pending or Active -> Superseded. `listed` says whether the directory may still name the
-    /// session. Returns true if this call changed the phase.
-    pub(crate) fn supersede(&self, notice: Offline, listed: bool) -> bool {
+    /// session. Logins wait until `save_until` for the session's program. Returns true if this call
+    /// changed the phase.
+    pub(crate) fn supersede(&self, notice: Offline, listed: bool, save_until: Moment) -> bool {
         let mut state = self.state();
         if state.phase > Phase::Active {
             return false;
         }
         state.phase = Phase::Superseded;
         state.listed &= listed;
+        state.save_until = Some(save_until);
         // The notice is set under the state's lock. Otherwise a reader could see the new phase
         // without the notice.
         self.notice.send_replace(Some(notice));
         true
+    }
+
+    /// Notes that the session's program has saved.
+    pub(crate) fn mark_saved(&self) {
+        self.state().saved = true;
+    }
+
+    /// Whether nothing of the session is left to save: its program has said so, or the session
+    /// ended before its client was let in.
+    pub(crate) fn is_saved(&self) -> bool {
+        let state = self.state();
+        state.saved || (!state.admitted && state.phase > Phase::Active)
+    }
+
+    /// Whether the session has ended, and its program still has time to save.
+    pub(crate) fn is_saving(&self, now: Moment) -> bool {
+        if !self.saves || self.is_saved() {
+            return false;
+        }
+        let state = self.state();
+        // After a logout nobody is left who could say that the program has saved.
+        state.phase == Phase::Superseded && state.save_until.is_some_and(|until| now < until)
     }
 
     /// Any earlier phase -> Closing. Returns whether the directory may name the session; `None` if

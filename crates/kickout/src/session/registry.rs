@@ -3,7 +3,7 @@
 //! A removal compares the whole identity, so it never removes another session of the account.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -24,7 +24,14 @@ pub(crate) struct Registry(Mutex<Maps>);
 struct Maps {
     by_session: BTreeMap<SessionId, Arc<LiveSession>>,
     by_uid: HashMap<Uid, Vec<Arc<LiveSession>>>,
+    /// The last sessions that were removed after they were saved.
+    saved: VecDeque<SessionId>,
 }
+
+/// Most removed sessions that are remembered as saved. A login learns the outcome of a save by
+/// another kick up to 100 ms later, and the session may have left meanwhile. A node that removes
+/// more sessions than this in that time answers that the session has ended, and no more.
+const MAX_SAVED: usize = 1024;
 
 impl Registry {
     /// Adds a new session.
@@ -41,6 +48,12 @@ impl Registry {
     pub(crate) fn remove(&self, live: &LiveSession) {
         let mut maps = self.maps();
         maps.by_session.remove(&live.key.session);
+        if live.is_saved() {
+            if maps.saved.len() == MAX_SAVED {
+                maps.saved.pop_front();
+            }
+            maps.saved.push_back(live.key.session);
+        }
         if let Some(of_uid) = maps.by_uid.get_mut(&live.uid) {
             of_uid.retain(|it| it.key != live.key);
             if of_uid.is_empty() {
@@ -56,6 +69,11 @@ impl Registry {
             .get(&key.session)
             .filter(|live| live.key == *key && live.uid == *uid)
             .cloned()
+    }
+
+    /// Whether this session was saved and then removed. Only the last sessions are remembered.
+    pub(crate) fn was_saved(&self, session: SessionId) -> bool {
+        self.maps().saved.contains(&session)
     }
 
     /// The account's sessions on this node, in any phase.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use distlock_core::{ErrorKind, ManualClock, Store, Written};
 use distlock_kickout::{
-    Boot, Code, Delivery, KickOut, KickRequest, KickResult, LoggedOut, LoginOutcome, Message,
-    NodeId, NodeState, OnExceed, PeerError, Phase, Policy, PolicyName, SessionKey, Transition,
+    Boot, Code, ConfirmedBy, Delivery, KickOut, KickRequest, KickResult, LoggedOut, LoginOutcome,
+    Message, NodeId, NodeState, OnExceed, PeerError, Phase, Policy, PolicyName, SessionKey,
+    Transition,
 };
 
 use crate::{
@@ -24,7 +25,7 @@ async fn reconciliation_ends_a_session_whose_kick_was_lost() {
     let phone = n1.admit(&anna, "phone").await;
     cluster.mesh.silence("n1");
     let pc = n2.admit(&anna, "pc").await;
-    assert!(!pc.old_confirmed());
+    assert_eq!(pc.old_confirmed(), ConfirmedBy::Nobody);
     assert_eq!(cluster.record(&anna).await.unwrap().revocations.len(), 1);
     let notice = notice_of(&phone).await;
     assert_eq!(notice.code, Code::Superseded);
@@ -330,7 +331,7 @@ async fn a_kick_reaches_a_restored_node_behind_an_open_circuit() {
         .await
         .unwrap()
     {
-        LoginOutcome::Admitted(pc) => assert!(pc.old_confirmed()),
+        LoginOutcome::Admitted(pc) => assert_eq!(pc.old_confirmed(), ConfirmedBy::Node),
         other => panic!("{other:?}"),
     }
     assert_eq!(notice_of(&phone).await.code, Code::Superseded);

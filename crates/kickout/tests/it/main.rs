@@ -12,6 +12,7 @@ mod order;
 mod policies;
 mod races;
 mod routing;
+mod saves;
 mod store;
 mod storms;
 mod takeover;

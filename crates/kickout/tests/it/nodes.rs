@@ -9,8 +9,8 @@ use distlock_core::{
     Clock as _, ErrorKind, Expect, ManualClock, RecordKey, Store, SystemClock, Written,
 };
 use distlock_kickout::{
-    Code, Confirm, Device, Intent, KickOut, LoggedOut, LoginOutcome, NodeId, PeerError, Phase,
-    Retry, Target, Transition,
+    Code, Confirm, ConfirmedBy, Device, Intent, KickOut, LoggedOut, LoginOutcome, NodeId,
+    PeerError, Phase, Retry, Target, Transition,
 };
 
 use tokio::sync::oneshot;
@@ -32,7 +32,11 @@ async fn a_dead_node_does_not_block_a_login() {
     let old = phone.key().clone();
     n1.crash();
     let pc = n2.admit(&anna, "pc").await;
-    assert!(!pc.old_confirmed(), "n1's lease has not ended yet");
+    assert_eq!(
+        pc.old_confirmed(),
+        ConfirmedBy::Nobody,
+        "n1's lease has not ended yet"
+    );
     assert!(pc.check().is_ok());
     eventually("the dead node's revocation to be settled", || async {
         cluster.record(&anna).await.unwrap().revocations.is_empty()
@@ -53,7 +57,7 @@ async fn strict_confirmation_waits_until_the_lease_of_the_dead_node_ends() {
     let _phone = n1.admit(&anna, "phone").await;
     n1.crash();
     let pc = in_time("the strict login", n2.admit(&anna, "pc")).await;
-    assert!(pc.old_confirmed());
+    assert_eq!(pc.old_confirmed(), ConfirmedBy::Node);
 }
 
 /// If another thread renewed the lease, nobody could log in strictly on another node for as long as
@@ -89,7 +93,7 @@ async fn a_node_whose_runtime_stands_still_loses_its_lease() {
     let begun = SystemClock.now();
     let pc = in_time("the strict login", n2.admit(&anna, "pc")).await;
     let took = SystemClock.now().since(begun);
-    assert!(pc.old_confirmed());
+    assert_eq!(pc.old_confirmed(), ConfirmedBy::Node);
     let lease = timers().node_lease;
     assert!(took < lease * 2, "{took:?} with a lease of {lease:?}");
     // The session learns of the loss as soon as its node runs again.
@@ -143,7 +147,7 @@ async fn a_restarted_node_has_a_new_incarnation() {
         "its old record is void"
     );
     let pc = n1.admit(&anna, "pc").await;
-    assert!(pc.old_confirmed());
+    assert_eq!(pc.old_confirmed(), ConfirmedBy::Node);
     assert!(
         cluster.mesh.kicks().is_empty(),
         "nobody is asked about the dead"

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use distlock_core::{Deleted, ErrorKind, Expect, RecordKey};
 use distlock_kickout::{
-    Builder, Code, Confirm, LoggedOut, LoginOutcome, Phase, Session, Transition, UserRecord,
+    Builder, Code, Confirm, ConfirmedBy, LoggedOut, LoginOutcome, Phase, Session, Transition,
+    UserRecord,
 };
 
 use crate::cluster::{
@@ -63,7 +64,7 @@ async fn a_takeover_with_a_lost_reply_ends_the_old_session() {
         assert_eq!(pc.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
         if somebody_else_comes {
             let tablet = n2.admit(&anna, "tablet").await;
-            assert!(tablet.old_confirmed());
+            assert_eq!(tablet.old_confirmed(), ConfirmedBy::Node);
             assert_eq!(phone.phase(), Phase::Superseded, "two sessions are active");
         }
         n1.faults.heal();
@@ -467,7 +468,7 @@ async fn a_login_ends_a_session_of_its_own_node_that_the_store_lost() {
     records.delete(&key, entry.version).await.unwrap();
     let pc = n1.admit(&anna, "pc").await;
     assert_eq!(phone.phase(), Phase::Superseded);
-    assert!(pc.old_confirmed());
+    assert_eq!(pc.old_confirmed(), ConfirmedBy::Node);
     assert!(pc.generation() > phone.generation());
     assert_eq!(notice_of(&phone).await.by_device.unwrap().as_str(), "pc");
 }

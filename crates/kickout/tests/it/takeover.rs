@@ -1,6 +1,8 @@
 //! One account, one session: a new login ends the old session on any node.
 
-use distlock_kickout::{Code, Confirm, Intent, LoggedOut, LoginOutcome, Phase, Retry, Transition};
+use distlock_kickout::{
+    Code, Confirm, ConfirmedBy, Intent, LoggedOut, LoginOutcome, Phase, Retry, Transition,
+};
 
 use crate::cluster::{Cluster, eventually, in_time, login, notice_of, uid};
 
@@ -13,11 +15,13 @@ async fn a_login_on_another_node_ends_the_old_session() {
     );
     let anna = uid("anna");
     let phone = n1.admit(&anna, "phone").await;
-    assert!(phone.old_confirmed() && phone.check().is_ok());
+    assert_eq!(phone.old_confirmed(), ConfirmedBy::Program);
+    assert!(phone.check().is_ok());
 
     let pc = n2.admit(&anna, "pc").await;
-    assert!(
+    assert_eq!(
         pc.old_confirmed(),
+        ConfirmedBy::Node,
         "the phone answered, so it is known to be gone"
     );
     assert!(pc.generation() > phone.generation());
@@ -150,7 +154,7 @@ async fn a_late_logout_does_not_delete_the_newer_session() {
     // to delete the phone's session.
     cluster.mesh.silence("n1");
     let pc = n2.admit(&anna, "pc").await;
-    assert!(!pc.old_confirmed());
+    assert_eq!(pc.old_confirmed(), ConfirmedBy::Nobody);
     assert_eq!(phone.logout().await, LoggedOut::AlreadyGone);
     let refused = n1.next_event(Transition::StaleDeleteRefused).await;
     assert_eq!(refused.session, Some(phone.key().session));
@@ -263,7 +267,7 @@ async fn strict_confirmation_waits_until_the_old_session_has_its_notice() {
         Phase::Superseded,
         "told before the pc was let in"
     );
-    assert!(pc.old_confirmed());
+    assert_eq!(pc.old_confirmed(), ConfirmedBy::Node);
 }
 
 #[tokio::test]

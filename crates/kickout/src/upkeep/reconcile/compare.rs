@@ -120,7 +120,7 @@ impl Comparer {
             return Ok(());
         }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
-            if self.revoker.end_revoked(&live.uid, revocation)
+            if self.revoker.end_revoked(&live.uid, revocation).ended_now
                 && let Some(age) = seen.age
             {
                 metrics::histogram!("distlock_takeover_seconds", "path" => "pull")

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use distlock_core::{Clock, Error, ErrorKind, Result};
+use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
@@ -20,6 +20,7 @@ use crate::{
     node::history::History,
     session::{
         live::{LiveSession, Phase},
+        registry::Registry,
         removal::Removals,
     },
 };
@@ -27,7 +28,8 @@ use crate::{
 /// A write that a round makes.
 #[derive(Debug)]
 pub(crate) enum PendingWrite {
-    /// Removes the revocations of ended sessions from the account's record.
+    /// Removes the revocations of ended sessions from the account's record. This waits for a later
+    /// round while the program of such a session may be saving.
     Settle(Uid, Vec<SessionKey>),
     /// Writes a session that the store has lost to the directory again. The id belongs to an ended
     /// ban whose mark was in the record.
@@ -50,6 +52,7 @@ pub(crate) struct Writer {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) history: Arc<History>,
     pub(crate) directory: Arc<Directory>,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) removals: Arc<Removals>,
     pub(crate) events: Arc<Events>,
 }
@@ -86,15 +89,26 @@ impl Writer {
         if has_registration && !self.is_lease_visible().await {
             writes.retain(|it| matches!(it, PendingWrite::Settle(..)));
         }
+        let now = self.clock.now();
+        let (mut left, mut writes): (Vec<_>, Vec<_>) =
+            writes.into_iter().partition(|it| self.is_saving(it, now));
         // With a fixed order, the same locked rows could use up the time of every round.
         fastrand::shuffle(&mut writes);
-        let mut left = Vec::new();
         let outcome = self.write_in_batches(&mut writes, &mut left).await;
         left.append(&mut writes);
         // The next comparison covers active sessions only. So the write for an ended session is
         // kept, and a session that is missing in the directory is found again.
         left.retain(|it| matches!(it, PendingWrite::Settle(..)));
         (left, outcome)
+    }
+
+    /// Whether a write is for a session whose program may still be saving.
+    fn is_saving(&self, write: &PendingWrite, now: Moment) -> bool {
+        let PendingWrite::Settle(uid, gone) = write else {
+            return false;
+        };
+        let mut live = gone.iter().filter_map(|key| self.registry.get(uid, key));
+        live.any(|live| live.is_saving(now))
     }
 
     /// Whether other nodes can see this node's lease. Otherwise other nodes count this node as dead
