@@ -56,7 +56,7 @@ fn all_scenes_pass() {
         .iter()
         .filter(|line| line["event"] == "verdict")
         .collect();
-    assert_eq!(verdicts.len(), 6, "{output}");
+    assert_eq!(verdicts.len(), 7, "{output}");
     assert!(
         verdicts.iter().all(|verdict| verdict["passed"] == true),
         "{output}"
@@ -64,7 +64,7 @@ fn all_scenes_pass() {
     let result = lines.last().unwrap();
     assert_eq!(
         (&result["event"], &result["passed"]),
-        (&"result".into(), &6.into()),
+        (&"result".into(), &7.into()),
         "{result}"
     );
     // Rising tokens show that the demo really used the lock of the account.
@@ -96,8 +96,8 @@ fn the_demo_runs_on_a_given_store_and_prints_a_timeline() {
     let status = run.wait(SOON * 6).unwrap();
     let output = run.output();
     assert_eq!(status.code(), Some(0), "{output}");
-    assert!(output.contains("all 6 scenes passed"), "{output}");
-    assert_eq!(output.matches("PASSED").count(), 6, "{output}");
+    assert!(output.contains("all 7 scenes passed"), "{output}");
+    assert_eq!(output.matches("PASSED").count(), 7, "{output}");
     assert!(
         output.contains("phone: told offline, code 1, by pc"),
         "{output}"

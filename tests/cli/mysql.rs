@@ -15,7 +15,7 @@ fn the_demo_passes_and_leaves_no_record() {
         let status = run.wait(SOON * 6).unwrap();
         let output = run.output();
         assert_eq!(status.code(), Some(0), "{product:?}: {output}");
-        assert!(output.contains("all 6 scenes passed"), "{output}");
+        assert!(output.contains("all 7 scenes passed"), "{output}");
         let left = "SELECT COUNT(*) FROM distributed_record WHERE deleted = 0";
         assert_eq!(server.sql(left).unwrap(), "0", "{output}");
     }

@@ -16,7 +16,7 @@ fn the_demo_passes_and_leaves_nothing() {
     let status = run.wait(SOON * 6).unwrap();
     let output = run.output();
     assert_eq!(status.code(), Some(0), "{output}");
-    assert!(output.contains("all 6 scenes passed"), "{output}");
+    assert!(output.contains("all 7 scenes passed"), "{output}");
     let records = "SELECT count(*) FROM distributed_record WHERE NOT deleted";
     assert_eq!(server.sql(records).unwrap(), "0", "{output}");
     let held = "SELECT lock_name FROM distributed_lock WHERE holder_id IS NOT NULL";

@@ -23,7 +23,7 @@ fn the_demo_passes_and_leaves_nothing() {
     let status = run.wait(SOON * 6).unwrap();
     let output = run.output();
     assert_eq!(status.code(), Some(0), "{output}");
-    assert!(output.contains("all 6 scenes passed"), "{output}");
+    assert!(output.contains("all 7 scenes passed"), "{output}");
     assert_eq!(server.command(&["KEYS", "*:r:*"]).unwrap(), "", "{output}");
     // The lease of the killed node must be removed, too.
     assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "", "{output}");

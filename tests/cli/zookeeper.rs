@@ -24,7 +24,7 @@ fn the_demo_passes_and_a_lock_passes_on() {
     let status = demo.wait(SOON * 6).unwrap();
     let output = demo.output();
     assert_eq!(status.code(), Some(0), "{output}");
-    assert!(output.contains("all 6 scenes passed"), "{output}");
+    assert!(output.contains("all 7 scenes passed"), "{output}");
 
     let held = ["run", "job", "--holder", "me", "--", "sleep", "60"];
     let mut holder = Process::spawn(home.bare(held).env("DISTLOCK_BACKEND", &url)).unwrap();

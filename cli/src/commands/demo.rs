@@ -11,7 +11,7 @@ use crate::{
 
 /// Watch two gateway nodes arbitrate one account.
 ///
-/// Six scenes, with a timeline and a verdict on each.
+/// Seven scenes, with a timeline and a verdict on each.
 /// It starts two real gateway processes on free ports over a SQLite file in a temporary folder (or
 /// over --backend) and connects real WebSocket clients to them. Nothing is left behind. Exit code 0
 /// says that every invariant held.

@@ -27,6 +27,8 @@ pub(super) struct Client {
     timeline: Arc<Timeline>,
     /// The session, once a login is confirmed.
     pub(super) session: Option<Session>,
+    /// Whether the device says at the end of its session when it has saved.
+    pub(super) saves: bool,
     /// Whether this side sent its close frame before that of the node arrived.
     closed_first: bool,
 }
@@ -36,6 +38,8 @@ pub(super) struct Client {
 pub(super) struct Session {
     pub(super) id: Value,
     pub(super) generation: u64,
+    /// The `old_confirmed` of its `login_ok`.
+    pub(super) old_confirmed: Value,
 }
 
 /// An event of the socket.
@@ -94,6 +98,7 @@ impl Client {
             seen,
             timeline: Arc::clone(timeline),
             session: None,
+            saves: false,
             closed_first: false,
         })
     }
@@ -129,6 +134,7 @@ impl Client {
             "device": self.device,
             "class": "demo",
             "intent": "login",
+            "saves": self.saves,
         }))
         .await
     }
@@ -141,11 +147,15 @@ impl Client {
             .with_context(|| format!("{} sends {}", self.device, frame["type"]))
     }
 
-    /// Waits for a frame of the type `wanted`. Fails if the session ends first.
+    /// Waits for a frame of the type `wanted`, and notes an admission on the way. Fails if the
+    /// session ends first.
     pub(super) async fn wait_for_frame(&mut self, wanted: &str) -> Result<Value> {
         loop {
             match self.next_event().await? {
                 SocketEvent::Frame(frame) if frame["type"] == wanted => return Ok(frame),
+                SocketEvent::Frame(frame) if frame["type"] == "login_ok" => {
+                    self.note_admission(&frame)?;
+                }
                 SocketEvent::Frame(frame) if is_end(&frame) => {
                     bail!("{} waits for {wanted} and gets {frame}", self.device)
                 }
@@ -180,6 +190,13 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Saves after the notice, says so, and leaves.
+    pub(super) async fn save_and_leave(&mut self, notice: &Value) -> Result<()> {
+        self.log(self.generation(), "saves the game, and says so");
+        self.send(&json!({"type": "saved"})).await?;
+        self.leave(notice).await
     }
 
     /// Sends `bye` after an offline notice, and closes first unless the node has closed already.
@@ -240,6 +257,7 @@ impl Client {
             generation: answer["gen"]
                 .as_u64()
                 .with_context(|| format!("login_ok without a generation: {answer}"))?,
+            old_confirmed: answer["old_confirmed"].clone(),
         };
         if answer["node"] != self.node.as_str() || session.id.is_null() {
             bail!("{} on {} is answered {answer}", self.device, self.node);

@@ -1,4 +1,4 @@
-//! The six scenes. Each scene ends with a verdict.
+//! The seven scenes. Each scene ends with a verdict.
 
 use std::{collections::BTreeSet, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ const RELOGIN_LIMIT: Duration = Duration::from_secs(3);
 type Scene = for<'a> fn(&'a mut Play) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// All scenes, in order. Each scene begins with the state that the scene before it left.
-pub(super) const SCENES: [(&str, Scene); 6] = [
+pub(super) const SCENES: [(&str, Scene); 7] = [
     ("the phone logs in on node 1", |stage| {
         Box::pin(stage.phone_logs_in())
     }),
@@ -47,6 +47,10 @@ pub(super) const SCENES: [(&str, Scene); 6] = [
     (
         "a message to the account reaches the survivor, from the other node",
         |stage| Box::pin(stage.deliver_message()),
+    ),
+    (
+        "the console saves its game first, and only then is the handheld let in",
+        |stage| Box::pin(stage.save_before_admission()),
     ),
     (
         "node 2 is killed with SIGKILL: the account logs in on node 1 at once",
@@ -221,7 +225,43 @@ impl Play {
         Ok(())
     }
 
-    /// Scene 6: the node of the session is killed, and the account logs in on the other one.
+    /// Scene 6: a device that saves takes over. The next login waits until that device has saved.
+    async fn save_before_admission(&mut self) -> Result<()> {
+        let mut before = self.survivor.take().context("nobody survived")?;
+        let mut console = Client::connect("console", &self.node2, &self.timeline).await?;
+        console.saves = true;
+        let token = self.token(&self.uid)?;
+        console.send_login(&token).await?;
+        console.wait_until_in().await?;
+        super::client::within_limit("the survivor is told", before.follow_to_end()).await??;
+
+        let mut handheld = Client::connect("handheld", &self.node1, &self.timeline).await?;
+        handheld.send_login(&token).await?;
+        let notice = console.wait_for_frame("offline").await?;
+        // A node answers the pings of a login that waits. So this answer shows that the handheld
+        // has no answer to its login yet.
+        handheld.check_served().await?;
+        ensure!(
+            handheld.session.is_none(),
+            "the handheld is in before the save"
+        );
+        console.save_and_leave(&notice).await?;
+        handheld.wait_until_in().await?;
+        let session = handheld.session.as_ref().context("never logged in")?;
+        ensure!(
+            session.old_confirmed == "program",
+            "the handheld was told that {} confirmed the end of the console's session",
+            session.old_confirmed
+        );
+        let (old, new) = (console.generation(), session.generation);
+        ensure!(old < Some(new), "generation {new} after generation {old:?}");
+        self.highest = new;
+        self.check_owner(&handheld).await?;
+        self.survivor = Some(handheld);
+        Ok(())
+    }
+
+    /// Scene 7: the node of the session is killed, and the account logs in on the other one.
     async fn kill_node(&mut self) -> Result<()> {
         let mut survivor = self.survivor.take().context("nobody survived")?;
         if survivor.node != self.node2.name {
