@@ -31,6 +31,8 @@ enum Command {
     Ignore,
     /// Stops acknowledging messages.
     Hold,
+    /// Says that everything is saved, and leaves.
+    Saved,
     Leave,
 }
 
@@ -41,6 +43,7 @@ pub(crate) struct Hello {
     resume: Option<String>,
     pub(crate) framed: bool,
     acks: bool,
+    saves: bool,
     class: &'static str,
 }
 
@@ -76,6 +79,12 @@ impl Hello {
         self
     }
 
+    /// Makes the client stay after its notice until it has saved.
+    pub(crate) fn saves(mut self) -> Self {
+        self.saves = true;
+        self
+    }
+
     /// Sets the class of the device.
     pub(crate) fn class(mut self, class: &'static str) -> Self {
         self.class = class;
@@ -97,6 +106,8 @@ pub(crate) struct Client {
     pub(crate) stamp: Seen,
     state: watch::Receiver<State>,
     resume: Arc<OnceLock<String>>,
+    /// The `old_confirmed` of its `login_ok`.
+    confirmed_by: Arc<OnceLock<String>>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
@@ -123,6 +134,9 @@ impl Client {
         if hello.acks {
             login["acks"] = Value::Bool(true);
         }
+        if hello.saves {
+            login["saves"] = Value::Bool(true);
+        }
         if let Some(resume) = hello.resume {
             login["resume"] = Value::String(resume);
         }
@@ -130,6 +144,8 @@ impl Client {
         wire.send(&login).await.unwrap();
         let (mine, resume) = (stamp.clone(), Arc::new(OnceLock::new()));
         let resumes = Arc::clone(&resume);
+        let confirmed_by = Arc::new(OnceLock::new());
+        let confirmed = Arc::clone(&confirmed_by);
         tokio::spawn(async move {
             let stamp = mine;
             let (mut ignores, mut leaving, mut holds) = (false, false, false);
@@ -149,6 +165,14 @@ impl Client {
                         }
                         Some(Command::Ignore) => ignores = true,
                         Some(Command::Hold) => holds = true,
+                        Some(Command::Saved) => {
+                            leaving = true;
+                            shared.record(&stamp, What::Leaves);
+                            for frame in ["saved", "bye"] {
+                                let _ = wire.send(&json!({"type": frame})).await;
+                            }
+                            wire.close().await;
+                        }
                         Some(Command::Leave) => {
                             leaving = true;
                             shared.record(&stamp, What::Leaves);
@@ -177,6 +201,9 @@ impl Client {
                         if let Some(token) = frame["resume"].as_str() {
                             let _ = resumes.set(token.to_owned());
                         }
+                        if let Some(by) = frame["old_confirmed"].as_str() {
+                            let _ = confirmed.set(by.to_owned());
+                        }
                         let told = matches!(what, What::Told { .. });
                         shared.record(&stamp, what);
                         if let (Some(seq), false) = (frame["seq"].as_u64(), holds) {
@@ -187,7 +214,7 @@ impl Client {
                         if let Some(state) = state {
                             tell.send_replace(state);
                         }
-                        if told && !ignores {
+                        if told && !ignores && !hello.saves {
                             leaving = true;
                             shared.record(&stamp, What::Leaves);
                             let _ = wire.send(&json!({"type": "bye"})).await;
@@ -201,6 +228,7 @@ impl Client {
             stamp,
             state,
             resume,
+            confirmed_by,
             commands,
         }
     }
@@ -225,6 +253,11 @@ impl Client {
     /// The token for a resume. Panics before the login is confirmed.
     pub(crate) fn resume_token(&self) -> String {
         self.resume.get().expect("it is in").clone()
+    }
+
+    /// The part that confirmed the end of the older sessions. Panics before the login is confirmed.
+    pub(crate) fn confirmed_by(&self) -> &str {
+        self.confirmed_by.get().expect("it is in")
     }
 
     /// Waits until the session ends with a notice, and returns the code of the notice.
@@ -265,6 +298,11 @@ impl Client {
     /// Makes the client acknowledge no further message, as an app that hangs.
     pub(crate) fn stop_acknowledging(&self) {
         let _ = self.commands.send(Command::Hold);
+    }
+
+    /// Makes a client that saves say that it has saved.
+    pub(crate) fn say_saved(&self) {
+        let _ = self.commands.send(Command::Saved);
     }
 
     pub(crate) fn ignore_notice(&self) {

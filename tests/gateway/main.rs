@@ -8,6 +8,7 @@
 //! | `client.rs`, `wire.rs`, `http.rs` | the clients; the carriers of their frames; requests of administrators |
 //! | `verdict.rs` | waiting until directory and clients agree, and the verdict |
 //! | `scenarios.rs`, `orders.rs`, `profiles.rs` | the scenarios; orders of operators and intents of clients; slow profiles |
+//! | `saves.rs` | logins that wait until the older session's client has saved |
 //! | `outside.rs` | a node whose lease is deleted; health, metrics and lists of sessions |
 //! | `steps.rs` | takeovers in which each step fails once |
 //! | `idle.rs` | the requests of idle nodes |
@@ -38,6 +39,7 @@ mod outside;
 mod page;
 mod profiles;
 mod saboteur;
+mod saves;
 mod scenarios;
 mod senders;
 mod servers;

@@ -2,7 +2,7 @@
 //!
 //! | scenario | SQLite | Redis, Postgres, MariaDB, MySQL, ZooKeeper |
 //! |---|---|---|
-//! | takeovers, fifty at once, first wins, locked routing, ping-pong, two of three, killed node, killed with a lock, logout beside a router, stale logout, bad peer link, deaf clients, strict beside a node that is cut off, bans, drain, resume, two fronts, idle goes first, slow profiles, acknowledged, several devices, strangers, fenced, seen from outside, each step once | yes | yes |
+//! | takeovers, fifty at once, first wins, locked routing, ping-pong, two of three, killed node, killed with a lock, logout beside a router, stale logout, bad peer link, deaf clients, strict beside a node that is cut off, bans, drain, resume, two fronts, idle goes first, slow profiles, after the save, acknowledged, several devices, strangers, fenced, seen from outside, each step once | yes | yes |
 //! | strict, bystanders, stopped node | no: stopped | yes |
 //! | stopped with a lock | no: stopped | yes, but ZooKeeper: session |
 //! | bad store link | no: server | yes |
@@ -27,7 +27,7 @@ use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::{messages, orders, outside, profiles, scenarios, senders, steps, world::World};
+use crate::{messages, orders, outside, profiles, saves, scenarios, senders, steps, world::World};
 
 /// The number of scenarios that run at the same time.
 const AT_ONCE: usize = 4;
@@ -95,6 +95,7 @@ impl Place {
             "fifty" => |world| scenarios::fifty_at_once(world, &["n1", "n2", "n3"]);
             "bystanders" => scenarios::bystanders;
             "profiles" => profiles::slow_profiles;
+            "saves" => saves::after_the_save;
             "takeovers" => scenarios::takeovers;
             "routed" => |world: World| scenarios::takeovers(world.with("route", "locked"));
             "pingpong" => scenarios::ping_pong;

@@ -1,7 +1,7 @@
 //! The scenarios over a SQLite file. Scenarios that need a server or stop a node are left out. The
 //! table in `matrix.rs` gives the reasons.
 
-use crate::{messages, orders, outside, profiles, scenarios, senders, steps, world::World};
+use crate::{messages, orders, outside, profiles, saves, scenarios, senders, steps, world::World};
 
 macro_rules! scenarios {
     ($($test:ident: $world:ident => $play:expr;)+) => {$(
@@ -45,4 +45,5 @@ scenarios! {
     nodes_show_metrics_sessions_and_other_policies: world => outside::seen_from_outside(world);
     a_takeover_survives_one_fault_in_each_step: world => steps::each_step_once(world);
     a_slow_profile_delays_no_other_login: world => profiles::slow_profiles(world);
+    a_login_waits_until_the_older_client_has_saved: world => saves::after_the_save(world);
 }
