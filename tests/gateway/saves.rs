@@ -2,6 +2,7 @@
 
 use distlock_checker::{Invariant, Report};
 use distlock_kickout::{Code, Uid};
+use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
 
 use crate::{
     client::{Client, Hello, State},
@@ -81,4 +82,47 @@ async fn log_in_saving(world: &World, uid: &Uid, device: &str, node: &str) -> Cl
     let mut client = world.client_with(uid, device, node, hello).await;
     client.wait_until_in().await;
     client
+}
+
+/// Runs the statements that docs/gateway.md shows for a store of the players' state.
+#[tokio::test]
+async fn the_statements_that_fence_saves_refuse_a_late_save() {
+    let page = include_str!("../../docs/gateway.md");
+    let sql = page.split("```sql\n").nth(1).unwrap();
+    let sql = sql.split("```").next().unwrap();
+    let sql = sql.replace(":gen", "?1").replace(":uid", "?2");
+    let sql = sql.replace(":state", "?3");
+    let statements: Vec<_> = sql
+        .lines()
+        .filter(|line| line.starts_with("UPDATE"))
+        .collect();
+    let [load, save] = statements.as_slice() else {
+        panic!("{sql}");
+    };
+    let mut store = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+    let table = "CREATE TABLE player (uid TEXT PRIMARY KEY, gen INTEGER, state TEXT)";
+    sqlx::raw_sql(table).execute(&mut store).await.unwrap();
+    let player = "INSERT INTO player VALUES ('alice', 0, 'one sword')";
+    sqlx::raw_sql(player).execute(&mut store).await.unwrap();
+    let load = async |store: &mut SqliteConnection, generation: i64| -> Option<String> {
+        let load = sqlx::query_scalar(AssertSqlSafe(*load));
+        let load = load.bind(generation).bind("alice");
+        load.fetch_optional(store).await.unwrap()
+    };
+    let save = async |store: &mut SqliteConnection, generation: i64, state: &str| {
+        let save = sqlx::query(AssertSqlSafe(*save));
+        let save = save.bind(generation).bind("alice").bind(state);
+        save.execute(store).await.unwrap().rows_affected()
+    };
+    assert_eq!(load(&mut store, 5).await.unwrap(), "one sword");
+    assert_eq!(save(&mut store, 5, "no sword").await, 1);
+    assert_eq!(load(&mut store, 7).await.unwrap(), "no sword");
+    assert_eq!(
+        save(&mut store, 5, "one sword again").await,
+        0,
+        "a late save"
+    );
+    assert_eq!(load(&mut store, 5).await, None, "a late load");
+    assert_eq!(save(&mut store, 7, "two swords").await, 1);
+    assert_eq!(load(&mut store, 7).await.unwrap(), "two swords");
 }
