@@ -229,8 +229,8 @@ async fn rotate_passwords_of(product: Product) -> Result<()> {
 }
 
 /// Replaces the certificates of client and server, from the first of these authorities to the last.
-/// `change` replaces those of the server. Before that, the client has a new certificate with its old
-/// key for a while, as while somebody copies the files.
+/// `change` replaces those of the server. Before that, the client has a new certificate with its
+/// old key for a while, as while somebody copies the files.
 async fn rotate_certificates(
     server: SocketAddr,
     pkis: &[Pki],
