@@ -18,7 +18,8 @@ pub(crate) use connection::Connection;
 pub(crate) use handle::ConnectionHandle;
 pub(crate) use http::serve_http;
 pub(crate) use listener::ConnectionListener;
+pub(crate) use proxy::PROXY_BEGINNINGS;
 #[cfg(feature = "fuzzing")]
-pub(crate) use proxy::{PROXY_BEGINNINGS, read_source};
+pub(crate) use proxy::read_source;
 pub(crate) use quota::{ConnectionBounds, ConnectionQuota};
 pub(crate) use tls::{ListenerKind, Tls};
