@@ -252,8 +252,8 @@ impl Locker {
     /// releases, and closes the connections. From then on every request to the store is refused
     /// with [`ErrorKind::Closed`].
     ///
-    /// Release all guards before the close. The close waits up to 1 second for guards that other
-    /// tasks still hold, and the locks of guards that are dropped or released by then are free
+    /// Release all guards before the close. The close waits up to 1 second, by the store's clock and
+    /// within the time that acquires in progress have left, for guards that other tasks still hold, and the locks of guards that are dropped or released by then are free
     /// after the close. So `task.abort(); locker.close().await` frees the lock of a task that
     /// yields within a second; a task that blocks its thread for longer drops its guard too late.
     /// To be sure, await the task after the abort. A guard that is still held then is not renewed

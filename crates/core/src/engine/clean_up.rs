@@ -117,6 +117,7 @@ pub(crate) async fn leave(
 /// Repeats the release of a lock whose release was not confirmed, until the store confirms or the
 /// lease has ended.
 pub(crate) async fn release_until_expiry(parts: Arc<LockerParts>, lease: Lease, until: Moment) {
+    parts.unreleased.add(parts.timing.now(), &lease, until);
     release_repeatedly(parts, &lease, until, 0).await;
 }
 
@@ -130,7 +131,7 @@ pub(crate) async fn release_until_expiry(parts: Arc<LockerParts>, lease: Lease, 
 /// A close of the locker does not end the loop: the store may be back soon, and the close bounds
 /// its wait. After [`KEEP_ALIVE`] the loop no longer keeps the locker alive: a thread and two
 /// connections must not stay for the whole of a long lease.
-async fn release_repeatedly(
+pub(crate) async fn release_repeatedly(
     parts: Arc<LockerParts>,
     lease: &Lease,
     until: Moment,

@@ -15,7 +15,7 @@ use crate::{
     },
     engine::{
         bounded::bounded,
-        clean_up::release_until_expiry,
+        clean_up::{release_repeatedly, release_until_expiry},
         clock::{Clock, Moment},
         lease_state::LeaseState,
         local_queue::{HandedOver, LocalTurn, NextWaiter},
@@ -312,13 +312,16 @@ pub(crate) fn release_lost_lease(parts: &Arc<LockerParts>, lease_state: &LeaseSt
     if !unanswered || now >= expires {
         return;
     }
-    let release = release_until_expiry(Arc::clone(parts), lease.clone(), expires);
+    let parts = Arc::clone(parts);
+    let keeper = Arc::clone(&parts);
     if expires > deadline + lease_state.ttl().duration() {
-        parts.unreleased.add(now, &lease, expires);
-        parts.keeper.spawn_awaited(release);
+        let release = release_until_expiry(parts, lease, expires);
+        keeper.keeper.spawn_awaited(release);
     } else {
-        // A lease of the usual length ends soon by itself, so a close does not wait for this.
-        parts.keeper.spawn_detached(release);
+        // A lease of the usual length ends soon by itself. So a close does not repeat this release,
+        // and the lock is not listed as unreleased.
+        let release = async move { release_repeatedly(parts, &lease, expires, 0).await };
+        keeper.keeper.spawn_detached(release);
     }
 }
 
