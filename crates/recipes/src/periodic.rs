@@ -322,13 +322,17 @@ impl Periodic {
     }
 
     /// Records that the job that [`begin`](Self::begin) started under this lock has failed, for
-    /// [`jobs`](Self::jobs). Nothing depends on this record, so the call makes one attempt, and
+    /// [`jobs`](Self::jobs). No start depends on this record, so the call makes one attempt, and
     /// only logs an error.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the failure recorded or not.
     pub async fn failed(&self, guard: &Guard) {
-        match self.try_record_end(guard, false).await {
+        let recorded = match guard.check() {
+            Ok(()) => self.try_record_end(guard, false).await,
+            Err(error) => Err(error),
+        };
+        match recorded {
             Ok(true) => {}
             Ok(false) => tracing::debug!(job = ?guard.name(), "a failure was not recorded"),
             Err(error) => {
@@ -342,6 +346,14 @@ impl Periodic {
     async fn try_record_end(&self, guard: &Guard, ok: bool) -> Result<bool> {
         let key = end_key(guard.name())?;
         let entry = self.records.get(&key).await?;
+        // This process may have been stopped until after the end of its lease, and the next holder
+        // may have ended its own run meanwhile.
+        let later = |entry: &Entry| {
+            End::parse(&key, entry).is_ok_and(|end| end.token > guard.token().get())
+        };
+        if entry.as_ref().is_some_and(later) {
+            return Ok(true);
+        }
         let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
         let end = End::now(guard, ok, &*self.clock).encode()?;
         let written = self.records.put(&key, &end, expect).await?;

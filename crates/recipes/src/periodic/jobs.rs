@@ -101,19 +101,31 @@ impl Periodic {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
+    /// The outcome of the run of this start, if its end is on record.
+    async fn outcome_on_record(&self, name: &LockName, start: &Start) -> Result<Option<Outcome>> {
+        let end = self.read_end(name).await?.filter(|end| end.is_of(start));
+        Ok(end.map(|end| match end.ok {
+            true => Outcome::Succeeded,
+            false => Outcome::Failed,
+        }))
+    }
+
     async fn describe(&self, key: &RecordKey, entry: &Entry) -> Result<Job> {
         let start = Start::parse(key, entry)?;
         let started = start.age(key, entry, &*self.clock)?;
         let name = LockName::new(key.as_str().strip_prefix(STARTS).unwrap_or_default())?;
         let token = FencingToken::new(start.token)?;
-        let outcome = match self.read_end(&name).await? {
-            Some(end) if end.is_of(&start) && end.ok => Outcome::Succeeded,
-            Some(end) if end.is_of(&start) => Outcome::Failed,
-            _ => {
+        let outcome = match self.outcome_on_record(&name, &start).await? {
+            Some(outcome) => outcome,
+            None => {
                 let held = self.locker.inspect(&name).await?.held;
                 match held.and_then(|held| held.token) {
                     Some(holder) if holder == token => Outcome::Running,
-                    _ => Outcome::Unknown,
+                    // The job may have ended between the two reads.
+                    _ => self
+                        .outcome_on_record(&name, &start)
+                        .await?
+                        .unwrap_or(Outcome::Unknown),
                 }
             }
         };
