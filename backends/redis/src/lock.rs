@@ -144,15 +144,18 @@ impl RedisLock {
             Ok(queue) => wait::waiters_of(&queue),
             // The queue decides nothing about the lock, so a queue that this user may not read, or
             // a foreign value under its key, does not hide the holder.
-            Err(error) if !error.is_retryable() => {
+            Err(error) => {
                 tracing::debug!(%error, "the store queue cannot be read");
                 None
             }
-            Err(error) => return Err(error),
         };
         if let Some(waiters) = waiters {
             info.waiters = u32::try_from(waiters.len()).ok();
-            info.queue = wait::read_labels(&access.router, lock.bucket, &keys, &waiters).await?;
+            let labels = wait::read_labels(&access.router, lock.bucket, &keys, &waiters).await;
+            info.queue = labels.unwrap_or_else(|error| {
+                tracing::debug!(%error, "the waiters are counted, and not named");
+                Vec::new()
+            });
         }
         Ok(info)
     }

@@ -165,8 +165,14 @@ impl EntrySchedule {
 
     /// Notes that a request is sent now, so that no second request becomes due before its answer.
     pub fn asking(&mut self, now: Moment) {
-        self.left_since_request = false;
+        self.note_request();
         self.due = Some(now + RENEW_AFTER);
+    }
+
+    /// Notes that a request is sent now by the only task that renews this entry. A departure before
+    /// the request is in its answer.
+    pub fn note_request(&mut self) {
+        self.left_since_request = false;
     }
 
     /// Notes the store's notification that some contender has left the queue.

@@ -102,9 +102,9 @@ impl QueueEntry {
         let now = self.store.clock().now();
         let mut contenders = ContendersAhead::default();
         self.asked_at = now;
-        // A departure before this request is in its answer. Without this note, the answer would
-        // count as older than the departure, and the entry would be renewed again at once.
-        self.position.asking(now);
+        // Without this note, the answer would count as older than a departure before the request,
+        // and the entry would be renewed again at once.
+        self.position.note_request();
         for renewal in 1..=MAX_RENEWALS {
             let call = self.call(false);
             self.may_exist = true;
