@@ -65,7 +65,7 @@ async fn follow_certificates(session: Arc<Session>) {
     loop {
         session.context.login.refresh_certificates().await;
         tokio::select! {
-            _ = connection.wait_for(|state| state.number != number) => return,
+            _ = connection.wait_for(|state| state.number != number || state.up) => return,
             _ = ended.wait_for(Option::is_some) => return,
             () = session.clock().sleep(READ_AGAIN) => {}
         }
