@@ -3,7 +3,11 @@
 //! A client gets no confirmation before its session is in the directory. From the grant on every
 //! failure logs the session out.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use distlock_core::{Moment, Result};
 
@@ -233,10 +237,19 @@ impl LoginRun {
         let strict = parts.settings.confirm == Confirm::Strict;
         // A node answers `Saving` only within the time to save. The extra time is for its last
         // answer.
-        let saves_until = parts.clock.now() + timers.save_budget + timers.peer_deadline;
+        let time_to_save = timers.save_budget + timers.peer_deadline;
+        let mut saves_until = parts.clock.now() + time_to_save;
         let ended_until = saves_until + timers.node_lease + timers.kick_budget;
+        let mut saving = HashSet::new();
         loop {
             let (mut waiting, silent) = older.unsettled();
+            // A node that was silent before has told its session just now, and that session's
+            // program has the whole time to save from then on.
+            let before = saving.len();
+            saving.extend(waiting.iter().map(|it| it.key.clone()));
+            if saving.len() > before {
+                saves_until = (parts.clock.now() + time_to_save).min(ended_until);
+            }
             let may_be_alive = strict && !silent.is_empty();
             if strict {
                 waiting.extend(silent);
