@@ -31,6 +31,8 @@ use crate::services::{MAX_MAY_SEND, Permission};
 /// message until one has its outcome. At the default `send_rate`, fewer are in progress even if no
 /// receiver acknowledges: 50 a second for 0.6 s each.
 const MAX_SENDS: usize = 64;
+/// The bytes of their bodies. A single message of more is in progress alone.
+const MAX_SEND_BYTES: usize = 256 * 1024;
 
 /// The messages of one client that are in progress.
 pub(super) struct SendsInProgress {
@@ -40,9 +42,10 @@ pub(super) struct SendsInProgress {
     replies: Replies,
     /// For each account with a message in progress, the messages that wait behind it.
     waiting: HashMap<Uid, VecDeque<SendFrame>>,
-    /// The first message to each account. The output is the account.
-    running: FuturesUnordered<BoxFuture<'static, Uid>>,
+    /// The first message to each account. The output is the account, and the bytes of the body.
+    running: FuturesUnordered<BoxFuture<'static, (Uid, usize)>>,
     count: usize,
+    bytes: usize,
 }
 
 impl SendsInProgress {
@@ -60,6 +63,7 @@ impl SendsInProgress {
             waiting: HashMap::new(),
             running: FuturesUnordered::new(),
             count: 0,
+            bytes: 0,
         }
     }
 
@@ -68,12 +72,13 @@ impl SendsInProgress {
     }
 
     pub(super) const fn is_full(&self) -> bool {
-        self.count >= MAX_SENDS
+        self.count >= MAX_SENDS || self.bytes >= MAX_SEND_BYTES
     }
 
     /// Adds a message of the client.
     pub(super) fn push(&mut self, frame: SendFrame) {
         self.count += 1;
+        self.bytes += frame.body.get().len();
         if let Some(waiting) = self.waiting.get_mut(&frame.to) {
             waiting.push_back(frame);
         } else {
@@ -86,18 +91,27 @@ impl SendsInProgress {
     ///
     /// Cancel safety: safe.
     pub(super) async fn next_done(&mut self) {
-        let Some(to) = self.running.next().await else {
+        let Some((to, bytes)) = self.running.next().await else {
             return std::future::pending().await;
         };
         self.count -= 1;
+        self.bytes -= bytes;
         match self.waiting.get_mut(&to).and_then(VecDeque::pop_front) {
             Some(next) => self.start(next),
             None => drop(self.waiting.remove(&to)),
         }
     }
 
+    /// Brings the messages in progress to their end after the connection was left. A message whose
+    /// delivery has begun is delivered or stored. The others are refused once the session is over.
+    pub(super) async fn finish(mut self) {
+        while !self.is_empty() {
+            self.next_done().await;
+        }
+    }
+
     fn start(&self, frame: SendFrame) {
-        let to = frame.to.clone();
+        let (to, bytes) = (frame.to.clone(), frame.body.get().len());
         let answer = answer_send(
             self.front.clone(),
             Arc::clone(&self.session),
@@ -105,7 +119,7 @@ impl SendsInProgress {
             frame,
             self.replies.clone(),
         );
-        self.running.push(answer.map(|()| to).boxed());
+        self.running.push(answer.map(move |()| (to, bytes)).boxed());
     }
 }
 

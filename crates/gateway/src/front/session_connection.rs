@@ -70,33 +70,47 @@ pub(super) async fn next_incoming<R: FrameReader>(
 
 impl<R: FrameReader> SessionConnection<R> {
     pub(super) async fn serve_requests(&mut self, outbox: &Outbox) -> EndReason {
-        let session = Arc::clone(&self.session);
-        let acks = session.acknowledges();
         let mut sends = SendsInProgress::new(
             self.front.clone(),
-            Arc::clone(&session),
+            Arc::clone(&self.session),
             self.version,
             outbox.replies(),
         );
+        let reason = self.serve_until_end(outbox, &mut sends).await;
+        if !sends.is_empty() {
+            self.front.connections.spawn(sends.finish());
+        }
+        reason
+    }
+
+    async fn serve_until_end(&mut self, outbox: &Outbox, sends: &mut SendsInProgress) -> EndReason {
+        let session = Arc::clone(&self.session);
+        let acks = session.acknowledges();
         let mut handing_out = Some(self.hand_out(outbox));
         // A client that does not acknowledge gets the stored messages before an answer. A hand-out
         // to a client that acknowledges lasts until its acknowledgements are read.
         let mut waits_for_kept = !acks;
         let mut reply: Option<BoxFuture<'static, ()>> = None;
         let mut ending: Option<EndReason> = None;
+        // The slot of the account stays taken until the logout, so a slow receiver must not delay
+        // that for long.
+        let mut leaves_at = None;
         let mut last_heard = self.front.clock.now();
         loop {
             // A client may leave right after a message. The message is still delivered, and
             // answered if the client reads on.
-            if let Some(reason) = ending.take_if(|_| sends.is_empty()) {
+            if let Some(reason) = ending.take_if(|_| sends.is_empty() || leaves_at.is_none()) {
                 return reason;
             }
             let busy = reply.is_some() || sends.is_full() || ending.is_some() || waits_for_kept;
             let patience = if busy { REQUEST_LIMIT } else { Duration::ZERO };
             let silence = self.silence_left(last_heard + patience);
             let may_read = !busy || (acks && self.early.len() < MAX_EARLY);
+            let leaves_in =
+                leaves_at.map_or(REQUEST_LIMIT, |at: Moment| at.since(self.front.clock.now()));
             tokio::select! {
                 biased;
+                () = self.front.clock.sleep(leaves_in), if leaves_at.is_some() => leaves_at = None,
                 notice = session.superseded() => return EndReason::Notified(notice),
                 () = outbox.until_closed() => return EndReason::Unwritable,
                 () = wait_for_reply(&mut reply) => {
@@ -125,9 +139,12 @@ impl<R: FrameReader> SessionConnection<R> {
                         }
                         continue;
                     }
-                    match self.start_request(incoming, outbox, &mut sends) {
+                    match self.start_request(incoming, outbox, sends) {
                         Ok(next) => reply = next,
-                        Err(reason) => ending = Some(reason),
+                        Err(reason) => {
+                            ending = Some(reason);
+                            leaves_at = Some(self.front.clock.now() + REQUEST_LIMIT);
+                        }
                     }
                 }
                 () = self.front.clock.sleep(silence) => {
