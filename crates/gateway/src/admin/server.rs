@@ -183,7 +183,10 @@ mod tests {
             front: fixtures::front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
             bearer: None,
         };
+        let no_files = GatewayConfig::default().tls_files().unwrap();
+        let tls = Arc::new(Tls::read(no_files, Arc::new(SystemClock)).await.unwrap());
         let page = PageContext {
+            tls: Arc::clone(&tls),
             kick: kick.clone(),
             key: TokenKey::new(&[7; 32]).unwrap(),
             access: access.clone(),
@@ -196,10 +199,8 @@ mod tests {
                 Arc::new(SystemClock),
             )),
         };
-        let no_files = GatewayConfig::default().tls_files().unwrap();
-        let tls = Tls::read(no_files, Arc::new(SystemClock)).await.unwrap();
         let admin = AdminContext {
-            tls: Arc::new(tls),
+            tls,
             kick,
             locker: store.locker(),
             audit: AuditLog::new(node, store.records(), Arc::new(SystemClock)),

@@ -69,11 +69,14 @@ impl CertificateDates {
 
     /// Sets the metric for the time until the first certificate of the file expires.
     pub(super) fn record(&self, now: SystemTime) {
-        let until = self.not_after.to_system_time();
-        let seconds = match until.duration_since(now) {
+        metrics::gauge!(EXPIRY, "key" => self.key).set(self.seconds_left(now));
+    }
+
+    /// The time until the first certificate of the file expires, in seconds, negative afterwards.
+    pub(super) fn seconds_left(&self, now: SystemTime) -> f64 {
+        match self.not_after.to_system_time().duration_since(now) {
             Ok(left) => left.as_secs_f64(),
             Err(since) => -since.duration().as_secs_f64(),
-        };
-        metrics::gauge!(EXPIRY, "key" => self.key).set(seconds);
+        }
     }
 }

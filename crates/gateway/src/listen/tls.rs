@@ -105,6 +105,15 @@ impl Tls {
         current.dates.iter().for_each(|dates| dates.record(now));
     }
 
+    /// The time until the first certificate of the node expires, in seconds, negative afterwards;
+    /// `None` without certificates.
+    pub(crate) fn seconds_left(&self) -> Option<f64> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.wall();
+        let left = current.dates.iter().map(|dates| dates.seconds_left(now));
+        left.reduce(f64::min)
+    }
+
     /// The TLS settings of a listener. `None` means that the listener speaks without TLS.
     pub(crate) fn server_config(&self, kind: ListenerKind) -> Option<Arc<ServerConfig>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);

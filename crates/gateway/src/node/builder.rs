@@ -137,6 +137,7 @@ impl Builder {
             key: key.clone(),
             access,
             node_lease: config.node_lease,
+            tls: Arc::clone(&tls),
             recent: recent.clone(),
             peers,
         };

@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_kickout::KickOut;
 
-use crate::{admin::AdminAccess, peer::GrpcPeers, takeovers::RecentTakeovers, token::TokenKey};
+use crate::{
+    admin::AdminAccess, listen::Tls, peer::GrpcPeers, takeovers::RecentTakeovers, token::TokenKey,
+};
 
 #[derive(Clone)]
 pub(crate) struct PageContext {
@@ -12,6 +14,7 @@ pub(crate) struct PageContext {
     pub(crate) key: TokenKey,
     pub(crate) access: AdminAccess,
     pub(crate) node_lease: Duration,
+    pub(crate) tls: Arc<Tls>,
     /// The takeovers that this node saw.
     pub(crate) recent: RecentTakeovers,
     /// The client that asks other nodes for the takeovers that they saw.

@@ -105,6 +105,25 @@ fn format_seconds(time: Duration) -> String {
     format!("{}.{} s", time.as_secs(), time.subsec_millis() / 100)
 }
 
+/// The seconds of a day.
+const DAY: f64 = 86_400.0;
+
+/// A certificate with less time than this is marked. Programs that renew certificates do so weeks
+/// before the end.
+const LOW_CERTIFICATE: f64 = 14.0 * DAY;
+
+fn format_certificate(left: f64) -> String {
+    if left <= 0.0 {
+        return "expired".to_owned();
+    }
+    let (time, unit) = if left < 2.0 * DAY {
+        (left / 3600.0, "h")
+    } else {
+        (left / DAY, "d")
+    };
+    format!("{time:.0} {unit}")
+}
+
 fn seconds_or_unknown(time: Option<Duration>) -> String {
     time.map_or_else(|| "?".into(), format_seconds)
 }
@@ -131,6 +150,7 @@ mod tests {
             state: NodeState::Up,
             lease_left: Duration::from_millis(lease_ms),
             low_lease: Duration::from_secs(3),
+            certificate_left: None,
             under_way: 0,
             revocations,
             nodes: Ok(vec![node("n1", "single", 9000), second]),
@@ -235,6 +255,25 @@ mod tests {
         let html = changing_part(&snapshot);
         assert!(html.contains("and 7 more"), "{html}");
         assert!(html.contains("<b>n99</b>") && !html.contains("<b>n100</b>"));
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_shown_and_marked_when_it_is_near() {
+        let mut snapshot = snapshot(9000, 0, node("n2", "single", 9000));
+        assert!(!changing_part(&snapshot).contains("certificate"));
+        for (left, shows) in [
+            (90.0 * DAY, "<div><dt>certificate left</dt><dd>90 d</dd>"),
+            (
+                13.0 * DAY,
+                "data-warns><dt>certificate left</dt><dd>13 d</dd>",
+            ),
+            (7200.0, "data-warns><dt>certificate left</dt><dd>2 h</dd>"),
+            (-1.0, "data-warns><dt>certificate left</dt><dd>expired</dd>"),
+        ] {
+            snapshot.certificate_left = Some(left);
+            let html = changing_part(&snapshot);
+            assert!(html.contains(shows), "{shows} is not in {html}");
+        }
     }
 
     #[test]

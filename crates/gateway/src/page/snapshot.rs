@@ -20,6 +20,8 @@ pub(super) struct Snapshot {
     pub(super) lease_left: Duration,
     /// A lease with less time than this is marked: its renewal is late.
     pub(super) low_lease: Duration,
+    /// The time until the first certificate of this node expires, in seconds, negative afterwards.
+    pub(super) certificate_left: Option<f64>,
     pub(super) revocations: usize,
     pub(super) under_way: usize,
     /// All nodes, or the error of the store.
@@ -63,6 +65,7 @@ impl Snapshot {
             state: page.kick.state(),
             lease_left: page.kick.lease_remaining(),
             low_lease: page.node_lease / 3,
+            certificate_left: page.tls.seconds_left(),
             revocations: page.kick.revocations_pending(),
             under_way: page.kick.logins_under_way(),
             nodes,
