@@ -40,6 +40,7 @@ pub struct TablesStatus {
 impl TablesStatus {
     /// The status with the repairs `mends` added. A repair changes tables that have the latest
     /// version already but were made by an older release.
+    #[cfg(feature = "mysql")]
     pub(crate) fn with(version: i64, all: &[Migration], mends: Vec<Migration>) -> Self {
         let mut status = Self::at(version, all);
         status.migrations.extend(mends);
