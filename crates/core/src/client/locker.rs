@@ -252,14 +252,15 @@ impl Locker {
     /// releases, and closes the connections. From then on every request to the store is refused
     /// with [`ErrorKind::Closed`].
     ///
-    /// Release all guards before the close. The close waits up to 1 second, by the store's clock and
-    /// within the time that acquires in progress have left, for guards that other tasks still hold, and the locks of guards that are dropped or released by then are free
-    /// after the close. So `task.abort(); locker.close().await` frees the lock of a task that
-    /// yields within a second; a task that blocks its thread for longer drops its guard too late.
-    /// To be sure, await the task after the abort. A guard that is still held then is not renewed
-    /// any more and is lost at its deadline. A release after the close does not reach the store: it
-    /// returns [`Released::Unconfirmed`](crate::Released::Unconfirmed), and the lock is free when
-    /// its lease ends.
+    /// Release all guards before the close. The close waits up to 1 second, by the store's clock
+    /// and within the time that acquires in progress have left, for guards that other tasks still
+    /// hold, and the locks of guards that are dropped or released by then are free after the close.
+    /// So `task.abort(); locker.close().await` frees the lock of a task that yields within a
+    /// second; a task that blocks its thread for longer drops its guard too late. To be sure, await
+    /// the task after the abort. A guard that is still held then is not renewed any more and is
+    /// lost at its deadline. A release after the close does not reach the store: it returns
+    /// [`Released::Unconfirmed`](crate::Released::Unconfirmed), and the lock is free when its lease
+    /// ends.
     ///
     /// While the store is away, the close repeats these releases for about 4 seconds. A close takes
     /// at most 10 seconds, also when the store hangs, and with every option of the store. A lock
