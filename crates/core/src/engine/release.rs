@@ -318,9 +318,16 @@ pub(crate) fn release_lost_lease(parts: &Arc<LockerParts>, lease_state: &LeaseSt
         let release = release_until_expiry(parts, lease, expires);
         keeper.keeper.spawn_awaited(release);
     } else {
-        // A lease of the usual length ends soon by itself. So a close does not repeat this release,
-        // and the lock is not listed as unreleased.
-        let release = async move { release_repeatedly(parts, &lease, expires, 0).await };
+        // A lease of the usual length ends soon by itself. So this release ends with a close, and
+        // the lock is not listed as unreleased.
+        let release = async move {
+            let mut closing = parts.lifecycle.closing();
+            tokio::select! {
+                biased;
+                _ = closing.wait_for(|closed| *closed) => {}
+                () = release_repeatedly(parts, &lease, expires, 0) => {}
+            }
+        };
         keeper.keeper.spawn_detached(release);
     }
 }
