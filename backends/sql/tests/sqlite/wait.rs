@@ -33,13 +33,13 @@ async fn a_release_in_this_process_wakes_without_a_poll() {
     assert!(next.unwrap().unwrap().token > grant.token);
 }
 
-/// Whether the contender only waits now: no statement is sent during this function, except the read
-/// of the lock.
+/// Whether the contender only waits now: no statement is sent during this function, except the reads
+/// of the lock and of its queue.
 async fn waits(lock: &Arc<dyn DistLock>, store: &Sqlite) -> bool {
     let before = store.statements();
     lock.inspect(&name("a")).await.unwrap();
     tokio::task::yield_now().await;
-    store.statements() == before + 1
+    store.statements() == before + 2
 }
 
 #[tokio::test]
