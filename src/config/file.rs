@@ -376,10 +376,10 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Whether the value of a `[gateway]` key is a secret. The URL of a web service counts as a secret,
-/// because the URL may contain the access key of the service.
+/// Whether the value of a `[gateway]` key is a secret. Each URL there is that of a web service, and
+/// counts as a secret, because it may contain the access key of the service.
 fn is_gateway_secret(key: &str, value: &str) -> bool {
-    is_secret(key, value) || ["profile_url", "may_send_url"].contains(&key)
+    is_secret(key, value) || key.ends_with("_url")
 }
 
 #[cfg(test)]
@@ -494,6 +494,7 @@ mod tests {
                 true,
             ),
             ("[gateway]\nmay_send_url = \"http://h/hunter2\"", true),
+            ("[gateway]\nsave_url = \"http://h/hunter2\"", true),
             ("[gateway]\ntls_key = \"/etc/tls/node.key\"", false),
             (
                 "[backend]\nurl = \"sqlite:x.db\"\nreap_after = \"1h\"\n[gateway]\nnode = \"n\"",
