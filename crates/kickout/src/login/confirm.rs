@@ -39,8 +39,8 @@ use crate::{
 struct OlderSessions {
     /// The account's record, as it was last read.
     record: UserRecord,
-    /// The sessions whose end was not confirmed when the login was granted.
-    keys: Vec<SessionKey>,
+    /// The revocations of the sessions whose end was not confirmed when the login was granted.
+    granted: Vec<Revocation>,
     /// The sessions that are known to have ended, each with the last answer of its node.
     ended: HashMap<SessionKey, KickResult>,
     /// Whether the login found sessions of dead nodes. Their programs said nothing.
@@ -48,24 +48,38 @@ struct OlderSessions {
 }
 
 impl OlderSessions {
-    /// The revocations in the record: first those of sessions that are known to have ended, whose
-    /// programs may be saving, then those of sessions that are not known to have ended.
-    fn unsettled(&self) -> (Vec<Revocation>, Vec<Revocation>) {
-        let pending = self.record.revocations.iter().cloned();
-        pending.partition(|it| self.ended.contains_key(&it.key))
+    /// The sessions that this login knows of: those at its grant, and those in the record now.
+    fn all(&self) -> impl Iterator<Item = &Revocation> {
+        let later = |it: &&Revocation| !self.granted.iter().any(|known| known.key == it.key);
+        let later = self.record.revocations.iter().filter(later);
+        self.granted.iter().chain(later)
+    }
+
+    /// The sessions that have ended, and whose programs were saving at their nodes' last answers.
+    /// A session may have saved and left since, and its node has removed the revocation. So a
+    /// missing revocation does not end the wait: only one more answer tells what happened.
+    fn saving(&self) -> Vec<Revocation> {
+        let is_saving = |it: &&Revocation| self.ended.get(&it.key) == Some(&KickResult::Saving);
+        self.all().filter(is_saving).cloned().collect()
+    }
+
+    /// The revoked sessions that are not known to have ended.
+    fn silent(&self) -> Vec<Revocation> {
+        let pending = self.record.revocations.iter();
+        let silent = pending.filter(|it| !self.ended.contains_key(&it.key));
+        silent.cloned().collect()
     }
 
     /// The weakest confirmation of the end of these sessions.
     fn confirmed_by(&self) -> ConfirmedBy {
-        let pending = self.record.revocations.iter().map(|it| &it.key);
-        let of = |key: &SessionKey| match self.ended.get(key) {
+        let of = |it: &Revocation| match self.ended.get(&it.key) {
             Some(result) => result.confirmed_by(),
-            None if self.record.revocations.iter().any(|it| it.key == *key) => ConfirmedBy::Nobody,
+            None if self.record.revocations.contains(it) => ConfirmedBy::Nobody,
             // Another node or login removed the revocation, so it knew of the session's end.
             None => ConfirmedBy::Node,
         };
         let dead = self.swept.then_some(ConfirmedBy::Node);
-        let all = self.keys.iter().chain(pending).map(of).chain(dead);
+        let all = self.all().map(of).chain(dead);
         all.min().unwrap_or(ConfirmedBy::Program)
     }
 }
@@ -113,7 +127,7 @@ impl LoginRun {
     ) -> Result<OlderSessions> {
         let parts = &self.parts;
         let uid = &self.login.uid;
-        let keys = pending.iter().map(|it| it.key.clone()).collect();
+        let granted = pending.clone();
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             pending.into_iter().partition(|it| parts.this.owns(&it.key));
         let mut ended = Vec::new();
@@ -150,7 +164,7 @@ impl LoginRun {
         self.settle_in_background(here);
         Ok(OlderSessions {
             record,
-            keys,
+            granted,
             ended: ended.into_iter().collect(),
             swept: false,
         })
@@ -238,16 +252,16 @@ impl LoginRun {
         // A node answers `Saving` only within the time to save. The extra time is for its last
         // answer.
         let time_to_save = timers.save_budget + timers.peer_deadline;
-        let mut saves_until = parts.clock.now() + time_to_save;
-        let ended_until = saves_until + timers.node_lease + timers.kick_budget;
-        let mut saving = HashSet::new();
+        let mut saves_until = parts.clock.now();
+        let ended_until = saves_until + time_to_save + timers.node_lease + timers.kick_budget;
+        let mut known = HashSet::new();
         loop {
-            let (mut waiting, silent) = older.unsettled();
-            // A node that was silent before has told its session just now, and that session's
+            let (mut waiting, silent) = (older.saving(), older.silent());
+            // A node that was silent at first has told its session later, and that session's
             // program has the whole time to save from then on.
-            let before = saving.len();
-            saving.extend(waiting.iter().map(|it| it.key.clone()));
-            if saving.len() > before {
+            let before = known.len();
+            known.extend(waiting.iter().map(|it| it.key.clone()));
+            if known.len() > before {
                 saves_until = (parts.clock.now() + time_to_save).min(ended_until);
             }
             let may_be_alive = strict && !silent.is_empty();

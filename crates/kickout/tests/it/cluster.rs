@@ -40,6 +40,8 @@ pub(crate) struct Node {
 pub(crate) struct Mesh {
     nodes: Mutex<HashMap<String, KickOut>>,
     silent: Mutex<HashSet<String>>,
+    /// Nodes whose answers to kicks are late.
+    late: Mutex<HashSet<String>>,
     kicks: Mutex<Vec<KickRequest>>,
 }
 
@@ -108,6 +110,12 @@ impl Mesh {
     /// Lets calls to the node succeed again.
     pub(crate) fn restore(&self, name: &str) {
         self.silent.lock().unwrap().remove(name);
+        self.late.lock().unwrap().remove(name);
+    }
+
+    /// Holds back the answers to kicks of the node until [`restore`](Self::restore).
+    pub(crate) fn delay_answers(&self, name: &str) {
+        self.late.lock().unwrap().insert(name.to_owned());
     }
 
     /// Every kick that was sent, with or without an answer.
@@ -132,7 +140,12 @@ impl Mesh {
 impl Peers for MeshPeers {
     async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
         self.0.kicks.lock().unwrap().push(request.clone());
-        self.0.node_at(to)?.handle_kick(&request)
+        let answer = self.0.node_at(to)?.handle_kick(&request);
+        let is_late = || self.0.late.lock().unwrap().contains(to.node.as_str());
+        while is_late() {
+            pause(Duration::from_millis(5)).await;
+        }
+        answer
     }
 
     async fn deliver(

@@ -10,7 +10,8 @@ use std::{
 
 use distlock_core::{Clock, SystemClock};
 use distlock_kickout::{
-    Code, Confirm, ConfirmedBy, KickRequest, KickResult, LoggedOut, LoginOutcome, Session, Uid,
+    Builder, Code, Confirm, ConfirmedBy, KickRequest, KickResult, LoggedOut, LoginOutcome, Session,
+    Uid,
 };
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -193,6 +194,70 @@ async fn a_strict_login_waits_for_a_save_on_a_node_that_answers_nobody() {
     let pc = in_time("the login", n2.admit(&anna, "pc")).await;
     assert!(program.has_saved(), "let in before the save");
     assert_eq!(pc.old_confirmed(), ConfirmedBy::Node);
+}
+
+/// The older session saves and leaves while the answer to its kick is on its way. Its node removes
+/// the revocation then, and the login finds none.
+#[tokio::test]
+async fn a_save_is_not_missed_between_a_kick_and_the_look_at_the_record() {
+    for confirm in [Confirm::Available, Confirm::Strict] {
+        let cluster = Cluster::new();
+        let mut timers = timers();
+        timers.save_budget = TEST_TIMEOUT;
+        (timers.kick_budget, timers.peer_deadline) = (TEST_TIMEOUT, TEST_TIMEOUT);
+        let with = |builder: Builder| builder.timers(timers.clone()).confirm(confirm);
+        let n1 = cluster.start_node_with("n1", with).await;
+        let n2 = cluster.start_node_with("n2", with).await;
+        let anna = uid("anna");
+        let old = admit(&n1, &anna, "phone").await;
+        cluster.mesh.delay_answers("n1");
+        let (kick, next) = (n2.kick.clone(), login(&anna, "pc"));
+        let next = tokio::spawn(async move { kick.login(next).await.unwrap() });
+        notice_of(&old).await;
+        old.saved();
+        old.logout().await;
+        eventually("the end of the revocation", || async {
+            cluster.record(&anna).await.unwrap().revocations.is_empty()
+        })
+        .await;
+        cluster.mesh.restore("n1");
+        match in_time("the login", next).await.unwrap() {
+            LoginOutcome::Admitted(pc) => {
+                assert_eq!(pc.old_confirmed(), ConfirmedBy::Program, "{confirm:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The node of the older session is told when the time to save that the login has counted from its
+/// grant is over.
+#[tokio::test]
+async fn a_session_that_is_told_late_has_its_whole_time_to_save() {
+    let cluster = Cluster::new();
+    let mut timers = timers();
+    timers.save_budget = SAVING * 2;
+    // No node reconciles during this test.
+    timers.node_lease = Duration::from_secs(600);
+    let over = timers.kick_budget + timers.save_budget + timers.peer_deadline * 2;
+    let with = |builder: Builder| builder.timers(timers.clone()).confirm(Confirm::Strict);
+    let n1 = cluster.start_node_with("n1", with).await;
+    let n2 = cluster.start_node_with("n2", with).await;
+    let anna = uid("anna");
+    let program = Program::start(admit(&n1, &anna, "phone").await);
+    cluster.mesh.silence("n1");
+    let (kick, next) = (n2.kick.clone(), login(&anna, "pc"));
+    let next = tokio::spawn(async move { kick.login(next).await.unwrap() });
+    pause(over).await;
+    assert!(!next.is_finished() && !program.has_saved());
+    cluster.mesh.restore("n1");
+    match in_time("the login", next).await.unwrap() {
+        LoginOutcome::Admitted(pc) => {
+            assert!(program.has_saved(), "let in before the save");
+            assert_eq!(pc.old_confirmed(), ConfirmedBy::Program);
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
