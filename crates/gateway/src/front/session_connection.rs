@@ -91,26 +91,28 @@ impl<R: FrameReader> SessionConnection<R> {
         // to a client that acknowledges lasts until its acknowledgements are read.
         let mut waits_for_kept = !acks;
         let mut reply: Option<BoxFuture<'static, ()>> = None;
-        let mut ending: Option<EndReason> = None;
-        // The slot of the account stays taken until the logout, so a slow receiver must not delay
-        // that for long.
-        let mut leaves_at = None;
+        // The end of the connection, and the moment at which it comes at the latest. The slot of
+        // the account stays taken until the logout, so a slow receiver must not delay that for
+        // long.
+        let mut ending: Option<(EndReason, Moment)> = None;
         let mut last_heard = self.front.clock.now();
         loop {
             // A client may leave right after a message. The message is still delivered, and
             // answered if the client reads on.
-            if let Some(reason) = ending.take_if(|_| sends.is_empty() || leaves_at.is_none()) {
+            let now = self.front.clock.now();
+            if let Some((reason, _)) = ending.take_if(|(_, at)| sends.is_empty() || now >= *at) {
                 return reason;
             }
+            let leaves_in = ending
+                .as_ref()
+                .map_or(REQUEST_LIMIT, |(_, at)| at.since(now));
             let busy = reply.is_some() || sends.is_full() || ending.is_some() || waits_for_kept;
             let patience = if busy { REQUEST_LIMIT } else { Duration::ZERO };
             let silence = self.silence_left(last_heard + patience);
             let may_read = !busy || (acks && self.early.len() < MAX_EARLY);
-            let leaves_in =
-                leaves_at.map_or(REQUEST_LIMIT, |at: Moment| at.since(self.front.clock.now()));
             tokio::select! {
                 biased;
-                () = self.front.clock.sleep(leaves_in), if leaves_at.is_some() => leaves_at = None,
+                () = self.front.clock.sleep(leaves_in), if ending.is_some() => {}
                 notice = session.superseded() => return EndReason::Notified(notice),
                 () = outbox.until_closed() => return EndReason::Unwritable,
                 () = wait_for_reply(&mut reply) => {
@@ -142,8 +144,7 @@ impl<R: FrameReader> SessionConnection<R> {
                     match self.start_request(incoming, outbox, sends) {
                         Ok(next) => reply = next,
                         Err(reason) => {
-                            ending = Some(reason);
-                            leaves_at = Some(self.front.clock.now() + REQUEST_LIMIT);
+                            ending = Some((reason, self.front.clock.now() + REQUEST_LIMIT));
                         }
                     }
                 }

@@ -1,6 +1,9 @@
 //! The check of each message.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use axum::{
@@ -10,13 +13,13 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::post,
 };
-use distlock_core::{ErrorKind, Store};
+use distlock_core::{Clock as _, ErrorKind, Store, SystemClock};
 use distlock_gateway::{Gateway, MaySend, Permission, Secret, Uid};
 use distlock_memory::Memory;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::net::{Client, Net, Node, config};
+use crate::net::{Client, Net, Node, config, eventually};
 
 type Questions = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
 
@@ -98,6 +101,38 @@ impl MaySend for RefuseAll {
     async fn may_send(&self, from: &Uid, to: &Uid) -> distlock_core::Result<Permission> {
         Ok(Permission::Refused(format!("{from} and {to}?")))
     }
+}
+
+/// Answers no question.
+#[derive(Debug)]
+struct NeverAnswers;
+
+#[async_trait]
+impl MaySend for NeverAnswers {
+    async fn may_send(&self, _: &Uid, _: &Uid) -> distlock_core::Result<Permission> {
+        std::future::pending().await
+    }
+}
+
+/// The messages of a client that has left keep its session for 15 seconds at most. Each of these
+/// messages takes 10 seconds, one after the other.
+#[tokio::test]
+async fn a_client_that_left_does_not_keep_its_session_for_its_messages() {
+    const LIMIT: Duration = Duration::from_secs(15);
+    let memory = Memory::default();
+    let store = Store::new(memory.lock(), memory.records());
+    let builder = Gateway::builder(config("n1"), store).may_send(Arc::new(NeverAnswers));
+    let n1 = Node::run(builder.start().await.unwrap());
+    let (mut otto, _) = n1.login("otto", "pc").await;
+    for id in 0..4 {
+        let frame = json!({"type": "send", "to": "anna", "body": 1, "id": id.to_string()});
+        otto.send(&frame).await;
+    }
+    otto.send(&json!({"type": "bye"})).await;
+    let begun = SystemClock.now();
+    eventually("the logout", || async { n1.kick.sessions() == 0 }).await;
+    let took = SystemClock.now().since(begun);
+    assert!(took < LIMIT + Duration::from_secs(3), "{took:?}");
 }
 
 #[tokio::test]
