@@ -70,18 +70,28 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// The first guard on a lease, which was counted when the locker adopted the lease.
     pub(crate) fn new(
         parts: &Arc<LockerParts>,
         lease_state: Arc<LeaseState>,
         min_hold: Duration,
     ) -> Self {
         lease_state.hold_at_least(min_hold);
-        parts.lifecycle.add_guard();
         Self {
             parts: Arc::clone(parts),
             lease_state,
             live: true,
         }
+    }
+
+    /// A further guard on a lease that has counted it.
+    pub(crate) fn nested(
+        parts: &Arc<LockerParts>,
+        lease_state: Arc<LeaseState>,
+        min_hold: Duration,
+    ) -> Self {
+        parts.lifecycle.add_guard();
+        Self::new(parts, lease_state, min_hold)
     }
 
     /// Sets a minimum hold: the lock is not free before `time` has passed since its acquire.
@@ -207,7 +217,7 @@ impl Guard {
     pub fn reenter(&self) -> Result<Self> {
         self.check()?;
         if self.lease_state.add_guard() {
-            Ok(Self::new(
+            Ok(Self::nested(
                 &self.parts,
                 Arc::clone(&self.lease_state),
                 Duration::ZERO,

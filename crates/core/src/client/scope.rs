@@ -148,7 +148,7 @@ async fn nested_guard(
 ) -> Result<Guard> {
     let longer = wanted.request.ttl > lease_state.ttl();
     let (clock, limit) = (parts.timing.clock(), wanted.end.left(parts.timing.now()));
-    let guard = Guard::new(parts, lease_state, min_hold);
+    let guard = Guard::nested(parts, lease_state, min_hold);
     if longer {
         let extension = guard.extend(wanted.request.ttl.duration());
         match bounded(&**clock, limit, extension).await {

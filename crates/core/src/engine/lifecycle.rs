@@ -85,8 +85,8 @@ impl Lifecycle {
         RunningAcquire(self)
     }
 
-    /// Counts a guard. A guard is made within a counted call, so a close that has seen no call left
-    /// sees the guard.
+    /// Counts a guard. The first guard of a lease must be counted within a counted call, so that a
+    /// close that has seen no call left sees the guard.
     pub(crate) fn add_guard(&self) {
         self.guards.fetch_add(1, Ordering::SeqCst);
     }

@@ -115,8 +115,12 @@ impl LockerParts {
     }
 
     /// Puts a new lease into the keeper's schedule, and listens to the store's notification of a
-    /// loss. That notification ends the lease.
+    /// loss. That notification ends the lease. Counts the first guard of the lease, which the
+    /// caller makes.
     pub(crate) fn adopt(&self, lease_state: &Arc<LeaseState>, loss: &LossFeed) {
+        // The call that a close waits for is still running. If the guard were counted after it, a
+        // close in between would see neither.
+        self.lifecycle.add_guard();
         self.keeper.keep(lease_state);
         let (lease_state, log) = (Arc::downgrade(lease_state), self.keeper.loss_log());
         loss.on_loss(move |reason| {
