@@ -312,11 +312,9 @@ pub(crate) fn release_lost_lease(parts: &Arc<LockerParts>, lease_state: &LeaseSt
     if !unanswered || now >= expires {
         return;
     }
-    let parts = Arc::clone(parts);
-    let keeper = Arc::clone(&parts);
+    let (keeper, parts) = (&parts.keeper, Arc::clone(parts));
     if expires > deadline + lease_state.ttl().duration() {
-        let release = release_until_expiry(parts, lease, expires);
-        keeper.keeper.spawn_awaited(release);
+        keeper.spawn_awaited(release_until_expiry(parts, lease, expires));
     } else {
         // A lease of the usual length ends soon by itself. So this release ends with a close, and
         // the lock is not listed as unreleased.
@@ -328,7 +326,7 @@ pub(crate) fn release_lost_lease(parts: &Arc<LockerParts>, lease_state: &LeaseSt
                 () = release_repeatedly(parts, &lease, expires, 0) => {}
             }
         };
-        keeper.keeper.spawn_detached(release);
+        keeper.spawn_detached(release);
     }
 }
 
