@@ -91,8 +91,8 @@ pub(crate) fn report_servers(health: &mut Health, found: &[(ServerHost, Result<b
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Replication {
     Synchronous,
-    #[cfg(feature = "mysql")]
     /// The primary answers without a replica once the replicas were silent for a time.
+    #[cfg(feature = "mysql")]
     UntilTimeout,
     /// With the remedy.
     Asynchronous(&'static str),

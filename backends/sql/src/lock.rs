@@ -118,10 +118,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
             Ok((waiters, queue)) => (info.waiters, info.queue) = (Some(waiters), queue),
             // The queue decides nothing about the lock, so a store without the queue's table, or
             // without the right to read it, does not hide the holder.
-            Err(error) if !error.is_retryable() => {
-                tracing::debug!(%error, "the store queue cannot be read");
-            }
-            Err(error) => return Err(wrap(error)),
+            Err(error) => tracing::debug!(%error, "the store queue cannot be read"),
         }
         Ok(info)
     }

@@ -33,8 +33,8 @@ async fn a_release_in_this_process_wakes_without_a_poll() {
     assert!(next.unwrap().unwrap().token > grant.token);
 }
 
-/// Whether the contender only waits now: no statement is sent during this function, except the reads
-/// of the lock and of its queue.
+/// Whether the contender only waits now: no statement is sent during this function, except those
+/// that read the lock and its queue.
 async fn waits(lock: &Arc<dyn DistLock>, store: &Sqlite) -> bool {
     let before = store.statements();
     lock.inspect(&name("a")).await.unwrap();
