@@ -4,7 +4,7 @@ use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
-use distlock::{FencingToken, Store};
+use distlock::{Error, FencingToken, LockName, Store};
 use distlock_recipes::{Job, Outcome as End, Periodic};
 use serde::Serialize;
 use serde_json::json;
@@ -13,6 +13,7 @@ use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
     output::{self, format_rfc3339, whole_millis},
+    shell_word::quote_for_shell,
     values,
 };
 
@@ -46,7 +47,8 @@ Outcomes:
 
 JSON fields:
   name, started_at (RFC 3339), started_by, token, every_ms, outcome, due_at
-  (RFC 3339), due_in_ms (0: now), one object a line; with --reset: name, reset";
+  (RFC 3339), due_in_ms (0: now), one object a line; of a job whose record
+  cannot be read: name, error; with --reset: name, reset";
 
 /// The number of jobs in one page.
 const PAGE_SIZE: u32 = 200;
@@ -118,6 +120,13 @@ async fn print_jobs(store: &Store, prefix: &str, as_json: bool) -> Outcome<()> {
         let page = periodic.jobs(prefix, after.as_ref(), PAGE_SIZE).await?;
         let now = store.clock().wall();
         for job in &page {
+            let job = match job {
+                Ok(job) => job,
+                Err(error) => {
+                    print_unreadable(error, as_json)?;
+                    continue;
+                }
+            };
             let [started, due] = [now.checked_sub(job.started), now.checked_add(job.due_in)]
                 .map(|at| at.and_then(format_rfc3339));
             if as_json {
@@ -148,7 +157,12 @@ async fn print_jobs(store: &Store, prefix: &str, as_json: bool) -> Outcome<()> {
             ]);
         }
         match page.last() {
-            Some(last) if page.len() == PAGE_SIZE as usize => after = Some(last.name.clone()),
+            Some(last) if page.len() == PAGE_SIZE as usize => {
+                let name = last
+                    .as_ref()
+                    .map_or_else(Error::name, |job| Some(&job.name));
+                after = name.cloned();
+            }
             _ => break,
         }
     }
@@ -161,6 +175,21 @@ async fn print_jobs(store: &Store, prefix: &str, as_json: bool) -> Outcome<()> {
         return Ok(());
     }
     output::print_line(table.trim_fmt())?;
+    Ok(())
+}
+
+/// Names a job whose record cannot be read.
+fn print_unreadable(error: &Error, as_json: bool) -> Outcome<()> {
+    let name = error.name().map_or("", LockName::as_str);
+    if as_json {
+        output::print_json(&json!({"name": name, "error": error.to_string()}))?;
+    } else {
+        output::print_message(format_args!(
+            "warning: {error}: no host starts this job, until `distlock jobs --reset {}` removes \
+             the record and makes the job due",
+            quote_for_shell(name)
+        ));
+    }
     Ok(())
 }
 

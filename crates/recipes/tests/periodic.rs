@@ -16,7 +16,7 @@ use distlock_core::{
     Records, Renew, Result, Store, Version, Written,
 };
 use distlock_memory::Memory;
-use distlock_recipes::{Due, Outcome, Periodic, Ran};
+use distlock_recipes::{Due, Job, Outcome, Periodic, Ran};
 use tokio::{sync::Barrier, task::JoinSet};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -461,6 +461,60 @@ async fn invalid_input_is_named_in_the_error_and_changes_nothing() {
     assert!(error.to_string().contains("format 2"), "{error}");
 }
 
+async fn jobs_of(
+    periodic: &Periodic,
+    prefix: &str,
+    after: Option<&LockName>,
+    limit: u32,
+) -> Vec<Job> {
+    let jobs = periodic.jobs(prefix, after, limit).await.unwrap();
+    jobs.into_iter().map(|job| job.unwrap()).collect()
+}
+
+/// A process that is stopped after its job has failed writes that end when its lock has a new
+/// holder, whose run has succeeded.
+#[tokio::test]
+async fn a_late_failure_does_not_replace_the_success_of_a_later_holder() {
+    let (memory, clock) = memory_with_manual_clock();
+    let store = store(&memory);
+    let periodic = Periodic::new(&store).unwrap().retry_failed();
+    let ttl = Duration::from_secs(10);
+    let slow = store.locker().lock("job").ttl(ttl).renew(Renew::Manual);
+    let slow = slow.acquire().await.unwrap();
+    assert_eq!(periodic.begin(&slow, HOUR).await.unwrap(), Due::Now);
+    clock.advance(ttl);
+    let good = async |_| Ok(());
+    let ran = periodic.at_most_once("job", HOUR, good).await.unwrap();
+    assert!(matches!(ran, Ran::Here(())));
+    periodic.failed(&slow).await;
+    let jobs = jobs_of(&periodic, "job", None, 1).await;
+    assert_eq!(jobs[0].outcome, Outcome::Succeeded);
+    let ran = periodic.at_most_once("job", HOUR, good).await.unwrap();
+    assert!(matches!(ran, Ran::Before(_)));
+}
+
+/// The job with the bad record comes first, and a reset mends it.
+#[tokio::test]
+async fn a_job_with_a_bad_record_hides_no_other_job() {
+    let (memory, _) = memory_with_manual_clock();
+    let store = store(&memory);
+    let periodic = Periodic::new(&store).unwrap();
+    let key = RecordKey::new("periodic/start/a").unwrap();
+    let put = memory.records();
+    put.put(&key, br#"{"v":9}"#, Expect::Absent).await.unwrap();
+    let good = async |_| Ok(());
+    periodic.at_most_once("b", HOUR, good).await.unwrap();
+    let jobs = periodic.jobs("", None, 10).await.unwrap();
+    let [Err(bad), Ok(other)] = &jobs[..] else {
+        panic!("{jobs:?}")
+    };
+    assert_eq!(bad.kind(), ErrorKind::Corrupt);
+    assert_eq!(bad.name().unwrap().as_str(), "a");
+    assert_eq!(other.name.as_str(), "b");
+    assert!(periodic.reset(bad.name().unwrap()).await.unwrap());
+    assert_eq!(jobs_of(&periodic, "", None, 10).await.len(), 1);
+}
+
 /// The jobs on record show the last start and its end. A reset makes one of them due, once.
 #[tokio::test]
 async fn the_jobs_on_record_are_shown_and_reset() {
@@ -489,7 +543,7 @@ async fn the_jobs_on_record_are_shown_and_reset() {
         .unwrap();
     assert_eq!(periodic.begin(&kept, HOUR).await.unwrap(), Due::Now);
 
-    let jobs = periodic.jobs("", None, 10).await.unwrap();
+    let jobs = jobs_of(&periodic, "", None, 10).await;
     let seen: Vec<_> = jobs
         .iter()
         .map(|job| (job.name.as_str(), job.outcome))
@@ -508,16 +562,12 @@ async fn the_jobs_on_record_are_shown_and_reset() {
     );
     assert_eq!(jobs[1].due_in, Duration::from_secs(3240 - 60));
     assert_eq!((&*jobs[2].started_by, jobs[2].token), ("ada", kept.token()));
-    let pages = [
-        periodic.jobs("", Some(&jobs[0].name), 1),
-        periodic.jobs("lo", None, 9),
-    ];
-    let [second, long] = pages;
-    assert_eq!(second.await.unwrap()[..], jobs[1..2]);
-    assert_eq!(long.await.unwrap()[..], jobs[2..]);
+    let second = jobs_of(&periodic, "", Some(&jobs[0].name), 1).await;
+    assert_eq!(second[..], jobs[1..2]);
+    assert_eq!(jobs_of(&periodic, "lo", None, 9).await[..], jobs[2..]);
     // The holder dies, or lost its lock, without a record of the end.
     assert!(kept.release().await.is_clean());
-    let jobs = periodic.jobs("long", None, 1).await.unwrap();
+    let jobs = jobs_of(&periodic, "long", None, 1).await;
     assert_eq!(jobs[0].outcome, Outcome::Unknown);
 
     let name = LockName::new("good").unwrap();

@@ -53,11 +53,12 @@ pub enum Outcome {
 
 impl Periodic {
     /// The jobs on record whose names start with `prefix`, in byte order of their names: at most
-    /// `limit` of them, from the first one after `after`.
+    /// `limit` of them, from the first one after `after`. A job whose record cannot be read has an
+    /// error with its [name](Error::name) in its place: [`ErrorKind::Corrupt`] for a record of
+    /// another version, or a start in the future. A [`reset`](Self::reset) removes such a record.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for a record of another version, or a start in the future. Failures
-    /// of the store.
+    /// Failures of the store.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -66,13 +67,20 @@ impl Periodic {
         prefix: &str,
         after: Option<&LockName>,
         limit: u32,
-    ) -> Result<Vec<Job>> {
+    ) -> Result<Vec<Result<Job>>> {
         let after = after.map(start_key).transpose()?;
         let prefix = format!("{STARTS}{prefix}");
         let page = self.records.scan(&prefix, after.as_ref(), limit).await?;
         let mut jobs = Vec::with_capacity(page.len());
         for (key, entry) in &page {
-            jobs.push(self.describe(key, entry).await?);
+            let name = LockName::new(key.as_str().strip_prefix(STARTS).unwrap_or_default())?;
+            match self.describe(&name, key, entry).await {
+                // One bad record must not hide the other jobs.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    jobs.push(Err(error.about(&name)));
+                }
+                job => jobs.push(Ok(job?)),
+            }
         }
         Ok(jobs)
     }
@@ -110,20 +118,19 @@ impl Periodic {
         }))
     }
 
-    async fn describe(&self, key: &RecordKey, entry: &Entry) -> Result<Job> {
+    async fn describe(&self, name: &LockName, key: &RecordKey, entry: &Entry) -> Result<Job> {
         let start = Start::parse(key, entry)?;
         let started = start.age(key, entry, &*self.clock)?;
-        let name = LockName::new(key.as_str().strip_prefix(STARTS).unwrap_or_default())?;
         let token = FencingToken::new(start.token)?;
-        let outcome = match self.outcome_on_record(&name, &start).await? {
+        let outcome = match self.outcome_on_record(name, &start).await? {
             Some(outcome) => outcome,
             None => {
-                let held = self.locker.inspect(&name).await?.held;
+                let held = self.locker.inspect(name).await?.held;
                 match held.and_then(|held| held.token) {
                     Some(holder) if holder == token => Outcome::Running,
                     // The job may have ended between the two reads.
                     _ => self
-                        .outcome_on_record(&name, &start)
+                        .outcome_on_record(name, &start)
                         .await?
                         .unwrap_or(Outcome::Unknown),
                 }
@@ -134,7 +141,7 @@ impl Periodic {
         Ok(Job {
             due_in: every.mul_f64(DUE_AFTER).saturating_sub(period),
             started_by: start.by,
-            name,
+            name: name.clone(),
             token,
             started,
             every,
