@@ -17,8 +17,8 @@ const GENERATED: [&str; 5] = [
     "/planted/",
 ];
 
-const TEXTS: [&str; 11] = [
-    "rs", "sql", "lua", "md", "sh", "toml", "proto", "yml", "yaml", "html", "css",
+const TEXTS: [&str; 12] = [
+    "rs", "sql", "lua", "md", "sh", "toml", "proto", "yml", "yaml", "html", "css", "js",
 ];
 
 /// Returns the folders of all packages below `top`.

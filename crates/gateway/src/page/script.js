@@ -172,8 +172,8 @@ function tableOf(names, lines) {
   return table;
 }
 
-// What each button asks for, whether it needs no account, whether it is asked twice, and what is said
-// when it is done.
+// What each button asks for, whether it needs no account, whether it is asked twice, and what is
+// said when it is done.
 const ORDERS = {
   look: { send: ({ uid }) => ask("GET", account(uid)), says: look },
   kick: {
@@ -211,15 +211,19 @@ const ORDERS = {
     says: ({ sessions, next }, { node }) => {
       const lines = sessions.map((it) => [it.uid, it.device, it.class, it.node, dayTime(it.since)]);
       const total = next ? onlineOn(node) : lines.length;
-      return listed("session", "sessions", lines, total, ["account", "device", "class", "node", "since"]);
+      const names = ["account", "device", "class", "node", "since"];
+      return listed("session", "sessions", lines, total, names);
     },
   },
   revocations: {
     anybody: true,
     send: () => ask("GET", `/v1/revocations?limit=${LISTED}`),
     says: ({ revocations, total }) => {
-      const lines = revocations.map((it) => [it.uid, it.node, it.session, it.text ?? `code ${it.reason}`]);
-      return listed("session that is not known to be gone", "sessions that are not known to be gone", lines, total, ["account", "node", "session", "why"]);
+      const why = (it) => it.text ?? `code ${it.reason}`;
+      const lines = revocations.map((it) => [it.uid, it.node, it.session, why(it)]);
+      const one = "session that is not known to be gone";
+      const many = "sessions that are not known to be gone";
+      return listed(one, many, lines, total, ["account", "node", "session", "why"]);
     },
   },
   bans: {
@@ -237,8 +241,9 @@ const ORDERS = {
     says: ({ entries, total }) => {
       const by = (it) => (it.by ? `${it.by} at ${it.from}` : it.from);
       const what = (it) => (it.reason ? `${it.action}: ${it.reason}` : it.action);
-      const lines = entries.map((it) => [dayTime(it.at_ms), it.node, what(it), it.target, by(it), it.result]);
-      return listed("order", "orders", lines, total, ["time", "node", "order", "about", "by", "result"]);
+      const of = (it) => [dayTime(it.at_ms), it.node, what(it), it.target, by(it), it.result];
+      const names = ["time", "node", "order", "about", "by", "result"];
+      return listed("order", "orders", entries.map(of), total, names);
     },
   },
 };
