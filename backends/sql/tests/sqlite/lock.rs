@@ -143,8 +143,14 @@ async fn acquires_and_releases_of_one_batch_have_their_own_answers() {
                 request
             })
             .collect();
+        // A batch forms while a request is in flight. A fast file answers each request before the
+        // next one is made, so another process holds the file until all are made.
+        let mut writer = place.raw().await;
+        let begin = sqlx::raw_sql("BEGIN IMMEDIATE");
+        begin.execute(&mut writer).await.unwrap();
+        let wanted_too = request("held");
         let before = store.statements();
-        let (taken, (freed, (busy, again))) = both(
+        let requests = both(
             join_all(taking.iter().map(|request| take(&lock, request))),
             both(
                 join_all(leaving.iter().zip(&grants).map(|(request, grant)| {
@@ -157,10 +163,14 @@ async fn acquires_and_releases_of_one_batch_have_their_own_answers() {
                 })),
                 // A batch contains a name only once. The second request for a name is in the next
                 // batch.
-                both(refused(&lock, &request("held")), take(&lock, &held)),
+                both(refused(&lock, &wanted_too), take(&lock, &held)),
             ),
-        )
-        .await;
+        );
+        let rollback = async {
+            let rollback = sqlx::raw_sql("ROLLBACK");
+            rollback.execute(&mut writer).await.unwrap();
+        };
+        let ((taken, (freed, (busy, again))), ()) = both(requests, rollback).await;
         let spent = store.statements() - before;
         assert!(spent < 15, "{spent} statements are not batches");
         assert_eq!(busy.token, Some(kept.token));
