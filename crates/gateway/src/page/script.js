@@ -112,7 +112,8 @@ function row(parts, cell = "td") {
 const PASS = "distlock-pass";
 
 async function ask(method, path, body) {
-  const headers = { "x-distlock-pass": sessionStorage.getItem(PASS) ?? "", "x-distlock-actor": "page" };
+  const pass = sessionStorage.getItem(PASS) ?? "";
+  const headers = { "x-distlock-pass": pass, "x-distlock-actor": "page" };
   if (body) headers["content-type"] = "application/json";
   const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
   const says = await answer.json();
@@ -184,8 +185,12 @@ const ORDERS = {
   ban: {
     sure: ({ uid, ttl }) => `Ban ${uid} ${ttl ? `for ${ttl}` : "without end"}?`,
     send: ({ uid, reason, ttl }) => ask("POST", "/v1/ban", { uid, reason, ttl }),
-    says: ({ uid, ban, kicked }) =>
-      `${uid} is banned ${ban.until_ms ? `until ${new Date(ban.until_ms).toLocaleString()}` : "without end"}; ${ended(kicked)}`,
+    says: ({ uid, ban, kicked }) => {
+      const end = ban.until_ms
+        ? `until ${new Date(ban.until_ms).toLocaleString()}`
+        : "without end";
+      return `${uid} is banned ${end}; ${ended(kicked)}`;
+    },
   },
   unban: {
     send: ({ uid }) => ask("DELETE", `/v1/ban?uid=${encodeURIComponent(uid)}`),
@@ -252,14 +257,16 @@ const ORDERS = {
 function look({ uid, record, nodes }) {
   if (!record) return `${uid} has never logged in`;
   const parts = [];
-  if (record.ban) parts.push(`${uid} is banned${record.ban.reason ? `: ${record.ban.reason}` : ""}`);
+  const why = record.ban?.reason ? `: ${record.ban.reason}` : "";
+  if (record.ban) parts.push(`${uid} is banned${why}`);
   const slots = Object.entries(record.slots);
   parts.push(`${uid}: ${count(slots.length, "session")}, generation ${record.gen}`);
   const waiting = record.revocations?.length ?? 0;
   if (waiting) parts.push(`${count(waiting, "session")} must go and are not known to be gone`);
   if (slots.length === 0) return parts;
   const lines = slots.map(([slot, it]) => {
-    const state = nodes.find(({ node, boot }) => node === it.node && boot === it.boot)?.state ?? "?";
+    const own = nodes.find(({ node, boot }) => node === it.node && boot === it.boot);
+    const state = own?.state ?? "?";
     return [slot, it.device, it.class, it.node, state, dayTime(it.since)];
   });
   return [...parts, tableOf(["slot", "device", "class", "node", "node is", "since"], lines)];
@@ -281,7 +288,8 @@ function orders(form) {
   form.onsubmit = async (event) => {
     event.preventDefault();
     const order = ORDERS[event.submitter?.value ?? "look"];
-    const fields = Object.fromEntries([...new FormData(form)].map(([name, text]) => [name, text.trim() || undefined]));
+    const given = [...new FormData(form)].map(([name, text]) => [name, text.trim() || undefined]);
+    const fields = Object.fromEntries(given);
     if (!order.anybody && !fields.uid) return say("name an account", true);
     if (order.sure && !confirm(order.sure(fields))) return;
     try {
@@ -327,17 +335,20 @@ function device(box) {
     show("out", "connecting");
     const start = performance.now();
     mine.onopen = () => {
-      mine.send(JSON.stringify({ type: "login", token, device: box.dataset.device, class: "", intent: "login" }));
+      const { device } = box.dataset;
+      mine.send(JSON.stringify({ type: "login", token, device, class: "", intent: "login" }));
       say(`logs in on ${node}`);
     };
     mine.onmessage = ({ data }) => {
       const frame = JSON.parse(data);
       if (frame.type === "login_ok") {
         show("in", `in on ${frame.node}`);
-        say(`is in on ${frame.node} after ${(performance.now() - start).toFixed(0)} ms, generation ${frame.gen}`);
+        const took = (performance.now() - start).toFixed(0);
+        say(`is in on ${frame.node} after ${took} ms, generation ${frame.gen}`);
       } else if (frame.type === "offline") {
         told = true;
-        say(`told: ${frame.reason}${frame.by_device ? ` (${frame.by_device})` : ""}, code ${frame.code}`, true);
+        const by = frame.by_device ? ` (${frame.by_device})` : "";
+        say(`told: ${frame.reason}${by}, code ${frame.code}`, true);
         mine.send(JSON.stringify({ type: "bye" }));
         mine.close(1000);
         say("says bye and closes");
