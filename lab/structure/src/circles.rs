@@ -1,110 +1,159 @@
-//! Circles in a graph of files: its strongly connected components.
+//! Circles of folders, found in the imports between files.
+//!
+//! An import counts in the folder that its two files have in common, if the files are in different
+//! subfolders there. A subfolder stands for everything below it. A file beside a subfolder may
+//! import from it and be imported by it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::{Path, PathBuf},
+};
 
-/// The files of one circle, by index. Each file reaches each other file through imports.
-#[derive(Debug, PartialEq, Eq)]
+use crate::modules::Imports;
+
+/// The imports between the subfolders of one folder.
+type Graph<'a> = BTreeMap<(PathBuf, PathBuf), Vec<(&'a Path, &'a Path, &'a BTreeSet<String>)>>;
+
+/// Subfolders of one folder that reach each other through imports.
+#[derive(Debug)]
 pub(crate) struct Circle {
-    pub(crate) files: Vec<usize>,
+    nodes: BTreeSet<PathBuf>,
+    /// The imports that close the circle, one to a line.
+    imports: String,
 }
 
-/// Returns all circles of at least two files, the largest first.
-///
-/// The algorithm is Tarjan's ("Depth-First Search and Linear Graph Algorithms", 1972).
-pub(crate) fn circles(edges: &BTreeMap<usize, BTreeSet<usize>>) -> Vec<Circle> {
-    let mut search = Search::new(edges);
-    for &file in edges.keys() {
-        if !search.order.contains_key(&file) {
-            search.visit(file);
+impl fmt::Display for Circle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<_> = self.nodes.iter().map(|it| it.to_string_lossy()).collect();
+        write!(f, "a circle of {}{}", nodes.join(", "), self.imports)
+    }
+}
+
+/// Returns all circles of at least two folders.
+pub(crate) fn circles(imports: &Imports) -> Vec<Circle> {
+    let mut folders: BTreeMap<PathBuf, Graph<'_>> = BTreeMap::new();
+    for ((from, to), names) in imports {
+        let common: PathBuf = from
+            .iter()
+            .zip(to)
+            .take_while(|(one, other)| one == other)
+            .map(|(part, _)| part)
+            .collect();
+        let depth = common.iter().count() + 1;
+        let is_below = |file: &Path| file.iter().count() > depth;
+        if is_below(from) && is_below(to) {
+            let folder = |file: &Path| file.iter().take(depth).collect();
+            let graph = folders.entry(common).or_default();
+            let edge = graph.entry((folder(from), folder(to))).or_default();
+            edge.push((from, to, names));
         }
     }
-    search
-        .found
-        .sort_by_key(|circle| std::cmp::Reverse(circle.files.len()));
-    search.found
+    folders.values().flat_map(circles_of).collect()
 }
 
-struct Search<'a> {
-    edges: &'a BTreeMap<usize, BTreeSet<usize>>,
-    order: BTreeMap<usize, usize>,
-    lowest: BTreeMap<usize, usize>,
-    path: Vec<usize>,
-    found: Vec<Circle>,
-}
-
-impl<'a> Search<'a> {
-    fn new(edges: &'a BTreeMap<usize, BTreeSet<usize>>) -> Self {
-        Self {
-            edges,
-            order: BTreeMap::new(),
-            lowest: BTreeMap::new(),
-            path: Vec::new(),
-            found: Vec::new(),
-        }
-    }
-
-    fn visit(&mut self, file: usize) {
-        let own = self.order.len();
-        self.order.insert(file, own);
-        self.lowest.insert(file, own);
-        self.path.push(file);
-        for &next in self.edges.get(&file).into_iter().flatten() {
-            let reached = match self.order.get(&next) {
-                None => {
-                    self.visit(next);
-                    self.lowest[&next]
+fn circles_of(graph: &Graph<'_>) -> Vec<Circle> {
+    let mut found: Vec<Circle> = Vec::new();
+    for (start, _) in graph.keys() {
+        let reached = reached_from(graph, start);
+        let nodes: BTreeSet<PathBuf> = reached
+            .into_iter()
+            .filter(|node| reached_from(graph, node).contains(start))
+            .collect();
+        if !nodes.is_empty() && found.iter().all(|known| known.nodes != nodes) {
+            let mut imports = String::new();
+            for ((from, to), files) in graph {
+                if nodes.contains(from) && nodes.contains(to) {
+                    for (from, to, names) in files {
+                        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                        let (from, to) = (from.display(), to.display());
+                        imports += &format!("\n  {from} -> {to}: {}", names.join(", "));
+                    }
                 }
-                Some(&seen) if self.path.contains(&next) => seen,
-                Some(_) => continue,
-            };
-            let lowest = self.lowest[&file].min(reached);
-            self.lowest.insert(file, lowest);
+            }
+            found.push(Circle { nodes, imports });
         }
-        if self.lowest[&file] == own {
-            let start = self.path.iter().position(|&on| on == file).unwrap_or(0);
-            let mut files = self.path.split_off(start);
-            if files.len() > 1 {
-                files.sort_unstable();
-                self.found.push(Circle { files });
+    }
+    found
+}
+
+fn reached_from(graph: &Graph<'_>, start: &Path) -> BTreeSet<PathBuf> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![start.to_owned()];
+    while let Some(node) = open.pop() {
+        for (from, to) in graph.keys() {
+            if *from == node && reached.insert(to.clone()) {
+                open.push(to.clone());
             }
         }
     }
+    reached
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn graph(edges: &[(usize, usize)]) -> BTreeMap<usize, BTreeSet<usize>> {
-        let mut graph: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        for &(from, to) in edges {
-            graph.entry(from).or_default().insert(to);
-        }
-        graph
-    }
-
-    fn found(edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
-        circles(&graph(edges))
+    fn found(imports: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let imports = imports
+            .iter()
+            .map(|(from, to)| ((from.into(), to.into()), BTreeSet::from(["Name".into()])))
+            .collect();
+        circles(&imports)
             .into_iter()
-            .map(|circle| circle.files)
+            .map(|it| {
+                it.nodes
+                    .iter()
+                    .map(|node| node.display().to_string())
+                    .collect()
+            })
             .collect()
     }
 
     #[test]
-    fn an_acyclic_graph_has_no_circle() {
-        assert_eq!(found(&[(0, 1), (0, 2), (1, 2)]), Vec::<Vec<usize>>::new());
-    }
-
-    #[test]
-    fn two_circles_joined_by_one_import_are_reported_separately() {
+    fn two_folders_that_import_each_other_form_a_circle_even_if_no_two_files_do() {
         assert_eq!(
-            found(&[(0, 1), (1, 0), (1, 2), (2, 3), (3, 4), (4, 2)]),
-            [vec![2, 3, 4], vec![0, 1]]
+            found(&[("a/x.rs", "b/y.rs"), ("b/z.rs", "a/w.rs")]),
+            [["a", "b"]]
         );
     }
 
     #[test]
-    fn a_file_that_imports_from_itself_is_no_circle() {
-        assert_eq!(found(&[(0, 0)]), Vec::<Vec<usize>>::new());
+    fn a_circle_of_subfolders_is_found_where_they_are() {
+        assert_eq!(
+            found(&[
+                ("a/b/x.rs", "a/c/y.rs"),
+                ("a/c/y.rs", "a/d/z.rs"),
+                ("a/d/e/z.rs", "a/b/x.rs"),
+                ("a/b/x.rs", "f/x.rs"),
+            ]),
+            [["a/b", "a/c", "a/d"]]
+        );
+    }
+
+    #[test]
+    fn files_of_one_folder_and_files_beside_a_folder_may_import_each_other() {
+        let imports = [
+            ("a/x.rs", "a/y.rs"),
+            ("a/y.rs", "a/x.rs"),
+            ("b.rs", "a/x.rs"),
+            ("a/x.rs", "b.rs"),
+        ];
+        assert_eq!(found(&imports), Vec::<Vec<String>>::new());
+    }
+
+    #[test]
+    fn the_imports_that_close_a_circle_are_printed() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/planted/src/lib.rs");
+        let imports = crate::modules::imports(Path::new(root)).expect("the planted package");
+        let circles = circles(&imports);
+        let [circle] = circles.as_slice() else {
+            panic!("not one circle: {circles:?}");
+        };
+        assert_eq!(
+            circle.to_string(),
+            "a circle of hall, room\n  hall/first.rs -> room/second.rs: Second\n  \
+             room/third.rs -> hall/first.rs: First"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Three files that import each other, once through a re-export and once by an inline path.
 
-mod first;
+mod hall;
 mod room;
 
-pub use first::First;
+pub use hall::First;
 pub use room::{Second, Third};

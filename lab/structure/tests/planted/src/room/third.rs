@@ -1,5 +1,5 @@
 pub struct Third {
-    pub first: Option<Box<crate::first::First>>,
+    pub first: Option<Box<crate::hall::First>>,
 }
 
 #[cfg(test)]

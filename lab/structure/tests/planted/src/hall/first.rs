@@ -1,0 +1,6 @@
+use crate::Second;
+
+pub struct First(pub Option<Box<Second>>);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,3 @@
+mod first;
+
+pub use first::First;
