@@ -123,7 +123,7 @@ impl KeepsQueue for MySqlServer {
     }
 }
 
-const COUNT_ENTRIES: &str = "SELECT COUNT(*) FROM distributed_line";
+const COUNT_ENTRIES: &str = "SELECT COUNT(*) FROM distributed_queue";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_survive_outages_on_redis() -> Result<()> {

@@ -144,7 +144,7 @@ fn the_ticket_script_frees_its_lock_after_a_signal() {
             // The script still waits for the lock, and must not get it afterwards.
             let mut theirs = home.hold("deploy", &[], "exec sleep 60");
             let mut waits = Process::spawn(&mut under(shell, &home, script)).unwrap();
-            let waiting = "UPDATE distributed_line SET ticket = ticket";
+            let waiting = "UPDATE distributed_queue SET joined_at = joined_at";
             eventually("the script waits", SOON, || home.sql(waiting) == 1).unwrap();
             waits.signal_group(signal).unwrap();
             let status = waits.wait(SOON).unwrap();

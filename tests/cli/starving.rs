@@ -19,7 +19,7 @@ use crate::{
 };
 
 const NAME: &str = "shared";
-const ENTRIES: &str = "SELECT COUNT(*) FROM distributed_line";
+const ENTRIES: &str = "SELECT COUNT(*) FROM distributed_queue";
 const WAITERS: u32 = 5;
 /// The number of turns that each waiting process must get.
 const TURNS: u32 = 4;

@@ -201,7 +201,7 @@ fn infinite_times_of_postgres_are_69_or_mean_nothing() {
     assert_eq!((other.code, &*other.stdout), (0, "ran\n"), "{other:?}");
     set("expires_at", "clock_timestamp() + interval '10 minutes'");
     // The first column is only for display, and the second column is only a hint.
-    for column in ["acquired_at", "wanted_until"] {
+    for column in ["acquired_at", "hint_until"] {
         set(column, "'infinity'");
         let busy = ["run", "job", "--wait", "0", "--", "echo", "ran"];
         run(&home, &url, &busy).assert_failed(75, "busy");

@@ -23,7 +23,10 @@ const TEST_LOCK: &str = "distlock:doctor";
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn report_rights(health: &mut Health, denied: &[String]) {
     let (verdict, detail) = if denied.is_empty() {
-        (Verdict::Pass, "this user may do what it takes".to_owned())
+        (
+            Verdict::Pass,
+            "this user has all rights that locks and records need".to_owned(),
+        )
     } else {
         let denied = denied.join(", ");
         (
@@ -143,12 +146,12 @@ pub(crate) fn report_tables(health: &mut Health, differences: &[SchemaDifference
 /// Checks whether contenders can join the store queue: takes a test entry and gives the entry up.
 pub(crate) async fn check_store_queue<D: Dialect>(health: &mut Health, dialect: &D) {
     let tried: Result<()> = async {
-        let place = QueueEntry {
+        let entry = QueueEntry {
             name: LockName::new(TEST_LOCK)?,
             id: fastrand::i64(1..),
             holder: HolderLabel::new("distlock doctor")?,
         };
-        let entries = [place];
+        let entries = [entry];
         dialect
             .renew_queue_entries(&entries, Duration::from_secs(1))
             .await?;
@@ -157,18 +160,16 @@ pub(crate) async fn check_store_queue<D: Dialect>(health: &mut Health, dialect: 
     .await;
     match tried {
         Ok(()) => health.found(
-            "line",
+            "store queue",
             Verdict::Pass,
-            "the first of those who wait is woken",
+            "a release wakes the first process of the queue",
         ),
         Err(error) => health.found(
-            "line",
+            "store queue",
             Verdict::Warn,
             format!(
-                "no places can be kept for those who wait, so each release wakes all of them: {}; \
-                    run \
-                 `distlock migrate`, and grant SELECT, INSERT, UPDATE and DELETE on \
-                 distributed_line",
+                "this user cannot keep the queue, so each release wakes all waiters: {}; grant \
+                 SELECT, INSERT, UPDATE and DELETE on distributed_queue",
                 error.message()
             ),
         ),

@@ -29,7 +29,7 @@
 //! | `records` | [`Records`](distlock_core::Records): versioned values |
 //! | `counters`, `singleton_task` | requests for metrics, and background tasks that are replaced |
 //! | `reaper` | removes rows that nobody has used for `reap_after` |
-//! | `doctor`, `migrate` | health, and the versions of the tables |
+//! | `doctor`, `migrate` | health, and the version of the tables |
 //! | `schema_check` | compares the required tables with the database's catalogue |
 //! | `fence` | checks fencing tokens in the caller's own transaction |
 //! | `statement_error`, `driver_panics` | the meaning of a driver's error |
@@ -104,4 +104,3 @@ pub use dialect::postgres::{Postgres, PostgresDriver};
 pub use dialect::sqlite::{Sqlite, SqliteConfig, SqliteDriver};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use distlock_backend_kit::Secret;
-pub use migrate::{Migration, TablesStatus};

@@ -118,7 +118,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
             Ok((waiters, queue)) => (info.waiters, info.queue) = (Some(waiters), queue),
             // The queue decides nothing about the lock, so a store without the queue's table, or
             // without the right to read it, does not hide the holder.
-            Err(error) => tracing::debug!(%error, "the store queue cannot be read"),
+            Err(error) => tracing::debug!(%error, "the store queue was not read"),
         }
         Ok(info)
     }

@@ -34,7 +34,7 @@ pub(crate) async fn reap_periodically<D: Dialect>(store: Weak<Store<D>>, mut pau
         match reap(store.dialect(), every(store.dialect())).await {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "idle rows were removed"),
-            Err(error) => tracing::debug!(%error, "idle rows were not removed; the next turn will"),
+            Err(error) => tracing::debug!(%error, "idle rows stay until the next run"),
         }
     }
 }
@@ -74,10 +74,5 @@ pub(crate) async fn reap<D: Dialect>(dialect: &D, every: Duration) -> Result<u64
             dialect.clock().sleep(BETWEEN_PAGES).await;
         }
     }
-    // Tables of version 1 have no table of queue entries. The error must not fail the whole run.
-    match dialect.remove_expired_entries().await {
-        Ok(lapsed) => removed += lapsed,
-        Err(error) => tracing::debug!(%error, "expired queue entries were not removed"),
-    }
-    Ok(removed)
+    Ok(removed + dialect.remove_expired_entries().await?)
 }

@@ -1,11 +1,7 @@
 //! Compares the tables that the promises need with the tables that the database's catalogue shows.
 //!
 //! This module owns the comparison and its message. Each dialect lists its tables beside the query
-//! that reads its catalogue. Opening a store refuses tables that differ, and never changes these
-//! tables. Only `distlock migrate` changes existing tables, and only where an older version of
-//! distlock made the difference.
-
-use crate::migrate::Migration;
+//! that reads its catalogue. Tables that differ are refused, and are never changed.
 
 /// The part with the storage of a table: the engine, and whether the rows survive a crash.
 pub(crate) const STORAGE: &str = "storage";
@@ -29,21 +25,10 @@ pub(crate) type Table<S = &'static str> = (S, Vec<(S, S)>);
 /// A part of a table in the catalogue: the table, the part, and its value.
 pub(crate) type FoundPart = (String, String, String);
 
-/// A part that an older version of distlock made differently.
-pub(crate) struct FormerPart {
-    pub(crate) table: &'static str,
-    pub(crate) part: &'static str,
-    /// The value in the older version; `None` when that version had no such part.
-    pub(crate) was: Option<&'static str>,
-    /// The migration that gives the part its required value.
-    pub(crate) repair: Migration,
-}
-
 /// One part whose value is not the required one.
 #[derive(Debug)]
 pub(crate) struct SchemaDifference {
     text: String,
-    repair: Option<Migration>,
     /// Whether the part is [`WRITES`]: the table itself is right, but a trigger or a rule exists.
     of_writes: bool,
 }
@@ -53,7 +38,6 @@ pub(crate) struct SchemaDifference {
 pub(crate) fn differences<S: AsRef<str>>(
     prefix: &str,
     tables: &[Table<S>],
-    formers: &[FormerPart],
     found: &[FoundPart],
     some: bool,
 ) -> Vec<SchemaDifference> {
@@ -71,10 +55,6 @@ pub(crate) fn differences<S: AsRef<str>>(
             if are.contains(&expected) {
                 continue;
             }
-            let former = formers.iter().find(|former| {
-                (former.table, former.part) == (table.as_ref(), part)
-                    && are == former.was.as_slice()
-            });
             let of = match part {
                 KEY | STORAGE | WRITES => format!("the {part} of {name}"),
                 column => format!("{name}.{column}"),
@@ -88,7 +68,6 @@ pub(crate) fn differences<S: AsRef<str>>(
             let verb = if of_writes { "are" } else { "is" };
             differences.push(SchemaDifference {
                 text: format!("{of} {verb} {is} instead of {expected}"),
-                repair: former.map(|former| former.repair),
                 of_writes,
             });
         }
@@ -109,15 +88,6 @@ pub(crate) fn describe(differences: &[SchemaDifference]) -> String {
     text
 }
 
-/// The migrations that remove the differences; `None` when a difference does not come from an older
-/// version of distlock.
-pub(crate) fn repairs(differences: &[SchemaDifference]) -> Option<Vec<Migration>> {
-    differences
-        .iter()
-        .map(|difference| difference.repair)
-        .collect()
-}
-
 /// The error text for tables that differ, with the remedy. `separator` is put between the table
 /// names of the `DROP TABLE` statement.
 pub(crate) fn refusal(
@@ -127,9 +97,6 @@ pub(crate) fn refusal(
     migrate: &str,
 ) -> String {
     let differ = describe(differences);
-    if repairs(differences).is_some() {
-        return format!("an older version of distlock made the tables ({differ}): run `{migrate}`");
-    }
     if differences.iter().all(|it| it.of_writes) {
         return format!(
             "the tables are not as expected ({differ}): triggers and rules can change or drop \

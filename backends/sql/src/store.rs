@@ -94,7 +94,7 @@ impl<D: Dialect> Store<D> {
             return;
         }
         if let Err(error) = self.dialect().leave_queues(&entries).await {
-            tracing::debug!(%error, "queue entries were not given up");
+            tracing::debug!(%error, "queue entries were not removed; they end with their lease");
         }
     }
 

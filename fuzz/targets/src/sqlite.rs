@@ -16,7 +16,7 @@ struct Rows {
 const ROW: &str = "
 INSERT OR REPLACE INTO distributed_lock
     (lock_name, holder_id, token, boot_id, expires_at, acquired_at, holder, meta,
-     wanted_by, wanted_until)
+     hint_id, hint_until)
 VALUES ('a', ?1, ?2, ?3, ?4, ?5, CAST(?6 AS TEXT), CAST(?7 AS TEXT), ?8, ?9)";
 
 thread_local! {
@@ -83,7 +83,7 @@ impl Rows {
             };
             *one = given;
         }
-        let [token, until, acquired, wanted_by, wanted_until] = numbers;
+        let [token, until, acquired, hint_id, hint_until] = numbers;
         let until = if until == 0 { i64::MAX } else { until };
         let Some((&[flags, owner, boot], text)) = rest.split_first_chunk() else {
             return Ok(());
@@ -104,8 +104,8 @@ impl Rows {
             .bind(acquired)
             .bind(holder)
             .bind(meta)
-            .bind(wanted_by)
-            .bind(wanted_until)
+            .bind(hint_id)
+            .bind(hint_until)
             .execute(&mut *self.raw.borrow_mut())
             .await?;
         let runs = owner.is_some() && boot == self.boot && until == i64::MAX;

@@ -117,8 +117,11 @@ impl ServerConfig {
         if lacks_name && (several || self.socket.is_none()) {
             return Err(invalid(format!("the URL names no host, as in {example}")));
         }
-        if names().any(|name| name.contains(char::is_whitespace)) {
-            return Err(invalid("what the URL has as its host is none"));
+        if let Some(name) = names().find(|name| name.contains(char::is_whitespace)) {
+            return Err(invalid(format!(
+                "the host {name:?} of the URL contains a space: name a host or an address, as in \
+                 {example}"
+            )));
         }
         if several && (self.socket.is_some() || names().any(|it| self.is_path(it))) {
             return Err(invalid(
@@ -132,7 +135,9 @@ impl ServerConfig {
         }
         let texts = [Some(&self.database), self.user.as_ref()];
         if texts.into_iter().flatten().any(|text| text.contains('\0')) {
-            return Err(invalid("a name in the URL holds a NUL"));
+            return Err(invalid(
+                "the user or the database of the URL contains a NUL character",
+            ));
         }
         if !(1..=32).contains(&self.pool_size) {
             return Err(invalid(format!(

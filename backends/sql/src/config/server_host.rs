@@ -37,7 +37,7 @@ impl ServerHost {
         let (name, port) = if let Some(rest) = server.strip_prefix('[') {
             let (name, rest) = rest
                 .split_once(']')
-                .ok_or_else(|| invalid("the host has no closing bracket"))?;
+                .ok_or_else(|| invalid("the host of the URL has no closing bracket"))?;
             (name, rest.strip_prefix(':'))
         } else {
             match server.split_once(':') {
@@ -51,7 +51,7 @@ impl ServerHost {
                 .parse()
                 .ok()
                 .filter(|port| *port != 0)
-                .ok_or_else(|| invalid("what follows the host and its `:` is no TCP port"))?,
+                .ok_or_else(|| invalid("the text after the host and its `:` is no TCP port"))?,
             None => default_port,
         };
         Ok(Self { name, port })

@@ -308,7 +308,7 @@ mod tests {
             ),
             ("postgres://h/d?table_prefix=A", "`table_prefix`"),
             ("postgres://h/d?table_prefix=a%3Bdrop", "`table_prefix`"),
-            ("postgres://h/a%00b", "holds a NUL"),
+            ("postgres://h/a%00b", "contains a NUL"),
             ("oracle://h/d", "no scheme of a database server"),
             (long.as_str(), "`table_prefix`"),
         ] {

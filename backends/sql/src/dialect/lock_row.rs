@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 /// The value that a force-release stores in the column `meta` of the row that becomes free. In any
 /// other free row, `meta` is null (or, after a change by hand, the value of the last holder). The
-/// next grant overwrites `meta`. An older version of distlock never reads the `meta` of a free row.
+/// next grant overwrites `meta`.
 pub(crate) const FORCED: &str = "force-released";
 
 /// A row of the lock table at the time of reading.

@@ -118,7 +118,7 @@ impl<D: Dialect> SqlContender<D> {
             }
             // The lock was freed before the hint was set, so that the store notified nobody.
             Ok(false) => self.waiter.signal.notify_one(),
-            Err(error) => tracing::debug!(%error, "a waiter hint was not set"),
+            Err(error) => tracing::debug!(%error, "a hint was not set; a poll finds the release"),
         }
     }
 }

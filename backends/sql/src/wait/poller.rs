@@ -66,11 +66,11 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
                 if !unmarked.is_empty()
                     && let Err(error) = dialect.set_hints(&unmarked, HINT_LIFETIME).await
                 {
-                    tracing::debug!(%error, "waiter hints were not set");
+                    tracing::debug!(%error, "hints were not set; a poll finds the release");
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, waiters = names.len(), "polling failed");
+                tracing::debug!(%error, waiters = names.len(), "a poll failed; it is repeated");
                 let pause = error.retry_pause().unwrap_or(AFTER_FAILURE);
                 group.waiting().next_poll = Some(clock.now() + pause);
             }

@@ -20,6 +20,6 @@ pub(super) async fn renew_queue_entries<D: Dialect>(
     if !gone.is_empty()
         && let Err(error) = dialect.leave_queues(&gone).await
     {
-        tracing::debug!(%error, "queue entries were not given up");
+        tracing::debug!(%error, "queue entries were not removed; they end with their lease");
     }
 }

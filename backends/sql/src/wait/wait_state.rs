@@ -148,7 +148,7 @@ impl WaitState {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "queue entries were not renewed");
+                tracing::debug!(%error, "queue entries were not renewed; it is tried again");
                 for entry in entries {
                     self.update(entry, now, |at| at.not_kept(now, &error));
                 }

@@ -1,4 +1,4 @@
-//! The store queue, and tables of version 1, which have no store queue.
+//! The store queue.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ pub(crate) async fn a_release_wakes_the_waiter(holder: &Locker, waiter: &Locker,
 /// The doctor's verdict on the store queue.
 pub(crate) async fn doctor(locker: &Locker) -> Verdict {
     let health = locker.health().await.unwrap();
-    let line = health.findings.iter().find(|it| it.check == "line");
-    line.unwrap_or_else(|| panic!("{health:?}")).verdict
+    let queue = health.findings.iter().find(|it| it.check == "store queue");
+    queue.unwrap_or_else(|| panic!("{health:?}")).verdict
 }
 
 /// A contender gives up its queue entry when it gets the lock and when it is cancelled. The entry
@@ -108,35 +108,4 @@ pub(crate) async fn a_dead_entry_blocks_the_queue_for_its_lease(
     }
     let late = waiting.join_all().await;
     assert!(late.iter().all(|late| *late < SLACK), "{late:?} late");
-}
-
-/// A store without the table of the store queue, and a store with this table, can wait for the same
-/// lock. `open` opens a store; its argument is the option `migrate`. `drop_line` drops the table.
-/// `status` returns the version of the tables and the number of missing migrations, and `migrate`
-/// returns the former version.
-pub(crate) async fn tables_of_version_1_work_beside_version_2(
-    open: impl AsyncFn(bool) -> Locker,
-    drop_line: impl AsyncFn(),
-    status: impl AsyncFn() -> (i64, usize),
-    migrate: impl AsyncFn() -> i64,
-) {
-    let new = open(true).await;
-    for number in 0..500 {
-        let held = new.lock(format!("row {number}")).acquire().await.unwrap();
-        assert!(held.release().await.is_clean());
-    }
-    drop_line().await;
-    assert_eq!(status().await, (1, 1));
-    let old = open(false).await;
-    a_release_wakes_the_waiter(&new, &old, "without a line").await;
-    assert_eq!(doctor(&old).await, Verdict::Warn);
-    assert_eq!(migrate().await, 1);
-    assert_eq!(status().await, (2, 0));
-    a_release_wakes_the_waiter(&old, &new, "with one").await;
-    assert_eq!(doctor(&old).await, Verdict::Pass);
-    // With the option `migrate`, opening creates the table too.
-    drop_line().await;
-    let newest = open(true).await;
-    assert_eq!(status().await, (2, 0));
-    a_release_wakes_the_waiter(&old, &newest, "with one again").await;
 }

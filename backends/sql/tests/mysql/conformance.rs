@@ -63,6 +63,8 @@ async fn a_limited_user_on_an_odd_server_conforms(product: Product) {
             "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_lock TO \
              poor@'127.0.0.1'; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_queue TO \
+             poor@'127.0.0.1'; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO \
              poor@'127.0.0.1'; \
              GRANT SELECT, UPDATE ON distlock.distributed_meta TO poor@'127.0.0.1'; COMMIT",

@@ -74,13 +74,13 @@ async fn a_hint_becomes_that_of_several_processes(product: Product) {
         &*mysql.lock(),
         async |mark| {
             let marked = format!(
-                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = expires_at + \
+                "UPDATE distributed_lock SET hint_id = {mark}, hint_until = expires_at + \
                     3600000000"
             );
             server.sql(&marked).unwrap();
         },
         async || {
-            let mark = server.sql("SELECT wanted_by FROM distributed_lock");
+            let mark = server.sql("SELECT hint_id FROM distributed_lock");
             mark.unwrap().parse().unwrap()
         },
     )

@@ -18,14 +18,14 @@ mod fence;
 #[path = "../common/fake_servers.rs"]
 mod garbage;
 mod hosts;
-#[path = "../common/store_queue.rs"]
-mod lines;
 mod many_tasks;
 mod open;
 mod schema;
 #[path = "../common/servers.rs"]
 mod servers;
 mod store_queue;
+#[path = "../common/store_queue.rs"]
+mod store_queue_cases;
 #[cfg(feature = "tls")]
 mod tls;
 

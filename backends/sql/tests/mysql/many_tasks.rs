@@ -102,7 +102,7 @@ async fn no_statement_exceeds_a_small_packet_limit(product: Product) {
         waiting.spawn(async move { contender.wait(LONG).await });
     }
     let marked = async || {
-        let marked = "SELECT COUNT(*) FROM distributed_lock WHERE wanted_until > 0";
+        let marked = "SELECT COUNT(*) FROM distributed_lock WHERE hint_until > 0";
         (server.sql(marked).unwrap() == MANY.to_string()).then_some(())
     };
     eventually_async("all are waited for", SOON, marked)
@@ -147,7 +147,7 @@ async fn mixed(server: MySqlServer) {
         sql: &|statement| drop(server.sql(statement).unwrap()),
         free: "holder_id = NULL, expires_at = 1",
         given_away: "holder_id = REPEAT('x', 16), token = token + 5, holder = 'thief'",
-        wanted: "wanted_by = 1, wanted_until = expires_at",
+        wanted: "hint_id = 1, hint_until = expires_at",
     };
     each_operation_of_a_mixed_batch_has_its_own_answer(&*mysql.lock(), &by_hand).await;
 }
@@ -165,6 +165,8 @@ async fn a_grant_with_an_unreadable_row_is_unknown(product: Product) {
     server
         .sql(&format!(
             "CREATE USER poor@'127.0.0.1' IDENTIFIED BY '{}'; {}; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_queue TO \
+             poor@'127.0.0.1'; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON distlock.distributed_record TO \
              poor@'127.0.0.1'; \
              GRANT SELECT, UPDATE ON distlock.distributed_meta TO poor@'127.0.0.1'",
@@ -197,7 +199,7 @@ async fn a_grant_with_an_unreadable_row_is_unknown(product: Product) {
              REVOKE SELECT ON distlock.distributed_lock FROM poor@'127.0.0.1'; {}",
             grants(
                 "SELECT (holder_id, token, acquired_at, expires_at, holder, meta, nonce, \
-                    wanted_by, wanted_until),"
+                    hint_id, hint_until),"
             )
         ))
         .unwrap();

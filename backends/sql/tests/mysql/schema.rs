@@ -6,19 +6,14 @@ use distlock_core::{ErrorKind, SystemClock};
 use distlock_harness::servers::mysql::Product;
 use distlock_sql::{MySql, ServerConfig};
 
-use crate::{
-    locker, mysql, on_both,
-    servers::{LONG, hold},
-    start,
-};
+use crate::{mysql, on_both, start};
 
 on_both! {
     tables_without_a_needed_part_are_refused => tables_without_a_needed_part_are_refused;
-    tables_of_a_former_version_are_repaired => tables_of_a_former_version_are_repaired;
 }
 
 /// Changes of the tables with the prefix `p_`; for each change, a part of the error text.
-const CHANGES: [(&str, &str); 19] = [
+const CHANGES: [(&str, &str); 22] = [
     (
         "ALTER TABLE p_distributed_lock DROP PRIMARY KEY",
         "the unique key of p_distributed_lock is missing instead of lock_name",
@@ -32,8 +27,8 @@ const CHANGES: [(&str, &str); 19] = [
         "the unique key of p_distributed_lock is lock_name(10) instead of lock_name",
     ),
     (
-        "ALTER TABLE p_distributed_lock ADD UNIQUE (wanted_until)",
-        "the unique key of p_distributed_lock is lock_name and wanted_until instead of lock_name",
+        "ALTER TABLE p_distributed_lock ADD UNIQUE (hint_until)",
+        "the unique key of p_distributed_lock is lock_name and hint_until instead of lock_name",
     ),
     (
         "ALTER TABLE p_distributed_lock ENGINE = MyISAM",
@@ -63,8 +58,8 @@ const CHANGES: [(&str, &str); 19] = [
         "p_distributed_lock.token is bigint unsigned not null instead of bigint not null",
     ),
     (
-        "ALTER TABLE p_distributed_lock MODIFY wanted_until BIGINT",
-        "p_distributed_lock.wanted_until is bigint instead of bigint not null",
+        "ALTER TABLE p_distributed_lock MODIFY hint_until BIGINT",
+        "p_distributed_lock.hint_until is bigint instead of bigint not null",
     ),
     (
         "ALTER TABLE p_distributed_lock MODIFY holder VARCHAR(128) CHARACTER SET latin1 NOT NULL",
@@ -73,6 +68,19 @@ const CHANGES: [(&str, &str); 19] = [
     (
         "ALTER TABLE p_distributed_lock MODIFY expires_minute BIGINT",
         "p_distributed_lock.expires_minute is bigint instead of bigint as expires_at div 60000000",
+    ),
+    (
+        "ALTER TABLE p_distributed_lock DROP KEY p_distributed_lock_expires_minute, DROP COLUMN \
+            expires_minute",
+        "p_distributed_lock.expires_minute is missing instead of bigint as expires_at div 60000000",
+    ),
+    (
+        "ALTER TABLE p_distributed_queue DROP PRIMARY KEY",
+        "the unique key of p_distributed_queue is missing instead of lock_name, entry_id",
+    ),
+    (
+        "ALTER TABLE p_distributed_queue MODIFY joined_at INT NOT NULL",
+        "p_distributed_queue.joined_at is int",
     ),
     (
         "ALTER TABLE p_distributed_record DROP PRIMARY KEY",
@@ -115,7 +123,6 @@ async fn tables_without_a_needed_part_are_refused(product: Product) {
         let clock = || Arc::new(SystemClock);
         for error in [
             mysql(&url).await.map(drop),
-            MySql::status(config.clone(), clock()).await.map(drop),
             MySql::migrate(config, clock()).await.map(drop),
         ] {
             let error = error.expect_err(&change);
@@ -125,56 +132,5 @@ async fn tables_without_a_needed_part_are_refused(product: Product) {
             let what_to_do = format!("run `DROP TABLE {prefix}distributed_lock, ");
             assert!(error.contains(&what_to_do), "{error}");
         }
-    }
-}
-
-/// The lock table of the first version has no column `expires_minute`; a migration adds it.
-async fn tables_of_a_former_version_are_repaired(product: Product) {
-    let server = start(product);
-    for (number, undo) in [
-        // The table in the form that the first version created.
-        "DROP KEY distributed_lock_expires_minute, DROP COLUMN expires_minute, ADD KEY \
-            distributed_lock_expires_at (expires_at)",
-        // The same table without the old index.
-        "DROP KEY distributed_lock_expires_minute, DROP COLUMN expires_minute",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let prefix = format!("p{number}_");
-        let url = format!("{}&table_prefix={prefix}", server.url());
-        let guard = hold(&locker(&url).await, "kept", LONG).await;
-        let token = guard.token();
-        assert!(guard.release().await.is_clean());
-        let undo = undo.replace("distributed_", &format!("{prefix}distributed_"));
-        server
-            .sql(&format!("ALTER TABLE {prefix}distributed_lock {undo}"))
-            .unwrap();
-        let error = mysql(&url).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-        let error = error.to_string();
-        assert!(
-            error.contains("run `distlock migrate --backend '"),
-            "{error}"
-        );
-        assert!(error.contains("expires_minute is missing"), "{error}");
-        assert!(!error.contains("DROP TABLE"), "{error}");
-
-        let config = ServerConfig::from_url(&url).unwrap();
-        let clock = || Arc::new(SystemClock);
-        let status = MySql::status(config.clone(), clock()).await.unwrap();
-        assert_eq!((status.version, status.migrations.len()), (2, 1));
-        let migrated = MySql::migrate(config.clone(), clock()).await.unwrap();
-        assert_eq!(migrated, status);
-        let again = MySql::migrate(config, clock()).await.unwrap();
-        assert_eq!((again.version, again.migrations.len()), (2, 0));
-        let indexes = format!("SHOW INDEX FROM {prefix}distributed_lock");
-        let indexes = server.sql(&indexes).unwrap();
-        assert!(indexes.contains("expires_minute"), "{indexes}");
-        assert!(!indexes.contains("expires_at"), "{indexes}");
-        // The rows of the old table still exist.
-        let guard = hold(&locker(&url).await, "kept", LONG).await;
-        assert!(guard.token() > token);
-        assert!(guard.release().await.is_clean());
     }
 }

@@ -37,7 +37,8 @@ async fn prepared() -> (PostgresServer, String) {
     server
         .sql(
             "CREATE ROLE app LOGIN PASSWORD 'p@ss';
-             GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_lock, distributed_record TO app;
+             GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_lock, distributed_queue, \
+             distributed_record TO app;
              GRANT SELECT, UPDATE ON distributed_meta TO app",
         )
         .unwrap();

@@ -17,8 +17,6 @@ mod fence;
 #[path = "../common/fake_servers.rs"]
 mod garbage;
 mod hosts;
-#[path = "../common/store_queue.rs"]
-mod lines;
 mod many_tasks;
 mod open;
 mod pooler;
@@ -26,6 +24,8 @@ mod schema;
 #[path = "../common/servers.rs"]
 mod servers;
 mod store_queue;
+#[path = "../common/store_queue.rs"]
+mod store_queue_cases;
 #[cfg(feature = "tls")]
 mod tls;
 mod waiting;

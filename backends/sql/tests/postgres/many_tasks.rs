@@ -130,7 +130,7 @@ async fn each_operation_of_a_batch_has_its_own_answer() {
         sql: &|statement| drop(server.sql(statement).unwrap()),
         free: "holder_id = NULL, expires_at = 'epoch'",
         given_away: "holder_id = gen_random_uuid(), token = token + 5, holder = 'thief'",
-        wanted: "wanted_by = 1, wanted_until = expires_at",
+        wanted: "hint_id = 1, hint_until = expires_at",
     };
     each_operation_of_a_mixed_batch_has_its_own_answer(&*postgres.lock(), &by_hand).await;
 }

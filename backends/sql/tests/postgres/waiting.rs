@@ -26,7 +26,7 @@ async fn a_release_notifies_only_if_another_process_waits() {
     let waiting = tokio::spawn(async move { hold(&other, "wanted", LONG).await });
     eventually_async("the row is marked", SOON, || async {
         let marked = "SELECT count(*) FROM distributed_lock WHERE lock_name = 'wanted' AND \
-            wanted_until > now()";
+            hint_until > now()";
         (server.sql(marked).unwrap() == "1").then_some(())
     })
     .await
@@ -45,13 +45,13 @@ async fn a_hint_becomes_that_of_several_processes() {
         &*postgres.lock(),
         async |mark| {
             let marked = format!(
-                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = now() + interval \
+                "UPDATE distributed_lock SET hint_id = {mark}, hint_until = now() + interval \
                     '1 hour'"
             );
             server.sql(&marked).unwrap();
         },
         async || {
-            let mark = server.sql("SELECT wanted_by FROM distributed_lock");
+            let mark = server.sql("SELECT hint_id FROM distributed_lock");
             mark.unwrap().parse().unwrap()
         },
     )
@@ -73,8 +73,7 @@ async fn a_hint_is_not_set_twice() {
     {
         // The reaper sometimes sends statements too, so that the lowest count is used.
         for _ in 0..5 {
-            let mark =
-                format!("UPDATE distributed_lock SET wanted_by = 0, wanted_until = {marked}");
+            let mark = format!("UPDATE distributed_lock SET hint_id = 0, hint_until = {marked}");
             server.sql(&mark).unwrap();
             let before = other.statements();
             assert!(waiter.attempt().await.unwrap().acquired().is_none());
@@ -112,7 +111,7 @@ async fn a_holder_with_its_own_hint_still_notifies() {
     assert!(own.attempt().await.unwrap().acquired().is_none());
     own.leave().await.unwrap();
     let keep =
-        "UPDATE distributed_lock SET wanted_until = now() + interval '1 hour' WHERE wanted_by > 0";
+        "UPDATE distributed_lock SET hint_until = now() + interval '1 hour' WHERE hint_id > 0";
     server.sql(keep).unwrap();
     // After its attempt, the waiter depends on the notification.
     let mut waiter = other.lock().contend(&request("a", LONG)).await.unwrap();
@@ -366,7 +365,7 @@ async fn waiting(server: &PostgresServer, name: &'static str) -> tokio::task::Jo
     let waiting =
         tokio::spawn(async move { other.lock(name).wait(SOON * 5).acquire().await.unwrap() });
     eventually_async("the row is marked", SOON, || async {
-        let marked = "SELECT count(*) FROM distributed_lock WHERE wanted_until > now()";
+        let marked = "SELECT count(*) FROM distributed_lock WHERE hint_until > now()";
         (server.sql(marked).unwrap() == "1").then_some(())
     })
     .await

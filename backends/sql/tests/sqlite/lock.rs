@@ -499,7 +499,7 @@ async fn a_release_reports_whether_another_process_waits() {
     }
     place
         .sql(
-            "UPDATE distributed_lock SET wanted_by = -1, wanted_until = expires_at WHERE \
+            "UPDATE distributed_lock SET hint_id = -1, hint_until = expires_at WHERE \
                 lock_name IN ('n1', 'n3')",
         )
         .await;

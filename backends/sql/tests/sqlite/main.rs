@@ -10,8 +10,6 @@ mod busy;
 mod common;
 mod fence;
 mod histories;
-#[path = "../common/store_queue.rs"]
-mod lines;
 mod lock;
 mod open;
 mod reaper;
@@ -19,6 +17,8 @@ mod records;
 mod schema;
 mod stalls;
 mod store_queue;
+#[path = "../common/store_queue.rs"]
+mod store_queue_cases;
 mod transaction;
 mod wait;
 

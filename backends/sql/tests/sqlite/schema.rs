@@ -6,7 +6,7 @@ use super::*;
 
 /// Each entry: a text in the statements that create the tables, the text that replaces it, and a
 /// part of the error.
-const CHANGES: [(&str, &str, &str); 11] = [
+const CHANGES: [(&str, &str, &str); 12] = [
     (
         "lock_name    TEXT    NOT NULL PRIMARY KEY, ",
         "x INTEGER PRIMARY KEY, lock_name    TEXT    NOT NULL, ",
@@ -40,6 +40,11 @@ const CHANGES: [(&str, &str, &str); 11] = [
         "distributed_lock.meta is missing instead of text",
     ),
     (
+        "    PRIMARY KEY (lock_name, entry_id)\n",
+        "    PRIMARY KEY (lock_name)\n",
+        "distributed_queue.primary is key (lock_name) instead of key (lock_name, entry_id)",
+    ),
+    (
         "record_key TEXT    NOT NULL PRIMARY KEY",
         "record_key TEXT    NOT NULL",
         "distributed_record.record_key is text not null instead of text not null primary key",
@@ -69,10 +74,7 @@ const CHANGES: [(&str, &str, &str); 11] = [
 
 #[tokio::test]
 async fn tables_without_a_needed_part_are_refused() {
-    let clock = || Arc::new(SystemClock);
-    let all = Place::new();
-    let status = Sqlite::status(all.config(), clock()).await.unwrap();
-    let script = status.migrations[0].sql;
+    let script = include_str!("../../migrations/sqlite/0001_tables.sql");
     for (part, instead, says) in CHANGES {
         let place = Place::new();
         close(&place.open().await).await;
@@ -80,8 +82,8 @@ async fn tables_without_a_needed_part_are_refused() {
         close(&place.open().await).await;
         let changed = script.replacen(part, instead, 1);
         assert_ne!(changed, script, "{part}");
-        let drop_all = "DROP TABLE distributed_lock; DROP TABLE distributed_record; DROP TABLE \
-            distributed_meta;";
+        let drop_all = "DROP TABLE distributed_lock; DROP TABLE distributed_queue; \
+            DROP TABLE distributed_record; DROP TABLE distributed_meta;";
         // `OR IGNORE` has no effect on a table without its unique key.
         let changed = changed.replace("INSERT OR IGNORE", "INSERT");
         place.sql(&format!("{drop_all}{changed}")).await;
@@ -102,14 +104,13 @@ async fn is_refused(place: &Place, says: &str) {
     let clock = || Arc::new(SystemClock);
     for error in [
         Sqlite::open(place.config(), clock()).await.map(drop),
-        Sqlite::status(place.config(), clock()).await.map(drop),
         Sqlite::migrate(place.config(), clock()).await.map(drop),
     ] {
         let error = error.expect_err(says);
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
         let error = error.to_string();
         assert!(error.contains(says), "{error}\nsays not: {says}");
-        let what_to_do = "run `DROP TABLE distributed_lock; DROP TABLE distributed_record; ";
+        let what_to_do = "run `DROP TABLE distributed_lock; DROP TABLE distributed_queue; ";
         assert!(error.contains(what_to_do), "{error}");
     }
 }

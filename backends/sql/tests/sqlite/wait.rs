@@ -54,7 +54,7 @@ async fn a_release_by_another_process_is_noticed() {
     let mut raw = place.raw().await;
     until("the row is marked", async || {
         let wanted: i64 =
-            sqlx::query_scalar("SELECT wanted_by FROM distributed_lock WHERE wanted_until > 0")
+            sqlx::query_scalar("SELECT hint_id FROM distributed_lock WHERE hint_until > 0")
                 .fetch_optional(&mut raw)
                 .await
                 .unwrap()
@@ -77,13 +77,13 @@ async fn a_hint_becomes_that_of_several_processes() {
         &*lock,
         async |mark| {
             let marked = format!(
-                "UPDATE distributed_lock SET wanted_by = {mark}, wanted_until = expires_at + \
+                "UPDATE distributed_lock SET hint_id = {mark}, hint_until = expires_at + \
                     3600000000"
             );
             place.sql(&marked).await;
         },
         async || {
-            let mark = sqlx::query_scalar("SELECT wanted_by FROM distributed_lock");
+            let mark = sqlx::query_scalar("SELECT hint_id FROM distributed_lock");
             mark.fetch_one(&mut place.raw().await).await.unwrap()
         },
     )

@@ -17,7 +17,6 @@ use super::{
     context::{NAME, StoreContext},
     doctor,
     lookup::{PER_OPERATION, first_columns, fitting_parts, read_rows},
-    migrations::MIGRATIONS,
     pool::{ConnectionPool, ConnectionSlot},
     raw_connection::StatementResults,
     rows,
@@ -31,7 +30,6 @@ use crate::dialect::{
 use crate::{
     config::ServerConfig,
     counters::RequestCounters,
-    migrate::TablesStatus,
     statement_error::Access,
     wait::{WaitGroup, WaitGroups},
 };
@@ -71,26 +69,10 @@ impl MySqlDialect {
         Ok(Self::with(Arc::new(context), slot, packet))
     }
 
-    /// Upgrades the tables, and creates absent tables. Returns the former version and the applied
-    /// migrations.
-    pub(crate) async fn migrate(
-        mut config: ServerConfig,
-        clock: Arc<dyn Clock>,
-    ) -> Result<TablesStatus> {
+    /// Creates what is missing of the tables. Returns whether something was missing.
+    pub(crate) async fn migrate(mut config: ServerConfig, clock: Arc<dyn Clock>) -> Result<bool> {
         config.migrate = true;
-        let context = StoreContext::new(config, clock)?;
-        let (version, repairs) = tables::migrate(&context).await?;
-        Ok(TablesStatus::with(version, &MIGRATIONS, repairs))
-    }
-
-    /// Reads the state of the tables without changing anything.
-    pub(crate) async fn status(
-        config: ServerConfig,
-        clock: Arc<dyn Clock>,
-    ) -> Result<TablesStatus> {
-        let context = StoreContext::new(config, clock)?;
-        let (version, repairs) = tables::version(&context).await?;
-        Ok(TablesStatus::with(version, &MIGRATIONS, repairs))
+        tables::migrate(&StoreContext::new(config, clock)?).await
     }
 
     fn with(context: Arc<StoreContext>, slot: ConnectionSlot, packet: usize) -> Self {
@@ -203,11 +185,11 @@ impl Dialect for MySqlDialect {
             // not be delayed by the row of another lock.
             let keys = names.iter().map(|name| name.as_str().as_bytes());
             let unlocked = statements.unlocked(Reaped::Locks, keys);
-            let names = first_columns(&self.read("want", unlocked).await?)?;
+            let names = first_columns(&self.read("set_hints", unlocked).await?)?;
             if !names.is_empty() {
                 let statement =
                     statements.set_hints(&names, self.context.wait_group.hint_id(), time);
-                self.ask("want", statement, Access::Write).await?;
+                self.ask("set_hints", statement, Access::Write).await?;
             }
         }
         Ok(())
@@ -221,7 +203,9 @@ impl Dialect for MySqlDialect {
         let mut kept = Vec::with_capacity(entries.len());
         for entries in self.fitting_entries(entries) {
             let statement = self.context.statements.renew_queue_entries(entries, lease);
-            let found = self.ask("keep_places", statement, Access::Write).await?;
+            let found = self
+                .ask("renew_queue_entries", statement, Access::Write)
+                .await?;
             for row in &found.rows {
                 let (count, ends) = (rows::column(row, 1)?, rows::column(row, 2)?);
                 kept.extend(renewed_entry(rows::string(row, 0)?, count, ends));
@@ -232,7 +216,7 @@ impl Dialect for MySqlDialect {
 
     async fn read_queue(&self, name: &LockName) -> Result<(u32, Vec<HolderInfo>)> {
         let statement = self.context.statements.read_queue(name);
-        let found = self.read("read_line", statement).await?;
+        let found = self.read("read_queue", statement).await?;
         let rows = found.rows.iter();
         shown_queue(rows.map(|row| Ok((rows::column(row, 0)?, rows::string(row, 1)?))))
     }
@@ -240,7 +224,7 @@ impl Dialect for MySqlDialect {
     async fn leave_queues(&self, entries: &[QueueEntry]) -> Result<()> {
         for entries in self.fitting_entries(entries) {
             let statement = self.context.statements.leave_queues(entries);
-            self.ask("leave_lines", statement, Access::Write).await?;
+            self.ask("leave_queues", statement, Access::Write).await?;
         }
         Ok(())
     }
@@ -282,7 +266,7 @@ impl Dialect for MySqlDialect {
         let mut found = HashMap::new();
         for keys in fitting_parts(keys, |it| it.as_str().as_bytes(), self.packet) {
             let statement = self.context.statements.get(keys);
-            for row in &self.read("get_records", statement).await?.rows {
+            for row in &self.read("get", statement).await?.rows {
                 let (key, entry) = rows::record(row)?;
                 found.insert(key, entry);
             }
@@ -303,7 +287,7 @@ impl Dialect for MySqlDialect {
             limit,
         };
         let found = self
-            .read("scan_records", self.context.statements.scan(&range))
+            .read("scan", self.context.statements.scan(&range))
             .await?;
         found.rows.iter().map(rows::record).collect()
     }
@@ -318,7 +302,7 @@ impl Dialect for MySqlDialect {
         let (statements, after) = (&self.context.statements, self.context.reap_after());
         let mut page = ReapedPage::default();
         let idle = self
-            .read("reap_look", statements.idle(table, after))
+            .read("find_idle", statements.idle(table, after))
             .await?;
         let idle = first_columns(&idle)?;
         if idle.is_empty() {
@@ -327,7 +311,7 @@ impl Dialect for MySqlDialect {
         for some in fitting_parts(&idle, Vec::as_slice, self.packet) {
             // Rows that another transaction has locked are left to a later run.
             let unlocked = statements.unlocked(table, some.iter().map(Vec::as_slice));
-            let unlocked = first_columns(&self.read("reap_look", unlocked).await?)?;
+            let unlocked = first_columns(&self.read("find_idle", unlocked).await?)?;
             if !unlocked.is_empty() {
                 let reap = statements.reap(table, &unlocked, after);
                 page.removed += self.ask("reap", reap, Access::Write).await?.changed();

@@ -81,9 +81,9 @@ pub(crate) async fn examine(
             "sysdate-is-now",
             // The holder of the longer lease trusts its end, and somebody else gets the lock.
             Verdict::Fail,
-            "on: a renewal that stood before a locked row counts from when it was sent, so one \
-                that its client gave up may cut \
-             a longer lease; start the server without it",
+            "on: a renewal that waited for a locked row extends the lease from the time of its \
+             sending, so a renewal that its client gave up may shorten a longer lease; start the \
+             server without this option",
         );
     }
 
@@ -247,7 +247,7 @@ async fn rights(
         Some(failed) => health.found(
             "rights",
             Verdict::Unknown,
-            format!("cannot be tried: {}", failed.into_error()),
+            format!("the rights could not be checked: {}", failed.into_error()),
         ),
         None => doctor::report_rights(health, &denied),
     }

@@ -57,7 +57,7 @@ impl StatementError {
     /// The error for a statement that was not sent, because its size exceeds `packet`, the server's
     /// `max_allowed_packet`.
     pub(crate) fn mysql_too_large(bytes: usize, packet: usize) -> Self {
-        let problem = format!("{bytes} bytes are more than {packet}");
+        let problem = format!("the statement has {bytes} bytes, and the limit is {packet}");
         Self {
             meaning: too_large(),
             source: sqlx::Error::Io(std::io::Error::other(problem)),
@@ -164,7 +164,7 @@ fn of_tls(trouble: TlsTrouble) -> ErrorMeaning {
         ),
         TlsTrouble::Protocol => ErrorMeaning::of(
             ErrorKind::Unavailable,
-            "the server could not be spoken to through TLS as `ssl-mode` demands",
+            "the TLS connection that `ssl-mode` demands could not be made",
         ),
     }
 }
@@ -215,9 +215,10 @@ fn server_unavailable(number: u16) -> Option<ErrorMeaning> {
             "another transaction changed the row after this transaction's first read: roll back, \
              and begin the transaction again",
         ),
-        1213 | 3100 | 3101 => {
-            ErrorMeaning::of(Unavailable, "other transactions were in the way too often")
-        }
+        1213 | 3100 | 3101 => ErrorMeaning::of(
+            Unavailable,
+            "the server preferred other transactions each time",
+        ),
         1412 | 1615 => {
             ErrorMeaning::of(Unavailable, "the tables were changed meanwhile").reconnect()
         }

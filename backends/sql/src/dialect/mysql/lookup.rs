@@ -22,7 +22,7 @@ pub(super) async fn read_rows(
     let mut looks = Vec::with_capacity(names.len());
     for names in fitting_parts(names, |it| it.as_str().as_bytes(), open.packet) {
         let statement = context.statements.read_rows(names.iter().copied());
-        let found = open.send(context, "look", statement, access).await;
+        let found = open.send(context, "read_rows", statement, access).await;
         for row in &found.map_err(|broken| broken.failed)?.rows {
             looks.push(rows::lock(row, context).map_err(StatementError::corrupt)?);
         }

@@ -8,7 +8,6 @@ mod errors;
 pub mod fence;
 mod flavour;
 mod lookup;
-mod migrations;
 mod open;
 pub(crate) mod options;
 mod pool;

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use distlock_backend_kit::Migrated;
 use distlock_core::{Clock, DistLock, Records, Result};
 
 use super::dialect::MySqlDialect;
 use crate::{
     config::ServerConfig,
-    migrate::TablesStatus,
+    migrate::migrated,
     opened_store::{OpenedStore, during},
 };
 
@@ -28,8 +29,8 @@ impl MySql {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] for a wrong option, for a database that does not exist, and for
-    /// tables that are absent or of another version; the error names the command that creates or
-    /// upgrades the tables. [`ErrorKind::AccessDenied`] when the server refuses the user or the
+    /// tables that are absent or of another version; the error names the command that creates the
+    /// tables. [`ErrorKind::AccessDenied`] when the server refuses the user or the
     /// client's TLS certificate. [`ErrorKind::Unsupported`] for a server that is too old.
     /// [`ErrorKind::Unavailable`] when the server cannot be reached within
     /// [`ServerConfig::connect_timeout`], and when the options demand TLS but the server offers no
@@ -89,8 +90,7 @@ impl MySql {
         self.0.reap().await
     }
 
-    /// Upgrades the tables, and creates absent tables. The answer contains the former version and
-    /// the applied migrations.
+    /// Creates absent tables. Never changes tables that exist.
     ///
     /// # Errors
     ///
@@ -99,21 +99,8 @@ impl MySql {
     /// # Cancel safety
     ///
     /// Safe: a repeated call completes the migration.
-    pub async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        during::<MySqlDialect, _>("migrate", MySqlDialect::migrate(config, clock).await)
-    }
-
-    /// Reads the version of the tables, and the migrations that [`MySql::migrate`] would apply.
-    /// Changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// The same errors as [`MySql::open`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: the call only reads.
-    pub async fn status(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        during::<MySqlDialect, _>("migrate", MySqlDialect::status(config, clock).await)
+    pub async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Migrated> {
+        let created = MySqlDialect::migrate(config, clock).await;
+        during::<MySqlDialect, _>("migrate", created).map(migrated)
     }
 }

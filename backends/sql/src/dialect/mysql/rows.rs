@@ -84,7 +84,7 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
         }
         _ => None,
     };
-    let wanted_by: i64 = column(row, 7)?;
+    let hinted_by: i64 = column(row, 7)?;
     let hint_remaining = after(now, column(row, 8)?);
     Ok(LockRow {
         owner,
@@ -95,7 +95,7 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
         forced: owner.is_none()
             && column::<Option<&[u8]>>(row, 6).ok().flatten() == Some(FORCED.as_bytes()),
         freed_at: None,
-        hint_remaining: remaining_of_hint(wanted_by, context.wait_group.hint_id(), hint_remaining),
+        hint_remaining: remaining_of_hint(hinted_by, context.wait_group.hint_id(), hint_remaining),
     })
 }
 

@@ -3,12 +3,8 @@
 use distlock_core::Result;
 
 use super::{context::StoreContext, raw_connection::StatementResults, rows};
-use crate::{
-    migrate::{Migration, REQUIRED},
-    schema_check::{
-        FormerPart, FoundPart, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES,
-        differences,
-    },
+use crate::schema_check::{
+    FoundPart, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
 };
 
 const NUMBER: &str = "bigint not null";
@@ -29,9 +25,22 @@ fn tables() -> Vec<Table> {
                 ("holder", "varchar(128) character set utf8mb4 not null"),
                 ("meta", "text character set utf8mb4"),
                 ("nonce", "binary(16)"),
-                ("wanted_by", NUMBER),
-                ("wanted_until", NUMBER),
+                ("hint_id", NUMBER),
+                ("hint_until", NUMBER),
                 ("expires_minute", "bigint as expires_at div 60000000"),
+            ],
+        ),
+        (
+            "distributed_queue",
+            vec![
+                (STORAGE, "base table in innodb"),
+                (WRITES, UNTOUCHED),
+                (KEY, "lock_name, entry_id"),
+                ("lock_name", "varbinary(255) not null"),
+                ("entry_id", NUMBER),
+                ("joined_at", NUMBER),
+                ("expires_at", NUMBER),
+                ("holder", "varchar(128) character set utf8mb4 not null"),
             ],
         ),
         (
@@ -63,28 +72,6 @@ fn tables() -> Vec<Table> {
     ]
 }
 
-/// The parts that differ in tables of older releases. The first form of the lock table had no
-/// column `expires_minute`, and its index for the reaper was on `expires_at`.
-const FORMER_PARTS: [FormerPart; 1] = [FormerPart {
-    table: "distributed_lock",
-    part: "expires_minute",
-    was: None,
-    repair: Migration {
-        version: REQUIRED,
-        name: "an index by the minute",
-        sql: "
-ALTER TABLE distributed_lock ADD COLUMN expires_minute BIGINT AS (expires_at DIV 60000000) STORED,
-    ADD KEY distributed_lock_expires_minute (expires_minute);
-SET @distlock_drop = IF((SELECT COUNT(*) FROM information_schema.statistics
-    WHERE table_schema = DATABASE() AND table_name = 'distributed_lock'
-    AND index_name = 'distributed_lock_expires_at') = 0,
-    'DO 0', 'ALTER TABLE distributed_lock DROP KEY distributed_lock_expires_at');
-PREPARE distlock_drop FROM @distlock_drop;
-EXECUTE distlock_drop;
-DEALLOCATE PREPARE distlock_drop",
-    },
-}];
-
 /// The differences between the required tables and `answers`, the answer to
 /// [`Statements::parts`](super::statements::Statements::parts). If `some` is true, only tables that
 /// exist are compared.
@@ -111,7 +98,7 @@ pub(super) fn compare(
         found.push(part);
     }
     let prefix = &context.config.table_prefix;
-    Ok(differences(prefix, &tables(), &FORMER_PARTS, &found, some))
+    Ok(differences(prefix, &tables(), &found, some))
 }
 
 /// The type `kind` without a display width. MariaDB shows a width for number types, MySQL does not.

@@ -1,8 +1,8 @@
-//! Finds, creates and upgrades the tables.
+//! Finds and creates the tables.
 //!
-//! In MySQL, each `CREATE` or `ALTER TABLE` is a transaction of its own. So a process may see only
-//! some of the tables while another process creates them. Opening a store waits for that other
-//! process. Opening adds missing tables, but never changes tables that exist.
+//! In MySQL, each `CREATE TABLE` is a transaction of its own. So a process may see only some of the
+//! tables while another process creates them. Opening a store waits for that other process. Tables
+//! that exist are never changed.
 
 use std::time::Duration;
 
@@ -10,16 +10,18 @@ use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
     context::StoreContext,
-    migrations::MIGRATIONS,
     raw_connection::{RawConnection, StatementResults},
     rows, schema,
     server::{NewConnection, connect, database_label},
 };
 use crate::{
-    migrate::{self, LATEST, Migration, REQUIRED, TablesStatus},
-    schema_check::{SchemaDifference, describe, refusal, repairs},
+    migrate,
+    schema_check::{describe, refusal},
     statement_error::Access,
 };
+
+/// Creates the tables that are missing. A repeated run changes nothing.
+const MIGRATION: &str = include_str!("../../../migrations/mysql/0001_tables.sql");
 
 /// The time limit for another process that is creating the tables while this process opens a store.
 const SETTING_UP: Duration = Duration::from_secs(3);
@@ -29,8 +31,9 @@ const SETTING_UP: Duration = Duration::from_secs(3);
 const UNFINISHED: &str = migrate::META_EMPTY;
 
 const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the \
-    same names. For the latter, \
-     choose another database or a `table_prefix`; to make what is missing";
+    same names, or this user lacks the rights on some. In the first case the missing ones can be \
+    created; in the second, choose another database or a `table_prefix`; in the third, grant them. \
+    To create what is missing";
 
 /// The tables that are present.
 enum TablesFound {
@@ -58,85 +61,43 @@ pub(super) async fn ready(
             return Err(not_migrated(context, "has no tables of distlock"));
         }
         TablesFound::Nothing => {
-            upgrade(connection, context, 0).await?;
+            create(connection, context).await?;
             match meta(connection, context).await? {
                 Some(meta) => meta,
                 None => return Err(not_migrated(context, UNFINISHED)),
             }
         }
     };
-    if version < REQUIRED {
-        let problem =
-            format!("has tables of version {version}, and this program needs version {REQUIRED}");
-        return Err(not_migrated(context, &problem));
-    }
-    check_not_newer(context, version)?;
-    if version < LATEST && context.config.migrate && !context.was_opened() {
-        // An upgrade can fail, for example if this user must not create tables. The failure is only
-        // logged, because locks work without the table of version 2.
-        if let Err(error) = upgrade(connection, context, version).await {
-            tracing::debug!(%error, "the tables stay at version {version}");
-        }
-    }
+    check_version(context, version)?;
     check_tables(connection, context).await?;
     Ok(tables)
 }
 
-/// Upgrades the tables. Returns the former version, and the repairs that were applied.
-pub(super) async fn migrate(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
+/// Creates the tables that are missing, and the meta row. Returns whether something was missing.
+pub(super) async fn migrate(context: &StoreContext) -> Result<bool> {
     let NewConnection {
         mut connection,
         tables_present,
         ..
     } = connect(context).await?;
-    let version = match found(&mut connection, context, tables_present).await? {
-        TablesFound::Whole(version, _) => version,
-        TablesFound::Nothing => 0,
+    let missing = match found(&mut connection, context, tables_present).await? {
+        TablesFound::Whole(version, _) => {
+            check_version(context, version)?;
+            false
+        }
+        TablesFound::Nothing => true,
         // For example, the process that created the tables was stopped between two tables.
         TablesFound::Partly(_) => {
             check_present_parts(&mut connection, context).await?;
-            0
+            true
         }
     };
-    check_not_newer(context, version)?;
-    if version < LATEST {
-        upgrade(&mut connection, context, version).await?;
-    }
-    let repairs = needed_repairs(&mut connection, context).await?;
-    for repair in &repairs {
-        run(
-            &mut connection,
-            context,
-            context.statements.script(repair.sql),
-        )
-        .await?;
+    if missing {
+        create(&mut connection, context).await?;
     }
     check_tables(&mut connection, context).await?;
     close(connection).await;
-    Ok((version, repairs))
-}
-
-/// The version of the tables, 0 when they are absent, and the repairs that tables of the latest
-/// version need. Changes nothing.
-pub(super) async fn version(context: &StoreContext) -> Result<(i64, Vec<Migration>)> {
-    let NewConnection {
-        mut connection,
-        tables_present,
-        ..
-    } = connect(context).await?;
-    let version = match found(&mut connection, context, tables_present).await? {
-        TablesFound::Whole(version, _) => version,
-        TablesFound::Nothing => 0,
-        TablesFound::Partly(problem) => return Err(not_migrated(context, problem)),
-    };
-    check_not_newer(context, version)?;
-    let repairs = if version >= REQUIRED {
-        needed_repairs(&mut connection, context).await?
-    } else {
-        Vec::new()
-    };
-    close(connection).await;
-    Ok((version, repairs))
+    Ok(missing)
 }
 
 async fn close(connection: RawConnection) {
@@ -176,7 +137,7 @@ async fn present(
 ) -> Result<TablesFound> {
     Ok(match tables_present {
         0 => TablesFound::Nothing,
-        3 => match meta(connection, context).await? {
+        4 => match meta(connection, context).await? {
             Some((version, tables)) => TablesFound::Whole(version, tables),
             None => TablesFound::Partly(UNFINISHED),
         },
@@ -195,12 +156,12 @@ async fn meta(
         .transpose()
 }
 
-/// Checks that every present table has a form that some version of distlock made. A table with
-/// another form may belong to another program, so that the migration is refused.
+/// Checks that every present table has the form that distlock creates. A table with another form
+/// may belong to another program, so that the migration is refused.
 async fn check_present_parts(connection: &mut RawConnection, context: &StoreContext) -> Result<()> {
     let found = run(connection, context, context.statements.parts()).await?;
     let differences = schema::compare(context, &found, true)?;
-    if repairs(&differences).is_some() {
+    if differences.is_empty() {
         return Ok(());
     }
     let problem = format!(
@@ -212,62 +173,31 @@ async fn check_present_parts(connection: &mut RawConnection, context: &StoreCont
     Err(wrong(context, problem))
 }
 
-fn check_not_newer(context: &StoreContext, version: i64) -> Result<()> {
-    migrate::newer_version_problem(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
+fn check_version(context: &StoreContext, version: i64) -> Result<()> {
+    migrate::version_problem(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
 }
 
 /// Checks that the tables have the required form.
 async fn check_tables(connection: &mut RawConnection, context: &StoreContext) -> Result<()> {
-    let differences = differences(connection, context).await?;
+    let found = run(connection, context, context.statements.parts()).await?;
+    let differences = schema::compare(context, &found, false)?;
     if differences.is_empty() {
         return Ok(());
     }
-    Err(schema_error(context, &differences))
-}
-
-/// The repairs that tables of an older release need.
-async fn needed_repairs(
-    connection: &mut RawConnection,
-    context: &StoreContext,
-) -> Result<Vec<Migration>> {
-    let differences = differences(connection, context).await?;
-    repairs(&differences).ok_or_else(|| schema_error(context, &differences))
-}
-
-async fn differences(
-    connection: &mut RawConnection,
-    context: &StoreContext,
-) -> Result<Vec<SchemaDifference>> {
-    let found = run(connection, context, context.statements.parts()).await?;
-    schema::compare(context, &found, false)
-}
-
-fn schema_error(context: &StoreContext, differences: &[SchemaDifference]) -> Error {
     let prefix = &context.config.table_prefix;
-    let problem = refusal(differences, prefix, ", ", &migrate_command(context));
-    Error::new(
+    let problem = refusal(&differences, prefix, ", ", &migrate_command(context));
+    Err(Error::new(
         ErrorKind::InvalidConfig,
         format!("{}: {problem}", database_label(context)),
-    )
+    ))
 }
 
-/// Applies the missing migrations. Each statement of a migration can be repeated safely. That is
-/// necessary, because a process may be stopped between two statements, and because other processes
-/// may apply the same migrations at the same time.
-async fn upgrade(
-    connection: &mut RawConnection,
-    context: &StoreContext,
-    version: i64,
-) -> Result<()> {
-    for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
-        run(
-            connection,
-            context,
-            context.statements.script(migration.sql),
-        )
-        .await?;
-    }
-    Ok(())
+/// Creates the missing tables and the meta row. Each statement of the migration can be repeated
+/// safely. That is necessary, because a process may be stopped between two statements, and because
+/// other processes may create the same tables at the same time.
+async fn create(connection: &mut RawConnection, context: &StoreContext) -> Result<()> {
+    let script = context.statements.script(MIGRATION);
+    run(connection, context, script).await.map(drop)
 }
 
 async fn run(

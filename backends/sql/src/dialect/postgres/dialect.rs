@@ -21,7 +21,6 @@ use super::{
     context::{NAME, StoreContext},
     doctor, listen,
     lookup::read_rows,
-    migrations::MIGRATIONS,
     pool::ConnectionPool,
     rows,
     statements::Sql,
@@ -34,7 +33,6 @@ use crate::dialect::{
 use crate::{
     config::ServerConfig,
     counters::RequestCounters,
-    migrate::TablesStatus,
     statement_error::{Access, StatementError},
     wait::{RENEW_HINT_BELOW, WaitGroup},
 };
@@ -56,25 +54,9 @@ impl PostgresDialect {
         Self::connected(Arc::new(StoreContext::new(config, clock)?)).await
     }
 
-    /// Upgrades the tables, and creates absent tables. Returns the former version and the applied
-    /// migrations.
-    pub(crate) async fn migrate(
-        config: ServerConfig,
-        clock: Arc<dyn Clock>,
-    ) -> Result<TablesStatus> {
-        let context = StoreContext::new(config, clock)?;
-        let version = tables::migrate(&context).await?;
-        Ok(TablesStatus::at(version, &MIGRATIONS))
-    }
-
-    /// Reads the state of the tables without changing anything.
-    pub(crate) async fn status(
-        config: ServerConfig,
-        clock: Arc<dyn Clock>,
-    ) -> Result<TablesStatus> {
-        let context = StoreContext::new(config, clock)?;
-        let version = tables::version(&context).await?;
-        Ok(TablesStatus::at(version, &MIGRATIONS))
+    /// Creates what is missing of the tables. Returns whether something was missing.
+    pub(crate) async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<bool> {
+        tables::migrate(&StoreContext::new(config, clock)?).await
     }
 
     async fn connected(context: Arc<StoreContext>) -> Result<Self> {
@@ -199,7 +181,7 @@ impl Dialect for PostgresDialect {
         let names = texts(names.iter().map(LockName::as_str));
         let hint_id = self.context.wait_group.hint_id();
         let want = &self.context.statements.set_hints;
-        self.change(&self.hint_pool, "want", want, |query| {
+        self.change(&self.hint_pool, "set_hints", want, |query| {
             let query = query.bind(names).bind(hint_id).bind(micros(time));
             query.bind(micros(RENEW_HINT_BELOW))
         })
@@ -210,7 +192,7 @@ impl Dialect for PostgresDialect {
     async fn set_hint(&self, name: &LockName, time: Duration) -> Result<bool> {
         let context = &*self.context;
         let mut connection = self.hint_pool.lend(context).await?;
-        context.counters.count("want");
+        context.counters.count("set_hints");
         let query = sqlx::query_scalar(context.statements.set_hint.text())
             .bind(name.as_str().to_owned())
             .bind(context.wait_group.hint_id())
@@ -236,7 +218,7 @@ impl Dialect for PostgresDialect {
         let waiters: Vec<_> = entries.iter().map(|entry| entry.id).collect();
         let labels = texts(entries.iter().map(|entry| entry.holder.as_str()));
         let mut connection = self.hint_pool.lend(context).await?;
-        context.counters.count("keep_places");
+        context.counters.count("renew_queue_entries");
         let query = sqlx::query_as(context.statements.renew_queue_entries.text());
         let query = query
             .bind(names)
@@ -259,7 +241,7 @@ impl Dialect for PostgresDialect {
 
     async fn read_queue(&self, name: &LockName) -> Result<(u32, Vec<HolderInfo>)> {
         let rows = self
-            .read("read_line", &self.context.statements.read_queue, |query| {
+            .read("read_queue", &self.context.statements.read_queue, |query| {
                 let query = query
                     .bind(name.as_str().to_owned())
                     .bind(micros(ENTRY_LEASE));
@@ -278,7 +260,7 @@ impl Dialect for PostgresDialect {
             listen::LEFT_QUEUE.to_string(),
         );
         let leave = &self.context.statements.leave_queues;
-        self.change(&self.hint_pool, "leave_lines", leave, |query| {
+        self.change(&self.hint_pool, "leave_queues", leave, |query| {
             query.bind(names).bind(waiters).bind(channel).bind(left)
         })
         .await
@@ -323,7 +305,7 @@ impl Dialect for PostgresDialect {
     async fn get(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
         let names = texts(keys.iter().map(RecordKey::as_str));
         let rows = self
-            .read("get_records", &self.context.statements.get, |query| {
+            .read("get", &self.context.statements.get, |query| {
                 query.bind(names)
             })
             .await?;
@@ -342,7 +324,7 @@ impl Dialect for PostgresDialect {
     ) -> Result<Vec<(RecordKey, Entry)>> {
         let after = after.map(RecordKey::as_str);
         let rows = self
-            .read("scan_records", &self.context.statements.scan, |query| {
+            .read("scan", &self.context.statements.scan, |query| {
                 page(query, prefix, after, limit)
             })
             .await?;
@@ -366,7 +348,7 @@ impl Dialect for PostgresDialect {
         };
         let reap_after = micros(self.context.config.reap_after);
         let rows = self
-            .read("reap_look", idle, |query| {
+            .read("find_idle", idle, |query| {
                 query
                     .bind(after.unwrap_or_default())
                     .bind(i64::from(REAPED_ROWS))

@@ -5,10 +5,7 @@ use distlock_backend_kit::{Driver, DriverOption, DriverUrl, Drivers, Migrated, T
 use distlock_core::{Result, Store};
 
 use super::Postgres;
-use crate::{
-    config::{Product, server_config},
-    migrate::migrated,
-};
+use crate::config::{Product, server_config};
 
 const URLS: [DriverUrl; 1] = [DriverUrl::new(
     "postgres://USER@HOST/DATABASE",
@@ -53,6 +50,6 @@ impl Driver for PostgresDriver {
 
     async fn migrate(&self, mut parts: TargetParts, _: &Drivers) -> Result<Migrated> {
         let config = server_config(self, Product::Postgres, &mut parts)?;
-        Ok(migrated(&Postgres::migrate(config, parts.clock).await?))
+        Postgres::migrate(config, parts.clock).await
     }
 }

@@ -95,7 +95,7 @@ fn of_tls(trouble: TlsTrouble) -> ErrorMeaning {
         ),
         TlsTrouble::Protocol => ErrorMeaning::of(
             ErrorKind::Unavailable,
-            "the server could not be spoken to through TLS as `sslmode` demands",
+            "the TLS connection that `sslmode` demands could not be made",
         ),
     }
 }
@@ -168,7 +168,7 @@ fn by_whole_state(state: &str) -> Option<ErrorMeaning> {
         // statement is missing in this session, or another client has made one with its name.
         "26000" | "42P05" => ErrorMeaning::of(
             InvalidConfig,
-            "the session is not ours alone: a pooler must be in session mode",
+            "another program uses the same session: set the pooler in between to session mode",
         )
         .reconnect(),
         "57P04" => ErrorMeaning::of(InvalidConfig, "the database was dropped").reconnect(),

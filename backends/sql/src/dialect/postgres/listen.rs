@@ -34,7 +34,7 @@ pub(super) const LEFT_QUEUE: char = '\u{1}';
 /// Wakes waiters on each notification. The future ends when the connection is lost.
 pub(super) async fn listen(context: Arc<StoreContext>) {
     if let Err(error) = listening(&context).await {
-        tracing::debug!(%error, "releases in other processes are noticed by polling for a while");
+        tracing::debug!(%error, "no notifications of releases arrive; polls find them meanwhile");
     }
 }
 

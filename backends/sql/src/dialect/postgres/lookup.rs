@@ -17,7 +17,7 @@ pub(super) async fn read_rows(
     context: &StoreContext,
     names: Vec<String>,
 ) -> Result<HashMap<LockName, Result<LockRow>>, StatementError> {
-    context.counters.count("look");
+    context.counters.count("read_rows");
     let rows = sqlx::query(context.statements.look.text())
         .bind(names)
         .fetch_all(connection)

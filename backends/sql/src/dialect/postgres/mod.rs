@@ -9,7 +9,6 @@ mod errors;
 pub mod fence;
 mod listen;
 mod lookup;
-mod migrations;
 mod open;
 pub(crate) mod options;
 mod pool;

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use distlock_backend_kit::Migrated;
 use distlock_core::{Clock, DistLock, Records, Result};
 
 use super::dialect::PostgresDialect;
 use crate::{
     config::ServerConfig,
-    migrate::TablesStatus,
+    migrate::migrated,
     opened_store::{OpenedStore, during},
 };
 
@@ -83,8 +84,7 @@ impl Postgres {
         self.0.reap().await
     }
 
-    /// Upgrades the tables of a database, and creates absent tables. The answer contains the former
-    /// version and the applied migrations.
+    /// Creates absent tables. Never changes tables that exist.
     ///
     /// # Errors
     ///
@@ -92,22 +92,9 @@ impl Postgres {
     ///
     /// # Cancel safety
     ///
-    /// Safe: all migrations are applied in one transaction.
-    pub async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        during::<PostgresDialect, _>("migrate", PostgresDialect::migrate(config, clock).await)
-    }
-
-    /// Reads the version of a database's tables, and the migrations that [`Postgres::migrate`]
-    /// would apply. Changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// The same errors as [`Postgres::open`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: the call only reads.
-    pub async fn status(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        during::<PostgresDialect, _>("migrate", PostgresDialect::status(config, clock).await)
+    /// Safe: all tables are created in one transaction.
+    pub async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Migrated> {
+        let created = PostgresDialect::migrate(config, clock).await;
+        during::<PostgresDialect, _>("migrate", created).map(migrated)
     }
 }

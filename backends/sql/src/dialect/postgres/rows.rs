@@ -64,7 +64,7 @@ fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRow> {
     };
     // Correctness does not depend on a hint, so that an infinite time counts as no hint.
     let hint_remaining = duration(column::<Option<i64>>(row, 8)?.unwrap_or(0));
-    let wanted_by: i64 = column(row, 7)?;
+    let hinted_by: i64 = column(row, 7)?;
     Ok(LockRow {
         owner,
         held,
@@ -73,7 +73,7 @@ fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRow> {
         // An unreadable `meta`, or any other text, means that no force-release is known.
         forced: owner.is_none() && column::<Option<&str>>(row, 6).ok().flatten() == Some(FORCED),
         freed_at: None,
-        hint_remaining: remaining_of_hint(wanted_by, hint_id, hint_remaining),
+        hint_remaining: remaining_of_hint(hinted_by, hint_id, hint_remaining),
     })
 }
 

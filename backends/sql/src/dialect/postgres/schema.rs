@@ -28,8 +28,21 @@ fn tables() -> Vec<Table> {
                 ("holder", "text not null"),
                 ("meta", "text"),
                 ("nonce", "uuid"),
-                ("wanted_by", NUMBER),
-                ("wanted_until", TIME),
+                ("hint_id", NUMBER),
+                ("hint_until", TIME),
+            ],
+        ),
+        (
+            "distributed_queue",
+            vec![
+                (STORAGE, "an ordinary table that is UNLOGGED"),
+                (WRITES, UNTOUCHED),
+                (KEY, "lock_name, entry_id"),
+                ("lock_name", "text collate C not null"),
+                ("entry_id", NUMBER),
+                ("joined_at", TIME),
+                ("expires_at", TIME),
+                ("holder", "text not null"),
             ],
         ),
         (
@@ -75,5 +88,5 @@ pub(crate) async fn compare(
         found.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
     }
     let prefix = &context.config.table_prefix;
-    Ok(differences(prefix, &tables(), &[], &found, some))
+    Ok(differences(prefix, &tables(), &found, some))
 }

@@ -1,8 +1,8 @@
-//! Finds, creates and upgrades the tables.
+//! Finds and creates the tables.
 //!
-//! All migrations are applied in one transaction, under an advisory lock, so that other processes
-//! see either all tables or none. Tables that differ from the required form are refused, and are
-//! never changed.
+//! The migration is applied in one transaction, under an advisory lock, so that other processes see
+//! either all tables or none. Tables that differ from the required form are refused, and are never
+//! changed.
 
 use distlock_core::{Error, ErrorKind, Result};
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -10,15 +10,17 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::{
     connect::{connect, with_connect_timeout},
     context::StoreContext,
-    migrations::MIGRATIONS,
     rows::column,
     schema,
 };
 use crate::{
-    migrate::{self, LATEST, REQUIRED, TablesStatus},
+    migrate,
     schema_check::{SchemaDifference, describe, refusal},
     statement_error::{Access, StatementError},
 };
+
+/// Creates the tables that are missing. A repeated run changes nothing.
+const MIGRATION: &str = include_str!("../../../migrations/postgres/0001_tables.sql");
 
 const ONLY_SOME: &str = "the database has only some of distlock's tables, or another program's \
     tables of the same names. For \
@@ -52,70 +54,27 @@ pub(super) async fn ready(
             return Err(context.not_migrated("the database has no tables of distlock"));
         }
         TablesFound::Nothing => {
-            upgrade(connection, context).await?;
+            create(connection, context).await?;
         }
     }
     let Some((version, tables)) = meta(connection, context).await? else {
         return Err(context.not_migrated(&format!("the database {}", migrate::META_EMPTY)));
     };
-    if version < REQUIRED {
-        return Err(context.not_migrated(&format!(
-            "the tables are of version {version}, and this program needs version {REQUIRED}"
-        )));
-    }
-    check_not_newer(version)?;
-    if version < LATEST && context.config.migrate && context.schema.get().is_none() {
-        // An upgrade can fail, for example if this user must not create tables. The failure is only
-        // logged, because locks work without the table of version 2.
-        if let Err(error) = upgrade(connection, context).await {
-            tracing::debug!(%error, "the tables stay at version {version}");
-            sqlx::raw_sql("ROLLBACK")
-                .execute(&mut *connection)
-                .await
-                .map_err(|error| StatementError::postgres(error, Access::Read).into_error())?;
-        }
-    }
+    check_version(version)?;
     check_tables(connection, context).await?;
     Ok(tables)
 }
 
-/// Upgrades the tables, and returns the former version.
-pub(super) async fn migrate(context: &StoreContext) -> Result<i64> {
+/// Creates the tables that are missing, and the meta row. Returns whether something was missing.
+pub(super) async fn migrate(context: &StoreContext) -> Result<bool> {
     let migrating = async {
         let mut connection = connect(context, true).await?.session;
-        let from = upgrade(&mut connection, context).await?;
-        check_not_newer(from)?;
+        let missing = create(&mut connection, context).await?;
         check_tables(&mut connection, context).await?;
         connection.close().await;
-        Ok(from)
+        Ok(missing)
     };
     with_connect_timeout(context, migrating).await
-}
-
-/// The version of the tables; 0 when they are absent. Changes nothing.
-pub(super) async fn version(context: &StoreContext) -> Result<i64> {
-    let asking = async {
-        let mut connection = connect(context, true).await?.session;
-        let version = match found(&mut connection, context).await? {
-            TablesFound::Nothing => 0,
-            TablesFound::Partly => return Err(context.not_migrated(ONLY_SOME)),
-            TablesFound::Whole => match meta(&mut connection, context).await? {
-                Some((version, _)) => version,
-                None => {
-                    return Err(
-                        context.not_migrated(&format!("the database {}", migrate::META_EMPTY))
-                    );
-                }
-            },
-        };
-        check_not_newer(version)?;
-        if version >= REQUIRED {
-            check_tables(&mut connection, context).await?;
-        }
-        connection.close().await;
-        Ok(version)
-    };
-    with_connect_timeout(context, asking).await
 }
 
 async fn found(connection: &mut PgConnection, context: &StoreContext) -> Result<TablesFound> {
@@ -126,7 +85,7 @@ async fn found(connection: &mut PgConnection, context: &StoreContext) -> Result<
         .map_err(|error| context.explain(StatementError::postgres(error, Access::Read)))?;
     Ok(match rows.len() {
         0 => TablesFound::Nothing,
-        3 => TablesFound::Whole,
+        4 => TablesFound::Whole,
         _ => TablesFound::Partly,
     })
 }
@@ -147,9 +106,9 @@ async fn check_present_tables(connection: &mut PgConnection, context: &StoreCont
     Err(Error::new(ErrorKind::InvalidConfig, problem))
 }
 
-fn check_not_newer(version: i64) -> Result<()> {
+fn check_version(version: i64) -> Result<()> {
     let wrong = |problem| Error::new(ErrorKind::InvalidConfig, format!("the database {problem}"));
-    migrate::newer_version_problem(version).map_or(Ok(()), |problem| Err(wrong(problem)))
+    migrate::version_problem(version).map_or(Ok(()), |problem| Err(wrong(problem)))
 }
 
 /// Checks that the tables have the required form.
@@ -187,8 +146,9 @@ async fn meta(
         .transpose()
 }
 
-/// Applies the missing migrations in one transaction, and returns the former version.
-async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Result<i64> {
+/// Creates the missing tables and the meta row in one transaction. Returns whether something was
+/// missing.
+async fn create(connection: &mut PgConnection, context: &StoreContext) -> Result<bool> {
     let failed = |error| {
         let failed = StatementError::postgres(error, Access::Read);
         if failed.meaning.kind == ErrorKind::AccessDenied {
@@ -201,8 +161,8 @@ async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Resul
         }
         failed.into_error()
     };
-    // If this future is dropped before its end or fails, the caller drops the connection too or
-    // sends `ROLLBACK`. In both cases the server rolls the transaction back.
+    // If this future is dropped before its end or fails, the caller drops the connection too, and
+    // the server rolls the transaction back.
     context.counters.count("open");
     let begin = format!(
         "BEGIN; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}",
@@ -214,23 +174,26 @@ async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Resul
             .await
             .map_err(failed)?;
     }
-    // Another process may have applied the migrations while this process waited for the lock.
-    let version = match found(connection, context).await? {
-        // Without its meta row, the version is unknown. All migrations run: each one creates what
-        // is missing, and the first one inserts a meta row with a new name of the history.
-        TablesFound::Whole => meta(connection, context)
-            .await?
-            .map_or(0, |(version, _)| version),
-        TablesFound::Nothing => 0,
-        // The other tables were dropped: the migrations create the missing tables.
+    // Another process may have created the tables while this process waited for the lock.
+    let missing = match found(connection, context).await? {
+        TablesFound::Whole => match meta(connection, context).await? {
+            Some((version, _)) => {
+                check_version(version)?;
+                false
+            }
+            // The migration inserts a meta row with a new name of the history.
+            None => true,
+        },
+        TablesFound::Nothing => true,
+        // The other tables were dropped: the migration creates the missing tables.
         TablesFound::Partly => {
             check_present_tables(connection, context).await?;
-            0
+            true
         }
     };
-    for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
+    if missing {
         context.counters.count("open");
-        let script = context.statements.script(migration.sql);
+        let script = context.statements.script(MIGRATION);
         sqlx::raw_sql(AssertSqlSafe(script))
             .execute(&mut *connection)
             .await
@@ -241,5 +204,5 @@ async fn upgrade(connection: &mut PgConnection, context: &StoreContext) -> Resul
         .execute(&mut *connection)
         .await
         .map_err(failed)?;
-    Ok(version)
+    Ok(missing)
 }

@@ -21,8 +21,6 @@ use super::{
     doctor,
     file::FileId,
     lookup::read_rows,
-    migrate::migrate,
-    migrations::MIGRATIONS,
     options::SqliteConfig,
     parameters::json,
     read_connection::ReadConnection,
@@ -36,7 +34,6 @@ use crate::dialect::{
 };
 use crate::{
     counters::RequestCounters,
-    migrate::TablesStatus,
     statement_error::{Access, StatementError},
     wait::{RENEW_HINT_BELOW, WaitGroup, WaitGroups},
 };
@@ -67,26 +64,10 @@ impl SqliteDialect {
         Ok(Self::with(Arc::new(context), writer))
     }
 
-    /// Upgrades the tables, and creates absent tables. Returns the former version and the applied
-    /// migrations.
-    pub(crate) async fn migrate(
-        mut config: SqliteConfig,
-        clock: Arc<dyn Clock>,
-    ) -> Result<TablesStatus> {
+    /// Creates what is missing of the tables. Returns whether something was missing.
+    pub(crate) async fn migrate(mut config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<bool> {
         config.migrate = true;
-        let context = StoreContext::new(config, clock)?;
-        let version = migrate(&context).await?;
-        Ok(TablesStatus::at(version, &MIGRATIONS))
-    }
-
-    /// Reads the state of the tables without changing anything.
-    pub(crate) async fn status(
-        config: SqliteConfig,
-        clock: Arc<dyn Clock>,
-    ) -> Result<TablesStatus> {
-        let context = StoreContext::new(config, clock)?;
-        let version = tables::version(&context).await?;
-        Ok(TablesStatus::at(version, &MIGRATIONS))
+        tables::migrate(&StoreContext::new(config, clock)?).await
     }
 
     fn with(context: Arc<StoreContext>, writer: ConnectionSlot) -> Self {
@@ -234,7 +215,7 @@ impl Dialect for SqliteDialect {
         let hint_id = self.context.wait_group.hint_id();
         self.change(
             &self.hinting,
-            "want",
+            "set_hints",
             &self.context.statements.set_hints,
             |query| {
                 let query = query.bind(json(&names)).bind(hint_id).bind(after(time));
@@ -257,7 +238,7 @@ impl Dialect for SqliteDialect {
         let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
         let mut slot = self.hinting.lock().await;
         let mut busy_retry = BusyRetry::new(&self.context);
-        self.context.counters.count("keep_places");
+        self.context.counters.count("renew_queue_entries");
         loop {
             let open = slot.ready(&self.context).await?;
             let retries_when_busy = open.retries_when_busy;
@@ -290,7 +271,7 @@ impl Dialect for SqliteDialect {
     async fn read_queue(&self, name: &LockName) -> Result<(u32, Vec<HolderInfo>)> {
         let now = self.context.now();
         let rows = self
-            .read("read_line", &self.context.statements.read_queue, |query| {
+            .read("read_queue", &self.context.statements.read_queue, |query| {
                 let query = query.bind(name.as_str().to_owned());
                 let query = query.bind(i64::try_from(SHOWN_ENTRIES).unwrap_or(i64::MAX));
                 query.bind(self.context.boot.to_vec()).bind(now.boot)
@@ -305,7 +286,7 @@ impl Dialect for SqliteDialect {
         let waiters: Vec<_> = entries.iter().map(|it| it.id).collect();
         let (names, waiters, now) = (json(&names), json(&waiters), self.context.now());
         let leave = &self.context.statements.leave_queues;
-        self.change(&self.hinting, "leave_lines", leave, |query| {
+        self.change(&self.hinting, "leave_queues", leave, |query| {
             let query = query.bind(names.clone()).bind(waiters.clone());
             query.bind(self.context.boot.to_vec()).bind(now.boot)
         })
@@ -359,7 +340,7 @@ impl Dialect for SqliteDialect {
         let names: Vec<_> = keys.iter().map(RecordKey::as_str).collect();
         let now = self.context.now();
         let rows = self
-            .read("get_records", &self.context.statements.get, |query| {
+            .read("get", &self.context.statements.get, |query| {
                 query.bind(json(&names))
             })
             .await?;
@@ -379,7 +360,7 @@ impl Dialect for SqliteDialect {
         let now = self.context.now();
         let after = after.map(RecordKey::as_str);
         let rows = self
-            .read("scan_records", &self.context.statements.scan, |query| {
+            .read("scan", &self.context.statements.scan, |query| {
                 query
                     .bind(after.map_or(prefix, |after| after.max(prefix)).to_owned())
                     .bind(after.map(str::to_owned))
@@ -423,7 +404,7 @@ impl Dialect for SqliteDialect {
                 .bind(reap_after)
         };
         let rows = self
-            .read("reap_look", idle, |query| {
+            .read("find_idle", idle, |query| {
                 rest(query.bind(after.unwrap_or_default()).bind(REAPED_ROWS))
             })
             .await?;

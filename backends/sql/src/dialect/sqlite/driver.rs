@@ -7,7 +7,6 @@ use distlock_backend_kit::{
 use distlock_core::{Result, Store};
 
 use super::{Sqlite, SqliteConfig};
-use crate::migrate::migrated;
 
 const URLS: [DriverUrl; 1] = [DriverUrl::new(
     "sqlite:PATH",
@@ -64,6 +63,6 @@ impl Driver for SqliteDriver {
 
     async fn migrate(&self, mut parts: TargetParts, _: &Drivers) -> Result<Migrated> {
         let config = self.config(&mut parts)?;
-        Ok(migrated(&Sqlite::migrate(config, parts.clock).await?))
+        Sqlite::migrate(config, parts.clock).await
     }
 }

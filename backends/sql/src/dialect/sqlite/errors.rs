@@ -99,7 +99,7 @@ fn sqlite_meaning(code: i32, unknown_if_write: ErrorKind) -> ErrorMeaning {
         19 | 20 => ErrorMeaning::of(Corrupt, "a row breaks the rules of its table").one_row(),
         26 => ErrorMeaning::of(InvalidConfig, "the file is not a SQLite database").reconnect(),
         // SQLITE_MISUSE, SQLITE_RANGE: the caller used SQLite wrongly.
-        21 | 25 => ErrorMeaning::of(Internal, "the database was asked wrongly").reconnect(),
+        21 | 25 => ErrorMeaning::of(Internal, "SQLite was called wrongly: a bug").reconnect(),
         _ => ErrorMeaning::of(
             unknown_if_write,
             "the database failed in a way that is not known here",

@@ -12,8 +12,6 @@ mod errors;
 pub mod fence;
 mod file;
 mod lookup;
-mod migrate;
-mod migrations;
 mod open;
 mod options;
 mod parameters;

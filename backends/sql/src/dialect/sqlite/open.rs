@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use distlock_backend_kit::Migrated;
 use distlock_core::{Clock, DistLock, Records, Result};
 
 use super::{dialect::SqliteDialect, options::SqliteConfig};
 use crate::{
-    migrate::TablesStatus,
+    migrate::migrated,
     opened_store::{OpenedStore, during},
 };
 
@@ -74,8 +75,7 @@ impl Sqlite {
         self.0.reap().await
     }
 
-    /// Upgrades the tables of a file. Creates an absent file and absent tables. The answer contains
-    /// the former version and the applied migrations.
+    /// Creates an absent file and absent tables. Never changes tables that exist.
     ///
     /// # Errors
     ///
@@ -83,22 +83,9 @@ impl Sqlite {
     ///
     /// # Cancel safety
     ///
-    /// Safe: all migrations are applied in one transaction.
-    pub async fn migrate(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        during::<SqliteDialect, _>("migrate", SqliteDialect::migrate(config, clock).await)
-    }
-
-    /// Reads the version of a file's tables, and the migrations that [`Sqlite::migrate`] would
-    /// apply. Changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// The same errors as [`Sqlite::open`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: the call only reads.
-    pub async fn status(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<TablesStatus> {
-        during::<SqliteDialect, _>("migrate", SqliteDialect::status(config, clock).await)
+    /// Safe: all tables are created in one transaction.
+    pub async fn migrate(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Migrated> {
+        let created = SqliteDialect::migrate(config, clock).await;
+        during::<SqliteDialect, _>("migrate", created).map(migrated)
     }
 }

@@ -78,7 +78,7 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
         _ => None,
     };
     let hint_remaining = after(now.boot, column(row, 9)?);
-    let wanted_by: i64 = column(row, 8)?;
+    let hinted_by: i64 = column(row, 8)?;
     let nonce: Option<&[u8]> = column(row, 10)?;
     Ok(LockRow {
         owner,
@@ -89,7 +89,7 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
         forced: owner.is_none() && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
         freed_at: (owner.is_none() && this_boot).then_some(until),
         hint_remaining: if this_boot {
-            remaining_of_hint(wanted_by, context.wait_group.hint_id(), hint_remaining)
+            remaining_of_hint(hinted_by, context.wait_group.hint_id(), hint_remaining)
         } else {
             Duration::ZERO
         },

@@ -1,4 +1,4 @@
-//! The tables that a SQLite file must have: the tables that the migrations create.
+//! The tables that a SQLite file must have: the tables that the migration creates.
 //!
 //! SQLite stores the statement that created a table. The parts of that statement are compared with
 //! the parts of the migration's statement. The other views of SQLite's catalogue show neither
@@ -6,10 +6,9 @@
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::{context::StoreContext, migrations::MIGRATIONS};
-use crate::{
-    migrate::REQUIRED,
-    schema_check::{FoundPart, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences},
+use super::{context::StoreContext, tables::MIGRATION};
+use crate::schema_check::{
+    FoundPart, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
 };
 
 /// The differences between the required tables and the file's tables.
@@ -28,19 +27,12 @@ pub(crate) async fn compare(
         found.push((name, WRITES.to_owned(), row.try_get(2)?));
     }
     let prefix = &context.config.table_prefix;
-    Ok(differences(prefix, &tables(), &[], &found, false))
+    Ok(differences(prefix, &tables(), &found, false))
 }
 
-/// The tables of the required version. No promise of the locks depends on later tables.
 fn tables() -> Vec<Table<String>> {
     let mut tables = Vec::new();
-    for statement in MIGRATIONS
-        .iter()
-        .filter(|it| it.version <= REQUIRED)
-        .map(|it| normalised(it.sql))
-        .collect::<String>()
-        .split(';')
-    {
+    for statement in normalised(MIGRATION).split(';') {
         if let Some(made) = statement.trim().strip_prefix("create table if not exists ")
             && let Some((name, _)) = made.split_once(' ')
         {
@@ -120,6 +112,7 @@ mod tests {
             .collect();
         let ours = [
             ("distributed_lock", 13),
+            ("distributed_queue", 9),
             ("distributed_record", 8),
             ("distributed_meta", 8),
         ];
@@ -135,7 +128,7 @@ mod tests {
             Some("blob check (length (holder_id) = 16)")
         );
         assert_eq!(is("meta"), Some("text"));
-        assert_eq!(is("wanted_until"), Some("integer not null default 0"));
+        assert_eq!(is("hint_until"), Some("integer not null default 0"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Finds, creates and upgrades the tables.
+//! Finds and creates the tables.
 //!
-//! All migrations are applied in one transaction, so that other processes see either all tables or
+//! The migration is applied in one transaction, so that other processes see either all tables or
 //! none. Tables that differ from the required form are refused, and are never changed.
 
 use distlock_core::{Error, Result};
@@ -8,16 +8,15 @@ use sqlx::SqliteConnection;
 
 use super::{
     connect::{SetUpError, connect, query, query_optional, run},
+    connection::OpenConnection,
     context::StoreContext,
     file::{self, FileId},
-    migrations::MIGRATIONS,
     schema,
 };
-use crate::{
-    config::quoted,
-    migrate::{self, LATEST, REQUIRED, TablesStatus},
-    schema_check::refusal,
-};
+use crate::{config::quoted, migrate, schema_check::refusal};
+
+/// Creates the tables that are missing. A repeated run changes nothing.
+pub(super) const MIGRATION: &str = include_str!("../../../migrations/sqlite/0001_tables.sql");
 
 /// Sets the journal mode. The file keeps this mode for all later connections.
 const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";
@@ -29,15 +28,6 @@ enum TablesFound {
     Others,
     /// All tables of distlock.
     Ours,
-}
-
-/// The version of the tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PresentVersion {
-    /// The version; 0 when there are no tables.
-    Version(i64),
-    /// The version is unknown, because the meta row was deleted.
-    Emptied,
 }
 
 /// Checks the tables. Creates absent tables first, if the configuration allows that. Returns the
@@ -54,53 +44,47 @@ pub(super) async fn ready(
         _ if !context.config.migrate => {
             return Err(not_migrated(context, "has no tables of distlock").into());
         }
-        TablesFound::Nothing => create(connection, context, true).await?,
-        TablesFound::Others => create(connection, context, false).await?,
+        TablesFound::Nothing => {
+            // An empty file gets a write-ahead log first.
+            let _: (String,) = query(connection, context, JOURNAL_MODE_WAL).await?;
+            create(connection, context).await?;
+        }
+        TablesFound::Others => create(connection, context).await?,
     }
     let Some((version, epoch)) = meta(connection, context).await? else {
         return Err(not_migrated(context, migrate::META_EMPTY).into());
     };
-    if version < REQUIRED {
-        let problem =
-            format!("has tables of version {version}, and this program needs version {REQUIRED}");
-        return Err(not_migrated(context, &problem).into());
-    }
-    if version < LATEST && context.config.migrate && !context.was_opened() {
-        // A failed upgrade is only logged, because locks work without the table of version 2.
-        if let Err(error) = upgrade(connection, context).await {
-            let error = error.into_error();
-            tracing::debug!(%error, "the tables stay at version {version}");
-            let _ = run(connection, context, "ROLLBACK").await;
-        }
-    }
     check(connection, context, version).await?;
     Ok(epoch)
 }
 
-/// The version of the tables; 0 when there are none. Changes nothing.
-pub(super) async fn version(context: &StoreContext) -> Result<i64> {
-    match FileId::of(&context.path) {
-        Ok(Some(_)) => {}
-        Ok(None) => return Ok(0),
-        Err(error) => return Err(file::wrong(&context.path, "cannot be used").caused_by(error)),
-    }
-    match present(context).await? {
-        PresentVersion::Version(version) => Ok(version),
-        PresentVersion::Emptied => Err(not_migrated(context, migrate::META_EMPTY)),
-    }
-}
-
-/// The version of the tables of an existing file.
-pub(super) async fn present(context: &StoreContext) -> Result<PresentVersion> {
-    let read = async {
-        let mut connection = connect(context).await?;
-        let present = present_version(&mut connection, context).await?;
-        if let PresentVersion::Version(version @ REQUIRED..) = present {
-            check(&mut connection, context, version).await?;
+/// Creates the tables or the meta row, whichever is missing, and an absent file. Returns whether
+/// something was missing.
+pub(super) async fn migrate(context: &StoreContext) -> Result<bool> {
+    let migrating = async {
+        let file = FileId::of(&context.path)
+            .map_err(|error| file::wrong(&context.path, "cannot be used").caused_by(error))?;
+        if file.is_some() {
+            let mut connection = connect(context).await?;
+            if let TablesFound::Ours = found(&mut connection, context).await? {
+                let missing = meta(&mut connection, context).await?.is_none();
+                if missing {
+                    create(&mut connection, context).await?;
+                }
+                let meta = meta(&mut connection, context).await?;
+                check(
+                    &mut connection,
+                    context,
+                    meta.map_or(0, |(version, _)| version),
+                )
+                .await?;
+                return Ok(missing);
+            }
         }
-        Ok(present)
+        OpenConnection::new(context).await?.close().await;
+        Ok(true)
     };
-    read.await.map_err(SetUpError::into_error)
+    migrating.await.map_err(SetUpError::into_error)
 }
 
 async fn found(
@@ -116,7 +100,7 @@ async fn found(
     {
         (0, 0) => Ok(TablesFound::Nothing),
         (_, 0) => Ok(TablesFound::Others),
-        (_, 3) => Ok(TablesFound::Ours),
+        (_, 4) => Ok(TablesFound::Ours),
         (_, _) => Err(file::wrong(
             &context.path,
             "has only some of distlock's tables, or another program's tables of the same names: \
@@ -125,19 +109,6 @@ async fn found(
         )
         .into()),
     }
-}
-
-async fn present_version(
-    connection: &mut SqliteConnection,
-    context: &StoreContext,
-) -> Result<PresentVersion, SetUpError> {
-    Ok(match found(connection, context).await? {
-        TablesFound::Nothing | TablesFound::Others => PresentVersion::Version(0),
-        TablesFound::Ours => match meta(connection, context).await? {
-            Some((version, _)) => PresentVersion::Version(version),
-            None => PresentVersion::Emptied,
-        },
-    })
 }
 
 /// The version of the tables, and the name of their history; `None` when the meta row is absent.
@@ -150,12 +121,12 @@ async fn meta(
 
 /// Checks that this program works with tables of this version, and that the tables have the
 /// required form.
-pub(super) async fn check(
+async fn check(
     connection: &mut SqliteConnection,
     context: &StoreContext,
     version: i64,
 ) -> Result<(), SetUpError> {
-    if let Some(problem) = migrate::newer_version_problem(version) {
+    if let Some(problem) = migrate::version_problem(version) {
         return Err(file::wrong(&context.path, problem).into());
     }
     context.counters.count("open");
@@ -169,41 +140,19 @@ pub(super) async fn check(
     Err(file::wrong(&context.path, problem).into())
 }
 
-/// Creates the tables. An empty file gets a write-ahead log first.
+/// Creates the missing tables and the meta row in one transaction.
 async fn create(
     connection: &mut SqliteConnection,
     context: &StoreContext,
-    empty: bool,
 ) -> Result<(), SetUpError> {
-    if empty {
-        let _: (String,) = query(connection, context, JOURNAL_MODE_WAL).await?;
-    }
-    upgrade(connection, context).await.map(drop)
-}
-
-/// Applies the missing migrations in one transaction, and returns the former version.
-pub(super) async fn upgrade(
-    connection: &mut SqliteConnection,
-    context: &StoreContext,
-) -> Result<i64, SetUpError> {
-    // If this future is dropped before its end or fails, the caller drops the connection too or
-    // sends `ROLLBACK`. In both cases SQLite rolls the transaction back.
+    // If this future is dropped before its end or fails, the caller drops the connection too, and
+    // SQLite rolls the transaction back.
     run(connection, context, "BEGIN IMMEDIATE").await?;
-    // Another process may have applied the migrations while this process waited for the write lock.
-    let version = match present_version(connection, context).await? {
-        PresentVersion::Version(version) => version,
-        PresentVersion::Emptied => 0,
-    };
-    for migration in TablesStatus::at(version, &MIGRATIONS).migrations {
-        run(
-            connection,
-            context,
-            context.statements.script(migration.sql),
-        )
-        .await?;
-    }
-    run(connection, context, "COMMIT").await?;
-    Ok(version)
+    // Another process may have created the tables while this process waited for the write lock.
+    // Then the migration changes nothing. Tables of another version are refused after this.
+    found(connection, context).await?;
+    run(connection, context, context.statements.script(MIGRATION)).await?;
+    run(connection, context, "COMMIT").await
 }
 
 fn not_migrated(context: &StoreContext, problem: &str) -> Error {

@@ -150,8 +150,8 @@ impl Statements {
             set("acquired_at", &free, &now),
             set("nonce", &free, "NULL"),
             set(
-                "wanted_until",
-                &format!("{ours} AND {} = ?", old("wanted_by")),
+                "hint_until",
+                &format!("{ours} AND {} = ?", old("hint_id")),
                 "0",
             ),
             set("holder", &ours, &new("holder")),
@@ -180,7 +180,7 @@ impl Statements {
         // is the present time.
         let set = format!(
             "expires_at = {NOW}, \
-             token = token + IF(wanted_until > expires_at AND wanted_by <> ?, 0 * \
+             token = token + IF(hint_until > expires_at AND hint_id <> ?, 0 * \
              LAST_INSERT_ID(1), 0), \
              holder_id = {NOBODY}, meta = NULL, nonce = NULL"
         );
@@ -218,8 +218,8 @@ impl Statements {
     ) -> Statement<'a> {
         let set = format!(
             "acquired_at = {NOW}, token = GREATEST(token + 1, acquired_at), \
-             expires_at = acquired_at + ? + 0 * LAST_INSERT_ID(token + IF(wanted_until > \
-             acquired_at AND wanted_by <> ?, {WANTED}, 0)), \
+             expires_at = acquired_at + ? + 0 * LAST_INSERT_ID(token + IF(hint_until > \
+             acquired_at AND hint_id <> ?, {WANTED}, 0)), \
              holder_id = ?, holder = ?, meta = ?, nonce = NULL"
         );
         let values = vec![

@@ -14,7 +14,7 @@ pub(super) const ROW_NOW: &str = "(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TI
 
 /// The owner in a free row. The value has the length of an owner id, because a server changes a row
 /// in place if its length stays the same, and that is much cheaper than moving the row. `NULL`
-/// means a free row too; an older version or a change by hand may have written `NULL`.
+/// means a free row too; a change by hand may have written `NULL`.
 pub(crate) const NOBODY: &str = "x'00000000000000000000000000000000'";
 
 /// A hand-over adds this number to the token in its report when another process waits. Tokens are

@@ -15,25 +15,27 @@ impl Statements {
         sql.replace("distributed_", &format!("{}distributed_", self.prefix))
     }
 
-    /// The tables' version, and the name of their history. Migration 2 leaves `schema_version` at 1
-    /// and adds a table; so the version is 2 if that table exists.
+    /// The tables' version, and the name of their history.
     pub(crate) fn meta(&self) -> String {
         format!(
-            "SELECT schema_version + (schema_version = 1 AND EXISTS (SELECT 1 \
-             FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = \
-             '{}')), \
-             epoch FROM {} WHERE id = 1",
-            self.line, self.meta
+            "SELECT schema_version, epoch FROM {} WHERE id = 1",
+            self.meta
         )
     }
 
-    /// The number of existing tables among the three tables of version 1.
+    /// The number of distlock's tables that exist.
     pub(crate) fn tables_present(&self) -> String {
         format!(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
-             AND table_name IN ('{}', '{}', '{}')",
-            self.lock, self.record, self.meta
+             AND table_name IN {}",
+            self.names()
         )
+    }
+
+    /// The names of distlock's tables, as a list of texts.
+    fn names(&self) -> String {
+        let (lock, queue) = (&self.lock, &self.queue);
+        format!("('{lock}', '{queue}', '{}', '{}')", self.record, self.meta)
     }
 
     /// For each needed right: its name, and a statement that changes nothing. The server refuses
@@ -92,7 +94,7 @@ impl Statements {
     /// the new row. A trigger `AFTER` a change cannot change its own table. The catalogue shows no
     /// triggers to a user without the right `TRIGGER`.
     pub(crate) fn parts(&self) -> String {
-        let names = format!("('{}', '{}', '{}')", self.lock, self.record, self.meta);
+        let names = self.names();
         let ours = format!("table_schema = DATABASE() AND table_name IN {names}");
         format!(
             "SELECT table_name, '{STORAGE}', \

@@ -54,10 +54,10 @@ impl Statements {
         let (micros, renew) = (time.as_micros(), RENEW_HINT_BELOW.as_micros());
         format!(
             "UPDATE {} FORCE INDEX (PRIMARY) \
-             SET wanted_by = IF(wanted_until > {NOW} + {renew}, {SEVERAL_PROCESSES}, {hint_id}), \
-             wanted_until = {NOW} + {micros} \
+             SET hint_id = IF(hint_until > {NOW} + {renew}, {SEVERAL_PROCESSES}, {hint_id}), \
+             hint_until = {NOW} + {micros} \
              WHERE lock_name IN ({}) AND holder_id <> {NOBODY} \
-             AND (wanted_by NOT IN ({hint_id}, {SEVERAL_PROCESSES}) OR wanted_until <= {NOW} + \
+             AND (hint_id NOT IN ({hint_id}, {SEVERAL_PROCESSES}) OR hint_until <= {NOW} + \
              {renew})",
             self.lock,
             list(names.iter().map(Vec::as_slice))
@@ -120,7 +120,7 @@ impl Range<'_> {
 
 fn lock_columns() -> String {
     format!(
-        "lock_name, holder_id, token, expires_at, acquired_at, holder, meta, wanted_by, \
-            wanted_until, {NOW}"
+        "lock_name, holder_id, token, expires_at, acquired_at, holder, meta, hint_id, \
+            hint_until, {NOW}"
     )
 }

@@ -19,7 +19,7 @@ impl Statements {
     /// later than a whole lease from now was written before the server's clock went back, and its
     /// contender may be dead. Such an entry counts again as soon as its contender has renewed it.
     pub(crate) fn renew_queue_entries(&self, entries: &[QueueEntry], lease: Duration) -> String {
-        let line = &self.line;
+        let queue = &self.queue;
         let rows = |write: &dyn Fn(&QueueEntry, String) -> String| {
             let rows = entries.iter();
             let rows = rows.map(|it| write(it, hex(it.name.as_str().as_bytes())));
@@ -36,13 +36,13 @@ impl Statements {
         // `NOW` would be too early for the end of the longest lease: an entry may have been renewed
         // after this statement began and before it reads the entry.
         format!(
-            "INSERT INTO {line} (lock_name, waiter, ticket, expires_at, holder) VALUES {new} \
+            "INSERT INTO {queue} (lock_name, entry_id, joined_at, expires_at, holder) VALUES {new} \
              ON DUPLICATE KEY UPDATE expires_at = {until}; \
-             SELECT m.lock_name, COUNT(o.waiter), COALESCE(MAX(o.expires_at) - {NOW}, 0) \
-             FROM {line} m LEFT JOIN {line} o ON o.lock_name = m.lock_name \
+             SELECT m.lock_name, COUNT(o.entry_id), COALESCE(MAX(o.expires_at) - {NOW}, 0) \
+             FROM {queue} m LEFT JOIN {queue} o ON o.lock_name = m.lock_name \
              AND o.expires_at > {NOW} AND o.expires_at <= {ROW_NOW} + {lease} \
-             AND (o.ticket, o.waiter) < (m.ticket, m.waiter) \
-             WHERE (m.lock_name, m.waiter) IN ({mine}) GROUP BY m.lock_name, m.waiter"
+             AND (o.joined_at, o.entry_id) < (m.joined_at, m.entry_id) \
+             WHERE (m.lock_name, m.entry_id) IN ({mine}) GROUP BY m.lock_name, m.entry_id"
         )
     }
 
@@ -52,20 +52,21 @@ impl Statements {
         let lease = ENTRY_LEASE.as_micros();
         format!(
             "SELECT COUNT(*) OVER (), holder FROM {} WHERE lock_name = {} AND expires_at > {NOW} \
-             AND expires_at <= {ROW_NOW} + {lease} ORDER BY ticket, waiter LIMIT {SHOWN_ENTRIES}",
-            self.line,
+             AND expires_at <= {ROW_NOW} + {lease} ORDER BY joined_at, entry_id LIMIT \
+             {SHOWN_ENTRIES}",
+            self.queue,
             hex(name.as_str().as_bytes())
         )
     }
 
     /// Gives up queue entries, and removes the expired entries of the same queues.
     pub(crate) fn leave_queues(&self, entries: &[QueueEntry]) -> String {
-        let waiters: Vec<_> = entries.iter().map(|it| it.id.to_string()).collect();
+        let ids: Vec<_> = entries.iter().map(|it| it.id.to_string()).collect();
         format!(
-            "DELETE FROM {} WHERE lock_name IN ({}) AND (waiter IN ({}) OR expires_at <= {NOW})",
-            self.line,
+            "DELETE FROM {} WHERE lock_name IN ({}) AND (entry_id IN ({}) OR expires_at <= {NOW})",
+            self.queue,
             list(entries.iter().map(|it| it.name.as_str().as_bytes())),
-            waiters.join(",")
+            ids.join(",")
         )
     }
 
@@ -73,7 +74,7 @@ impl Statements {
     pub(crate) fn remove_expired_entries(&self) -> String {
         format!(
             "DELETE FROM {} WHERE expires_at <= {NOW} LIMIT {PAGE}",
-            self.line
+            self.queue
         )
     }
 }

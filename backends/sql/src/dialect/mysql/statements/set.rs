@@ -10,9 +10,9 @@ use crate::dialect::Reaped;
 pub(crate) struct Statements {
     pub(crate) prefix: String,
     pub(crate) lock: String,
+    pub(crate) queue: String,
     pub(crate) record: String,
     pub(crate) meta: String,
-    pub(crate) line: String,
 }
 
 impl Statements {
@@ -22,9 +22,9 @@ impl Statements {
         Self {
             prefix: prefix.to_owned(),
             lock: table("lock"),
+            queue: table("queue"),
             record: table("record"),
             meta: table("meta"),
-            line: table("line"),
         }
     }
 

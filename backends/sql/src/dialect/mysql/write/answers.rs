@@ -66,7 +66,7 @@ fn effect(op: &Operation, report: u64) -> Effect {
 fn unknown(error: Error) -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,
-        "the row could not be read after the statement",
+        "the row was written, but could not be read afterwards",
     )
     .caused_by(error)
 }

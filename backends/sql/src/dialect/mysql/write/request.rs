@@ -110,7 +110,7 @@ impl<'a> Request<'a> {
         let changes = done.get(before..).filter(|_| done.len() == sent);
         let [change, ..] = changes.unwrap_or_default() else {
             return Err(rows::corrupt(
-                "the server answered to another number of statements than were sent",
+                "the number of answers is not the number of statements that were sent",
             ));
         };
         if !self.shares_statement(ops) {

@@ -20,7 +20,7 @@ pub(super) const ACQUIRE: Insert = Insert {
                 ELSE clock_timestamp() END,
         nonce = CASE WHEN l.holder_id = k.owner AND l.expires_at > clock_timestamp() THEN l.nonce \
             END,
-        wanted_until = CASE WHEN l.wanted_by = $6 THEN 'epoch' ELSE l.wanted_until END,
+        hint_until = CASE WHEN l.hint_id = $6 THEN 'epoch' ELSE l.hint_until END,
         holder_id = k.owner,
         expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
         holder = k.holder, meta = k.meta",

@@ -1,24 +1,22 @@
 //! Statements about the tables themselves.
 
-/// The version of the tables, and the name of their history. Migration 2 leaves `schema_version` at
-/// 1 and adds a table; so the version is 2 if that table exists.
+/// The version of the tables, and the name of their history.
 pub(super) const META: &str = "
-SELECT schema_version + (schema_version = 1 AND to_regclass('distributed_line') IS NOT \
-    NULL)::int, epoch
-  FROM distributed_meta WHERE id = 1";
+SELECT schema_version, epoch FROM distributed_meta WHERE id = 1";
 
 pub(super) const SCHEMA: &str = "
 coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
            WHERE n.nspname = ANY (current_schemas(false))
-             AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta')
+             AND c.relname IN ('distributed_lock', 'distributed_queue', 'distributed_record',
+                               'distributed_meta')
            ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1), current_schema())";
 
 /// The tables of distlock that exist, all from one snapshot. `to_regclass` would look up each name
 /// at another moment, and could find only some of the tables that another process is committing.
 pub(super) const TABLES_PRESENT: &str = "
 SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = current_schema() AND c.relname IN ('distributed_lock', 'distributed_record', \
-     'distributed_meta')";
+ WHERE n.nspname = current_schema() AND c.relname IN ('distributed_lock', \
+     'distributed_queue', 'distributed_record', 'distributed_meta')";
 
 /// The numbers of held, free and expired locks; the longest time since one expired; the numbers of
 /// records and tombstones.
@@ -35,16 +33,17 @@ SELECT count(*) FILTER (WHERE holder_id IS NOT NULL AND expires_at > clock_times
   FROM distributed_lock";
 
 /// For each part of each existing table: the table, the part, and the value of the part. Only
-/// checks of a range are reported. An index is reported as a unique key if it has one whole column,
-/// covers every row, is checked immediately, and has the collation of the column: the statement of
-/// an acquire needs such an index. Quotes are removed, because the setting `quote_all_identifiers`
-/// adds quotes to every name.
+/// checks of a range are reported. An index is reported as a unique key if it has whole columns,
+/// covers every row, is checked immediately, and has the collations of the columns: the statement
+/// of an acquire needs such an index. Quotes are removed, because the setting
+/// `quote_all_identifiers` adds quotes to every name.
 pub(super) const SCHEMA_PARTS: &str = "
 WITH ours AS (
     SELECT c.oid, c.relname::text AS name, c.relkind, c.relpersistence
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE n.nspname = current_schema()
-       AND c.relname IN ('distributed_lock', 'distributed_record', 'distributed_meta'))
+       AND c.relname IN ('distributed_lock', 'distributed_queue', 'distributed_record',
+                         'distributed_meta'))
 SELECT name, 'storage',
        CASE WHEN relkind = 'r' THEN 'an ordinary table' ELSE 'of the kind ' || relkind::text END ||
        CASE relpersistence WHEN 'p' THEN ' that survives a crash' WHEN 'u' THEN ' that is UNLOGGED'
@@ -81,8 +80,12 @@ SELECT o.name, a.attname::text,
             THEN ' with a check of its range' ELSE '' END
   FROM ours o JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped
 UNION ALL
-SELECT o.name, 'unique key', a.attname::text
+SELECT o.name, 'unique key', string_agg(a.attname::text, ', ' ORDER BY k.place)
   FROM ours o JOIN pg_index i ON i.indrelid = o.oid
-  JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum = i.indkey[0]
- WHERE i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1
-   AND i.indcollation[0] = a.attcollation";
+ CROSS JOIN unnest(i.indkey::int2[], i.indcollation::oid[])
+       WITH ORDINALITY k (attnum, sorted_by, place)
+  LEFT JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum = k.attnum
+ WHERE i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+   AND k.place <= i.indnkeyatts
+ GROUP BY o.name, i.indexrelid
+HAVING bool_and(coalesce(a.attcollation = k.sorted_by, false))";

@@ -7,8 +7,8 @@ pub(super) const LOCK_COLUMNS: &str = "lock_name, holder_id, token,
        (CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * \
            1000000 END)::int8,
        (CASE WHEN isfinite(acquired_at) THEN extract(epoch FROM acquired_at) * 1000000 END)::int8,
-       holder, meta, wanted_by,
-       (CASE WHEN isfinite(wanted_until) THEN extract(epoch FROM wanted_until - \
+       holder, meta, hint_id,
+       (CASE WHEN isfinite(hint_until) THEN extract(epoch FROM hint_until - \
            clock_timestamp()) * 1000000 END)::int8,
        nonce";
 
@@ -22,12 +22,12 @@ SELECT {lock_columns}
 /// processes, 0.
 pub(super) const SET_HINTS: &str = "
 UPDATE distributed_lock l SET
-       wanted_by = CASE WHEN l.wanted_until > clock_timestamp() + $4 * interval '1 microsecond' \
+       hint_id = CASE WHEN l.hint_until > clock_timestamp() + $4 * interval '1 microsecond' \
            THEN 0 ELSE $2 END,
-       wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
+       hint_until = clock_timestamp() + $3 * interval '1 microsecond'
   FROM (SELECT lock_name FROM distributed_lock
          WHERE lock_name = ANY ($1::text[]) AND holder_id IS NOT NULL
-           AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 \
+           AND (hint_id NOT IN ($2, 0) OR hint_until <= clock_timestamp() + $4 * interval '1 \
                microsecond')
          ORDER BY lock_name FOR UPDATE SKIP LOCKED) k
  WHERE l.lock_name = k.lock_name AND l.holder_id IS NOT NULL";
@@ -37,17 +37,17 @@ UPDATE distributed_lock l SET
 pub(super) const SET_HINT: &str = "
 WITH marked AS (
     UPDATE distributed_lock SET
-           wanted_by = CASE WHEN wanted_until > clock_timestamp() + $4 * interval '1 microsecond' \
+           hint_id = CASE WHEN hint_until > clock_timestamp() + $4 * interval '1 microsecond' \
                THEN 0 ELSE $2 END,
-           wanted_until = clock_timestamp() + $3 * interval '1 microsecond'
+           hint_until = clock_timestamp() + $3 * interval '1 microsecond'
      WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
-       AND (wanted_by NOT IN ($2, 0) OR wanted_until <= clock_timestamp() + $4 * interval '1 \
+       AND (hint_id NOT IN ($2, 0) OR hint_until <= clock_timestamp() + $4 * interval '1 \
            microsecond')
     RETURNING 1
 ) SELECT EXISTS (SELECT FROM marked)
       OR EXISTS (SELECT FROM distributed_lock
                   WHERE lock_name = $1 AND holder_id IS NOT NULL AND expires_at > clock_timestamp()
-                    AND wanted_by IN ($2, 0) AND wanted_until > clock_timestamp() + $4 * interval \
+                    AND hint_id IN ($2, 0) AND hint_until > clock_timestamp() + $4 * interval \
                         '1 microsecond')";
 
 /// `$1` the first name, `$2` a name to leave out (the last name of the page before), `$3` the first

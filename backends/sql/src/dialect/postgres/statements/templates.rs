@@ -34,7 +34,7 @@ pub(super) fn update(it: &Update, lone: bool) -> String {
         hint_id,
         notify_channel,
     } = it;
-    let wanted = format!("(l.wanted_until > clock_timestamp() AND l.wanted_by <> {hint_id})");
+    let wanted = format!("(l.hint_until > clock_timestamp() AND l.hint_id <> {hint_id})");
     let notify = notify_channel.map_or_else(String::new, |channel| {
         format!(", CASE WHEN {wanted} THEN pg_notify({channel}, l.{key})::text END")
     });

@@ -126,7 +126,7 @@ impl Batch<'_> {
         }
         if !records.is_empty() {
             let keys: Vec<_> = records.iter().map(|op| op.key().to_owned()).collect();
-            self.context.counters.count("look");
+            self.context.counters.count("read_rows");
             let rows = sqlx::query(self.context.statements.versions.text())
                 .bind(keys)
                 .fetch_all(&mut *self.connection)
@@ -158,8 +158,8 @@ impl Batch<'_> {
 fn left_unchanged() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the server left the row as it is each time, though nothing in it speaks against the \
-            change: others change it all \
-         the time, or a trigger of the tables drops what is written (`distlock doctor` names it)",
+        "the server changed nothing several times, although the row allowed the change: other \
+         clients change the row all the time, or a trigger of the tables drops what is written \
+         (`distlock doctor` names it)",
     )
 }

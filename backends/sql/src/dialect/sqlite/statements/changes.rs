@@ -16,7 +16,7 @@ SELECT j.value ->> 0, substr(?2, j.key * 16 + 1, 16), ?7, ?3, ?4 + (j.value ->> 
 ON CONFLICT (lock_name) DO UPDATE SET
     acquired_at = CASE l.token WHEN ?7 THEN l.acquired_at ELSE ?5 END,
     nonce = CASE l.token WHEN ?7 THEN l.nonce END,
-    wanted_until = CASE WHEN l.wanted_by = ?6 OR l.boot_id <> ?3 THEN 0 ELSE l.wanted_until END,
+    hint_until = CASE WHEN l.hint_id = ?6 OR l.boot_id <> ?3 THEN 0 ELSE l.hint_until END,
     token = ?7,
     holder_id = excluded.holder_id,
     boot_id = ?3,
@@ -43,7 +43,7 @@ UPDATE distributed_lock AS l SET
    AND (j.value ->> 1 IS NULL OR l.token = j.value ->> 1)
    AND (j.value ->> 2 IS NULL
      OR (hex(l.nonce) = j.value ->> 2 AND l.boot_id = ?3 AND l.expires_at > ?4))
-   AND (l.wanted_until <= ?4 OR l.wanted_by = ?6 OR ?10)";
+   AND (l.hint_until <= ?4 OR l.hint_id = ?6 OR ?10)";
 
 /// `?1` rows of name, TTL, token or null, ticket's nonce or null, ticket step (0 keep, 1 issue, 2
 /// redeem); `?2` owners; `?6` nonces to issue.

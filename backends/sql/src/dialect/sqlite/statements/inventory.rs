@@ -1,18 +1,15 @@
 //! Statements about the tables themselves.
 
-/// The version of the tables, and the name of their history. Migration 2 leaves `schema_version` at
-/// 1 and adds a table; so the version is 2 if that table exists.
+/// The version of the tables, and the name of their history.
 pub(super) const META: &str = "
-SELECT schema_version + (schema_version = 1
-       AND EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = \
-           'distributed_line')), epoch
-  FROM distributed_meta WHERE id = 1";
+SELECT schema_version, epoch FROM distributed_meta WHERE id = 1";
 
 /// The number of all tables and other objects in the file, and the number of distlock's tables
 /// among them.
 pub(super) const TABLES_PRESENT: &str = "
 SELECT count(*),
-       coalesce(sum(name IN ('distributed_lock', 'distributed_record', 'distributed_meta')), 0)
+       coalesce(sum(name IN ('distributed_lock', 'distributed_queue', 'distributed_record',
+                             'distributed_meta')), 0)
   FROM sqlite_master";
 
 /// The numbers of held, free and expired locks; the longest time since one expired; the numbers of
@@ -35,4 +32,5 @@ SELECT o.name, coalesce(o.sql, ''),
        coalesce((SELECT group_concat('the trigger ' || t.name, ' and ') FROM sqlite_master t
                   WHERE t.type = 'trigger' AND t.tbl_name = o.name), 'none')
   FROM sqlite_master o
- WHERE o.name IN ('distributed_lock', 'distributed_record', 'distributed_meta')";
+ WHERE o.name IN ('distributed_lock', 'distributed_queue', 'distributed_record',
+                  'distributed_meta')";

@@ -2,7 +2,7 @@
 
 /// The columns of a lock's row.
 pub(super) const LOCK_COLUMNS: &str = "lock_name, holder_id, token, boot_id, expires_at, \
-    acquired_at, holder, meta, wanted_by, wanted_until, nonce";
+    acquired_at, holder, meta, hint_id, hint_until, nonce";
 
 /// `?1` names.
 pub(super) const LOOK: &str = "
@@ -14,11 +14,11 @@ SELECT {lock_columns}
 /// before `?4` is replaced. A hint of another process that ends later becomes the hint of several
 /// processes, 0.
 pub(super) const SET_HINTS: &str = "
-UPDATE distributed_lock SET wanted_by = CASE WHEN wanted_until > ?4 THEN 0 ELSE ?2 END, \
-    wanted_until = ?3
+UPDATE distributed_lock SET hint_id = CASE WHEN hint_until > ?4 THEN 0 ELSE ?2 END, \
+    hint_until = ?3
  WHERE lock_name IN (SELECT value FROM json_each(?1))
    AND holder_id IS NOT NULL
-   AND (wanted_by NOT IN (?2, 0) OR wanted_until <= ?4)";
+   AND (hint_id NOT IN (?2, 0) OR hint_until <= ?4)";
 
 /// `?1` the first name, `?2` a name to leave out (the last name of the page before), `?5` the first
 /// name above the range (null = no limit: `x''` is a blob, and every blob sorts after every text),

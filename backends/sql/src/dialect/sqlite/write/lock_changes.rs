@@ -309,7 +309,8 @@ impl Batch<'_> {
         let released = self.change_locks_again(changes).await;
         let released = released.map_err(StatementError::into_error);
         for answer in granted {
-            let what = "this process stood still for too long after it had looked at the clock";
+            let what =
+                "this process stood still for too long after its look at the clock: try again";
             *answer = Err(match &released {
                 Ok(_) => Error::new(ErrorKind::Unavailable, what),
                 Err(error) => Error::new(ErrorKind::OutcomeUnknown, what).caused_by(error.clone()),
@@ -321,7 +322,7 @@ impl Batch<'_> {
 fn taken_meanwhile() -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,
-        "somebody else has taken it, after it was freed or before",
+        "another owner has the lock now, and it is not known whether this release freed it first",
     )
 }
 
@@ -330,7 +331,7 @@ fn taken_meanwhile() -> Error {
 fn unknown(error: &Error) -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,
-        "the rows could not be read after they were written",
+        "the rows were written, but could not be read afterwards",
     )
     .caused_by(error.clone())
 }

@@ -1,7 +1,7 @@
--- Locks, records, and the name of their history. Table names are prefixed when `table_prefix` is
--- set. All times are the database server's own (clock_timestamp()), to the microsecond; a session's
--- time zone changes nothing. Every table has a primary key: a server that publishes all its tables
--- refuses to change rows of a table without one.
+-- Locks, the store queue, records, and the name of their history. Table names are prefixed when
+-- `table_prefix` is set. All times are the database server's own (clock_timestamp()), to the
+-- microsecond; a session's time zone changes nothing. Every table has a primary key: a server that
+-- publishes all its tables refuses to change rows of a table without one.
 
 CREATE TABLE IF NOT EXISTS distributed_lock (
     lock_name    text        COLLATE "C" NOT NULL,                     -- compared byte for byte
@@ -12,12 +12,23 @@ CREATE TABLE IF NOT EXISTS distributed_lock (
     holder       text        NOT NULL,                                 -- a label for people
     meta         text,
     nonce        uuid,                                                 -- of the holder's ticket
-    wanted_by    bigint      NOT NULL DEFAULT 0,        -- hint id of a waiting process; 0 = several
-    wanted_until timestamptz NOT NULL DEFAULT 'epoch',
+    hint_id      bigint      NOT NULL DEFAULT 0,        -- of a waiting process; 0 = several
+    hint_until   timestamptz NOT NULL DEFAULT 'epoch',
     CONSTRAINT distributed_lock_name PRIMARY KEY (lock_name)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 -- There is no second index: while no indexed column changes, an update stays within its page, whose
 -- free half is kept for that. The reaper finds idle rows by walking the names page by page.
+
+-- The store queue: the processes that wait for a lock. The queue only decides which process asks
+-- first. Exclusion never depends on it, so it need not survive a crash (UNLOGGED).
+CREATE UNLOGGED TABLE IF NOT EXISTS distributed_queue (
+    lock_name  text        COLLATE "C" NOT NULL,
+    entry_id   bigint      NOT NULL,                                 -- of one waiting process
+    joined_at  timestamptz NOT NULL,                                 -- gives the order
+    expires_at timestamptz NOT NULL,                                 -- end of the queue entry
+    holder     text        NOT NULL,                                 -- a label for people
+    CONSTRAINT distributed_queue_entry PRIMARY KEY (lock_name, entry_id)
+) WITH (fillfactor = 50);
 
 CREATE TABLE IF NOT EXISTS distributed_record (
     record_key text        COLLATE "C" NOT NULL,                       -- compared byte for byte
