@@ -16,6 +16,42 @@ fn plain(request: &AcquireRequest) -> Renewal {
     Renewal::plain(request.ttl)
 }
 
+/// A hand-over whose caller goes away before the sending is not sent. Nobody would receive its
+/// grant, and the undo of that grant would free a lock whose owner still counts on its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_without_its_caller_is_not_sent() {
+    let place = Place::new();
+    let lock = place.open().await.lock();
+    let first = request("a");
+    let held = lease(&first, &take(&lock, &first).await);
+    let mut other_writer = place.raw().await;
+    sqlx::raw_sql("BEGIN IMMEDIATE")
+        .execute(&mut other_writer)
+        .await
+        .unwrap();
+    // These requests are in flight for as long as the other writer is.
+    let mut in_flight = Vec::new();
+    for name in ["b", "c", "d"] {
+        let lock = Arc::clone(&lock);
+        let mut acquire = Box::pin(async move { lock.try_acquire(&request(name)).await });
+        assert!(futures_util::poll!(&mut acquire).is_pending());
+        in_flight.push(acquire);
+    }
+    let next = request("a");
+    let mut hand_over = Box::pin(lock.hand_over(&held, &next));
+    assert!(futures_util::poll!(&mut hand_over).is_pending());
+    drop(hand_over);
+    sqlx::raw_sql("ROLLBACK")
+        .execute(&mut other_writer)
+        .await
+        .unwrap();
+    for acquired in join_all(in_flight).await {
+        assert!(matches!(acquired.unwrap(), Attempt::Acquired(_)));
+    }
+    let renewed = lock.renew(&held, &plain(&first)).await.unwrap();
+    assert!(matches!(renewed, Renewed::Extended { .. }), "{renewed:?}");
+}
+
 #[tokio::test]
 async fn two_handles_exclude_each_other() {
     let place = Place::new();
