@@ -189,7 +189,7 @@ impl<D: Dialect> Executor for Writer<D> {
     }
 
     fn outlives_caller(&self, op: &Operation) -> bool {
-        matches!(op, Operation::Release(_) | Operation::HandOver(..))
+        op.outlives_caller()
     }
 }
 

@@ -226,6 +226,6 @@ impl Executor for BatchExecutor {
     }
 
     fn outlives_caller(&self, op: &Box<KeyedOperation>) -> bool {
-        op.is_release()
+        op.operation.outlives_caller()
     }
 }
