@@ -45,8 +45,8 @@ impl Registry {
             "sqlite" distlock_sql::SqliteDriver, ("sqlite", "sqlite");
             "redis" distlock_redis::RedisDriver, ("redis", "redis") ("redis+cluster", "redis")
                 ("redis+sentinel", "redis") ("rediss", "redis,tls");
-            "mysql" distlock_sql::MySqlDriver, ("mysql", "mysql") ("mariadb", "mysql");
-            "postgres" distlock_sql::PostgresDriver, ("postgres", "postgres")
+            "mysql" distlock_sql::ServerDriver::MySql, ("mysql", "mysql") ("mariadb", "mysql");
+            "postgres" distlock_sql::ServerDriver::Postgres, ("postgres", "postgres")
                 ("postgresql", "postgres");
             "zookeeper" distlock_zookeeper::ZooKeeperDriver, ("zookeeper", "zookeeper");
             "memory" distlock_memory::MemoryDriver, ("memory", "memory");

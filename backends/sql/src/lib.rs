@@ -22,7 +22,8 @@
 //! |---|---|
 //! | `config` | options that several dialects share, checked once |
 //! | `network` | connects to one of the servers of a URL, at one of its addresses |
-//! | `opened_store`, `store_handle`, `store` | a store and its handles: batches, tasks, close |
+//! | `sql_store`, `store` | a store and its handles: batches, tasks, close |
+//! | `driver` | the driver of database servers |
 //! | `resend` | operations that are sent twice because an answer never came |
 //! | `lock` | [`DistLock`](distlock_core::DistLock): locks |
 //! | `wait` | contenders, and one poller per process for all of them |
@@ -76,31 +77,35 @@ mod counters;
 mod dialect;
 mod doctor;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
+mod driver;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod driver_panics;
 pub mod fence;
 mod lock;
 mod migrate;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod network;
-mod opened_store;
 mod reaper;
 mod records;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod resend;
 mod schema_check;
 mod singleton_task;
+mod sql_store;
 mod statement_error;
 mod store;
-mod store_handle;
 mod wait;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use config::{Product, ServerConfig, ServerHost, SslMode};
 #[cfg(feature = "mysql")]
-pub use dialect::mysql::{MySql, MySqlDriver};
+pub use dialect::mysql::MySql;
 #[cfg(feature = "postgres")]
-pub use dialect::postgres::{Postgres, PostgresDriver};
+pub use dialect::postgres::Postgres;
 #[cfg(feature = "sqlite")]
 pub use dialect::sqlite::{Sqlite, SqliteConfig, SqliteDriver};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use distlock_backend_kit::Secret;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use driver::ServerDriver;
+pub use sql_store::SqlStore;

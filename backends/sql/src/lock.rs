@@ -18,8 +18,8 @@ use distlock_core::{
 use crate::{
     dialect::{Dialect, LockRow},
     doctor,
+    sql_store::reopen,
     store::Store,
-    store_handle::reopen_store,
     wait::SqlContender,
 };
 
@@ -71,9 +71,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        let dialect = self.open()?.dialect().reopen().await;
-        let dialect = dialect.map_err(|error| error.on(D::NAME).during("reopen"))?;
-        Ok(Arc::new(Self::new(reopen_store(dialect))))
+        Ok(Arc::new(Self::new(reopen(self.open()?).await?)))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {

@@ -11,7 +11,7 @@ use distlock_core::{
     Deleted, Entry, Expect, RecordKey, Records, Result, Version, Written, check_value,
 };
 
-use crate::{dialect::Dialect, store::Store, store_handle::reopen_store};
+use crate::{dialect::Dialect, sql_store::reopen, store::Store};
 
 pub(crate) struct SqlRecords<D: Dialect> {
     store: Arc<Store<D>>,
@@ -43,9 +43,7 @@ impl<D: Dialect> Records for SqlRecords<D> {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        let dialect = self.open()?.dialect().reopen().await;
-        let dialect = dialect.map_err(|error| error.on(D::NAME).during("reopen"))?;
-        Ok(Arc::new(Self::new(reopen_store(dialect))))
+        Ok(Arc::new(Self::new(reopen(self.open()?).await?)))
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {

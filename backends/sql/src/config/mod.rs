@@ -1,7 +1,6 @@
 //! The options of a store, each checked once, before anything is opened.
 //!
-//! This module holds the parts that several dialects share. The option names of each product are in
-//! the product's own folder.
+//! The options of SQLite, which no other dialect shares, are in the dialect's folder.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod login;
@@ -12,22 +11,18 @@ mod server;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server_host;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod server_options;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server_url;
 mod values;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use self::login::Login;
 pub(crate) use self::values::{
     MIGRATE, REAP_AFTER, REAP_AFTER_OPTION, TABLE_PREFIX, check_prefix, check_range, duration,
     escape, flag, invalid, quoted,
 };
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use self::{
-    login::Login,
-    server::server_config,
-    server_options::{ServerOptions, shared},
-};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::{
-    product::Product, server::ServerConfig, server_host::ServerHost, server_options::SslMode,
+    product::{Product, SslMode},
+    server::ServerConfig,
+    server_host::ServerHost,
 };

@@ -7,15 +7,12 @@ use std::{path::PathBuf, time::Duration};
 
 #[cfg(feature = "tls")]
 use distlock_backend_kit::CertificateFiles;
-use distlock_backend_kit::{
-    Driver, PasswordRule, Secret, SharedProvider, TargetParts, blame, is_loopback, not_compiled_in,
-};
+use distlock_backend_kit::{PasswordRule, Secret, SharedProvider, is_loopback, not_compiled_in};
 use distlock_core::{Error, ErrorKind, Result, path_excerpt};
 
 use super::{
-    product::Product,
+    product::{Product, SslMode},
     server_host::ServerHost,
-    server_options::SslMode,
     values::{REAP_AFTER, check_prefix, check_range, invalid},
 };
 
@@ -243,18 +240,4 @@ impl ServerConfig {
             remedy: self.product.require_tls_advice(),
         }
     }
-}
-/// Reads the configuration of a server from the URL and the options in `parts`.
-pub(crate) fn server_config(
-    driver: &dyn Driver,
-    product: Product,
-    parts: &mut TargetParts,
-) -> Result<ServerConfig> {
-    debug_assert_eq!(Product::of(&parts.scheme), Some(product));
-    let mut config = blame::parse(driver, parts, |parts, options| {
-        ServerConfig::from_url_parts(&parts.scheme, &parts.body, options)
-    })?;
-    config.connect_timeout = parts.own_connect_timeout();
-    config.provider = parts.credentials.clone();
-    Ok(config)
 }

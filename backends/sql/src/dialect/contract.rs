@@ -17,13 +17,31 @@ use super::{lock_row::LockRow, queue_entry::QueueEntry};
 use crate::{counters::RequestCounters, wait::WaitGroup};
 
 /// One database, with connections of its own.
-pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
+#[expect(unnameable_types, reason = "callers use the aliases of the store")]
+pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// The backend's short name.
     const NAME: &'static str;
 
     /// Whether the store notifies of releases. If so, a poll only finds a release whose
     /// notification was lost.
     const NOTIFIES: bool = false;
+
+    /// The options of a store.
+    type Config: Send;
+
+    /// Connects, or opens the file. Creates the tables (and an absent file) where none is there, if
+    /// `config` allows that.
+    fn open(
+        config: Self::Config,
+        clock: Arc<dyn Clock>,
+    ) -> impl Future<Output = Result<Self>> + Send;
+
+    /// Creates what is missing of the tables, and an absent file. Returns whether something was
+    /// missing.
+    fn migrate(
+        config: Self::Config,
+        clock: Arc<dyn Clock>,
+    ) -> impl Future<Output = Result<bool>> + Send;
 
     fn capabilities() -> Capabilities;
 

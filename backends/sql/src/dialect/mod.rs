@@ -12,16 +12,6 @@ mod queue_entry;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-// A configuration can name either server, so that either feature builds both lists of options.
-#[cfg(all(feature = "postgres", not(feature = "mysql")))]
-pub(crate) mod mysql {
-    pub(crate) mod options;
-}
-#[cfg(all(feature = "mysql", not(feature = "postgres")))]
-pub(crate) mod postgres {
-    pub(crate) mod options;
-}
-
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::contract::REAPED_ROWS;
 pub(crate) use self::{

@@ -46,7 +46,8 @@ const PER_ENTRY: usize = 4 * 255 + 2 * HolderLabel::MAX_BYTES + 300;
 static WAIT_GROUPS: WaitGroups<String> = WaitGroups::new();
 
 /// A MySQL or MariaDB database.
-pub(crate) struct MySqlDialect {
+#[expect(unnameable_types, reason = "callers use the alias of the store")]
+pub struct MySqlDialect {
     context: Arc<StoreContext>,
     pool: ConnectionPool,
     locked_rows: LockedRows,
@@ -55,26 +56,6 @@ pub(crate) struct MySqlDialect {
 }
 
 impl MySqlDialect {
-    /// Connects, and creates absent tables if `config.migrate` is true.
-    pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        let mut context = StoreContext::new(config, clock)?;
-        let mut slot = ConnectionSlot::default();
-        let open = slot.ready(&context).await?;
-        let (tables, packet) = (open.tables.clone(), open.packet);
-        // A copy of a database has the same name of its history. So the key of the group contains
-        // the database and the prefix too.
-        let (database, prefix) = (&context.config.database, &context.config.table_prefix);
-        let tables = format!("{tables} {prefix} {database}");
-        context.wait_group = WAIT_GROUPS.shared(tables, &context.wait_group);
-        Ok(Self::with(Arc::new(context), slot, packet))
-    }
-
-    /// Creates what is missing of the tables. Returns whether something was missing.
-    pub(crate) async fn migrate(mut config: ServerConfig, clock: Arc<dyn Clock>) -> Result<bool> {
-        config.migrate = true;
-        tables::migrate(&StoreContext::new(config, clock)?).await
-    }
-
     fn with(context: Arc<StoreContext>, slot: ConnectionSlot, packet: usize) -> Self {
         Self {
             pool: ConnectionPool::new(context.config.pool_size, slot),
@@ -111,6 +92,26 @@ impl MySqlDialect {
 
 impl Dialect for MySqlDialect {
     const NAME: &'static str = NAME;
+
+    type Config = ServerConfig;
+
+    async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let mut context = StoreContext::new(config, clock)?;
+        let mut slot = ConnectionSlot::default();
+        let open = slot.ready(&context).await?;
+        let (tables, packet) = (open.tables.clone(), open.packet);
+        // A copy of a database has the same name of its history. So the key of the group contains
+        // the database and the prefix too.
+        let (database, prefix) = (&context.config.database, &context.config.table_prefix);
+        let tables = format!("{tables} {prefix} {database}");
+        context.wait_group = WAIT_GROUPS.shared(tables, &context.wait_group);
+        Ok(Self::with(Arc::new(context), slot, packet))
+    }
+
+    async fn migrate(mut config: ServerConfig, clock: Arc<dyn Clock>) -> Result<bool> {
+        config.migrate = true;
+        tables::migrate(&StoreContext::new(config, clock)?).await
+    }
 
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);

@@ -3,13 +3,10 @@
 mod context;
 mod dialect;
 mod doctor;
-mod driver;
 mod errors;
 pub mod fence;
 mod flavour;
 mod lookup;
-mod open;
-pub(crate) mod options;
 mod pool;
 mod raw_connection;
 mod rows;
@@ -19,4 +16,8 @@ mod statements;
 mod tables;
 mod write;
 
-pub use self::{driver::MySqlDriver, open::MySql};
+use crate::sql_store::SqlStore;
+
+/// A MySQL or MariaDB database as a store. [`ServerConfig::product`](crate::ServerConfig::product)
+/// is ignored.
+pub type MySql = SqlStore<dialect::MySqlDialect>;

@@ -40,7 +40,8 @@ use crate::{
 type Statement = Query<'static, Postgres, PgArguments>;
 
 /// A Postgres database.
-pub(crate) struct PostgresDialect {
+#[expect(unnameable_types, reason = "callers use the alias of the store")]
+pub struct PostgresDialect {
     context: Arc<StoreContext>,
     pool: ConnectionPool,
     /// The pool for hints and queue entries. These need not survive a crash of the server, so that
@@ -49,16 +50,6 @@ pub(crate) struct PostgresDialect {
 }
 
 impl PostgresDialect {
-    /// Connects, and creates absent tables if `config.migrate` is true.
-    pub(crate) async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        Self::connected(Arc::new(StoreContext::new(config, clock)?)).await
-    }
-
-    /// Creates what is missing of the tables. Returns whether something was missing.
-    pub(crate) async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<bool> {
-        tables::migrate(&StoreContext::new(config, clock)?).await
-    }
-
     async fn connected(context: Arc<StoreContext>) -> Result<Self> {
         let pool = ConnectionPool::new(context.config.pool_size, true);
         let connection = pool.lend(&context).await?;
@@ -119,6 +110,16 @@ impl Dialect for PostgresDialect {
     const NAME: &'static str = NAME;
 
     const NOTIFIES: bool = true;
+
+    type Config = ServerConfig;
+
+    async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        Self::connected(Arc::new(StoreContext::new(config, clock)?)).await
+    }
+
+    async fn migrate(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<bool> {
+        tables::migrate(&StoreContext::new(config, clock)?).await
+    }
 
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);

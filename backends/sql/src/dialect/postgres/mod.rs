@@ -4,13 +4,10 @@ mod connect;
 mod context;
 mod dialect;
 mod doctor;
-mod driver;
 mod errors;
 pub mod fence;
 mod listen;
 mod lookup;
-mod open;
-pub(crate) mod options;
 mod pool;
 mod rows;
 mod schema;
@@ -20,4 +17,7 @@ mod tables;
 mod timeline;
 mod write;
 
-pub use self::{driver::PostgresDriver, open::Postgres};
+use crate::sql_store::SqlStore;
+
+/// A Postgres database as a store.
+pub type Postgres = SqlStore<dialect::PostgresDialect>;

@@ -43,7 +43,8 @@ static WAIT_GROUPS: WaitGroups<(FileId, String)> = WaitGroups::new();
 
 /// A SQLite file, with a connection for batches, a connection for hints and queue entries, and a
 /// connection for reads.
-pub(crate) struct SqliteDialect {
+#[expect(unnameable_types, reason = "callers use the alias of the store")]
+pub struct SqliteDialect {
     context: Arc<StoreContext>,
     writer: Mutex<ConnectionSlot>,
     /// The connection for hints and queue entries. These need not survive a crash of the host.
@@ -52,24 +53,6 @@ pub(crate) struct SqliteDialect {
 }
 
 impl SqliteDialect {
-    /// Opens the file. Creates an absent file and absent tables if `config.migrate` is true.
-    pub(crate) async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
-        let mut context = StoreContext::new(config, clock)?;
-        let mut writer = ConnectionSlot::writing();
-        writer.ready(&context).await?;
-        if let Ok(Some(file)) = FileId::of(&context.path) {
-            let tables = (file, context.config.table_prefix.clone());
-            context.wait_group = WAIT_GROUPS.shared(tables, &context.wait_group);
-        }
-        Ok(Self::with(Arc::new(context), writer))
-    }
-
-    /// Creates what is missing of the tables. Returns whether something was missing.
-    pub(crate) async fn migrate(mut config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<bool> {
-        config.migrate = true;
-        tables::migrate(&StoreContext::new(config, clock)?).await
-    }
-
     fn with(context: Arc<StoreContext>, writer: ConnectionSlot) -> Self {
         Self {
             context,
@@ -134,6 +117,24 @@ type Statement = Query<'static, Sqlite, SqliteArguments>;
 
 impl Dialect for SqliteDialect {
     const NAME: &'static str = NAME;
+
+    type Config = SqliteConfig;
+
+    async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+        let mut context = StoreContext::new(config, clock)?;
+        let mut writer = ConnectionSlot::writing();
+        writer.ready(&context).await?;
+        if let Ok(Some(file)) = FileId::of(&context.path) {
+            let tables = (file, context.config.table_prefix.clone());
+            context.wait_group = WAIT_GROUPS.shared(tables, &context.wait_group);
+        }
+        Ok(Self::with(Arc::new(context), writer))
+    }
+
+    async fn migrate(mut config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<bool> {
+        config.migrate = true;
+        tables::migrate(&StoreContext::new(config, clock)?).await
+    }
 
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);

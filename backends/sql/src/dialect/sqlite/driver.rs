@@ -54,11 +54,7 @@ impl Driver for SqliteDriver {
     async fn open(&self, mut parts: TargetParts, _: &Drivers) -> Result<Store> {
         let config = self.config(&mut parts)?;
         let store = Sqlite::open(config, parts.clock.clone()).await?;
-        Ok(Store::with_clock(
-            store.lock(),
-            store.records(),
-            parts.clock,
-        ))
+        Ok(store.into_store(parts.clock))
     }
 
     async fn migrate(&self, mut parts: TargetParts, _: &Drivers) -> Result<Migrated> {

@@ -12,7 +12,6 @@ mod errors;
 pub mod fence;
 mod file;
 mod lookup;
-mod open;
 mod options;
 mod parameters;
 mod read_connection;
@@ -22,4 +21,11 @@ mod statements;
 mod tables;
 mod write;
 
-pub use self::{driver::SqliteDriver, open::Sqlite, options::SqliteConfig};
+pub use self::{driver::SqliteDriver, options::SqliteConfig};
+use crate::sql_store::SqlStore;
+
+/// A SQLite file as a store. Any number of processes of one host may open the same file.
+///
+/// A store has three connections: for batches, for hints and queue entries, and for reads. A health
+/// check opens its own connection.
+pub type Sqlite = SqlStore<dialect::SqliteDialect>;
