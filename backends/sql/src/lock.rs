@@ -151,7 +151,7 @@ impl<D: Dialect> DistLock for SqlLock<D> {
     }
 
     fn requests_sent(&self) -> Option<u64> {
-        Some(self.store.dialect().counters().statements())
+        Some(self.store.dialect().context().counters.statements())
     }
 
     async fn close(&self) {

@@ -25,7 +25,7 @@ const BETWEEN_PAGES: Duration = Duration::from_millis(10);
 pub(crate) async fn reap_periodically<D: Dialect>(store: Weak<Store<D>>, mut pause: Duration) {
     loop {
         let sleep = match store.upgrade() {
-            Some(store) => store.dialect().clock().sleep(pause),
+            Some(store) => store.dialect().context().clock.sleep(pause),
             None => return,
         };
         sleep.await;
@@ -50,7 +50,7 @@ pub(crate) fn pause<D: Dialect>(dialect: &D) -> Duration {
 }
 
 fn every<D: Dialect>(dialect: &D) -> Duration {
-    dialect.reap_after() / 4
+    dialect.context().reap_after / 4
 }
 
 /// Removes the idle rows of all tables, unless another process did so within half of `every`.
@@ -71,7 +71,7 @@ pub(crate) async fn reap<D: Dialect>(dialect: &D, every: Duration) -> Result<u64
             if after.is_none() {
                 break;
             }
-            dialect.clock().sleep(BETWEEN_PAGES).await;
+            dialect.context().clock.sleep(BETWEEN_PAGES).await;
         }
     }
     Ok(removed + dialect.remove_expired_entries().await?)

@@ -88,14 +88,14 @@ impl<D: Dialect> SqlStore<D> {
     /// The number of requests that this store and all handles reopened from it have sent so far.
     #[must_use]
     pub fn statements(&self) -> u64 {
-        self.store.dialect().counters().statements()
+        self.store.dialect().context().counters.statements()
     }
 
     /// The number of statements that were sent again (MySQL and Postgres). Either the server
     /// stopped the first send for another transaction, or the connection was lost.
     #[must_use]
     pub fn retries(&self) -> u64 {
-        self.store.dialect().counters().retries()
+        self.store.dialect().context().counters.retries()
     }
 
     /// Removes the rows that have been idle for longer than the option `reap_after`, and returns

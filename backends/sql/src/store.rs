@@ -165,7 +165,7 @@ impl<D: Dialect> Executor for Writer<D> {
         ops: &[Operation],
     ) -> Result<Vec<Reply<Answer>>, Failure> {
         let mut replies = self.0.write(kind, ops).await?;
-        let group = self.0.wait_group();
+        let group = &self.0.context().wait_group;
         for (op, reply) in ops.iter().zip(&mut replies) {
             let (Some(name), Reply::Done(Ok(answer))) = (op.lock(), reply) else {
                 continue;

@@ -45,16 +45,8 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     fn capabilities() -> Capabilities;
 
-    fn clock(&self) -> &Arc<dyn Clock>;
-
-    /// The waiters of this process at this store.
-    fn wait_group(&self) -> &Arc<WaitGroup>;
-
-    /// The request counters. A dialect and all dialects that were reopened from this dialect share
-    /// them.
-    fn counters(&self) -> &RequestCounters;
-
-    fn reap_after(&self) -> Duration;
+    /// The state that all handles of the opened store share.
+    fn context(&self) -> &CommonContext;
 
     /// The largest size of a batch, and the largest number of batches in flight.
     fn limits(&self) -> Limits {
@@ -167,6 +159,16 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     fn health(&self) -> impl Future<Output = Result<Health>> + Send;
 
     fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// The part of a store's shared state that every dialect has. A dialect and all dialects that were
+/// reopened from it share it.
+pub(crate) struct CommonContext {
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The waiters of this process at this store.
+    pub(crate) wait_group: Arc<WaitGroup>,
+    pub(crate) counters: RequestCounters,
+    pub(crate) reap_after: Duration,
 }
 
 /// A table whose idle rows are removed.

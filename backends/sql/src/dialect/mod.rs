@@ -16,7 +16,7 @@ pub(crate) mod sqlite;
 pub(crate) use self::contract::REAPED_ROWS;
 pub(crate) use self::{
     answers::{Effect, carried_out, lock_of_refusal, refused},
-    contract::{Dialect, Reaped, ReapedPage},
+    contract::{CommonContext, Dialect, Reaped, ReapedPage},
     lock_row::{FORCED, LockRow},
     prefix::above_prefix,
     queue_entry::{QueueEntry, renewed_entry, shown_queue},

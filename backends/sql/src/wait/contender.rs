@@ -59,14 +59,14 @@ impl<D: Dialect> SqlContender<D> {
         request: AcquireRequest,
     ) -> Self {
         let (dialect, name) = (store.dialect(), &request.name);
-        let group = Arc::clone(dialect.wait_group());
-        let waiter = group.join(name, &request.holder, dialect.clock().now());
+        let group = Arc::clone(&dialect.context().wait_group);
+        let waiter = group.join(name, &request.holder, dialect.context().clock.now());
         let joined = Self::new(Arc::clone(&store), open, request, waiter);
         // If this process is first already, another waiter of the process has taken the queue
         // entry.
         if !joined.is_first()
             && let Some(entry) =
-                group.entry_to_renew(&joined.request.name, store.dialect().clock().now())
+                group.entry_to_renew(&joined.request.name, store.dialect().context().clock.now())
         {
             renew_queue_entries(&group, store.dialect(), &[entry]).await;
             // A contender that has just joined makes an attempt next in any case. If the entry is
@@ -114,7 +114,8 @@ impl<D: Dialect> SqlContender<D> {
             // One lost race may be chance. After more lost races, another immediate attempt would
             // most likely lose too, and would delay the faster processes.
             Ok(false) if self.lost_races > 1 => {
-                self.ask_again_at = Some(dialect.clock().now() + pace::back_off(self.lost_races));
+                self.ask_again_at =
+                    Some(dialect.context().clock.now() + pace::back_off(self.lost_races));
             }
             // The lock was freed before the hint was set, so that the store notified nobody.
             Ok(false) => self.waiter.signal.notify_one(),
@@ -127,7 +128,7 @@ impl<D: Dialect> SqlContender<D> {
 impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(D::NAME)?;
-        let asked = self.store.dialect().clock().now();
+        let asked = self.store.dialect().context().clock.now();
         let op = Operation::Acquire(self.request.clone());
         let answer = self.store.submit(op).await?;
         let has_hint = matches!(answer, Answer::BusyNotified(_));
@@ -146,11 +147,16 @@ impl<D: Dialect> Contender for SqlContender<D> {
 
     async fn wait(&mut self, at_most: Duration) {
         let _asleep = SleepingWaiter::new(&self.store, &self.waiter);
-        let clock = self.store.dialect().clock();
+        let clock = &self.store.dialect().context().clock;
         let over = clock.now() + at_most.min(LONGEST_SLEEP);
         loop {
             if self.waiter.note_polled(clock.now()) {
-                self.store.dialect().wait_group().poll_sooner.notify_one();
+                self.store
+                    .dialect()
+                    .context()
+                    .wait_group
+                    .poll_sooner
+                    .notify_one();
             }
             ensure_polling(&self.store);
             if D::NOTIFIES {
@@ -180,7 +186,8 @@ impl<D: Dialect> Contender for SqlContender<D> {
     fn is_first(&self) -> bool {
         self.store
             .dialect()
-            .wait_group()
+            .context()
+            .wait_group
             .is_first(&self.request.name)
     }
 
@@ -196,7 +203,7 @@ impl<D: Dialect> SqlContender<D> {
     /// Removes this contender from the waiters of this process. A second call changes nothing.
     /// Returns the queue entry to give up at the store, if there is one.
     fn leave_group(&mut self) -> Option<QueueEntry> {
-        let group = self.store.dialect().wait_group();
+        let group = &self.store.dialect().context().wait_group;
         group.leave(&self.request.name, &self.waiter, self.granted)
     }
 }
@@ -216,18 +223,23 @@ struct SleepingWaiter<'a, D: Dialect> {
 
 impl<'a, D: Dialect> SleepingWaiter<'a, D> {
     fn new(store: &'a Store<D>, waiter: &'a Waiter) -> Self {
-        let _waiting = store.dialect().wait_group().waiting();
+        let _waiting = store.dialect().context().wait_group.waiting();
         waiter.asleep.store(true, Ordering::Relaxed);
         store.asleep.fetch_add(1, Ordering::Relaxed);
         // The poller may be in a long sleep, because no sleeping waiter was first in its queue.
-        store.dialect().wait_group().poll_sooner.notify_one();
+        store
+            .dialect()
+            .context()
+            .wait_group
+            .poll_sooner
+            .notify_one();
         Self { store, waiter }
     }
 }
 
 impl<D: Dialect> Drop for SleepingWaiter<'_, D> {
     fn drop(&mut self) {
-        let _waiting = self.store.dialect().wait_group().waiting();
+        let _waiting = self.store.dialect().context().wait_group.waiting();
         self.waiter.asleep.store(false, Ordering::Relaxed);
         self.store.asleep.fetch_sub(1, Ordering::Relaxed);
     }

@@ -18,7 +18,7 @@ const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(5);
 
 /// Makes sure that a task receives the store's notifications.
 pub(super) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
-    if let Some(turn) = store.listener.start(store.dialect().clock().now()) {
+    if let Some(turn) = store.listener.start(store.dialect().context().clock.now()) {
         let task = listen(Arc::downgrade(store), turn);
         store.track_task(tokio::spawn(task).abort_handle());
     }
@@ -51,7 +51,7 @@ async fn listen<D: Dialect>(store: Weak<Store<D>>, turn: u64) {
 /// listener must end: the handle is closed, or another listener has replaced this listener.
 fn sign_of_life<D: Dialect>(store: &Weak<Store<D>>, turn: u64, pause: Duration) -> Option<Sleep> {
     let store = store.upgrade()?;
-    let clock = store.dialect().clock();
+    let clock = &store.dialect().context().clock;
     let mine = store.listener.extend(turn, clock.now() + pause);
     mine.then(|| clock.sleep(pause))
 }

@@ -11,14 +11,18 @@ use std::{
 use super::{
     queue_entries::renew_queue_entries, wait_state::AFTER_FAILURE, waiter_hint::HINT_LIFETIME,
 };
-use crate::{dialect::Dialect, singleton_task::SingletonTask, store::Store};
+use crate::{
+    dialect::{CommonContext, Dialect},
+    singleton_task::SingletonTask,
+    store::Store,
+};
 
 /// The time limit of one poll. A poller that exceeds this limit counts as ended with its runtime.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 /// Makes sure that a poller runs for the waiters of this handle.
 pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
-    if let Some(turn) = store.poller.start(store.dialect().clock().now()) {
+    if let Some(turn) = store.poller.start(store.dialect().context().clock.now()) {
         let task = poll(Arc::clone(store), turn);
         store.track_task(tokio::spawn(task).abort_handle());
     }
@@ -28,7 +32,11 @@ pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
 /// sleeps.
 async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     let dialect = store.dialect();
-    let (clock, group) = (dialect.clock(), dialect.wait_group());
+    let CommonContext {
+        clock,
+        wait_group: group,
+        ..
+    } = dialect.context();
     let running = PollerTurn(&store.poller, turn);
     loop {
         let pause = group.waiting().pause(clock.now());

@@ -12,7 +12,7 @@ pub(super) async fn renew_queue_entries<D: Dialect>(
     entries: &[QueueEntry],
 ) {
     let kept = dialect.renew_queue_entries(entries, ENTRY_LEASE).await;
-    let now = dialect.clock().now();
+    let now = dialect.context().clock.now();
     let gone = group.waiting().note_renewed(entries, kept, now);
     // A waiter may leave during this request, and give its entry up on another connection. If the
     // renewal arrives after that, the renewal creates the entry again. So the entry is removed

@@ -13,6 +13,7 @@ use super::statements::Statements;
 use crate::{
     config::{Login, Product, ServerConfig},
     counters::RequestCounters,
+    dialect::CommonContext,
     network::Servers,
     wait::WaitGroup,
 };
@@ -24,9 +25,7 @@ pub(super) const NAME: &str = "mysql";
 pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
     pub(super) login: Login,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) wait_group: Arc<WaitGroup>,
-    pub(crate) counters: RequestCounters,
+    pub(crate) common: CommonContext,
     pub(super) statements: Statements,
     pub(super) epochs: EpochHistory,
     pub(super) servers: Servers,
@@ -40,14 +39,17 @@ impl StoreContext {
         config.check()?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            wait_group: WaitGroup::adaptive(),
-            counters: RequestCounters::new(NAME),
+            common: CommonContext {
+                clock: Arc::clone(&clock),
+                wait_group: WaitGroup::adaptive(),
+                counters: RequestCounters::new(NAME),
+                reap_after: config.reap_after,
+            },
             epochs: EpochHistory::default(),
-            login: Login::new(&config, Arc::clone(&clock))?,
+            login: Login::new(&config, clock)?,
             servers: Servers::default(),
             gate: ConnectGate::of(format!("{NAME} {config:?}")),
             config,
-            clock,
         })
     }
 

@@ -25,11 +25,11 @@ use super::{
     write::{self, LockedRows},
 };
 use crate::dialect::{
-    Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix, renewed_entry, shown_queue,
+    CommonContext, Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix, renewed_entry,
+    shown_queue,
 };
 use crate::{
     config::ServerConfig,
-    counters::RequestCounters,
     statement_error::Access,
     wait::{WaitGroup, WaitGroups},
 };
@@ -104,7 +104,7 @@ impl Dialect for MySqlDialect {
         // the database and the prefix too.
         let (database, prefix) = (&context.config.database, &context.config.table_prefix);
         let tables = format!("{tables} {prefix} {database}");
-        context.wait_group = WAIT_GROUPS.shared(tables, &context.wait_group);
+        context.common.wait_group = WAIT_GROUPS.shared(tables, &context.common.wait_group);
         Ok(Self::with(Arc::new(context), slot, packet))
     }
 
@@ -120,20 +120,8 @@ impl Dialect for MySqlDialect {
         capabilities
     }
 
-    fn clock(&self) -> &Arc<dyn Clock> {
-        &self.context.clock
-    }
-
-    fn wait_group(&self) -> &Arc<WaitGroup> {
-        &self.context.wait_group
-    }
-
-    fn counters(&self) -> &RequestCounters {
-        &self.context.counters
-    }
-
-    fn reap_after(&self) -> Duration {
-        self.context.config.reap_after
+    fn context(&self) -> &CommonContext {
+        &self.context.common
     }
 
     fn limits(&self) -> Limits {
@@ -189,7 +177,7 @@ impl Dialect for MySqlDialect {
             let names = first_columns(&self.read("set_hints", unlocked).await?)?;
             if !names.is_empty() {
                 let statement =
-                    statements.set_hints(&names, self.context.wait_group.hint_id(), time);
+                    statements.set_hints(&names, self.context.common.wait_group.hint_id(), time);
                 self.ask("set_hints", statement, Access::Write).await?;
             }
         }

@@ -54,9 +54,9 @@ pub(crate) async fn examine(
     }
     limits(health, &variables);
 
-    let before = micros(unix_time(&*context.clock));
+    let before = micros(unix_time(&*context.common.clock));
     let found = ask(open, context, format!("SELECT {NOW}")).await?;
-    let after = micros(unix_time(&*context.clock));
+    let after = micros(unix_time(&*context.common.clock));
     let theirs: i64 = first(&found, 0)?;
     let theirs = u64::try_from(theirs).unwrap_or(0);
     let off = before
@@ -183,7 +183,7 @@ fn topology(health: &mut Health, variables: &HashMap<String, String>) {
 
 /// Checks whether one server of several takes writes. See also [`replication`].
 pub(super) async fn servers(health: &mut Health, context: &StoreContext) {
-    let (config, clock) = (&context.config, &*context.clock);
+    let (config, clock) = (&context.config, &*context.common.clock);
     if config.hosts.len() > 1 {
         let unresolved = |error| StatementError::mysql(error, Access::Read).into_error();
         let asking = |candidate| async move {

@@ -68,7 +68,7 @@ impl ConnectionPool {
     /// Waits until a connection is free, and lends the most recently used free connection.
     pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
         let timeout = context.config.statement_timeout;
-        let loan = self.0.lend(&*context.clock, timeout).await?;
+        let loan = self.0.lend(&*context.common.clock, timeout).await?;
         Ok(LentConnection {
             slot: loan.take_idle().unwrap_or_default(),
             loan,
@@ -125,7 +125,10 @@ impl ConnectionSlot {
         }
         if self.open.is_none() {
             let opening = OpenConnection::new(context);
-            let open = context.gate.connect(&*context.clock, opening).await?;
+            let open = context
+                .gate
+                .connect(&*context.common.clock, opening)
+                .await?;
             context.epochs.note(open.epoch.clone());
             self.open = Some(open);
         }
@@ -157,7 +160,7 @@ impl ConnectionSlot {
                         tracing::debug!(%error, "a connection did not close cleanly");
                     }
                 }
-                () = context.clock.sleep(context.config.statement_timeout) => {}
+                () = context.common.clock.sleep(context.config.statement_timeout) => {}
             }
         }
     }
@@ -183,21 +186,21 @@ impl OpenConnection {
             prepares: true,
             packet: variables.packet,
             read_only: variables.read_only,
-            tested: context.clock.now(),
+            tested: context.common.clock.now(),
         })
     }
 
     /// Whether the server answered a short time ago or answers now, and takes writes as before. See
     /// [`TEST_AFTER`].
     async fn is_usable(&mut self, context: &StoreContext) -> bool {
-        let now = context.clock.now();
+        let now = context.common.clock.now();
         if now.since(self.tested) <= TEST_AFTER {
             return true;
         }
         let test = READ_ONLY.to_owned();
         let answer = tokio::select! {
             answer = self.connection.exchange(context, test, Access::Read) => answer.ok(),
-            () = context.clock.sleep(TEST_LIMIT) => None,
+            () = context.common.clock.sleep(TEST_LIMIT) => None,
         };
         self.tested = now;
         let variables = answer.and_then(|answer| variables_in(&answer.rows).ok());
@@ -220,7 +223,7 @@ impl OpenConnection {
                 done: 0,
             });
         }
-        context.counters.count(operation);
+        context.common.counters.count(operation);
         self.connection.exchange(context, statements, access).await
     }
 
@@ -233,7 +236,7 @@ impl OpenConnection {
         statement: &Statement<'_>,
     ) -> Result<StatementResults, PartialFailure> {
         if statement.is_frequent && self.prepares {
-            context.counters.count(operation);
+            context.common.counters.count(operation);
             let prepared = statement.prepared();
             let answered = self.connection.read(context, prepared, Access::Write).await;
             match answered {

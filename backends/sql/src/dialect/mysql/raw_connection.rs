@@ -102,7 +102,7 @@ impl RawConnection {
             read = catch_panics(reading) => {
                 read.map_err(|error| StatementError::mysql(error, access))
             }
-            () = context.clock.sleep(context.config.statement_timeout) => {
+            () = context.common.clock.sleep(context.config.statement_timeout) => {
                 Err(StatementError::mysql_timed_out(access))
             }
         };

@@ -95,7 +95,11 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
         forced: owner.is_none()
             && column::<Option<&[u8]>>(row, 6).ok().flatten() == Some(FORCED.as_bytes()),
         freed_at: None,
-        hint_remaining: remaining_of_hint(hinted_by, context.wait_group.hint_id(), hint_remaining),
+        hint_remaining: remaining_of_hint(
+            hinted_by,
+            context.common.wait_group.hint_id(),
+            hint_remaining,
+        ),
     })
 }
 

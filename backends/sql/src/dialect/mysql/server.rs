@@ -131,7 +131,7 @@ pub(super) async fn connect(context: &StoreContext) -> Result<NewConnection> {
     let config = &context.config;
     let connecting = context.servers.connect(
         config,
-        &*context.clock,
+        &*context.common.clock,
         |error| StatementError::mysql(error, Access::Read).into_error(),
         |candidate| open_session(context, candidate),
     );
@@ -140,7 +140,7 @@ pub(super) async fn connect(context: &StoreContext) -> Result<NewConnection> {
         connected = connecting => connected.map_err(|error| {
             Error::new(error.kind(), database_label(context)).caused_by(error)
         }),
-        () = context.clock.sleep(config.connect_timeout) => Err(Error::new(
+        () = context.common.clock.sleep(config.connect_timeout) => Err(Error::new(
             ErrorKind::Unavailable,
             format!("{} did not answer in time (option \
                 `connect_timeout`)", database_label(context)),
@@ -153,7 +153,7 @@ pub(super) async fn open_session(
     context: &StoreContext,
     candidate: Candidate,
 ) -> Result<NewConnection> {
-    context.counters.count("open");
+    context.common.counters.count("open");
     let target = &candidate;
     let attempt = |config: ServerConfig, certificates| async move {
         let connected = Box::pin(async {
@@ -168,7 +168,7 @@ pub(super) async fn open_session(
     };
     let connected = context.login.connect(&context.config, attempt).await;
     let mut connection = RawConnection::new(connected?);
-    context.counters.count("open");
+    context.common.counters.count("open");
     let present = context.statements.tables_present();
     let script = format!("{SESSION}; {present}; {VARIABLES}");
     let answered = connection.exchange(context, script, Access::Read).await;
@@ -289,9 +289,9 @@ mod tests {
         let mut context = StoreContext::new(config, Arc::new(SystemClock))?;
         let addresses = vec![at(2), at(3), address];
         context.servers.names = vec![(name.to_owned(), addresses)];
-        let started = context.clock.now();
+        let started = context.common.clock.now();
         let connected = connect(&context).await;
-        let took = context.clock.now().since(started);
+        let took = context.common.clock.now().since(started);
         assert!(took < limit, "{took:?}");
         let mut connection = connected?.connection;
         let question = "SELECT 7".to_owned();

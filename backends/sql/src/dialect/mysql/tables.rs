@@ -112,12 +112,12 @@ async fn found(
     context: &StoreContext,
     mut tables_present: i64,
 ) -> Result<TablesFound> {
-    let deadline = context.clock.now() + SETTING_UP;
+    let deadline = context.common.clock.now() + SETTING_UP;
     loop {
         match present(connection, context, tables_present).await? {
             // The other process makes the tables one after the other.
-            TablesFound::Partly(_) if context.clock.now() < deadline => {
-                context.clock.sleep(SETTING_UP / 100).await;
+            TablesFound::Partly(_) if context.common.clock.now() < deadline => {
+                context.common.clock.sleep(SETTING_UP / 100).await;
                 let found = run(connection, context, context.statements.tables_present()).await?;
                 tables_present = match found.rows.first() {
                     Some(row) => rows::column(row, 0)?,
@@ -205,7 +205,7 @@ async fn run(
     context: &StoreContext,
     script: String,
 ) -> Result<StatementResults> {
-    context.counters.count("open");
+    context.common.counters.count("open");
     connection
         .exchange(context, script, Access::Read)
         .await

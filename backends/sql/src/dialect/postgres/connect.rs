@@ -48,7 +48,7 @@ pub(super) async fn with_statement_timeout<T>(
         answer = asking => answer.unwrap_or_else(|panic| {
             Err(StatementError::postgres(panic_error(&*panic), access))
         }),
-        () = context.clock.sleep(context.config.statement_timeout) => {
+        () = context.common.clock.sleep(context.config.statement_timeout) => {
             Err(StatementError::postgres_timed_out(access))
         }
     }
@@ -67,7 +67,7 @@ pub(super) async fn with_connect_timeout<T>(
         }).map_err(|error| {
             Error::new(error.kind(), context.database_label()).caused_by(error)
         }),
-        () = context.clock.sleep(limit) => Err(Error::new(
+        () = context.common.clock.sleep(limit) => Err(Error::new(
             ErrorKind::Unavailable,
             format!("{} did not answer in time (option \
                 `connect_timeout`)", context.database_label()),
@@ -153,13 +153,13 @@ where
     let unresolved = |error| context.explain(StatementError::postgres(error, Access::Read));
     let servers = &context.servers;
     servers
-        .connect(&context.config, &*context.clock, unresolved, attempt)
+        .connect(&context.config, &*context.common.clock, unresolved, attempt)
         .await
 }
 
 /// Whether a candidate takes no writes. The session is not set up, and a standby is no error.
 pub(super) async fn takes_no_writes(context: &StoreContext, candidate: Candidate) -> Result<bool> {
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let asking = |options: PgConnectOptions| async move {
         let mut connection = options.connect().await?;
         let asked = sqlx::query_scalar(TAKES_NO_WRITES);
@@ -190,7 +190,7 @@ async fn open_session(
     durable: bool,
 ) -> Result<NewSession> {
     let failed = |error| context.explain(StatementError::postgres(error, Access::Read));
-    context.counters.count("open");
+    context.common.counters.count("open");
     let connecting = |options: PgConnectOptions| async move { options.connect().await };
     let mut connection = dial(context, &candidate, connecting).await?;
     // The server stops a statement before the client's own time limit ends the wait.
@@ -227,7 +227,7 @@ async fn open_session(
             .statements
             .schema(context.schema.get().map(String::as_str)),
     );
-    context.counters.count("open");
+    context.common.counters.count("open");
     let answer = sqlx::raw_sql(AssertSqlSafe(set_up))
         .fetch_one(&mut connection)
         .await
@@ -271,7 +271,7 @@ async fn open_session(
     }
     let started: Option<i64> = column(&answer, 8)?;
     let id = (column(&answer, 5)?, started.unwrap_or_default());
-    let tested = context.clock.now();
+    let tested = context.common.clock.now();
     let claimed = context
         .sessions
         .claim(id, connection, read_only, timeline, tested);
@@ -304,7 +304,7 @@ pub(super) async fn read_timeline(
     const HISTORY: &str = "
         SELECT system_identifier::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
           FROM pg_control_system()";
-    context.counters.count("open");
+    context.common.counters.count("open");
     // A prepared statement would take a second round trip.
     match sqlx::raw_sql(HISTORY).fetch_one(connection).await {
         Ok(row) => Ok(Some(Timeline {
@@ -345,9 +345,9 @@ mod tests {
         let mut context = StoreContext::new(config, Arc::new(SystemClock))?;
         let addresses = vec![at(2), at(3), address];
         context.servers.names = vec![(name.to_owned(), addresses)];
-        let started = context.clock.now();
+        let started = context.common.clock.now();
         let connected = with_connect_timeout(&context, connect(&context, true)).await;
-        let took = context.clock.now().since(started);
+        let took = context.common.clock.now().since(started);
         assert!(took < limit, "{took:?}");
         let mut session = connected?.session;
         let answer: i32 = sqlx::query_scalar("SELECT 7")

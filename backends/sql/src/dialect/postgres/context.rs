@@ -13,6 +13,7 @@ use super::{session, statements::Statements, timeline::Timelines};
 use crate::{
     config::{Login, ServerConfig},
     counters::RequestCounters,
+    dialect::CommonContext,
     migrate,
     network::Servers,
     statement_error::StatementError,
@@ -26,9 +27,7 @@ pub(super) const NAME: &str = "postgres";
 pub(crate) struct StoreContext {
     pub(crate) config: ServerConfig,
     pub(super) login: Login,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) wait_group: Arc<WaitGroup>,
-    pub(crate) counters: RequestCounters,
+    pub(crate) common: CommonContext,
     pub(super) statements: Statements,
     pub(super) servers: Servers,
     pub(super) timelines: Timelines,
@@ -46,17 +45,20 @@ impl StoreContext {
         config.check()?;
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
-            wait_group: WaitGroup::pushed(),
-            counters: RequestCounters::new(NAME),
+            common: CommonContext {
+                clock: Arc::clone(&clock),
+                wait_group: WaitGroup::pushed(),
+                counters: RequestCounters::new(NAME),
+                reap_after: config.reap_after,
+            },
             servers: Servers::default(),
             timelines: Timelines::default(),
             sessions: session::Sessions::default(),
             schema: OnceLock::new(),
             epochs: EpochHistory::default(),
-            login: Login::new(&config, Arc::clone(&clock))?,
+            login: Login::new(&config, clock)?,
             gate: ConnectGate::of(format!("{NAME} {config:?}")),
             config,
-            clock,
         })
     }
 

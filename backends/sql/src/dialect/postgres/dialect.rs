@@ -27,12 +27,11 @@ use super::{
     tables, write,
 };
 use crate::dialect::{
-    Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix, renewed_entry,
-    shown_queue,
+    CommonContext, Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix,
+    renewed_entry, shown_queue,
 };
 use crate::{
     config::ServerConfig,
-    counters::RequestCounters,
     statement_error::{Access, StatementError},
     wait::{RENEW_HINT_BELOW, WaitGroup},
 };
@@ -70,7 +69,7 @@ impl PostgresDialect {
     ) -> Result<Vec<PgRow>> {
         let context = &*self.context;
         let mut connection = self.pool.lend(context).await?;
-        context.counters.count(operation);
+        context.common.counters.count(operation);
         let query = bind(sqlx::query(sql.text()));
         let rows = with_statement_timeout(context, Access::Read, async {
             let rows = query.fetch_all(connection.connection()).await;
@@ -92,7 +91,7 @@ impl PostgresDialect {
     ) -> Result<u64> {
         let context = &*self.context;
         let mut connection = pool.lend(context).await?;
-        context.counters.count(operation);
+        context.common.counters.count(operation);
         let query = bind(sqlx::query(sql.text()));
         let changed = with_statement_timeout(context, Access::Write, async {
             let done = query.execute(connection.connection()).await;
@@ -129,20 +128,8 @@ impl Dialect for PostgresDialect {
         capabilities
     }
 
-    fn clock(&self) -> &Arc<dyn Clock> {
-        &self.context.clock
-    }
-
-    fn wait_group(&self) -> &Arc<WaitGroup> {
-        &self.context.wait_group
-    }
-
-    fn counters(&self) -> &RequestCounters {
-        &self.context.counters
-    }
-
-    fn reap_after(&self) -> Duration {
-        self.context.config.reap_after
+    fn context(&self) -> &CommonContext {
+        &self.context.common
     }
 
     fn limits(&self) -> Limits {
@@ -180,7 +167,7 @@ impl Dialect for PostgresDialect {
 
     async fn set_hints(&self, names: &[LockName], time: Duration) -> Result<()> {
         let names = texts(names.iter().map(LockName::as_str));
-        let hint_id = self.context.wait_group.hint_id();
+        let hint_id = self.context.common.wait_group.hint_id();
         let want = &self.context.statements.set_hints;
         self.change(&self.hint_pool, "set_hints", want, |query| {
             let query = query.bind(names).bind(hint_id).bind(micros(time));
@@ -193,10 +180,10 @@ impl Dialect for PostgresDialect {
     async fn set_hint(&self, name: &LockName, time: Duration) -> Result<bool> {
         let context = &*self.context;
         let mut connection = self.hint_pool.lend(context).await?;
-        context.counters.count("set_hints");
+        context.common.counters.count("set_hints");
         let query = sqlx::query_scalar(context.statements.set_hint.text())
             .bind(name.as_str().to_owned())
-            .bind(context.wait_group.hint_id())
+            .bind(context.common.wait_group.hint_id())
             .bind(micros(time))
             .bind(micros(RENEW_HINT_BELOW));
         let armed = with_statement_timeout(context, Access::Write, async {
@@ -219,7 +206,7 @@ impl Dialect for PostgresDialect {
         let waiters: Vec<_> = entries.iter().map(|entry| entry.id).collect();
         let labels = texts(entries.iter().map(|entry| entry.holder.as_str()));
         let mut connection = self.hint_pool.lend(context).await?;
-        context.counters.count("renew_queue_entries");
+        context.common.counters.count("renew_queue_entries");
         let query = sqlx::query_as(context.statements.renew_queue_entries.text());
         let query = query
             .bind(names)
@@ -290,7 +277,7 @@ impl Dialect for PostgresDialect {
                 page(query, prefix, after, limit)
             })
             .await?;
-        let hint_id = self.context.wait_group.hint_id();
+        let hint_id = self.context.common.wait_group.hint_id();
         rows.iter()
             .map(|row| {
                 let (name, row) = rows::lock(row, hint_id)?;

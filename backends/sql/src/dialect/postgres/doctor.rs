@@ -80,9 +80,9 @@ pub(crate) async fn examine(
     context: &StoreContext,
     stock: Query<'static, Postgres, PgArguments>,
 ) -> Result<Health, sqlx::Error> {
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let settings = sqlx::query(SETTINGS).fetch_one(&mut *connection).await?;
-    let ours = unix_time(&*context.clock);
+    let ours = unix_time(&*context.common.clock);
     let version: String = settings.try_get(0)?;
     let mut health = Health::new(format!("PostgreSQL {version}"));
     durability(&mut health, &settings)?;
@@ -118,13 +118,13 @@ pub(crate) async fn examine(
     }
 
     session(&mut health, connection, context, &settings).await?;
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let differences = schema::compare(connection, context, false).await?;
     doctor::report_tables(&mut health, &differences);
     rights(&mut health, connection, context).await?;
     published(&mut health, connection, context).await?;
 
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let tls: String = sqlx::query_scalar(TLS).fetch_one(&mut *connection).await?;
     let local = context.config.peers().into_iter().all(is_loopback);
     match (tls.as_str(), local) {
@@ -138,7 +138,7 @@ pub(crate) async fn examine(
     }
     doctor::report_password(&mut health, &context.config, &context.login).await;
 
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let row = stock.fetch_one(connection).await?;
     let stock = RowCounts {
         held: row.try_get(0)?,
@@ -179,7 +179,7 @@ fn durability(health: &mut Health, settings: &PgRow) -> Result<(), sqlx::Error> 
 
 /// Checks whether one server of several takes writes. See also [`replication`].
 pub(super) async fn servers(health: &mut Health, context: &StoreContext) {
-    let (config, clock) = (&context.config, &*context.clock);
+    let (config, clock) = (&context.config, &*context.common.clock);
     if config.hosts.len() > 1 {
         let unresolved = |error| StatementError::postgres(error, Access::Read).into_error();
         let asking = |candidate| takes_no_writes(context, candidate);
@@ -218,7 +218,7 @@ async fn session(
     let mut backend: i32 = settings.try_get(9)?;
     let mut same = isolation == "read committed";
     for _ in 0..4 {
-        context.counters.count("doctor");
+        context.common.counters.count("doctor");
         let now = sqlx::query_scalar("SELECT pg_backend_pid()")
             .fetch_one(&mut *connection)
             .await?;
@@ -244,7 +244,7 @@ async fn rights(
     connection: &mut PgConnection,
     context: &StoreContext,
 ) -> Result<(), sqlx::Error> {
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let [lock, record, meta] = tables(context);
     let denied = sqlx::query_scalar(DENIED)
         .bind(lock)
@@ -253,7 +253,7 @@ async fn rights(
         .fetch_all(&mut *connection)
         .await?;
     doctor::report_rights(health, &denied);
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let [lock, record, meta] = tables(context);
     let filtered: Vec<String> = sqlx::query_scalar(FILTERED)
         .bind(lock)
@@ -278,7 +278,7 @@ async fn published(
     connection: &mut PgConnection,
     context: &StoreContext,
 ) -> Result<(), sqlx::Error> {
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let [lock, record, meta] = tables(context);
     let rows = sqlx::query(PUBLISHED)
         .bind(lock)

@@ -42,14 +42,14 @@ pub(super) async fn listen(context: Arc<StoreContext>) {
 /// refused attempt by itself, up to ten times a second. So an attempt of its own comes first,
 /// unless another one has just succeeded.
 async fn server_is_back(context: &StoreContext) {
-    while !context.gate.answered_lately(context.clock.now()) {
+    while !context.gate.answered_lately(context.common.clock.now()) {
         let attempt = with_connect_timeout(context, async {
             connect(context, false).await?.session.close().await;
             Ok(())
         });
-        if let Err(error) = context.gate.connect(&*context.clock, attempt).await {
+        if let Err(error) = context.gate.connect(&*context.common.clock, attempt).await {
             let pause = error.retry_pause().unwrap_or(LONGEST_PAUSE);
-            context.clock.sleep(pause).await;
+            context.common.clock.sleep(pause).await;
         }
     }
 }
@@ -57,7 +57,7 @@ async fn server_is_back(context: &StoreContext) {
 /// Connects to the primary. A standby refuses to listen. A primary that was set aside and a former
 /// one listen, but no release is notified there: among several servers, they are passed over.
 async fn connect_listener(context: &StoreContext, candidate: Candidate) -> Result<PgListener> {
-    context.counters.count("listen");
+    context.common.counters.count("listen");
     let connecting = |options| async move {
         // The driver's listener needs a pool. This pool has only the one connection.
         let pool = PgPoolOptions::new()
@@ -67,7 +67,7 @@ async fn connect_listener(context: &StoreContext, candidate: Candidate) -> Resul
         let mut listener = PgListener::connect_with(&pool).await?;
         let asking = sqlx::query_scalar(TAKES_NO_WRITES);
         let read_only: bool = asking.fetch_one(&mut listener).await?;
-        context.counters.count("listen");
+        context.common.counters.count("listen");
         sqlx::query(NO_IDLE_TIMEOUTS).execute(&mut listener).await?;
         listener.listen(&context.statements.channel()).await?;
         Ok::<_, sqlx::Error>((listener, read_only))
@@ -97,16 +97,16 @@ async fn listening(context: &StoreContext) -> Result<()> {
 async fn receive(context: &StoreContext, listener: &mut PgListener) -> Result<(), sqlx::Error> {
     listener.eager_reconnect(false);
     // No notification of a release before this moment was received.
-    context.wait_group.any_may_be_free();
+    context.common.wait_group.any_may_be_free();
     loop {
         let notification = tokio::select! {
             notification = listener.try_recv() => notification?,
-            () = context.clock.sleep(QUIET) => {
-                context.counters.count("listen");
+            () = context.common.clock.sleep(QUIET) => {
+                context.common.counters.count("listen");
                 let asking = sqlx::query("SELECT 1").execute(&mut *listener);
                 tokio::select! {
                     answer = asking => { answer?; }
-                    () = context.clock.sleep(context.config.statement_timeout) => {
+                    () = context.common.clock.sleep(context.config.statement_timeout) => {
                         return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
                     }
                 }
@@ -121,8 +121,8 @@ async fn receive(context: &StoreContext, listener: &mut PgListener) -> Result<()
             None => (false, notification.payload()),
         };
         match LockName::new(name) {
-            Ok(name) if left => context.wait_group.contender_left(&name),
-            Ok(name) => context.wait_group.wake_waiters(&name),
+            Ok(name) if left => context.common.wait_group.contender_left(&name),
+            Ok(name) => context.common.wait_group.wake_waiters(&name),
             Err(_) => {}
         }
     }

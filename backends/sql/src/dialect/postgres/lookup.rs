@@ -17,13 +17,13 @@ pub(super) async fn read_rows(
     context: &StoreContext,
     names: Vec<String>,
 ) -> Result<HashMap<LockName, Result<LockRow>>, StatementError> {
-    context.counters.count("read_rows");
+    context.common.counters.count("read_rows");
     let rows = sqlx::query(context.statements.look.text())
         .bind(names)
         .fetch_all(connection)
         .await
         .map_err(|error| StatementError::postgres(error, Access::Read))?;
-    let hint_id = context.wait_group.hint_id();
+    let hint_id = context.common.wait_group.hint_id();
     rows.iter()
         .map(|row| rows::lock(row, hint_id).map_err(StatementError::corrupt))
         .collect()

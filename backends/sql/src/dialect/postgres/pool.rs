@@ -43,11 +43,11 @@ impl ConnectionPool {
     /// the open one is dead.
     pub(super) async fn lend(&self, context: &StoreContext) -> Result<LentConnection<'_>> {
         let timeout = context.config.statement_timeout;
-        let loan = self.lender.lend(&*context.clock, timeout).await?;
+        let loan = self.lender.lend(&*context.common.clock, timeout).await?;
         if let Some(mut connection) = loan.take_idle() {
             // Another connection may have met the new primary, while this one's server still takes
             // writes. Both would grant the same lock.
-            if connection.is_usable(&*context.clock).await
+            if connection.is_usable(&*context.common.clock).await
                 && !connection.is_former(&context.timelines)
             {
                 return Ok(LentConnection { connection, loan });
@@ -123,7 +123,7 @@ async fn open(context: &StoreContext, durable: bool) -> Result<Session> {
         Ok(session)
     };
     let opening = with_connect_timeout(context, opening);
-    context.gate.connect(&*context.clock, opening).await
+    context.gate.connect(&*context.common.clock, opening).await
 }
 
 #[cfg(test)]

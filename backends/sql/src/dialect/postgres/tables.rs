@@ -78,7 +78,7 @@ pub(super) async fn migrate(context: &StoreContext) -> Result<bool> {
 }
 
 async fn found(connection: &mut PgConnection, context: &StoreContext) -> Result<TablesFound> {
-    context.counters.count("open");
+    context.common.counters.count("open");
     let rows = sqlx::query(context.statements.tables_present.text())
         .fetch_all(connection)
         .await
@@ -127,7 +127,7 @@ async fn differences(
     context: &StoreContext,
     some: bool,
 ) -> Result<Vec<SchemaDifference>> {
-    context.counters.count("open");
+    context.common.counters.count("open");
     let compared = schema::compare(connection, context, some).await;
     compared.map_err(|error| StatementError::postgres(error, Access::Read).into_error())
 }
@@ -137,7 +137,7 @@ async fn meta(
     connection: &mut PgConnection,
     context: &StoreContext,
 ) -> Result<Option<(i64, String)>> {
-    context.counters.count("open");
+    context.common.counters.count("open");
     let row = sqlx::query(context.statements.meta.text())
         .fetch_optional(connection)
         .await
@@ -163,7 +163,7 @@ async fn create(connection: &mut PgConnection, context: &StoreContext) -> Result
     };
     // If this future is dropped before its end or fails, the caller drops the connection too, and
     // the server rolls the transaction back.
-    context.counters.count("open");
+    context.common.counters.count("open");
     let begin = format!(
         "BEGIN; SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}",
         limit = context.config.connect_timeout.as_millis()
@@ -192,14 +192,14 @@ async fn create(connection: &mut PgConnection, context: &StoreContext) -> Result
         }
     };
     if missing {
-        context.counters.count("open");
+        context.common.counters.count("open");
         let script = context.statements.script(MIGRATION);
         sqlx::raw_sql(AssertSqlSafe(script))
             .execute(&mut *connection)
             .await
             .map_err(failed)?;
     }
-    context.counters.count("open");
+    context.common.counters.count("open");
     sqlx::raw_sql("COMMIT")
         .execute(&mut *connection)
         .await

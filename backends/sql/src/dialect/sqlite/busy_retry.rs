@@ -17,7 +17,7 @@ impl BusyRetry {
     pub(super) fn new(context: &StoreContext) -> Self {
         let timeout = context.config.busy_timeout;
         Self {
-            until: context.clock.now() + timeout,
+            until: context.common.clock.now() + timeout,
             times: timeout.as_millis(),
         }
     }
@@ -26,6 +26,6 @@ impl BusyRetry {
     /// nothing.
     pub(super) fn may_retry(&mut self, context: &StoreContext) -> bool {
         self.times = self.times.saturating_sub(1);
-        self.times > 0 && context.clock.now() < self.until
+        self.times > 0 && context.common.clock.now() < self.until
     }
 }

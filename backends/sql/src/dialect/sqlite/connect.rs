@@ -45,7 +45,7 @@ pub(super) async fn run(
     context: &StoreContext,
     script: impl sqlx::SqlSafeStr,
 ) -> Result<(), SetUpError> {
-    context.counters.count("open");
+    context.common.counters.count("open");
     sqlx::raw_sql(script)
         .execute(connection)
         .await
@@ -75,7 +75,7 @@ pub(super) async fn query_optional<T>(
 where
     T: for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> + Send + Unpin,
 {
-    context.counters.count("open");
+    context.common.counters.count("open");
     let rows = sqlx::query(sql)
         .fetch_all(connection)
         .await

@@ -164,12 +164,12 @@ impl OpenConnection {
             config.migrate = false;
         }
         threads::blocking(move || file::prepare(&config, &path)).await??;
-        let deadline = context.clock.now() + SETTING_UP;
+        let deadline = context.common.clock.now() + SETTING_UP;
         loop {
             match Self::set_up(context).await {
-                Err(SetUpError::Busy(_)) if context.clock.now() < deadline => {
+                Err(SetUpError::Busy(_)) if context.common.clock.now() < deadline => {
                     let pause = Duration::from_millis(fastrand::u64(5..25));
-                    context.clock.sleep(pause).await;
+                    context.common.clock.sleep(pause).await;
                 }
                 Err(SetUpError::Busy(failed)) => return Err(failed.into_error()),
                 Err(SetUpError::Wrong(error)) => return Err(error),

@@ -12,7 +12,7 @@ use std::{
 use distlock_core::{Clock, FencingToken, Result, micros, unix_time};
 
 use super::{boot, file, options::SqliteConfig, statements::Statements};
-use crate::{counters::RequestCounters, wait::WaitGroup};
+use crate::{counters::RequestCounters, dialect::CommonContext, wait::WaitGroup};
 
 /// The backend's short name.
 pub(super) const NAME: &str = "sqlite";
@@ -21,9 +21,7 @@ pub(super) const NAME: &str = "sqlite";
 pub(crate) struct StoreContext {
     pub(crate) config: SqliteConfig,
     pub(crate) path: PathBuf,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) wait_group: Arc<WaitGroup>,
-    pub(crate) counters: RequestCounters,
+    pub(crate) common: CommonContext,
     pub(super) boot: [u8; 16],
     pub(super) statements: Statements,
     /// Whether a connection of this store was opened before.
@@ -43,12 +41,15 @@ impl StoreContext {
         Ok(Self {
             statements: Statements::new(&config.table_prefix),
             boot: boot::id(&config, &path)?,
-            wait_group: WaitGroup::steady(),
-            counters: RequestCounters::new(NAME),
+            common: CommonContext {
+                clock,
+                wait_group: WaitGroup::steady(),
+                counters: RequestCounters::new(NAME),
+                reap_after: config.reap_after,
+            },
             was_opened: AtomicBool::new(false),
             config,
             path,
-            clock,
         })
     }
 
@@ -57,8 +58,8 @@ impl StoreContext {
     }
 
     pub(super) fn now(&self) -> ClockReadings {
-        let since_boot = self.clock.now().since_boot().as_micros();
-        let wall = micros(unix_time(&*self.clock)).clamp(1, FencingToken::LIMIT - 1);
+        let since_boot = self.common.clock.now().since_boot().as_micros();
+        let wall = micros(unix_time(&*self.common.clock)).clamp(1, FencingToken::LIMIT - 1);
         ClockReadings {
             boot: i64::try_from(since_boot).unwrap_or(i64::MAX),
             wall: i64::try_from(wall).unwrap_or(i64::MAX),

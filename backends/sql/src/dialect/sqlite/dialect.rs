@@ -29,11 +29,10 @@ use super::{
     tables, write,
 };
 use crate::dialect::{
-    Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix, renewed_entry,
-    shown_queue,
+    CommonContext, Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix,
+    renewed_entry, shown_queue,
 };
 use crate::{
-    counters::RequestCounters,
     statement_error::{Access, StatementError},
     wait::{RENEW_HINT_BELOW, WaitGroup, WaitGroups},
 };
@@ -69,9 +68,9 @@ impl SqliteDialect {
         sql: &Sql,
         bind: impl FnOnce(Statement) -> Statement + Send,
     ) -> Result<Vec<SqliteRow>> {
-        let mut slot = self.reader.take(&*self.context.clock).await;
+        let mut slot = self.reader.take(&*self.context.common.clock).await;
         let open = slot.ready(&self.context).await?;
-        self.context.counters.count(operation);
+        self.context.common.counters.count(operation);
         bind(sqlx::query(sql.text()))
             .fetch_all(&mut open.connection)
             .await
@@ -91,7 +90,7 @@ impl SqliteDialect {
     ) -> Result<Changed> {
         let mut slot = slot.lock().await;
         let mut busy_retry = BusyRetry::new(&self.context);
-        self.context.counters.count(operation);
+        self.context.common.counters.count(operation);
         loop {
             let open = slot.ready(&self.context).await?;
             let retries_when_busy = open.retries_when_busy;
@@ -126,7 +125,7 @@ impl Dialect for SqliteDialect {
         writer.ready(&context).await?;
         if let Ok(Some(file)) = FileId::of(&context.path) {
             let tables = (file, context.config.table_prefix.clone());
-            context.wait_group = WAIT_GROUPS.shared(tables, &context.wait_group);
+            context.common.wait_group = WAIT_GROUPS.shared(tables, &context.common.wait_group);
         }
         Ok(Self::with(Arc::new(context), writer))
     }
@@ -145,20 +144,8 @@ impl Dialect for SqliteDialect {
         capabilities
     }
 
-    fn clock(&self) -> &Arc<dyn Clock> {
-        &self.context.clock
-    }
-
-    fn wait_group(&self) -> &Arc<WaitGroup> {
-        &self.context.wait_group
-    }
-
-    fn counters(&self) -> &RequestCounters {
-        &self.context.counters
-    }
-
-    fn reap_after(&self) -> Duration {
-        self.context.config.reap_after
+    fn context(&self) -> &CommonContext {
+        &self.context.common
     }
 
     fn limits(&self) -> Limits {
@@ -194,7 +181,7 @@ impl Dialect for SqliteDialect {
     }
 
     async fn read_rows(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
-        let mut slot = self.reader.take(&*self.context.clock).await;
+        let mut slot = self.reader.take(&*self.context.common.clock).await;
         let open = slot.ready(&self.context).await?;
         let names: Vec<_> = names.iter().collect();
         read_rows(
@@ -213,7 +200,7 @@ impl Dialect for SqliteDialect {
         let after = |time: Duration| {
             now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
         };
-        let hint_id = self.context.wait_group.hint_id();
+        let hint_id = self.context.common.wait_group.hint_id();
         self.change(
             &self.hinting,
             "set_hints",
@@ -239,7 +226,7 @@ impl Dialect for SqliteDialect {
         let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
         let mut slot = self.hinting.lock().await;
         let mut busy_retry = BusyRetry::new(&self.context);
-        self.context.counters.count("renew_queue_entries");
+        self.context.common.counters.count("renew_queue_entries");
         loop {
             let open = slot.ready(&self.context).await?;
             let retries_when_busy = open.retries_when_busy;
@@ -333,7 +320,7 @@ impl Dialect for SqliteDialect {
     }
 
     async fn epoch(&self) -> Result<Epoch> {
-        let mut slot = self.reader.take(&*self.context.clock).await;
+        let mut slot = self.reader.take(&*self.context.common.clock).await;
         Ok(slot.ready(&self.context).await?.epoch.clone())
     }
 
@@ -444,7 +431,7 @@ impl Dialect for SqliteDialect {
     async fn close(&self) {
         self.writer.lock().await.close().await;
         self.hinting.lock().await.close().await;
-        self.reader.close(&*self.context.clock).await;
+        self.reader.close(&*self.context.common.clock).await;
     }
 }
 

@@ -79,14 +79,14 @@ pub(crate) async fn examine(
         health.found("integrity", Verdict::Fail, damage);
     }
 
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let differences = schema::compare(connection, context).await?;
     doctor::report_tables(&mut health, &differences);
 
     file(&mut health, context);
     boot_clock(&mut health, context.config.force);
 
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     let row = stock.fetch_one(connection).await?;
     let stock = doctor::RowCounts {
         held: row.try_get(0)?,
@@ -167,7 +167,7 @@ async fn text(
     context: &StoreContext,
     sql: &'static str,
 ) -> Result<String, sqlx::Error> {
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     sqlx::query_scalar(sql).fetch_one(connection).await
 }
 
@@ -176,7 +176,7 @@ async fn number(
     context: &StoreContext,
     sql: &'static str,
 ) -> Result<i64, sqlx::Error> {
-    context.counters.count("doctor");
+    context.common.counters.count("doctor");
     sqlx::query_scalar(sql).fetch_one(connection).await
 }
 

@@ -21,7 +21,7 @@ pub(super) async fn read_rows(
     now: ClockReadings,
 ) -> Result<Vec<(LockName, Result<LockRow>)>, StatementError> {
     let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
-    context.counters.count("read_rows");
+    context.common.counters.count("read_rows");
     let rows = sqlx::query(context.statements.look.text())
         .bind(json(&names))
         .fetch_all(connection)

@@ -89,7 +89,11 @@ fn lock_row(row: &SqliteRow, context: &StoreContext, now: ClockReadings) -> Resu
         forced: owner.is_none() && column::<Option<&str>>(row, 7).ok().flatten() == Some(FORCED),
         freed_at: (owner.is_none() && this_boot).then_some(until),
         hint_remaining: if this_boot {
-            remaining_of_hint(hinted_by, context.wait_group.hint_id(), hint_remaining)
+            remaining_of_hint(
+                hinted_by,
+                context.common.wait_group.hint_id(),
+                hint_remaining,
+            )
         } else {
             Duration::ZERO
         },

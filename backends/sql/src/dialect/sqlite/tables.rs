@@ -129,7 +129,7 @@ async fn check(
     if let Some(problem) = migrate::version_problem(version) {
         return Err(file::wrong(&context.path, problem).into());
     }
-    context.counters.count("open");
+    context.common.counters.count("open");
     let compared = schema::compare(connection, context).await;
     let differences = compared.map_err(|error| SetUpError::of(error, context))?;
     if differences.is_empty() {

@@ -56,7 +56,7 @@ pub(crate) struct EarlierSend {
 
 impl<'a> Batch<'a> {
     pub(crate) async fn send(mut self) -> Result<Vec<Reply<Answer>>, Failure> {
-        let now = self.context.clock.now();
+        let now = self.context.common.clock.now();
         self.locked_rows.forget_before(now);
         if let [op] = self.ops {
             self.probe(op).await.map_err(StatementError::into_failure)?;
@@ -114,12 +114,13 @@ impl<'a> Batch<'a> {
                 Err(broken) => broken,
             };
             attempt += 1;
-            let late = context.clock.now().since(started) > context.config.statement_timeout / 2;
+            let late =
+                context.common.clock.now().since(started) > context.config.statement_timeout / 2;
             match (broken.failed.mysql_trouble(), broken.at) {
                 // One statement for all rows does not report which row is locked. All locked rows
                 // are left out now: the next send would wait for each locked row that remains.
                 (Some(MySqlTrouble::Locked), _) if broken.shared_statement => {
-                    context.counters.count_retry();
+                    context.common.counters.count_retry();
                     together = self.leave_out_locked(&mut sent).await;
                 }
                 // One statement for all rows does not report which row does not match. The next
@@ -127,20 +128,21 @@ impl<'a> Batch<'a> {
                 (Some(MySqlTrouble::NotAll), _) if broken.shared_statement => together = false,
                 // The statement at the position `at` has waited for its locked row.
                 (Some(MySqlTrouble::Locked), Some(at)) => {
-                    self.locked_rows.note(batch[at], context.clock.now(), true);
+                    self.locked_rows
+                        .note(batch[at], context.common.clock.now(), true);
                     if lone {
                         return Err(broken.failed.into_failure());
                     }
                     sent.remove(at);
                     self.leave_out_locked(&mut sent).await;
                     if !sent.is_empty() {
-                        context.counters.count_retry();
+                        context.common.counters.count_retry();
                     }
                 }
                 (Some(MySqlTrouble::Deadlock), _) if attempt < ATTEMPTS && !late => {
-                    context.counters.count_retry();
+                    context.common.counters.count_retry();
                     let pause = Duration::from_micros(fastrand::u64(100..2000) << attempt.min(5));
-                    context.clock.sleep(pause).await;
+                    context.common.clock.sleep(pause).await;
                 }
                 // For example after a restart of the server.
                 _ if self.earlier_send.is_none()
@@ -148,7 +150,7 @@ impl<'a> Batch<'a> {
                     && broken.failed.lost_connection()
                     && batch.iter().all(|op| may_be_resent(op)) =>
                 {
-                    context.counters.count_retry();
+                    context.common.counters.count_retry();
                     self.earlier_send = Some(EarlierSend {
                         why: broken.failed.into_error(),
                         sent: sent.clone(),
@@ -194,7 +196,7 @@ impl<'a> Batch<'a> {
             };
         }
         locked.retain(|key: &Vec<u8>| !unlocked.contains(key));
-        let now = context.clock.now();
+        let now = context.common.clock.now();
         sent.retain(|at| {
             let op = &ops[*at];
             let is_locked = locked.contains(op.key().as_bytes());
@@ -214,7 +216,7 @@ impl<'a> Batch<'a> {
         together: bool,
     ) -> Result<Result<Vec<Outcome>, FailedBatch>, Failure> {
         let context = self.context;
-        let (statements, hint_id) = (&context.statements, context.wait_group.hint_id());
+        let (statements, hint_id) = (&context.statements, context.common.wait_group.hint_id());
         let kind = ops.first().map_or("write", |op| op.kind().name());
         let open = self.slot.ready(context).await.map_err(Failure::Whole)?;
         let request = Request::of(ops, together, statements, hint_id, open.flavour);
@@ -275,10 +277,10 @@ impl<'a> Batch<'a> {
             if broken.failed.mysql_trouble() == Some(MySqlTrouble::Locked) {
                 if !confirmed {
                     confirmed = true;
-                    context.clock.sleep(PROBE_PAUSE).await;
+                    context.common.clock.sleep(PROBE_PAUSE).await;
                     continue;
                 }
-                self.locked_rows.note(op, context.clock.now(), true);
+                self.locked_rows.note(op, context.common.clock.now(), true);
             }
             return Err(self.slot.failed(broken.failed));
         }

@@ -85,7 +85,7 @@ impl Batch<'_> {
         lone: bool,
     ) -> Result<HashMap<String, Effect>, StatementError> {
         let context = self.context;
-        context.counters.count(kind.name());
+        context.common.counters.count(kind.name());
         let query = BatchQuery {
             query: sqlx::query(context.statements.batch(kind, lone).text()),
             lone,
@@ -126,7 +126,7 @@ impl Batch<'_> {
         }
         if !records.is_empty() {
             let keys: Vec<_> = records.iter().map(|op| op.key().to_owned()).collect();
-            self.context.counters.count("read_rows");
+            self.context.common.counters.count("read_rows");
             let rows = sqlx::query(self.context.statements.versions.text())
                 .bind(keys)
                 .fetch_all(&mut *self.connection)

@@ -63,7 +63,7 @@ pub(super) fn bind(
             .bind_each(ttls())
             .bind_each(holders())
             .bind_each(metas())
-            .bind_once(context.wait_group.hint_id()),
+            .bind_once(context.common.wait_group.hint_id()),
         OperationKind::Renew => {
             let renewals = || {
                 ops.iter().filter_map(|op| match op {
@@ -89,7 +89,7 @@ pub(super) fn bind(
             .bind_each(owners())
             .bind_each(tokens())
             .bind_each(nonces())
-            .bind_once(context.wait_group.hint_id())
+            .bind_once(context.common.wait_group.hint_id())
             .bind_once(context.statements.channel()),
         OperationKind::HandOver => columns
             .bind_each(owners())
@@ -98,7 +98,7 @@ pub(super) fn bind(
             .bind_each(ttls())
             .bind_each(holders())
             .bind_each(metas())
-            .bind_once(context.wait_group.hint_id()),
+            .bind_once(context.common.wait_group.hint_id()),
         OperationKind::ForceRelease => {
             let tokens = ops.iter().filter_map(|op| match op {
                 Operation::ForceRelease(_, token) => Some(token.get().cast_signed()),
@@ -106,7 +106,7 @@ pub(super) fn bind(
             });
             columns
                 .bind_each(tokens)
-                .bind_once(context.wait_group.hint_id())
+                .bind_once(context.common.wait_group.hint_id())
                 .bind_once(context.statements.channel())
         }
         OperationKind::Create => columns.bind_each(values(ops)),

@@ -28,7 +28,7 @@ pub(crate) async fn send(
     kind: OperationKind,
     ops: &[Operation],
 ) -> Result<Vec<Reply<Answer>>, Failure> {
-    let deadline = context.clock.now() + context.config.statement_timeout;
+    let deadline = context.common.clock.now() + context.config.statement_timeout;
     // The error of the first send, if the batch was sent twice.
     let mut earlier_error: Option<Error> = None;
     loop {
@@ -59,19 +59,19 @@ pub(crate) async fn send(
                     None => answers,
                 });
             }
-            Err(failed) if failed.meaning.retry && context.clock.now() < deadline => {
-                context.counters.count_retry();
+            Err(failed) if failed.meaning.retry && context.common.clock.now() < deadline => {
+                context.common.counters.count_retry();
                 let pause = Duration::from_micros(fastrand::u64(500..5000));
-                context.clock.sleep(pause).await;
+                context.common.clock.sleep(pause).await;
             }
             // For example after a restart of the server.
             Err(failed)
                 if earlier_error.is_none()
                     && failed.lost_connection()
-                    && context.clock.now() < deadline
+                    && context.common.clock.now() < deadline
                     && ops.iter().all(may_be_resent) =>
             {
-                context.counters.count_retry();
+                context.common.counters.count_retry();
                 earlier_error = Some(failed.into_error());
             }
             // After a lost connection, the error of the first send is reported, because the first

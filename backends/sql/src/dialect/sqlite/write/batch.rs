@@ -91,7 +91,7 @@ impl Batch<'_> {
     /// millisecond; these repetitions are not counted.
     pub(super) fn count(&self, kind: OperationKind) {
         if !self.resent {
-            self.context.counters.count(kind.name());
+            self.context.common.counters.count(kind.name());
         }
     }
 

@@ -47,7 +47,7 @@ pub(super) fn bind_lock_changes(
         .collect();
     let next_owners = requests.iter().map(|request| request.owner.as_uuid());
     bind_first(sql, json(&acquired), id_blob(next_owners), context, now)
-        .bind(context.wait_group.hint_id())
+        .bind(context.common.wait_group.hint_id())
         .bind(changes.token.cast_signed())
         .bind(json(&released))
         .bind(id_blob(leases.iter().map(|lease| lease.owner.as_uuid())))

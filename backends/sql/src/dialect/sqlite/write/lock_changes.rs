@@ -58,7 +58,7 @@ impl Batch<'_> {
         // other owners may have used a lock with a higher token since then, and the reaper may have
         // removed that row. The token of this grant would be lower than an earlier token.
         let read_at = Moment::from_boot(Duration::from_micros(self.now.boot.unsigned_abs()));
-        if self.context.clock.now().since(read_at) >= self.context.config.reap_after {
+        if self.context.common.clock.now().since(read_at) >= self.context.config.reap_after {
             self.give_back(&mut answers).await;
         }
         Ok(answers)
