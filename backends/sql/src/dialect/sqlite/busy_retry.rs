@@ -2,7 +2,8 @@
 
 use distlock_core::Moment;
 
-use super::context::StoreContext;
+use super::{connection::OpenConnection, context::StoreContext};
+use crate::statement_error::StatementError;
 
 /// Decides whether a statement is sent again that SQLite refused because another process writes.
 /// The repetitions end after `busy_timeout`. Their number is limited too: SQLite sleeps for a real
@@ -22,9 +23,17 @@ impl BusyRetry {
         }
     }
 
-    /// Whether the statement may be sent again. The caller must know that the last send changed
-    /// nothing.
-    pub(super) fn may_retry(&mut self, context: &StoreContext) -> bool {
+    /// Whether the statement that failed on this connection is sent again. Only a failure that has
+    /// changed nothing has `meaning.retry`.
+    pub(super) fn allows(
+        &mut self,
+        open: &OpenConnection,
+        failed: &StatementError,
+        context: &StoreContext,
+    ) -> bool {
+        if !(failed.meaning.retry && open.retries_when_busy) {
+            return false;
+        }
         self.times = self.times.saturating_sub(1);
         self.times > 0 && context.common.clock.now() < self.until
     }

@@ -11,7 +11,10 @@ use distlock_core::{
     Capabilities, Clock, Entry, Epoch, ExpiryClock, Health, HolderInfo, LockName, Reach, RecordKey,
     Result,
 };
-use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
+use futures_util::TryStreamExt as _;
+use sqlx::{
+    Either, Executor as _, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow,
+};
 use tokio::sync::Mutex;
 
 use super::{
@@ -80,37 +83,42 @@ impl SqliteDialect {
             })
     }
 
-    /// Sends a statement that changes rows and belongs to no batch.
+    /// Sends a statement that changes rows and belongs to no batch. Returns the number of changed
+    /// rows, and the rows of the result.
     async fn change(
         &self,
         slot: &Mutex<ConnectionSlot>,
         operation: &'static str,
         sql: &Sql,
         bind: impl Fn(Statement) -> Statement + Send + Sync,
-    ) -> Result<Changed> {
+    ) -> Result<(u64, Vec<SqliteRow>)> {
         let mut slot = slot.lock().await;
         let mut busy_retry = BusyRetry::new(&self.context);
         self.context.common.counters.count(operation);
         loop {
             let open = slot.ready(&self.context).await?;
-            let retries_when_busy = open.retries_when_busy;
-            let changed = bind(sqlx::query(sql.text()))
-                .execute(&mut open.connection)
-                .await;
-            let failed = match changed {
-                Ok(result) => return Ok(result.rows_affected()),
+            let results = open.connection.fetch_many(bind(sqlx::query(sql.text())));
+            let changed =
+                results.try_fold(
+                    (0, Vec::new()),
+                    async |(count, mut rows), step| match step {
+                        Either::Left(done) => Ok((count + done.rows_affected(), rows)),
+                        Either::Right(row) => {
+                            rows.push(row);
+                            Ok((count, rows))
+                        }
+                    },
+                );
+            let failed = match changed.await {
+                Ok(changed) => return Ok(changed),
                 Err(error) => StatementError::sqlite(error, Access::Write),
             };
-            let retry = failed.meaning.retry && retries_when_busy;
-            if !(retry && busy_retry.may_retry(&self.context)) {
+            if !busy_retry.allows(open, &failed, &self.context) {
                 return Err(slot.failed(failed).into_error());
             }
         }
     }
 }
-
-/// The number of changed rows.
-type Changed = u64;
 
 type Statement = Query<'static, Sqlite, SqliteArguments>;
 
@@ -224,36 +232,20 @@ impl Dialect for SqliteDialect {
             .map(|it| (it.name.as_str(), it.id, it.holder.as_str()));
         let (rows, now) = (json(&rows.collect::<Vec<_>>()), self.context.now());
         let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
-        let mut slot = self.hinting.lock().await;
-        let mut busy_retry = BusyRetry::new(&self.context);
-        self.context.common.counters.count("renew_queue_entries");
-        loop {
-            let open = slot.ready(&self.context).await?;
-            let retries_when_busy = open.retries_when_busy;
-            let kept = sqlx::query_as(self.context.statements.renew_queue_entries.text())
-                .bind(rows.clone())
-                .bind(0)
-                .bind(self.context.boot.to_vec())
-                .bind(now.boot)
-                .bind(now.wall)
-                .bind(lease)
-                .fetch_all(&mut open.connection)
-                .await;
-            let failed = match kept {
-                Ok(kept) => {
-                    let kept: Vec<(String, i64, i64)> = kept;
-                    let kept = kept.into_iter();
-                    let kept =
-                        kept.filter_map(|(name, count, ends)| renewed_entry(name, count, ends));
-                    return Ok(kept.collect());
-                }
-                Err(error) => StatementError::sqlite(error, Access::Write),
-            };
-            let retry = failed.meaning.retry && retries_when_busy;
-            if !(retry && busy_retry.may_retry(&self.context)) {
-                return Err(slot.failed(failed).into_error());
-            }
+        let renew = &self.context.statements.renew_queue_entries;
+        let (_, kept) = self
+            .change(&self.hinting, "renew_queue_entries", renew, |query| {
+                let query = query.bind(rows.clone()).bind(0);
+                let query = query.bind(self.context.boot.to_vec());
+                query.bind(now.boot).bind(now.wall).bind(lease)
+            })
+            .await?;
+        let mut entries = Vec::with_capacity(kept.len());
+        for row in &kept {
+            let (count, ends) = (rows::column(row, 1)?, rows::column(row, 2)?);
+            entries.extend(renewed_entry(rows::column(row, 0)?, count, ends));
         }
+        Ok(entries)
     }
 
     async fn read_queue(&self, name: &LockName) -> Result<(u32, Vec<HolderInfo>)> {
@@ -290,6 +282,7 @@ impl Dialect for SqliteDialect {
             query.bind(self.context.boot.to_vec()).bind(now.boot)
         })
         .await
+        .map(|(removed, _)| removed)
     }
 
     async fn list(
@@ -372,7 +365,7 @@ impl Dialect for SqliteDialect {
             |query| query.bind(every).bind(0).bind(boot.clone()).bind(now.boot),
         )
         .await
-        .map(|changed| changed > 0)
+        .map(|(changed, _)| changed > 0)
     }
 
     async fn reap_page(&self, table: Reaped, after: Option<String>) -> Result<ReapedPage> {
@@ -400,7 +393,7 @@ impl Dialect for SqliteDialect {
         let rows = rows.map(|row| Ok((rows::column(row, 0)?, rows::column(row, 1)?)));
         let (mut page, names) = ReapedPage::of(rows)?;
         if !names.is_empty() {
-            page.removed = self
+            (page.removed, _) = self
                 .change(&self.writer, "reap", reap, |query| {
                     rest(query.bind(json(&names)).bind(0))
                 })

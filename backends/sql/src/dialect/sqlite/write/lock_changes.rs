@@ -223,10 +223,7 @@ impl Batch<'_> {
         let mut busy_retry = BusyRetry::new(self.context);
         loop {
             match self.change_locks(changes).await {
-                Err(failed)
-                    if failed.meaning.retry
-                        && self.open.retries_when_busy
-                        && busy_retry.may_retry(self.context) => {}
+                Err(failed) if busy_retry.allows(self.open, &failed, self.context) => {}
                 changed => return changed,
             }
         }

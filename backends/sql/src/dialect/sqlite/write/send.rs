@@ -36,16 +36,13 @@ pub(crate) async fn send(
             resent: busy_retry.is_some(),
         };
         let answers = batch.send(kind).await;
-        let retries_when_busy = open.retries_when_busy;
+        let again = answers.as_ref().is_err_and(|failed| {
+            let busy_retry = busy_retry.get_or_insert_with(|| BusyRetry::new(context));
+            busy_retry.allows(&open, failed, context)
+        });
         slot.put_back(open);
-        let failed = match answers {
-            Ok(answers) => return Ok(answers),
-            Err(failed) => failed,
-        };
-        let retry = failed.meaning.retry && retries_when_busy;
-        let busy_retry = busy_retry.get_or_insert_with(|| BusyRetry::new(context));
-        if !(retry && busy_retry.may_retry(context)) {
-            return Err(slot.failed(failed).into_failure());
+        if !again {
+            return answers.map_err(|failed| slot.failed(failed).into_failure());
         }
     }
 }
