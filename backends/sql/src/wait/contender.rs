@@ -17,23 +17,16 @@ use distlock_backend_kit::{
     OpenFlag,
     operation::{Answer, Operation},
 };
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Moment, Result};
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
 
 use super::{
-    listener::ensure_listening, pace, poller::ensure_polling, queue_entries::renew_queue_entries,
-    waiter::Waiter, waiter_hint::HINT_LIFETIME,
+    listener::ensure_listening, poller::ensure_polling, queue_entries::renew_queue_entries,
+    sleep::AttemptSchedule, waiter::Waiter, waiter_hint::HINT_LIFETIME,
 };
 use crate::{
     dialect::{Dialect, QueueEntry},
     store::Store,
 };
-
-/// The interval in which a sleeping contender checks that the poller and the listener still run.
-const CHECK_TASKS_EVERY: Duration = Duration::from_secs(1);
-
-/// The longest sleep of one wait. A wake-up without a reason is harmless, whereas adding a duration
-/// near `Duration::MAX` to a time would overflow.
-const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// One waiter for a lock, at the store and in this process.
 pub(crate) struct SqlContender<D: Dialect> {
@@ -41,13 +34,7 @@ pub(crate) struct SqlContender<D: Dialect> {
     open: OpenFlag,
     request: AcquireRequest,
     waiter: Arc<Waiter>,
-    /// The time of the next attempt, even without a notification. A store that notifies of a
-    /// release does not notify of an expiry. So this is the end of the present holder's lease, or
-    /// the end of the back-off after lost races.
-    ask_again_at: Option<Moment>,
-    /// The number of consecutive attempts that lost against another process but found no holder in
-    /// the row: the lock had changed hands too fast.
-    lost_races: u32,
+    attempts: AttemptSchedule,
     granted: bool,
 }
 
@@ -77,7 +64,7 @@ impl<D: Dialect> SqlContender<D> {
         joined
     }
 
-    const fn new(
+    fn new(
         store: Arc<Store<D>>,
         open: OpenFlag,
         request: AcquireRequest,
@@ -88,22 +75,9 @@ impl<D: Dialect> SqlContender<D> {
             open,
             request,
             waiter,
-            ask_again_at: None,
-            lost_races: 0,
+            attempts: AttemptSchedule::default(),
             granted: false,
         }
-    }
-
-    /// Notes the end of the lease of `holder`, who holds the lock that this contender waits for.
-    /// The attempt was sent at `asked`.
-    fn note_holder(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
-        self.ask_again_at = holder
-            .and_then(|holder| holder.expires_in)
-            .map(|left| asked + left);
-        self.lost_races = match holder {
-            Some(_) => 0,
-            None => self.lost_races.saturating_add(1),
-        };
     }
 
     /// Sets this process's hint on the lock, so that the store notifies this process of a release.
@@ -111,14 +85,12 @@ impl<D: Dialect> SqlContender<D> {
         let dialect = self.store.dialect();
         match dialect.set_hint(&self.request.name, HINT_LIFETIME).await {
             Ok(true) => {}
-            // One lost race may be chance. After more lost races, another immediate attempt would
-            // most likely lose too, and would delay the faster processes.
-            Ok(false) if self.lost_races > 1 => {
-                self.ask_again_at =
-                    Some(dialect.context().clock.now() + pace::back_off(self.lost_races));
+            // The lock was freed before the hint was set.
+            Ok(false) => {
+                if self.attempts.note_no_hint(dialect.context().clock.now()) {
+                    self.waiter.signal.notify_one();
+                }
             }
-            // The lock was freed before the hint was set, so that the store notified nobody.
-            Ok(false) => self.waiter.signal.notify_one(),
             Err(error) => tracing::debug!(%error, "a hint was not set; a poll finds the release"),
         }
     }
@@ -137,7 +109,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
         if let Attempt::Busy(holder) = &attempt
             && D::NOTIFIES
         {
-            self.note_holder(asked, holder.as_ref());
+            self.attempts.note_busy(asked, holder.as_ref());
             if !has_hint {
                 self.set_hint().await;
             }
@@ -148,7 +120,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
     async fn wait(&mut self, at_most: Duration) {
         let _asleep = SleepingWaiter::new(&self.store, &self.waiter);
         let clock = &self.store.dialect().context().clock;
-        let over = clock.now() + at_most.min(LONGEST_SLEEP);
+        let over = AttemptSchedule::end_of_wait(clock.now(), at_most);
         loop {
             if self.waiter.note_polled(clock.now()) {
                 self.store
@@ -162,12 +134,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
             if D::NOTIFIES {
                 ensure_listening(&self.store);
             }
-            let first = self.is_first();
-            let until = match self.ask_again_at {
-                Some(again) if first => over.min(again),
-                _ => over,
-            };
-            let left = until.since(clock.now());
+            let (sleep, is_last) = self.attempts.sleep(clock.now(), over, self.is_first());
             tokio::select! {
                 () = self.waiter.signal.notified() => {
                     if self.is_first() {
@@ -175,9 +142,9 @@ impl<D: Dialect> Contender for SqlContender<D> {
                     }
                     continue;
                 }
-                () = clock.sleep(left.min(CHECK_TASKS_EVERY)) => {}
+                () = clock.sleep(sleep) => {}
             }
-            if left <= CHECK_TASKS_EVERY {
+            if is_last {
                 return;
             }
         }

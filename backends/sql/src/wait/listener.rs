@@ -10,7 +10,7 @@ use std::{
 
 use distlock_core::Sleep;
 
-use super::wait_state::AFTER_FAILURE;
+use super::sleep::AFTER_FAILURE;
 use crate::{dialect::Dialect, store::Store};
 
 /// The interval between two signs of life of a listener.

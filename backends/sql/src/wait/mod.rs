@@ -6,9 +6,9 @@
 
 mod contender;
 mod listener;
-mod pace;
 mod poller;
 mod queue_entries;
+mod sleep;
 mod wait_group;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod wait_groups;

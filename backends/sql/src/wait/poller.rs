@@ -8,9 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    queue_entries::renew_queue_entries, wait_state::AFTER_FAILURE, waiter_hint::HINT_LIFETIME,
-};
+use super::{queue_entries::renew_queue_entries, waiter_hint::HINT_LIFETIME};
 use crate::{
     dialect::{CommonContext, Dialect},
     singleton_task::SingletonTask,
@@ -79,8 +77,7 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
             }
             Err(error) => {
                 tracing::debug!(%error, waiters = names.len(), "a poll failed; it is repeated");
-                let pause = error.retry_pause().unwrap_or(AFTER_FAILURE);
-                group.waiting().next_poll = Some(clock.now() + pause);
+                group.waiting().polls.note_failure(clock.now(), &error);
             }
         }
     }

@@ -13,7 +13,7 @@ use distlock_core::{HolderLabel, LockName, Moment};
 use tokio::sync::Notify;
 
 use super::{
-    pace::{self, Pace},
+    sleep::{self, Pace},
     wait_state::{AwaitedLock, WaitState},
     waiter::Waiter,
 };
@@ -33,19 +33,19 @@ impl WaitGroup {
     /// The group for a store that is polled at a steady pace.
     #[cfg(feature = "sqlite")]
     pub(crate) fn steady() -> Arc<Self> {
-        Self::with_pace(pace::STEADY, LearnsOfChange::ByPolling)
+        Self::with_pace(sleep::STEADY, LearnsOfChange::ByPolling)
     }
 
     /// The group for a store that is polled more often right after a change.
     #[cfg(feature = "mysql")]
     pub(crate) fn adaptive() -> Arc<Self> {
-        Self::with_pace(pace::ADAPTIVE, LearnsOfChange::ByPolling)
+        Self::with_pace(sleep::ADAPTIVE, LearnsOfChange::ByPolling)
     }
 
     /// The group for a store that notifies of releases.
     #[cfg(feature = "postgres")]
     pub(crate) fn pushed() -> Arc<Self> {
-        Self::with_pace(pace::PUSHED, LearnsOfChange::ByNotification)
+        Self::with_pace(sleep::PUSHED, LearnsOfChange::ByNotification)
     }
 
     fn with_pace(pace: Pace, notified_by: LearnsOfChange) -> Arc<Self> {
@@ -109,7 +109,7 @@ impl WaitGroup {
         let awaited = waiting.by_name.entry(name.clone());
         let awaited = awaited.or_insert_with(|| AwaitedLock::new(notified_by));
         awaited.waiters.push(Arc::clone(&waiter));
-        if waiting.changed(now) {
+        if waiting.polls.note_change(now) {
             self.poll_sooner.notify_one();
         }
         waiter
@@ -213,8 +213,8 @@ mod tests {
         for awaited in waiting.by_name.values_mut() {
             awaited.position.kept(START, ContendersAhead::default());
         }
-        waiting.unchanged_polls = 10;
-        waiting.next_poll = None;
+        waiting.polls.unchanged = 10;
+        waiting.polls.next = None;
         let names = waiting.claim_poll(START).unwrap();
         assert_eq!(names.len(), leases.len());
         assert!(waiting.apply_poll(START, names, rows).is_empty());
@@ -247,7 +247,7 @@ mod tests {
         // The pause is never shorter than `at_least`, even when a lease ends sooner.
         assert_eq!(
             pause_after_poll(&[ms(9000), ms(1)]),
-            pace::ADAPTIVE.at_least
+            sleep::ADAPTIVE.at_least
         );
         let usual = pause_after_poll(&[ms(9000)]).as_micros();
         assert!((57_000..68_000).contains(&usual), "{usual}");

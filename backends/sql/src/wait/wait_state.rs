@@ -1,35 +1,26 @@
-//! The names that this process waits for, and the time of the next poll.
+//! The names that this process waits for.
 //!
-//! The functions only decide what to send; the callers send the requests. The time between two
-//! polls is never shorter than the pace allows.
+//! The functions only decide what to send; the callers send the requests.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use distlock_backend_kit::{
-    LONGEST_PAUSE,
-    queue_entry::{ContendersAhead, EntrySchedule, LearnsOfChange},
-};
+use distlock_backend_kit::queue_entry::{ContendersAhead, EntrySchedule, LearnsOfChange};
 use distlock_core::{FencingToken, LockName, Moment, Result};
 
-use super::{pace::Pace, waiter::Waiter, waiter_hint::RENEW_HINT_BELOW};
+use super::{
+    sleep::{Pace, PollSchedule},
+    waiter::Waiter,
+    waiter_hint::RENEW_HINT_BELOW,
+};
 use crate::dialect::{LockRow, QueueEntry};
-
-/// The pause after a poll that failed, if its error names no other.
-pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// Queue entries that become due within this time are renewed together, in one request.
 const SHARED_REQUEST_WINDOW: Duration = Duration::from_millis(650);
 
-/// The longest sleep of a poller.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-
 pub(super) struct WaitState {
     pub(super) by_name: HashMap<LockName, AwaitedLock>,
-    pub(super) next_poll: Option<Moment>,
-    pub(super) pace: Pace,
+    pub(super) polls: PollSchedule,
     pub(super) notified_by: LearnsOfChange,
-    /// The number of polls in a row that found no change.
-    pub(super) unchanged_polls: u32,
 }
 
 /// A lock that at least one waiter of this process waits for.
@@ -47,49 +38,23 @@ impl WaitState {
     pub(super) fn new(pace: Pace, notified_by: LearnsOfChange) -> Self {
         Self {
             by_name: HashMap::new(),
-            next_poll: None,
-            pace,
+            polls: PollSchedule::new(pace),
             notified_by,
-            unchanged_polls: 0,
         }
     }
 
     /// The time until the poller must send its next request, for a lock or for a queue entry.
     pub(super) fn pause(&mut self, now: Moment) -> Duration {
-        let asleep = self.by_name.values().filter(|it| it.is_asleep(now));
-        let (first, others): (Vec<_>, Vec<_>) = asleep.partition(|it| it.position.is_first());
-        let due = first.iter().chain(&others);
-        let due = due
-            .map(|it| it.position.due_in(now))
-            .min()
-            .unwrap_or(LONGEST_SLEEP);
-        if first.is_empty() {
-            return due.min(LONGEST_SLEEP);
-        }
-        self.until_poll(now).min(due)
-    }
-
-    pub(super) fn until_poll(&mut self, now: Moment) -> Duration {
-        // In tests, handles with different clocks may share a group. A `next_poll` that is further
-        // in the future than any pause comes from another clock, and is replaced.
-        match self.next_poll.map(|next| next.since(now)) {
-            Some(pause)
-                if pause <= (LONGEST_PAUSE * 2).max(Duration::from_micros(self.pace.last.end)) =>
-            {
-                pause
-            }
-            _ => {
-                let pause = self.random_pause();
-                self.next_poll = Some(now + pause);
-                pause
-            }
-        }
+        let asleep = || self.by_name.values().filter(|it| it.is_asleep(now));
+        let entry_due_in = asleep().map(|it| it.position.due_in(now)).min();
+        let is_first = asleep().any(|it| it.position.is_first());
+        self.polls.sleep(now, entry_due_in, is_first)
     }
 
     /// Claims the poll that is due, and returns the names to read. `None` when no poll is due: the
     /// poller of another handle has claimed this poll.
     pub(super) fn claim_poll(&mut self, now: Moment) -> Option<Vec<LockName>> {
-        if self.next_poll.is_some_and(|next| next > now) {
+        if !self.polls.is_due(now) {
             return None;
         }
         let awaited = self.by_name.iter();
@@ -98,7 +63,7 @@ impl WaitState {
             .map(|(name, _)| name.clone())
             .collect();
         if !names.is_empty() {
-            self.next_poll = Some(now + self.random_pause());
+            self.polls.note_sent(now);
         }
         Some(names)
     }
@@ -182,7 +147,7 @@ impl WaitState {
             for waiter in &awaited.waiters {
                 waiter.signal.notify_one();
             }
-            self.changed(now);
+            self.polls.note_change(now);
         }
     }
 
@@ -217,36 +182,8 @@ impl WaitState {
                 }
             }
         }
-        if changed {
-            self.changed(polled);
-        } else {
-            self.unchanged_polls = self.unchanged_polls.saturating_add(1);
-        }
-        if let Some(next) = self.next_poll {
-            let expiry = polled + earliest;
-            self.next_poll = Some(next.min(expiry.max(polled + self.pace.at_least)));
-        }
+        self.polls.note_answer(polled, changed, earliest);
         unmarked
-    }
-
-    /// Restarts an adaptive pace with its shortest interval. The callers report that a waiter has
-    /// joined, that a queue entry has become the first, or that a poll saw a change. Another change
-    /// is then likely. Returns whether the next poll is due sooner than before.
-    pub(super) fn changed(&mut self, now: Moment) -> bool {
-        if !self.pace.is_adaptive() {
-            return false;
-        }
-        self.unchanged_polls = 0;
-        let soon = now + self.random_pause();
-        let poll_sooner = self.next_poll.is_some_and(|next| next > soon);
-        if poll_sooner {
-            self.next_poll = Some(soon);
-        }
-        poll_sooner
-    }
-
-    pub(super) fn random_pause(&self) -> Duration {
-        Duration::from_micros(fastrand::u64(self.pace.pause(self.unchanged_polls)))
     }
 
     pub(super) fn wake(&self, name: &LockName) {

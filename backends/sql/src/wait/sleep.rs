@@ -1,0 +1,272 @@
+//! The sleep of those who wait: of the poller, which reads the awaited locks of its process, and of
+//! a contender between two of its own attempts.
+//!
+//! Every decision how long is made here. A release inside this process and a notification of the
+//! store wake a waiter in between. A process that is not first in the store queue polls no lock; it
+//! renews its queue entry at the times that `queue_entry` of `distlock-backend-kit` gives.
+
+use std::{ops::Range, time::Duration};
+
+use distlock_backend_kit::LONGEST_PAUSE;
+use distlock_core::{Error, HolderInfo, Moment};
+
+/// The pause after a poll that failed, if its error names no other, and before another attempt to
+/// receive notifications.
+pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// The longest sleep of a poller.
+const LONGEST_POLLER_SLEEP: Duration = Duration::from_secs(1);
+
+/// The longest sleep of one wait. A wake-up without a reason is harmless, whereas adding a duration
+/// near `Duration::MAX` to a time would overflow.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// The interval in which a sleeping contender checks that the poller and the listener still run.
+const CHECK_TASKS_EVERY: Duration = Duration::from_secs(1);
+
+/// The pace for SQLite: 16 polls a second on average, and 19 at most. A poll of a SQLite file
+/// delays the writers of the same file.
+#[cfg(feature = "sqlite")]
+pub(super) const STEADY: Pace = Pace {
+    first: 57_000..68_000,
+    last: 57_000..68_000,
+    at_least: Duration::from_micros(52_500),
+};
+
+/// The pace for a store where a poll delays no writer: polls are more frequent right after a
+/// change.
+#[cfg(feature = "mysql")]
+pub(super) const ADAPTIVE: Pace = Pace {
+    first: 10_000..15_000,
+    last: 57_000..68_000,
+    at_least: Duration::from_millis(10),
+};
+
+/// The pace for a store that notifies of releases. A poll only finds a release whose notification
+/// was lost.
+#[cfg(feature = "postgres")]
+pub(super) const PUSHED: Pace = Pace {
+    first: 900_000..1_100_000,
+    last: 900_000..1_100_000,
+    at_least: Duration::from_micros(52_500),
+};
+
+/// The pause between two polls. Each pause is a random value from a range in microseconds, so that
+/// several processes do not poll at the same moment.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    /// The pause right after a change.
+    first: Range<u64>,
+    /// The longest pause, after several polls without a change.
+    last: Range<u64>,
+    /// The shortest pause, even when a lease ends sooner.
+    pub(super) at_least: Duration,
+}
+
+impl Pace {
+    /// The range of the pause before the next poll, after `unchanged_polls` polls without a change.
+    fn pause(&self, unchanged_polls: u32) -> Range<u64> {
+        let grown =
+            |first: u64, last: u64| first.saturating_mul(1 << unchanged_polls.min(16)).min(last);
+        grown(self.first.start, self.last.start)..grown(self.first.end, self.last.end)
+    }
+
+    fn is_adaptive(&self) -> bool {
+        self.first != self.last
+    }
+}
+
+/// The time of the next poll of a process.
+pub(super) struct PollSchedule {
+    pace: Pace,
+    pub(super) next: Option<Moment>,
+    /// The number of polls in a row that found no change.
+    pub(super) unchanged: u32,
+}
+
+impl PollSchedule {
+    pub(super) const fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            next: None,
+            unchanged: 0,
+        }
+    }
+
+    /// The time until the poller must send its next request. `entry_due_in` is the time until a
+    /// queue entry must be renewed. `is_first` says whether this process is first in at least one
+    /// queue: only then it polls.
+    pub(super) fn sleep(
+        &mut self,
+        now: Moment,
+        entry_due_in: Option<Duration>,
+        is_first: bool,
+    ) -> Duration {
+        let entry_due_in = entry_due_in.unwrap_or(LONGEST_POLLER_SLEEP);
+        if is_first {
+            self.due_in(now).min(entry_due_in)
+        } else {
+            entry_due_in.min(LONGEST_POLLER_SLEEP)
+        }
+    }
+
+    fn due_in(&mut self, now: Moment) -> Duration {
+        // In tests, handles with different clocks may share a group. A time that is further in the
+        // future than any pause comes from another clock, and is replaced.
+        let longest = (LONGEST_PAUSE * 2).max(Duration::from_micros(self.pace.last.end));
+        match self.next.map(|next| next.since(now)) {
+            Some(pause) if pause <= longest => pause,
+            _ => {
+                let pause = self.random_pause();
+                self.next = Some(now + pause);
+                pause
+            }
+        }
+    }
+
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        self.next.is_none_or(|next| next <= now)
+    }
+
+    /// Notes that a poll is sent now.
+    pub(super) fn note_sent(&mut self, now: Moment) {
+        self.next = Some(now + self.random_pause());
+    }
+
+    /// Notes what the poll of `polled` found: whether a lock has changed, and the time until the
+    /// first of the leases ends.
+    pub(super) fn note_answer(&mut self, polled: Moment, changed: bool, first_end: Duration) {
+        if changed {
+            self.note_change(polled);
+        } else {
+            self.unchanged = self.unchanged.saturating_add(1);
+        }
+        if let Some(next) = self.next {
+            let expiry = polled + first_end;
+            self.next = Some(next.min(expiry.max(polled + self.pace.at_least)));
+        }
+    }
+
+    pub(super) fn note_failure(&mut self, now: Moment, error: &Error) {
+        self.next = Some(now + error.retry_pause().unwrap_or(AFTER_FAILURE));
+    }
+
+    /// Restarts an adaptive pace with its shortest pause. The callers report that a waiter has
+    /// joined, that a queue entry has become the first, or that a poll saw a change. Another change
+    /// is then likely. Returns whether the next poll is due sooner than before.
+    pub(super) fn note_change(&mut self, now: Moment) -> bool {
+        if !self.pace.is_adaptive() {
+            return false;
+        }
+        self.unchanged = 0;
+        let soon = now + self.random_pause();
+        let sooner = self.next.is_some_and(|next| next > soon);
+        if sooner {
+            self.next = Some(soon);
+        }
+        sooner
+    }
+
+    fn random_pause(&self) -> Duration {
+        Duration::from_micros(fastrand::u64(self.pace.pause(self.unchanged)))
+    }
+}
+
+/// The time of a contender's next attempt without any wake-up.
+///
+/// A store that notifies of a release does not notify of an expiry. So a contender of such a store
+/// asks again at the end of the holder's lease. At other stores, only the poller decides.
+#[derive(Default)]
+pub(super) struct AttemptSchedule {
+    again_at: Option<Moment>,
+    /// The number of consecutive attempts that lost against another process but found no holder in
+    /// the row: the lock had changed hands too fast.
+    lost_races: u32,
+}
+
+impl AttemptSchedule {
+    /// Notes the answer "busy" to an attempt that was sent at `asked`, with the present holder.
+    pub(super) fn note_busy(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
+        self.again_at = holder
+            .and_then(|holder| holder.expires_in)
+            .map(|left| asked + left);
+        self.lost_races = match holder {
+            Some(_) => 0,
+            None => self.lost_races.saturating_add(1),
+        };
+    }
+
+    /// Notes that the lock was free when its hint was to be set, so that the store notifies nobody.
+    /// Returns whether the contender asks again at once.
+    pub(super) fn note_no_hint(&mut self, now: Moment) -> bool {
+        // One lost race may be chance. After more lost races, another immediate attempt would most
+        // likely lose too, and would delay the faster processes.
+        let at_once = self.lost_races <= 1;
+        if !at_once {
+            self.again_at = Some(now + back_off(self.lost_races));
+        }
+        at_once
+    }
+
+    /// The end of a wait that lasts `at_most`.
+    pub(super) fn end_of_wait(now: Moment, at_most: Duration) -> Moment {
+        now + at_most.min(LONGEST_WAIT)
+    }
+
+    /// The next sleep of a contender that waits until `over`, and whether the wait ends with this
+    /// sleep. `is_first` says whether its process is first in the store queue.
+    pub(super) fn sleep(&self, now: Moment, over: Moment, is_first: bool) -> (Duration, bool) {
+        let until = match self.again_at {
+            Some(again) if is_first => over.min(again),
+            _ => over,
+        };
+        let left = until.since(now);
+        (left.min(CHECK_TASKS_EVERY), left <= CHECK_TASKS_EVERY)
+    }
+}
+
+/// The back-off after `times` lost races in a row; at most 64 ms.
+fn back_off(times: u32) -> Duration {
+    let longest = 2_000_u64 << times.saturating_sub(2).min(5);
+    Duration::from_micros(fastrand::u64(longest / 2..longest))
+}
+
+#[cfg(all(
+    test,
+    any(feature = "mysql", all(feature = "sqlite", feature = "postgres"))
+))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(feature = "mysql")]
+    fn the_pause_grows_with_each_poll_without_a_change() {
+        let spans: Vec<_> = (0..5)
+            .map(|unchanged_polls| ADAPTIVE.pause(unchanged_polls))
+            .collect();
+        assert_eq!(
+            spans,
+            [
+                10_000..15_000,
+                20_000..30_000,
+                40_000..60_000,
+                57_000..68_000,
+                57_000..68_000,
+            ]
+        );
+        for unchanged_polls in 0..100 {
+            let span = ADAPTIVE.pause(unchanged_polls);
+            assert!(span.start < span.end, "{unchanged_polls}");
+            assert!(span.start >= ADAPTIVE.first.start && span.end <= ADAPTIVE.last.end);
+        }
+        assert_eq!(ADAPTIVE.pause(u32::MAX), ADAPTIVE.last);
+    }
+
+    #[test]
+    #[cfg(all(feature = "sqlite", feature = "postgres"))]
+    fn a_steady_pace_has_the_same_pause_after_every_poll() {
+        for pace in [STEADY, PUSHED] {
+            assert!((0..100).all(|unchanged_polls| pace.pause(unchanged_polls) == pace.last));
+        }
+    }
+}
