@@ -12,7 +12,7 @@ use distlock_core::{Health, HolderLabel, LockName, Result, Verdict};
 use crate::config::{Login, ServerConfig, ServerHost};
 use crate::{
     dialect::{Dialect, QueueEntry},
-    schema_check::{SchemaDifference, describe},
+    tables::{SchemaDifference, describe},
 };
 
 /// The lock name that the check of the store queue uses. No caller acquires this lock.

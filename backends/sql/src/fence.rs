@@ -15,7 +15,6 @@ pub use crate::dialect::mysql::fence as mysql;
 pub use crate::dialect::postgres::fence as postgres;
 #[cfg(feature = "sqlite")]
 pub use crate::dialect::sqlite::fence as sqlite;
-
 use distlock_core::{Fence, FenceError, FenceGuard};
 
 /// The fence state of a resource that nobody has used yet.

@@ -30,10 +30,10 @@
 //! | `records` | [`Records`](distlock_core::Records): versioned values |
 //! | `counters`, `singleton_task` | requests for metrics, and background tasks that are replaced |
 //! | `reaper` | removes rows that nobody has used for `reap_after` |
-//! | `doctor`, `migrate` | health, and the version of the tables |
-//! | `schema_check` | compares the required tables with the database's catalogue |
+//! | `doctor` | health |
+//! | `tables` | the version and the form of the tables |
 //! | `fence` | checks fencing tokens in the caller's own transaction |
-//! | `statement_error`, `driver_panics` | the meaning of a driver's error |
+//! | `statement_error` | the meaning of a driver's error |
 //! | `dialect` | one folder for each database: statements, tables, errors, doctor |
 //!
 //! # Guarantees
@@ -78,22 +78,19 @@ mod dialect;
 mod doctor;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod driver;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod driver_panics;
 pub mod fence;
 mod lock;
-mod migrate;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod network;
 mod reaper;
 mod records;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod resend;
-mod schema_check;
 mod singleton_task;
 mod sql_store;
 mod statement_error;
 mod store;
+mod tables;
 mod wait;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]

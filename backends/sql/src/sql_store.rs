@@ -3,13 +3,18 @@
 //! The module also starts the reaper of each handle, and names the backend and the operation in the
 //! errors of opening, reaping and migrating.
 
+#![expect(
+    private_bounds,
+    reason = "callers name a store by the alias of its dialect"
+)]
+
 use std::{sync::Arc, time::Duration};
 
 use distlock_backend_kit::Migrated;
 use distlock_core::{Clock, DistLock, Records, Result};
 
 use crate::{
-    dialect::Dialect, lock::SqlLock, migrate::migrated, reaper, records::SqlRecords, store::Store,
+    dialect::Dialect, lock::SqlLock, reaper, records::SqlRecords, store::Store, tables::migrated,
 };
 
 /// An opened database: a SQLite file, or a database on a server. The aliases of this type name the

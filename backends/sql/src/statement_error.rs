@@ -3,14 +3,18 @@
 //! The module owns the three questions that each dialect answers for its error codes. Was the
 //! statement carried out, or is that unknown? Is the store at fault, or one row? Can the connection
 //! be used again? For a write, an error code without an entry counts as an unknown outcome.
+//!
+//! The drivers of servers panic on a packet that no server of the expected product sends. Such a
+//! packet comes from another kind of server, or from a server that stopped in the middle of a
+//! packet. The panic becomes an error. After such an error the state of the connection is unknown:
+//! the caller must not use the connection again.
 
-use std::io;
-
-use distlock_backend_kit::batch::Failure;
-use distlock_core::{Error, ErrorKind};
+use std::{any::Any, future::Future, io};
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::config::{ServerConfig, SslMode};
+use distlock_backend_kit::{batch::Failure, panics};
+use distlock_core::{Error, ErrorKind, threads};
 
 /// Whether a failed statement reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,4 +281,27 @@ pub(crate) mod tests {
             sqlx::error::ErrorKind::Other
         }
     }
+}
+
+/// The error for a panic of the driver: either the system had no thread for the driver, or the
+/// server sent a packet that the driver does not understand.
+pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> sqlx::Error {
+    match threads::missed(panic) {
+        Some(why) => sqlx::Error::Io(why),
+        None => sqlx::Error::Protocol("a packet was not understood".into()),
+    }
+}
+
+/// Awaits a call of the driver. A panic of the driver becomes an error.
+pub(crate) async fn catch_panics<T>(
+    does: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    let done = panics::catching(does).await;
+    done.unwrap_or_else(|panic| Err(panic_error(&*panic)))
+}
+
+/// Reads a value of a row. The driver panics if the value is shorter than its type needs; the panic
+/// becomes an error.
+pub(crate) fn decode<T>(read: impl FnOnce() -> Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    panics::caught(read).unwrap_or_else(|panic| Err(panic_error(&*panic)))
 }

@@ -6,12 +6,12 @@
 
 use std::{future::Future, sync::Arc};
 
-#[cfg(feature = "tls")]
-use distlock_backend_kit::CertificateFiles;
 use distlock_backend_kit::{Certificates, CredentialSource, Credentials};
 use distlock_core::{Clock, Result};
 
 use super::server::ServerConfig;
+#[cfg(feature = "tls")]
+use distlock_backend_kit::CertificateFiles;
 
 /// The credentials and certificates of a store, for all its handles.
 #[derive(Debug)]

@@ -9,8 +9,6 @@ mod product;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod server_host;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod server_url;
 mod values;
 
@@ -23,6 +21,5 @@ pub(crate) use self::values::{
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::{
     product::{Product, SslMode},
-    server::ServerConfig,
-    server_host::ServerHost,
+    server::{ServerConfig, ServerHost},
 };

@@ -8,10 +8,8 @@ use distlock_backend_kit::{Secret, TLS_DISABLE, percent_decode, percent_encode, 
 use distlock_core::Result;
 
 use super::{
-    product::Product,
-    server::ServerConfig,
-    server_host::ServerHost,
-    server_options::SslMode,
+    product::{Product, SslMode},
+    server::{ServerConfig, ServerHost},
     values::{duration, escape, flag, invalid},
 };
 

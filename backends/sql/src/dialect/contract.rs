@@ -10,24 +10,27 @@ use distlock_backend_kit::{
     queue_entry::ContendersAhead,
 };
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, LockName, RecordKey, Result,
+    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, HolderLabel, LockName, RecordKey, Result,
 };
 
-use super::{lock_row::LockRow, queue_entry::QueueEntry};
+use super::answers::LockRow;
 use crate::{counters::RequestCounters, wait::WaitGroup};
 
-/// One database, with connections of its own.
+/// The public part of a dialect: the options of its stores.
 #[expect(unnameable_types, reason = "callers use the aliases of the store")]
-pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
+pub trait Configured {
+    /// The options of a store.
+    type Config: Send;
+}
+
+/// One database, with connections of its own.
+pub(crate) trait Dialect: Configured + fmt::Debug + Send + Sync + Sized + 'static {
     /// The backend's short name.
     const NAME: &'static str;
 
     /// Whether the store notifies of releases. If so, a poll only finds a release whose
     /// notification was lost.
     const NOTIFIES: bool = false;
-
-    /// The options of a store.
-    type Config: Send;
 
     /// Connects, or opens the file. Creates the tables (and an absent file) where none is there, if
     /// `config` allows that.
@@ -210,5 +213,94 @@ impl ReapedPage {
             page.next = None;
         }
         Ok((page, idle))
+    }
+}
+
+/// The entry of one contender in the queue of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueueEntry {
+    pub(crate) name: LockName,
+    /// A random id, so that a late request about an earlier entry of this process does not change a
+    /// later entry.
+    pub(crate) id: i64,
+    /// The label of the waiter for whom the entry was made, which `inspect` shows.
+    pub(crate) holder: HolderLabel,
+}
+
+/// The answer of the store to the renewal of one entry: the lock's name, the number of entries
+/// ahead, and the microseconds until all of them have ended. `None` for values that no queue has.
+pub(crate) fn renewed_entry(
+    name: String,
+    count: i64,
+    ended_in: i64,
+) -> Option<(LockName, ContendersAhead)> {
+    let ahead = ContendersAhead {
+        count: u32::try_from(count).ok()?,
+        ended_in: Duration::from_micros(u64::try_from(ended_in).unwrap_or(0)),
+    };
+    Some((LockName::new(name).ok()?, ahead))
+}
+
+/// The number of living entries of a queue and the first of them, from rows that each have that
+/// number and one label.
+pub(crate) fn shown_queue(
+    rows: impl Iterator<Item = Result<(i64, String)>>,
+) -> Result<(u32, Vec<HolderInfo>)> {
+    let (mut count, mut queue) = (0, Vec::new());
+    for row in rows {
+        let (entries, label) = row?;
+        count = u32::try_from(entries).unwrap_or(u32::MAX);
+        queue.push(HolderInfo::new(label));
+    }
+    Ok((count, queue))
+}
+
+/// The smallest text that sorts after every text that starts with `prefix`; `None` when no text
+/// does.
+pub(crate) fn above_prefix(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        let next = match last {
+            // The next code point would be a surrogate.
+            '\u{d7ff}' => Some('\u{e000}'),
+            last => char::from_u32(u32::from(last) + 1),
+        };
+        if let Some(next) = next {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_text_is_in_the_range_exactly_if_it_starts_with_the_prefix(
+            prefix in any::<String>(),
+            text in any::<String>(),
+            tail in any::<String>(),
+        ) {
+            let above = above_prefix(&prefix);
+            let within = |text: &str| {
+                text >= prefix.as_str() && above.as_deref().is_none_or(|above| text < above)
+            };
+            let longer = format!("{prefix}{tail}");
+            prop_assert!(within(&longer));
+            prop_assert_eq!(within(&text), text.starts_with(&prefix));
+        }
+    }
+
+    #[test]
+    fn a_last_code_point_is_dropped_and_the_one_before_it_is_raised() {
+        assert_eq!(above_prefix("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(above_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
+        assert_eq!(above_prefix("\u{10ffff}"), None);
+        assert_eq!(above_prefix(""), None);
     }
 }

@@ -4,7 +4,6 @@
 //! connection is tested before its next use. It never decides whether a server is the primary: the
 //! dialect's attempt to open a session does.
 
-mod attempts;
 mod bridge;
 mod servers;
 

@@ -20,8 +20,10 @@ use distlock_backend_kit::{
 use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
 
 use super::{
-    listener::ensure_listening, poller::ensure_polling, queue_entries::renew_queue_entries,
-    sleep::AttemptSchedule, waiter::Waiter, waiter_hint::HINT_LIFETIME,
+    sleep::AttemptSchedule,
+    tasks::{ensure_listening, ensure_polling, renew_queue_entries},
+    wait_group::HINT_LIFETIME,
+    wait_state::Waiter,
 };
 use crate::{
     dialect::{Dialect, QueueEntry},

@@ -5,23 +5,16 @@
 //! number of waiters.
 
 mod contender;
-mod listener;
-mod poller;
-mod queue_entries;
 mod sleep;
+mod tasks;
 mod wait_group;
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
-mod wait_groups;
 mod wait_state;
-mod waiter;
-mod waiter_hint;
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-pub(crate) use self::wait_groups::WaitGroups;
+pub(crate) use self::wait_group::WaitGroups;
 pub(crate) use self::{
     contender::SqlContender,
-    wait_group::WaitGroup,
-    waiter_hint::{RENEW_HINT_BELOW, remaining_of_hint},
+    wait_group::{RENEW_HINT_BELOW, WaitGroup, remaining_of_hint},
 };
 #[cfg(feature = "mysql")]
-pub(crate) use waiter_hint::SEVERAL_PROCESSES;
+pub(crate) use wait_group::SEVERAL_PROCESSES;

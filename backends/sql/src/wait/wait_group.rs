@@ -2,10 +2,17 @@
 //!
 //! All handles of the process on the same tables share one group, so that one poll of a name serves
 //! all handles. No caller holds the mutex of the group across an await.
+//!
+//! A waiter hint is a mark on a held row that says which process waits for it. A release reads from
+//! the hint whether another process waits. A hint expires without any request. Without a hint, a
+//! waiter finds the free lock later, at its next poll; exclusion never depends on a hint.
 
 use std::{
+    collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    hash::Hash,
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
 };
 
 use distlock_backend_kit::queue_entry::LearnsOfChange;
@@ -14,8 +21,7 @@ use tokio::sync::Notify;
 
 use super::{
     sleep::{self, Pace},
-    wait_state::{AwaitedLock, WaitState},
-    waiter::Waiter,
+    wait_state::{AwaitedLock, WaitState, Waiter},
 };
 use crate::dialect::QueueEntry;
 
@@ -168,6 +174,50 @@ impl fmt::Debug for WaitGroup {
         f.debug_struct("WaitGroup")
             .field("names", &self.waiting().by_name.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// The wait groups of one dialect. `K` identifies a set of tables.
+pub(crate) struct WaitGroups<K>(LazyLock<Mutex<HashMap<K, Weak<WaitGroup>>>>);
+
+impl<K: Eq + Hash> WaitGroups<K> {
+    pub(crate) const fn new() -> Self {
+        Self(LazyLock::new(Mutex::default))
+    }
+
+    /// The group of the tables `key`: every handle of this process on these tables gets the same
+    /// group. If there is no group yet, `new` becomes the group.
+    pub(crate) fn shared(&self, key: K, new: &Arc<WaitGroup>) -> Arc<WaitGroup> {
+        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|_, group| group.strong_count() > 0);
+        if let Some(group) = groups.get(&key).and_then(Weak::upgrade) {
+            return group;
+        }
+        groups.insert(key, Arc::downgrade(new));
+        Arc::clone(new)
+    }
+}
+
+/// The lifetime of a hint. Together with [`RENEW_HINT_BELOW`], a process writes its hint once in
+/// 4 s.
+pub(super) const HINT_LIFETIME: Duration = Duration::from_secs(5);
+
+/// A hint is renewed when no more than this remains.
+pub(crate) const RENEW_HINT_BELOW: Duration = Duration::from_secs(1);
+
+/// The hint of several processes. A process that finds the hint of another process writes this
+/// value instead of its own id. The reason: the first process may hold the lock by now, or it may
+/// have set the hint after it had taken the lock. A holder ignores the hint of its own process. So
+/// the first process's hint alone would hide the second process from the holder.
+pub(crate) const SEVERAL_PROCESSES: i64 = 0;
+
+/// The remaining time in which a hint stands for the process with the id `ours`: `left` if the hint
+/// is from this process or from several processes, and zero if the hint is from another process.
+pub(crate) fn remaining_of_hint(hint_id: i64, ours: i64, left: Duration) -> Duration {
+    if hint_id == ours || hint_id == SEVERAL_PROCESSES {
+        left
+    } else {
+        Duration::ZERO
     }
 }
 

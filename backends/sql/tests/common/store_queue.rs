@@ -3,41 +3,12 @@
 use std::time::Duration;
 
 use distlock_backend_kit::queue_entry::ENTRY_LEASE;
-use distlock_core::{Locker, Renew, Verdict};
+use distlock_core::{Locker, Renew};
 use distlock_harness::eventually_async;
 use tokio::task::JoinSet;
 
 /// The time limit for every short step, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(60);
-
-/// The release of a lock wakes the waiter of another store. The two lockers use separately opened
-/// stores.
-pub(crate) async fn a_release_wakes_the_waiter(holder: &Locker, waiter: &Locker, name: &str) {
-    let held = holder.lock(name).acquire().await.unwrap();
-    let waiting = tokio::spawn(waiter.lock(name).wait(SOON).acquire());
-    eventually_async("it waits", SOON, || async {
-        waiter
-            .lock(name)
-            .try_acquire()
-            .await
-            .unwrap()
-            .acquired()
-            .is_none()
-            .then_some(())
-    })
-    .await
-    .unwrap();
-    assert!(held.release().await.is_clean());
-    let next = waiting.await.unwrap().unwrap();
-    assert!(next.release().await.is_clean());
-}
-
-/// The doctor's verdict on the store queue.
-pub(crate) async fn doctor(locker: &Locker) -> Verdict {
-    let health = locker.health().await.unwrap();
-    let queue = health.findings.iter().find(|it| it.check == "store queue");
-    queue.unwrap_or_else(|| panic!("{health:?}")).verdict
-}
 
 /// A contender gives up its queue entry when it gets the lock and when it is cancelled. The entry
 /// of a contender that has died is removed by the next contender that leaves the queue. `places`

@@ -7,10 +7,7 @@ use distlock_harness::{eventually_async, servers::postgres::PostgresServer};
 
 use crate::{
     SOON, open,
-    store_queue_cases::{
-        a_dead_entry_blocks_the_queue_for_its_lease, a_release_wakes_the_waiter, doctor,
-        no_queue_entry_stays,
-    },
+    store_queue_cases::{a_dead_entry_blocks_the_queue_for_its_lease, no_queue_entry_stays},
 };
 
 async fn locker(url: &str) -> Locker {
@@ -50,6 +47,35 @@ async fn a_dead_entry_delays_the_others_for_its_lease() {
             .unwrap();
     };
     a_dead_entry_blocks_the_queue_for_its_lease(&holder, &waiter, die).await;
+}
+
+/// The release of a lock wakes the waiter of another store. The two lockers use separately opened
+/// stores.
+async fn a_release_wakes_the_waiter(holder: &Locker, waiter: &Locker, name: &str) {
+    let held = holder.lock(name).acquire().await.unwrap();
+    let waiting = tokio::spawn(waiter.lock(name).wait(SOON).acquire());
+    eventually_async("it waits", SOON, || async {
+        waiter
+            .lock(name)
+            .try_acquire()
+            .await
+            .unwrap()
+            .acquired()
+            .is_none()
+            .then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(held.release().await.is_clean());
+    let next = waiting.await.unwrap().unwrap();
+    assert!(next.release().await.is_clean());
+}
+
+/// The doctor's verdict on the store queue.
+async fn doctor(locker: &Locker) -> Verdict {
+    let health = locker.health().await.unwrap();
+    let queue = health.findings.iter().find(|it| it.check == "store queue");
+    queue.unwrap_or_else(|| panic!("{health:?}")).verdict
 }
 
 /// A user without rights on the table of the store queue waits without a queue.

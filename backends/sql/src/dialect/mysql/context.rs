@@ -1,8 +1,7 @@
 //! The state that all handles of one opened MySQL store share: options, clock, waiters, counters
 //! and statements.
 //!
-//! The context never uses a connection, so that every other file of the dialect can use the context
-//! without a circle of imports.
+//! The context never uses a connection.
 
 use std::sync::Arc;
 

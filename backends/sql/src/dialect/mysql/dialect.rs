@@ -16,22 +16,20 @@ use distlock_core::{
 use super::{
     context::{NAME, StoreContext},
     doctor,
-    lookup::{PER_OPERATION, first_columns, fitting_parts, read_rows},
-    pool::{ConnectionPool, ConnectionSlot},
-    raw_connection::StatementResults,
-    rows,
+    pool::{ConnectionPool, ConnectionSlot, StatementResults},
+    rows::{self, PER_OPERATION, first_columns, fitting_parts, read_rows},
     statements::{PAGE, Range},
     tables,
     write::{self, LockedRows},
 };
-use crate::dialect::{
-    CommonContext, Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix, renewed_entry,
-    shown_queue,
-};
 use crate::{
     config::ServerConfig,
+    dialect::{
+        CommonContext, Configured, Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix,
+        renewed_entry, shown_queue,
+    },
     statement_error::Access,
-    wait::{WaitGroup, WaitGroups},
+    wait::WaitGroups,
 };
 
 /// The largest number of operations in a batch: enough to share one flush of the disk, and few
@@ -90,10 +88,12 @@ impl MySqlDialect {
     }
 }
 
+impl Configured for MySqlDialect {
+    type Config = ServerConfig;
+}
+
 impl Dialect for MySqlDialect {
     const NAME: &'static str = NAME;
-
-    type Config = ServerConfig;
 
     async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut context = StoreContext::new(config, clock)?;

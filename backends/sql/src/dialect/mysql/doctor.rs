@@ -7,8 +7,11 @@ use std::collections::HashMap;
 use distlock_core::{ErrorKind, Health, Result, Verdict, micros, unix_time};
 
 use super::{
-    context::StoreContext, pool::OpenConnection, raw_connection::StatementResults, rows, schema,
-    server::open_session, statements::NOW,
+    connect::open_session,
+    context::StoreContext,
+    pool::{OpenConnection, StatementResults},
+    rows, schema,
+    statements::NOW,
 };
 use crate::{
     doctor::{self, Replication, RowCounts},

@@ -1,17 +1,15 @@
 //! MySQL and MariaDB.
 
+mod connect;
 mod context;
 mod dialect;
 mod doctor;
 mod errors;
 pub mod fence;
 mod flavour;
-mod lookup;
 mod pool;
-mod raw_connection;
 mod rows;
 mod schema;
-mod server;
 mod statements;
 mod tables;
 mod write;

@@ -2,8 +2,8 @@
 
 use distlock_core::Result;
 
-use super::{context::StoreContext, raw_connection::StatementResults, rows};
-use crate::schema_check::{
+use super::{context::StoreContext, pool::StatementResults, rows};
+use crate::tables::{
     FoundPart, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
 };
 

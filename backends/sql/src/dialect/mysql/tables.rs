@@ -9,15 +9,14 @@ use std::time::Duration;
 use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
+    connect::{NewConnection, connect, database_label},
     context::StoreContext,
-    raw_connection::{RawConnection, StatementResults},
+    pool::{RawConnection, StatementResults},
     rows, schema,
-    server::{NewConnection, connect, database_label},
 };
 use crate::{
-    migrate,
-    schema_check::{describe, refusal},
     statement_error::Access,
+    tables::{self, describe, refusal},
 };
 
 /// Creates the tables that are missing. A repeated run changes nothing.
@@ -28,7 +27,7 @@ const SETTING_UP: Duration = Duration::from_secs(3);
 
 /// The problem of tables without their meta row. The row is the last step of creating the tables:
 /// if the row is absent, the creating process was stopped before that step.
-const UNFINISHED: &str = migrate::META_EMPTY;
+const UNFINISHED: &str = tables::META_EMPTY;
 
 const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the \
     same names, or this user lacks the rights on some. In the first case the missing ones can be \
@@ -55,7 +54,7 @@ pub(super) async fn ready(
         TablesFound::Whole(version, tables) => (version, tables),
         TablesFound::Partly(problem) => return Err(not_migrated(context, problem)),
         TablesFound::Nothing if context.was_opened() => {
-            return Err(wrong(context, migrate::TABLES_GONE));
+            return Err(wrong(context, tables::TABLES_GONE));
         }
         TablesFound::Nothing if !context.config.migrate => {
             return Err(not_migrated(context, "has no tables of distlock"));
@@ -174,7 +173,7 @@ async fn check_present_parts(connection: &mut RawConnection, context: &StoreCont
 }
 
 fn check_version(context: &StoreContext, version: i64) -> Result<()> {
-    migrate::version_problem(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
+    tables::version_problem(version).map_or(Ok(()), |problem| Err(wrong(context, problem)))
 }
 
 /// Checks that the tables have the required form.

@@ -14,16 +14,14 @@ use sqlx::{
 };
 
 use super::{
-    context::StoreContext,
+    context::{StoreContext, Timeline},
+    pool::{Session, TAKES_NO_WRITES},
     rows::column,
-    session::{Session, TAKES_NO_WRITES},
-    timeline::Timeline,
 };
 use crate::{
     config::{ServerConfig, SslMode},
-    driver_panics::{catch_panics, panic_error},
     network::{Candidate, Route},
-    statement_error::{Access, StatementError},
+    statement_error::{Access, StatementError, catch_panics, panic_error},
 };
 
 /// The longest wait of a statement for a row that another transaction has locked.

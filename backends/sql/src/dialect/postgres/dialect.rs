@@ -20,20 +20,19 @@ use super::{
     connect::with_statement_timeout,
     context::{NAME, StoreContext},
     doctor, listen,
-    lookup::read_rows,
     pool::ConnectionPool,
-    rows,
+    rows::{self, read_rows},
     statements::Sql,
     tables, write,
 };
-use crate::dialect::{
-    CommonContext, Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix,
-    renewed_entry, shown_queue,
-};
 use crate::{
     config::ServerConfig,
+    dialect::{
+        CommonContext, Configured, Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage,
+        above_prefix, renewed_entry, shown_queue,
+    },
     statement_error::{Access, StatementError},
-    wait::{RENEW_HINT_BELOW, WaitGroup},
+    wait::RENEW_HINT_BELOW,
 };
 
 type Statement = Query<'static, Postgres, PgArguments>;
@@ -105,12 +104,14 @@ impl PostgresDialect {
     }
 }
 
+impl Configured for PostgresDialect {
+    type Config = ServerConfig;
+}
+
 impl Dialect for PostgresDialect {
     const NAME: &'static str = NAME;
 
     const NOTIFIES: bool = true;
-
-    type Config = ServerConfig;
 
     async fn open(config: ServerConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         Self::connected(Arc::new(StoreContext::new(config, clock)?)).await

@@ -15,12 +15,11 @@ use super::{
         with_connect_timeout,
     },
     context::StoreContext,
-    session::TAKES_NO_WRITES,
+    pool::TAKES_NO_WRITES,
 };
 use crate::{
-    driver_panics::catch_panics,
     network::Candidate,
-    statement_error::{Access, StatementError},
+    statement_error::{Access, StatementError, catch_panics},
 };
 
 /// After this time without a notification, the listener tests its connection with a request.

@@ -7,14 +7,11 @@ mod doctor;
 mod errors;
 pub mod fence;
 mod listen;
-mod lookup;
 mod pool;
 mod rows;
 mod schema;
-mod session;
 mod statements;
 mod tables;
-mod timeline;
 mod write;
 
 use crate::sql_store::SqlStore;

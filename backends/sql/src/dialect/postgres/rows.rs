@@ -1,19 +1,22 @@
 //! Reads rows into values. A value that cannot be read is an error of kind `Corrupt`, never a free
 //! lock.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime},
+};
 
 use distlock_core::{
     Entry, Error, ErrorKind, FencingToken, HolderInfo, LockName, OwnerId, RecordKey, Result,
     Version,
 };
-use sqlx::{Postgres, Row as _, postgres::PgRow};
+use sqlx::{PgConnection, Postgres, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
+use super::context::StoreContext;
 use crate::{
     dialect::{FORCED, LockRow},
-    driver_panics::decode,
-    statement_error::{Access, StatementError},
+    statement_error::{Access, StatementError, decode},
     wait::remaining_of_hint,
 };
 
@@ -40,11 +43,11 @@ pub(super) fn token(row: &PgRow, index: usize) -> Result<FencingToken> {
 pub(super) fn lock(row: &PgRow, hint_id: i64) -> Result<(LockName, Result<LockRow>)> {
     let name: String = column(row, 0)?;
     let name = LockName::new(name).map_err(|error| corrupt(error.message()))?;
-    let read = read_rows(row, hint_id).map_err(|error| error.about(&name));
+    let read = lock_row(row, hint_id).map_err(|error| error.about(&name));
     Ok((name, read))
 }
 
-fn read_rows(row: &PgRow, hint_id: i64) -> Result<LockRow> {
+fn lock_row(row: &PgRow, hint_id: i64) -> Result<LockRow> {
     let owner: Option<Uuid> = column(row, 1)?;
     let owner = owner.map(OwnerId::from_uuid);
     let token = token(row, 2)?;
@@ -102,4 +105,22 @@ fn duration(micros: i64) -> Duration {
 
 pub(super) fn corrupt(problem: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, problem)
+}
+
+/// Reads the rows of these names on a connection.
+pub(super) async fn read_rows(
+    connection: &mut PgConnection,
+    context: &StoreContext,
+    names: Vec<String>,
+) -> Result<HashMap<LockName, Result<LockRow>>, StatementError> {
+    context.common.counters.count("read_rows");
+    let rows = sqlx::query(context.statements.look.text())
+        .bind(names)
+        .fetch_all(connection)
+        .await
+        .map_err(|error| StatementError::postgres(error, Access::Read))?;
+    let hint_id = context.common.wait_group.hint_id();
+    rows.iter()
+        .map(|row| lock(row, hint_id).map_err(StatementError::corrupt))
+        .collect()
 }

@@ -3,7 +3,7 @@
 use sqlx::{PgConnection, Row as _};
 
 use super::context::StoreContext;
-use crate::schema_check::{
+use crate::tables::{
     FoundPart, KEY, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
 };
 

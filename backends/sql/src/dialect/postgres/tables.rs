@@ -14,9 +14,8 @@ use super::{
     schema,
 };
 use crate::{
-    migrate,
-    schema_check::{SchemaDifference, describe, refusal},
     statement_error::{Access, StatementError},
+    tables::{self, SchemaDifference, describe, refusal},
 };
 
 /// Creates the tables that are missing. A repeated run changes nothing.
@@ -47,7 +46,7 @@ pub(super) async fn ready(
         TablesFound::Nothing if context.schema.get().is_some() => {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                format!("the schema {schema:?} {}", migrate::TABLES_GONE),
+                format!("the schema {schema:?} {}", tables::TABLES_GONE),
             ));
         }
         TablesFound::Nothing if !context.config.migrate => {
@@ -58,7 +57,7 @@ pub(super) async fn ready(
         }
     }
     let Some((version, tables)) = meta(connection, context).await? else {
-        return Err(context.not_migrated(&format!("the database {}", migrate::META_EMPTY)));
+        return Err(context.not_migrated(&format!("the database {}", tables::META_EMPTY)));
     };
     check_version(version)?;
     check_tables(connection, context).await?;
@@ -108,7 +107,7 @@ async fn check_present_tables(connection: &mut PgConnection, context: &StoreCont
 
 fn check_version(version: i64) -> Result<()> {
     let wrong = |problem| Error::new(ErrorKind::InvalidConfig, format!("the database {problem}"));
-    migrate::version_problem(version).map_or(Ok(()), |problem| Err(wrong(problem)))
+    tables::version_problem(version).map_or(Ok(()), |problem| Err(wrong(problem)))
 }
 
 /// Checks that the tables have the required form.

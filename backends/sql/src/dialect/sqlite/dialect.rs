@@ -13,31 +13,29 @@ use distlock_core::{
 };
 use futures_util::TryStreamExt as _;
 use sqlx::{
-    Either, Executor as _, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow,
+    Either, Executor as _, Sqlite,
+    query::Query,
+    sqlite::{SqliteArguments, SqliteRow},
 };
 use tokio::sync::Mutex;
 
 use super::{
-    busy_retry::BusyRetry,
-    connection::{ConnectionSlot, OpenConnection},
     context::{NAME, StoreContext},
     doctor,
     file::FileId,
-    lookup::read_rows,
     options::SqliteConfig,
-    parameters::json,
-    read_connection::ReadConnection,
-    rows,
+    pool::{BusyRetry, ConnectionSlot, OpenConnection, ReadConnection},
+    rows::{self, json, read_rows},
     statements::Sql,
     tables, write,
 };
-use crate::dialect::{
-    CommonContext, Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage, above_prefix,
-    renewed_entry, shown_queue,
-};
 use crate::{
+    dialect::{
+        CommonContext, Configured, Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage,
+        above_prefix, renewed_entry, shown_queue,
+    },
     statement_error::{Access, StatementError},
-    wait::{RENEW_HINT_BELOW, WaitGroup, WaitGroups},
+    wait::{RENEW_HINT_BELOW, WaitGroups},
 };
 
 /// The wait groups of this process, one for each file and table prefix.
@@ -122,10 +120,12 @@ impl SqliteDialect {
 
 type Statement = Query<'static, Sqlite, SqliteArguments>;
 
+impl Configured for SqliteDialect {
+    type Config = SqliteConfig;
+}
+
 impl Dialect for SqliteDialect {
     const NAME: &'static str = NAME;
-
-    type Config = SqliteConfig;
 
     async fn open(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut context = StoreContext::new(config, clock)?;

@@ -1,9 +1,7 @@
 //! SQLite: one file, processes of one host.
 
 mod boot;
-mod busy_retry;
 mod connect;
-mod connection;
 mod context;
 mod dialect;
 mod doctor;
@@ -11,10 +9,8 @@ mod driver;
 mod errors;
 pub mod fence;
 mod file;
-mod lookup;
 mod options;
-mod parameters;
-mod read_connection;
+mod pool;
 mod rows;
 mod schema;
 mod statements;

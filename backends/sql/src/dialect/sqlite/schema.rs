@@ -7,9 +7,7 @@
 use sqlx::{Row as _, SqliteConnection};
 
 use super::{context::StoreContext, tables::MIGRATION};
-use crate::schema_check::{
-    FoundPart, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences,
-};
+use crate::tables::{FoundPart, STORAGE, SchemaDifference, Table, UNTOUCHED, WRITES, differences};
 
 /// The differences between the required tables and the file's tables.
 pub(crate) async fn compare(

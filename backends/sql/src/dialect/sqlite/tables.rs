@@ -8,12 +8,15 @@ use sqlx::SqliteConnection;
 
 use super::{
     connect::{SetUpError, connect, query, query_optional, run},
-    connection::OpenConnection,
     context::StoreContext,
     file::{self, FileId},
+    pool::OpenConnection,
     schema,
 };
-use crate::{config::quoted, migrate, schema_check::refusal};
+use crate::{
+    config::quoted,
+    tables::{self, refusal},
+};
 
 /// Creates the tables that are missing. A repeated run changes nothing.
 pub(super) const MIGRATION: &str = include_str!("../../../migrations/sqlite/0001_tables.sql");
@@ -39,7 +42,7 @@ pub(super) async fn ready(
     match found(connection, context).await? {
         TablesFound::Ours => {}
         _ if context.was_opened() => {
-            return Err(file::wrong(&context.path, migrate::TABLES_GONE).into());
+            return Err(file::wrong(&context.path, tables::TABLES_GONE).into());
         }
         _ if !context.config.migrate => {
             return Err(not_migrated(context, "has no tables of distlock").into());
@@ -52,7 +55,7 @@ pub(super) async fn ready(
         TablesFound::Others => create(connection, context).await?,
     }
     let Some((version, epoch)) = meta(connection, context).await? else {
-        return Err(not_migrated(context, migrate::META_EMPTY).into());
+        return Err(not_migrated(context, tables::META_EMPTY).into());
     };
     check(connection, context, version).await?;
     Ok(epoch)
@@ -126,7 +129,7 @@ async fn check(
     context: &StoreContext,
     version: i64,
 ) -> Result<(), SetUpError> {
-    if let Some(problem) = migrate::version_problem(version) {
+    if let Some(problem) = tables::version_problem(version) {
         return Err(file::wrong(&context.path, problem).into());
     }
     context.common.counters.count("open");

@@ -7,11 +7,8 @@ use distlock_backend_kit::operation::Operation;
 use distlock_core::{AcquireRequest, FencingToken, Lease, Renewal, TicketStep};
 use uuid::Uuid;
 
-use super::{
-    expressions::{NOBODY, NOW, ROW_NOW, WANTED, free_condition},
-    literals::{hex, list},
-    set::Statements,
-    statement::{Statement, Value},
+use super::set::{
+    NOBODY, NOW, ROW_NOW, Statement, Statements, Value, WANTED, free_condition, hex, list,
 };
 use crate::dialect::{FORCED, Reaped, mysql::flavour::Flavour};
 

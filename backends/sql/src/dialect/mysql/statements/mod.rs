@@ -2,7 +2,7 @@
 //!
 //! A statement's text has a `?` for each value. A frequent statement is prepared on the server. All
 //! other statements are sent as text, in which each value is a number or a hexadecimal literal (see
-//! `literals`). So no mode, quoting style or character set of the server changes the meaning of a
+//! `set`). So no mode, quoting style or character set of the server changes the meaning of a
 //! value, and one round trip can carry several statements. Each statement reports its outcome in
 //! its own result packet: the number of matched rows, and the value of `LAST_INSERT_ID`.
 //!
@@ -14,20 +14,11 @@
 //! purpose; so a renewal counts from the time when its statement has locked the row.
 
 mod changes;
-mod expressions;
-mod inventory;
-mod literals;
 mod queries;
-mod queue;
-mod reaping;
 mod set;
-mod statement;
 
 pub(crate) use self::{
     changes::{MOST, READ_THE_ROWS},
-    expressions::{NOW, WANTED},
-    queries::Range,
-    reaping::PAGE,
-    set::Statements,
-    statement::Statement,
+    queries::{PAGE, Range},
+    set::{NOW, Statement, Statements, WANTED},
 };

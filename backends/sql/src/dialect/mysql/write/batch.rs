@@ -3,8 +3,17 @@
 //! A batch is sent again only if no operation was carried out, or if a second send is harmless.
 //! Operations on rows that other transactions have locked are left out, so that a locked row delays
 //! one operation and not the whole batch.
+//!
+//! A handle remembers the rows that other transactions had locked recently. A batch leaves
+//! operations on these rows out. A lone operation on such a row sends a probe first. An entry is
+//! only a guess: a probe that finds the row unlocked removes the entry.
 
-use std::{collections::HashSet, mem, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use distlock_backend_kit::{
     batch::{Failure, Reply},
@@ -12,18 +21,15 @@ use distlock_backend_kit::{
 };
 use distlock_core::{Epoch, Error, LockName, Moment, Result};
 
-use super::{
-    answers::{Outcome, answer},
-    locked_rows::LockedRows,
-    refused_rows::RefusedRows,
-    request::Request,
-};
+use super::request::{Outcome, RefusedRows, Request, answer};
 use crate::{
     dialect::{
         Reaped, lock_of_refusal,
         mysql::{
-            context::StoreContext, errors::MySqlTrouble, lookup::read_rows, pool::ConnectionSlot,
-            rows,
+            context::StoreContext,
+            errors::MySqlTrouble,
+            pool::ConnectionSlot,
+            rows::{self, read_rows},
         },
     },
     resend::{answer_after_resend, may_be_resent},
@@ -343,4 +349,52 @@ struct FailedBatch {
     /// Whether one statement changed the rows of all operations.
     shared_statement: bool,
     failed: StatementError,
+}
+
+/// The time for which a row that was found locked counts as locked.
+const LOCKED_FOR: Duration = Duration::from_secs(60);
+
+/// The rows that other transactions had locked, by lock name or record key.
+#[derive(Debug, Default)]
+pub(crate) struct LockedRows(Mutex<HashMap<String, SeenLocked>>);
+
+/// The last time when a row was found locked.
+#[derive(Clone, Copy, Debug)]
+struct SeenLocked {
+    at: Moment,
+    /// Whether the row was locked for longer than a statement waits, or was found locked more than
+    /// once.
+    confirmed: bool,
+}
+
+impl LockedRows {
+    pub(super) fn forget_before(&self, now: Moment) {
+        self.rows()
+            .retain(|_, seen| now.since(seen.at) < LOCKED_FOR);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows().is_empty()
+    }
+
+    pub(super) fn contains(&self, op: &Operation) -> bool {
+        self.rows().contains_key(op.key())
+    }
+
+    pub(super) fn is_confirmed(&self, op: &Operation) -> bool {
+        self.rows().get(op.key()).is_some_and(|seen| seen.confirmed)
+    }
+
+    pub(super) fn note(&self, op: &Operation, at: Moment, confirmed: bool) {
+        self.rows()
+            .insert(op.key().to_owned(), SeenLocked { at, confirmed });
+    }
+
+    pub(super) fn forget(&self, op: &Operation) {
+        self.rows().remove(op.key());
+    }
+
+    fn rows(&self) -> MutexGuard<'_, HashMap<String, SeenLocked>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -3,18 +3,26 @@
 //! One statement for many rows takes a server much less time than one statement for each row. But
 //! one statement for many rows does not report which row was locked or in another state than
 //! expected. After such a result, the operations are sent again with a statement for each row.
+//!
+//! The answer to an operation comes from the report of its statement, or from the row for which the
+//! operation was refused.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
-use distlock_backend_kit::operation::{Operation, OperationKind};
-use distlock_core::{AcquireRequest, FencingToken, Lease, Result, TicketStep};
+use distlock_backend_kit::operation::{Answer, Operation, OperationKind};
+use distlock_core::{
+    AcquireRequest, Epoch, Error, ErrorKind, FencingToken, Lease, LockName, Result, TicketStep,
+};
 use sqlx::mysql::MySqlQueryResult;
 
-use super::answers::{Outcome, PERHAPS_WANTED};
-use crate::dialect::mysql::{
-    flavour::Flavour,
-    rows,
-    statements::{READ_THE_ROWS, Statement, Statements},
+use crate::dialect::{
+    Effect, LockRow, carried_out, lock_of_refusal,
+    mysql::{
+        flavour::Flavour,
+        rows,
+        statements::{READ_THE_ROWS, Statement, Statements, WANTED},
+    },
+    refused,
 };
 
 /// A renewal waits for a locked row only if the lease is at least this long. Such a lease is longer
@@ -166,4 +174,87 @@ fn alike_leases<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a Lease>> {
         (is_alike && lease.token.is_some() && lease.nonce.is_none()).then_some(lease)
     });
     leases.collect()
+}
+
+/// The report of each release of a shared statement, if another process waits for at least one of
+/// the released locks. The statement does not show for which lock.
+pub(super) const PERHAPS_WANTED: u64 = 2;
+
+/// The outcome of an operation: the token, version or other report of its statement. `None` means
+/// that the operation was refused. For an acquire, `None` can also mean that only the row shows the
+/// outcome.
+pub(super) type Outcome = Option<u64>;
+
+pub(super) fn answer(
+    op: &Operation,
+    outcome: Outcome,
+    refused_rows: &RefusedRows,
+) -> Result<Answer> {
+    let epoch = &refused_rows.epoch;
+    if let Some(report) = outcome {
+        return carried_out(op, effect(op, report), epoch);
+    }
+    let row = refused_rows.row(op).map_err(|error| match op {
+        Operation::Acquire(_) if refused_rows.rows.is_err() => unknown(error),
+        _ => error,
+    })?;
+    if let (Operation::Acquire(request), Some(row)) = (op, row)
+        && row.owner == Some(request.owner)
+    {
+        let effect = Effect {
+            number: Some(Ok(row.last_token)),
+            others_waiting: None,
+        };
+        return carried_out(op, effect, epoch);
+    }
+    Ok(refused(op, row, refused_rows.history_changed))
+}
+
+fn effect(op: &Operation, report: u64) -> Effect {
+    let mut effect = Effect::default();
+    match op {
+        // After several hand-overs within one process, the engine leaves the lock to another
+        // process, but only if another process certainly waits. So an uncertain report is `None`.
+        Operation::Release(_) => {
+            effect.others_waiting = (report != PERHAPS_WANTED).then_some(report > 0);
+        }
+        Operation::HandOver(..) => {
+            effect.number = Some(rows::token(report & !WANTED));
+            effect.others_waiting = Some(report & WANTED != 0);
+        }
+        Operation::ForceRelease(..) | Operation::Delete(..) => {}
+        _ => effect.number = Some(rows::token(report)),
+    }
+    effect
+}
+
+/// The error for an operation whose statement was carried out, but whose row could not be read.
+fn unknown(error: Error) -> Error {
+    Error::new(
+        ErrorKind::OutcomeUnknown,
+        "the row was written, but could not be read afterwards",
+    )
+    .caused_by(error)
+}
+
+/// The rows of refused operations, and the store's history.
+pub(super) struct RefusedRows {
+    pub(super) rows: Result<HashMap<LockName, Result<LockRow>>>,
+    pub(super) epoch: Epoch,
+    pub(super) history_changed: bool,
+}
+
+impl RefusedRows {
+    /// The row of a refused operation. `None` when there is no row, or when the refusal has only
+    /// one possible reason and the row was not read.
+    pub(super) fn row(&self, op: &Operation) -> Result<Option<&LockRow>> {
+        let Some(name) = lock_of_refusal(op) else {
+            return Ok(None);
+        };
+        let rows = self.rows.as_ref().map_err(Clone::clone)?;
+        rows.get(name)
+            .map(Result::as_ref)
+            .transpose()
+            .map_err(Clone::clone)
+    }
 }

@@ -10,11 +10,7 @@
 //! time of the evaluation, and READ COMMITTED reads a changed row again.
 
 mod changes;
-mod inventory;
 mod queries;
-mod queue;
-mod reaping;
 mod set;
-mod templates;
 
 pub(crate) use self::set::{Sql, Statements};

@@ -6,12 +6,12 @@ use distlock_backend_kit::operation::OperationKind;
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{
-    changes::{ACQUIRE, CREATE, DELETE, FORCE, HAND_OVER, RELEASE, RENEW, REPLACE},
-    inventory::{META, ROW_COUNTS, SCHEMA, SCHEMA_PARTS, TABLES_PRESENT},
-    queries::{GET, LIST, LOCK_COLUMNS, LOOK, SCAN, SET_HINT, SET_HINTS, VERSIONS},
-    queue::{LEAVE_QUEUES, READ_QUEUE, REMOVE_EXPIRED_ENTRIES, RENEW_QUEUE_ENTRIES},
-    reaping::{CLAIM_REAPING, IDLE_LOCKS, IDLE_RECORDS, REAP_LOCKS, REAP_RECORDS},
-    templates::{insert, update},
+    changes::{ACQUIRE, CREATE, DELETE, FORCE, HAND_OVER, RELEASE, RENEW, REPLACE, insert, update},
+    queries::{
+        CLAIM_REAPING, GET, IDLE_LOCKS, IDLE_RECORDS, LEAVE_QUEUES, LIST, LOCK_COLUMNS, LOOK, META,
+        READ_QUEUE, REAP_LOCKS, REAP_RECORDS, REMOVE_EXPIRED_ENTRIES, RENEW_QUEUE_ENTRIES,
+        ROW_COUNTS, SCAN, SCHEMA, SCHEMA_PARTS, SET_HINT, SET_HINTS, TABLES_PRESENT, VERSIONS,
+    },
 };
 
 /// The statements of one table prefix.

@@ -1,29 +1,39 @@
-//! Sends a batch: one conditional statement, and one read of the rows of the operations that the
-//! statement did not carry out.
+//! Sends a batch until its outcome is known or its time limit has passed.
 //!
-//! If the row does not give the reason of a refusal, the operation is sent again alone. So a row
-//! that another transaction locked for a moment does not count as a held lock.
+//! A batch is sent again only if the server rolled it back, or if the connection was lost and every
+//! operation may be repeated. If the answer after a lost connection does not determine the outcome
+//! of both sends, the outcome is unknown.
+//!
+//! An operation counts as refused only if its row does not allow the operation. If the row allows
+//! the operation, the row was locked or has changed since the statement, and the operation is sent
+//! again.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use distlock_backend_kit::{
-    batch::Reply,
+    batch::{Failure, Reply},
     operation::{Answer, Operation, OperationKind},
 };
-use distlock_core::{Attempt, Error, ErrorKind, RecordKey, Result, Version};
+use distlock_core::{
+    Attempt, Error, ErrorKind, FencingToken, Lease, LockName, RecordKey, Result, Version,
+};
 use sqlx::PgConnection;
 
-use super::{
-    outcome::{FastTurnover, RefusedRows},
-    parameters::{BatchQuery, bind},
-    refusal::refusal,
-};
+use super::request::{BatchQuery, bind};
 use crate::{
     dialect::{
-        Effect, carried_out,
-        postgres::{context::StoreContext, lookup::read_rows, rows},
+        Effect, LockRow, carried_out,
+        postgres::{
+            connect::with_statement_timeout,
+            context::StoreContext,
+            pool::ConnectionPool,
+            rows::{self, read_rows},
+        },
+        refused,
     },
+    resend::{answer_after_resend, may_be_resent},
     statement_error::{Access, StatementError},
+    wait::RENEW_HINT_BELOW,
 };
 
 /// The largest number of sends of a lone operation whose row changes between the statement and the
@@ -162,4 +172,150 @@ fn left_unchanged() -> Error {
          clients change the row all the time, or a trigger of the tables drops what is written \
          (`distlock doctor` names it)",
     )
+}
+
+/// Sends a batch on a connection of `pool`.
+pub(crate) async fn send(
+    context: &StoreContext,
+    pool: &ConnectionPool,
+    kind: OperationKind,
+    ops: &[Operation],
+) -> Result<Vec<Reply<Answer>>, Failure> {
+    let deadline = context.common.clock.now() + context.config.statement_timeout;
+    // The error of the first send, if the batch was sent twice.
+    let mut earlier_error: Option<Error> = None;
+    loop {
+        let connection = pool.lend(context).await;
+        let connection = connection.map_err(|error| earlier_error.clone().unwrap_or(error));
+        let mut connection = connection.map_err(Failure::Whole)?;
+        let mut broke = false;
+        let batch = Batch {
+            ops,
+            context,
+            connection: connection.connection(),
+            broke: &mut broke,
+        };
+        let answers = with_statement_timeout(context, Access::Write, batch.send(kind)).await;
+        let answers = if broke && answers.is_ok() {
+            drop(connection);
+            answers
+        } else {
+            connection.give_back(answers)
+        };
+        match answers {
+            Ok(answers) => {
+                return Ok(match &earlier_error {
+                    Some(earlier_error) => answers
+                        .into_iter()
+                        .map(|it| answer_after_resend(it, earlier_error))
+                        .collect(),
+                    None => answers,
+                });
+            }
+            Err(failed) if failed.meaning.retry && context.common.clock.now() < deadline => {
+                context.common.counters.count_retry();
+                let pause = Duration::from_micros(fastrand::u64(500..5000));
+                context.common.clock.sleep(pause).await;
+            }
+            // For example after a restart of the server.
+            Err(failed)
+                if earlier_error.is_none()
+                    && failed.lost_connection()
+                    && context.common.clock.now() < deadline
+                    && ops.iter().all(may_be_resent) =>
+            {
+                context.common.counters.count_retry();
+                earlier_error = Some(failed.into_error());
+            }
+            // After a lost connection, the error of the first send is reported, because the first
+            // send may have been carried out.
+            Err(failed) => {
+                return Err(earlier_error.map_or_else(|| context.failure(failed), Failure::Whole));
+            }
+        }
+    }
+}
+
+/// The rows of operations that were not carried out.
+#[derive(Default)]
+pub(super) struct RefusedRows {
+    pub(super) locks: HashMap<LockName, Result<LockRow>>,
+    pub(super) records: HashMap<RecordKey, Version>,
+}
+
+/// Detects a lock that changes hands very fast: each attempt finds the lock held, and each read
+/// finds the lock free, but its token changes between the reads. Such a lock is busy, and no read
+/// shows its holder.
+#[derive(Default)]
+pub(super) struct FastTurnover {
+    token: Option<FencingToken>,
+    seen: bool,
+}
+
+impl FastTurnover {
+    pub(super) fn see(&mut self, op: &Operation, refused_rows: &RefusedRows) {
+        if let Some(Ok(row)) = op.lock().and_then(|name| refused_rows.locks.get(name)) {
+            let before = self.token.replace(row.last_token);
+            self.seen = before.is_some_and(|before| before != row.last_token) && row.held.is_none();
+        }
+    }
+
+    /// Whether the operation is an acquire that failed because of the fast turnover.
+    pub(super) const fn is_reason(&self, op: &Operation) -> bool {
+        matches!(op, Operation::Acquire(_)) && self.seen
+    }
+}
+
+/// The answer to an operation that was not carried out, from its row; `None` when the row allows
+/// the operation.
+pub(super) fn refusal(
+    op: &Operation,
+    refused_rows: &Result<RefusedRows>,
+    context: &StoreContext,
+) -> Option<Result<Answer>> {
+    let refused_rows = match refused_rows {
+        Ok(refused_rows) => refused_rows,
+        Err(error) => return Some(Err(error.clone())),
+    };
+    let row = match op.lock().and_then(|name| refused_rows.locks.get(name)) {
+        Some(Ok(row)) => Some(row),
+        Some(Err(error)) => return Some(Err(error.clone())),
+        None => None,
+    };
+    if is_allowed(op, row, refused_rows) {
+        return None;
+    }
+    if let (Operation::Acquire(_), Some(row)) = (op, row)
+        && row.held.is_some()
+        && row.hint_remaining > RENEW_HINT_BELOW
+    {
+        return Some(Ok(Answer::BusyNotified(row.held.clone())));
+    }
+    Some(Ok(refused(op, row, context.epochs.changed())))
+}
+
+/// Whether the row, in the state in which it was read, allows the operation.
+fn is_allowed(op: &Operation, row: Option<&LockRow>, refused_rows: &RefusedRows) -> bool {
+    let version = |key| refused_rows.records.get(key).copied();
+    match op {
+        Operation::Acquire(request) => {
+            row.is_none_or(|row| row.held.is_none() || row.owner == Some(request.owner))
+        }
+        Operation::Renew(lease, _) | Operation::HandOver(lease, _) => {
+            row.is_some_and(|row| holds(row, lease))
+        }
+        Operation::Release(lease) => row.is_some_and(|row| row.has(lease)),
+        Operation::ForceRelease(_, expected) => {
+            row.is_some_and(|row| row.held.is_some() && row.last_token == *expected)
+        }
+        Operation::Create(key, _) => version(key).is_none(),
+        Operation::Replace(key, _, expected) | Operation::Delete(key, expected) => {
+            version(key) == Some(*expected)
+        }
+    }
+}
+
+/// Whether the lease still holds the lock.
+fn holds(row: &LockRow, lease: &Lease) -> bool {
+    row.held.is_some() && row.has(lease)
 }

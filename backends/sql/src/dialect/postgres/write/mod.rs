@@ -2,9 +2,6 @@
 //! of refused operations.
 
 mod batch;
-mod outcome;
-mod parameters;
-mod refusal;
-mod send;
+mod request;
 
-pub(crate) use self::send::send;
+pub(crate) use self::batch::send;

@@ -8,10 +8,7 @@
 //! in microseconds since 1970.
 
 mod changes;
-mod inventory;
 mod queries;
-mod queue;
-mod reaping;
 mod set;
 
 pub(crate) use self::set::{Sql, Statements};

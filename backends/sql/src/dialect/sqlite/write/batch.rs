@@ -1,24 +1,27 @@
 //! One batch in flight, and the sending of every kind of batch except acquires and releases.
 //!
 //! All rows of a result are read, because SQLite commits only after the last row.
+//!
+//! A batch is repeated while other processes write. It takes the connection out of its slot: if the
+//! future of the batch is dropped before its end, the connection closes, and SQLite rolls back.
 
 use std::collections::HashMap;
 
 use distlock_backend_kit::{
-    batch::Reply,
+    batch::{Failure, Reply},
     operation::{Answer, Operation, OperationKind},
 };
 use distlock_core::{LockName, Result};
+use tokio::sync::Mutex;
 
-use super::bind::bind_batch;
+use super::request::bind_batch;
 use crate::{
     dialect::{
         Effect, LockRow, carried_out, lock_of_refusal, refused,
         sqlite::{
-            connection::OpenConnection,
             context::{ClockReadings, StoreContext},
-            lookup::read_rows,
-            rows,
+            pool::{BusyRetry, ConnectionSlot, OpenConnection},
+            rows::{self, read_rows},
         },
     },
     statement_error::{Access, StatementError},
@@ -116,4 +119,36 @@ impl Batch<'_> {
 pub(super) fn row_of<'r>(name: &LockName, rows: &'r RefusedRows) -> Result<Option<&'r LockRow>> {
     let row = rows.as_ref().map_err(Clone::clone)?.get(name);
     row.map(Result::as_ref).transpose().map_err(Clone::clone)
+}
+
+/// Sends a batch on the connection of `writer`.
+pub(crate) async fn send(
+    context: &StoreContext,
+    writer: &Mutex<ConnectionSlot>,
+    kind: OperationKind,
+    ops: &[Operation],
+) -> Result<Vec<Reply<Answer>>, Failure> {
+    let mut slot = writer.lock().await;
+    let mut busy_retry: Option<BusyRetry> = None;
+    loop {
+        let mut open = slot.take(context).await.map_err(Failure::Whole)?;
+        let batch = Batch {
+            ops,
+            context,
+            open: &mut open,
+            // The clock is read just before sending. The caller has read the clock earlier, so that
+            // the caller's deadline is never later than the end of the lease in the store.
+            now: context.now(),
+            resent: busy_retry.is_some(),
+        };
+        let answers = batch.send(kind).await;
+        let again = answers.as_ref().is_err_and(|failed| {
+            let busy_retry = busy_retry.get_or_insert_with(|| BusyRetry::new(context));
+            busy_retry.allows(&open, failed, context)
+        });
+        slot.put_back(open);
+        if !again {
+            return answers.map_err(|failed| slot.failed(failed).into_failure());
+        }
+    }
 }

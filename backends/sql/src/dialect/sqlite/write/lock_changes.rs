@@ -16,12 +16,12 @@ use sqlx::{Either, Executor as _};
 
 use super::{
     batch::{Batch, row_of},
-    bind::{LockChanges, bind_lock_changes},
+    request::{LockChanges, bind_lock_changes},
 };
 use crate::{
     dialect::{
         Effect, LockRow, carried_out, refused,
-        sqlite::{busy_retry::BusyRetry, rows},
+        sqlite::{pool::BusyRetry, rows},
     },
     statement_error::{Access, StatementError},
 };

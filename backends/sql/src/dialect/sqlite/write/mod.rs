@@ -5,8 +5,7 @@
 //! operation was not carried out.
 
 mod batch;
-mod bind;
 mod lock_changes;
-mod send;
+mod request;
 
-pub(crate) use self::send::send;
+pub(crate) use self::batch::send;

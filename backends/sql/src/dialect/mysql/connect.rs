@@ -11,14 +11,11 @@ use sqlx::{
     mysql::{MySqlConnectOptions, MySqlRow, MySqlSslMode},
 };
 
-use super::{
-    context::StoreContext, flavour::Flavour, raw_connection::RawConnection, rows, statements::MOST,
-};
+use super::{context::StoreContext, flavour::Flavour, pool::RawConnection, rows, statements::MOST};
 use crate::{
     config::{ServerConfig, SslMode},
-    driver_panics::catch_panics,
     network::{Candidate, Route},
-    statement_error::{Access, StatementError},
+    statement_error::{Access, StatementError, catch_panics},
 };
 
 /// Sets all session variables that the promises of the locks depend on. The server's defaults, the

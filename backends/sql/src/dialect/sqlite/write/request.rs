@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::dialect::sqlite::{
     context::{ClockReadings, StoreContext},
-    parameters::{ValueBlob, id_blob, json},
+    rows::{ValueBlob, id_blob, json},
     statements::Sql,
 };
 
