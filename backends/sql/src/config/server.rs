@@ -119,10 +119,10 @@ impl ServerConfig {
         if lacks_name && (several || self.socket.is_none()) {
             return Err(invalid(format!("the URL names no host, as in {example}")));
         }
-        if let Some(name) = names().find(|name| name.contains(char::is_whitespace)) {
+        // The text is not shown: a URL that lacks its `@` has a password there.
+        if names().any(|name| name.contains(char::is_whitespace)) {
             return Err(invalid(format!(
-                "the host {name:?} of the URL contains a space: name a host or an address, as in \
-                 {example}"
+                "the host in the URL contains a space: name a host or an address, as in {example}"
             )));
         }
         if several && (self.socket.is_some() || names().any(|it| self.is_path(it))) {

@@ -280,7 +280,7 @@ mod tests {
             ("postgres://[hunter2/d", "closing bracket"),
             ("postgres://u:hunter2/d", "no TCP port"),
             ("postgres://u:hunter2:5432/d", "no TCP port"),
-            ("postgres://hunter2 x/d", "as its host"),
+            ("postgres://hunter2 x/d", "contains a space"),
             ("postgres://h1,,h2/d", "names no host"),
             ("postgres://,h2/d?socket=/run", "names no host"),
             ("postgres://h1,h2:0/d", "no TCP port"),
