@@ -28,7 +28,7 @@ const CHANGES: [(&str, &str); 22] = [
     ),
     (
         "ALTER TABLE p_distributed_lock ADD UNIQUE (hint_until)",
-        "the unique key of p_distributed_lock is lock_name and hint_until instead of lock_name",
+        "the unique key of p_distributed_lock is hint_until and lock_name instead of lock_name",
     ),
     (
         "ALTER TABLE p_distributed_lock ENGINE = MyISAM",
