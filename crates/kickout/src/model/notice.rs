@@ -161,7 +161,6 @@ pub struct Offline {
     /// Delay in milliseconds before the client reconnects, if the client should reconnect.
     pub retry_after_ms: u64,
     /// The intent of the client's next login.
-    #[serde(default)]
     pub intent: Intent,
     /// The device that took over.
     pub by_device: Option<Device>,

@@ -37,7 +37,6 @@ pub struct KickRequest {
     /// The sending node. For events and logs.
     pub from: NodeId,
     /// Time from the write that decided the kick until it was sent, if known. For display.
-    #[serde(default)]
     pub after: Option<Duration>,
 }
 

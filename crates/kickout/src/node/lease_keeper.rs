@@ -132,10 +132,10 @@ impl LeaseKeeper {
         Ok(guard)
     }
 
-    /// Registers the nodes on the roster. A failure is only logged, because the sweeper registers
-    /// them again.
+    /// Registers this incarnation on the roster. A failure is only logged, because the sweeper
+    /// registers it again.
     async fn register_or_warn(&self) {
-        if let Err(error) = self.roster.register_nodes().await {
+        if let Err(error) = self.roster.register().await {
             tracing::warn!(node = %self.this.id, %error, "the node is put on the roster later");
         }
     }

@@ -50,31 +50,31 @@ pub(crate) struct RosterKeeper {
 }
 
 impl RosterKeeper {
-    /// Puts all nodes with a lease on the roster: this one, and the nodes of the previous version,
-    /// which do not register themselves. Logs the nodes with another policy.
-    pub(crate) async fn register_nodes(&self) -> Result<()> {
-        let mut there = Vec::new();
+    /// Puts this incarnation on the roster, and logs the nodes with another policy.
+    pub(crate) async fn register(&self) -> Result<()> {
+        let Some(own) = self.this.current_incarnation() else {
+            return Ok(());
+        };
+        let mut is_visible = false;
         for lock in self.locker.list("node/").await? {
             let name = lock.name.as_str().strip_prefix("node/").map(NodeId::new);
-            let Some((boot, meta)) = lock.held.as_ref().map(read_lease) else {
+            let lease = lock.held.as_ref().map(read_lease);
+            let (Some(Ok(node)), Some((boot, meta))) = (name, lease) else {
                 continue;
             };
-            if let (Some(Ok(node)), Some(boot)) = (name, boot) {
-                if let Some(policy) = meta.and_then(|meta| meta.policy) {
-                    self.log_other_policy(&node, &policy);
-                }
-                there.push((node, boot));
+            if let Some(policy) = meta.and_then(|meta| meta.policy) {
+                self.log_other_policy(&node, &policy);
             }
+            is_visible |= node == self.this.id && boot == Some(own.boot);
         }
-        let registration = self.directory.update_roster(|roster| {
-            let added = there.iter().map(|(node, boot)| roster.add(node, *boot));
-            added.fold(false, |any, added| any | added)
-        });
+        // A store that was emptied shows no lease. An entry in its new roster would hide from this
+        // node, when it loses the lease, that the store has lost data with it.
+        let registration = self
+            .directory
+            .update_roster(|roster| is_visible && roster.add(&self.this.id, own.boot));
         let roster = registration.await?.id;
         self.history.observe_roster(roster);
-        if let Some(own) = self.this.current_incarnation()
-            && there.contains(&(self.this.id.clone(), own.boot))
-        {
+        if is_visible {
             own.lease.set_roster(roster);
         }
         Ok(())
@@ -93,7 +93,7 @@ impl RosterKeeper {
         if let Some(own) = self.this.current_incarnation().map(|own| own.boot)
             && !there.contains(&(self.this.id.clone(), own))
         {
-            self.register_nodes().await?;
+            self.register().await?;
         }
         Ok(self
             .liveness

@@ -44,7 +44,6 @@ pub struct Location {
     /// The device of the session.
     pub device: Device,
     /// The class of the device.
-    #[serde(default = "Class::none")]
     pub class: Class,
     /// The address of the session's node for peers, as the node advertises it.
     pub addr: String,

@@ -18,7 +18,7 @@ use distlock_core::{Clock, Epoch, Moment, RecordKey, Result};
 use futures_util::future::join_all;
 
 use crate::{
-    directory::{access::Directory, accounts::CONCURRENT_CHANGES, bans::Bans, old_notes::OldNote},
+    directory::{access::Directory, accounts::CONCURRENT_CHANGES, bans::Bans},
     events::Events,
     model::{
         ban::Ban,
@@ -244,7 +244,6 @@ impl Sweeper {
         if was_fast {
             let names = progress.dead.iter().map(|(node, _)| node.clone()).collect();
             outcome = keep_retryable("drain/", self.sweep_drain_marks(&names).await);
-            outcome = outcome.and(self.sweep_old_notes().await);
         }
         if progress.missed || outcome.is_err() {
             progress.begin_pass(Pace::Fast);
@@ -261,33 +260,6 @@ impl Sweeper {
             if self.liveness.look_up(&node, mark.boot).await? == Liveness::Dead {
                 self.directory.remove_drain_mark(&node, mark.boot).await?;
             }
-        }
-        Ok(())
-    }
-
-    /// Removes the old notes for dead incarnations. Nodes of the previous version wrote these
-    /// notes, and no node reads them now.
-    async fn sweep_old_notes(&self) -> Result<()> {
-        let mut outcome = Ok(());
-        let mut after = None;
-        loop {
-            let notes = self.directory.old_notes(after.as_ref(), PAGE).await?;
-            let Some(last) = notes.last() else {
-                return outcome;
-            };
-            after = Some(last.key().clone());
-            for batch in notes.chunks(CONCURRENT_CHANGES) {
-                let all = join_all(batch.iter().map(|note| self.sweep_old_note(note))).await;
-                for (note, swept) in batch.iter().zip(all) {
-                    outcome = outcome.and(keep_retryable(note.key().as_str(), swept));
-                }
-            }
-        }
-    }
-
-    async fn sweep_old_note(&self, note: &OldNote) -> Result<()> {
-        if self.liveness.look_up(&note.node, note.boot).await? == Liveness::Dead {
-            self.directory.remove_old_note(note).await?;
         }
         Ok(())
     }
