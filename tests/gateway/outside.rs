@@ -65,8 +65,7 @@ pub(crate) async fn seen_from_outside(mut world: World) -> Report {
     let mut bobs = bobs.await;
     bobs.send(&anna, &world.id("early"));
     bobs.wait_until_in().await;
-    // The first version of the protocol has no outcome "written", so the outcome is "delivered".
-    world.expect_outcome("early", "delivered").await;
+    world.expect_outcome("early", "written").await;
     let fridge = Hello::login().class("fridge");
     let mut fridge = world.client_with(&anna, "fridge", "n2", fridge).await;
     assert_eq!(

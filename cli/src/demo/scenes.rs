@@ -210,7 +210,7 @@ impl Play {
         );
         let sent = sender.wait_for_frame("sent").await?;
         ensure!(
-            sent["id"] == "m1" && sent["outcome"] == "delivered",
+            sent["id"] == "m1" && sent["outcome"] == "written",
             "the sender was told {sent}"
         );
         self.timeline.print_note(

@@ -20,8 +20,8 @@ use crate::{
 /// A frame of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientFrame {
-    /// The protocol version that the login names.
-    pub version: Option<Result<u64, String>>,
+    /// Whether this node speaks the protocol version that the login names.
+    pub version: Option<Result<(), String>>,
     /// The body of the client's message, first as it was read, and then as the receiver's frame
     /// carries it.
     pub body: Option<(String, String)>,
@@ -37,7 +37,7 @@ pub fn client_frame(text: &str, id: Option<u16>) -> Result<ClientFrame, Option<S
         body: None,
     };
     match Inbound::parse(text, id) {
-        Ok(Inbound::Login(login)) => frame.version = Some(login.version()),
+        Ok(Inbound::Login(login)) => frame.version = Some(login.check_version()),
         Ok(Inbound::Send(send)) => {
             let sent = Outbound::Message {
                 from: &send.to,

@@ -304,7 +304,7 @@ async fn send_and_wait(client: &mut Client, to: &Uid, id: &str) -> Result<()> {
         match frame.kind.as_str() {
             "sent" if frame.id.as_deref() == Some(id) => {
                 return match frame.outcome.as_deref() {
-                    Some("delivered") => Ok(()),
+                    Some("written") => Ok(()),
                     other => bail!("a message was {}", other.unwrap_or("lost")),
                 };
             }

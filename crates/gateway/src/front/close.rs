@@ -233,7 +233,6 @@ mod tests {
                 early: VecDeque::new(),
                 session: Arc::clone(&session),
                 logged_out: false,
-                version: 1,
                 front: front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
                 reader: SendingClient([bad()].into()),
             };

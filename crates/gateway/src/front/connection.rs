@@ -42,8 +42,8 @@ async fn log_in_and_serve<R: FrameReader, W: FrameWriter>(
 ) {
     let mut early = VecDeque::new();
     let login = log_in(&front, &mut reader, &mut writer, &mut early);
-    let (session, version) = match Box::pin(login).await {
-        Ok(logged_in) => logged_in,
+    let session = match Box::pin(login).await {
+        Ok(session) => session,
         Err(failure) => {
             connection.abort_on_drop();
             if let Some(failure) = failure {
@@ -71,7 +71,6 @@ async fn log_in_and_serve<R: FrameReader, W: FrameWriter>(
     let mut session_connection = SessionConnection {
         session: Arc::new(session),
         logged_out: false,
-        version,
         front,
         reader,
         early,

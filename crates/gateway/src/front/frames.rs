@@ -57,13 +57,8 @@ impl Frame {
     }
 }
 
-/// The version of this protocol for a client that names none.
-const FIRST_VERSION: u64 = 1;
-/// Lowest version in which a sender gets an outcome for each device, and `written` for a client
-/// that does not acknowledge.
-const PER_DEVICE_VERSION: u64 = 2;
-/// The highest version that this node speaks.
-const NEWEST_VERSION: u64 = PER_DEVICE_VERSION;
+/// The version of this protocol. A client may name it in its login.
+pub(crate) const VERSION: u64 = 1;
 
 #[derive(Deserialize)]
 pub(crate) struct LoginFrame {
@@ -86,23 +81,15 @@ pub(crate) struct LoginFrame {
 }
 
 impl LoginFrame {
-    /// The version of the protocol on this connection. A client that acknowledges or saves may
-    /// leave the version out.
+    /// Refuses a version of the protocol that this node does not speak.
     ///
     /// # Errors
-    /// The text names a version that this node does not speak.
-    pub(crate) fn version(&self) -> Result<u64, String> {
-        let needs_newer = self.acks || self.saves;
+    /// The text names both versions.
+    pub(crate) fn check_version(&self) -> Result<(), String> {
         match self.v {
-            None if needs_newer => Ok(PER_DEVICE_VERSION),
-            None => Ok(FIRST_VERSION),
-            Some(FIRST_VERSION) if needs_newer => Err(format!(
-                "v is {FIRST_VERSION}, and acks and saves are there from version \
-                 {PER_DEVICE_VERSION} on"
-            )),
-            Some(version @ FIRST_VERSION..=NEWEST_VERSION) => Ok(version),
+            None | Some(VERSION) => Ok(()),
             Some(other) => Err(format!(
-                "v is {other}; this node speaks versions {FIRST_VERSION} to {NEWEST_VERSION}"
+                "v is {other}: this node speaks version {VERSION} of the protocol"
             )),
         }
     }
@@ -138,14 +125,10 @@ pub(crate) enum Outbound<'a> {
         r#gen: Generation,
         resume: String,
         old_confirmed: ConfirmedBy,
-        /// Absent for a client of the first version.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        v: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        acks: Option<bool>,
+        v: u64,
+        acks: bool,
         /// Whether the node waits for the client's `saved` when the session ends.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        saves: Option<bool>,
+        saves: bool,
     },
     Busy {
         retry_after_ms: u64,
@@ -171,9 +154,7 @@ pub(crate) enum Outbound<'a> {
     Sent {
         id: &'a str,
         outcome: Outcome,
-        /// Absent for a client of the first version.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        devices: Option<&'a [DeviceOutcome]>,
+        devices: &'a [DeviceOutcome],
     },
     Pong,
     Error {
@@ -186,33 +167,6 @@ pub(crate) enum Outbound<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
     },
-}
-
-/// The answer to a `send`, in the form of the client's protocol version.
-pub(crate) fn sent_frame(
-    id: &str,
-    outcome: Outcome,
-    devices: &[DeviceOutcome],
-    version: u64,
-) -> Frame {
-    let first = version < PER_DEVICE_VERSION;
-    let outcome = match outcome {
-        Outcome::Written if first => Outcome::Delivered,
-        outcome => outcome,
-    };
-    let devices = (!first).then_some(devices);
-    Outbound::Sent {
-        id,
-        outcome,
-        devices,
-    }
-    .to_frame()
-}
-
-/// The version in a `login_ok`; `None` for a client of the first version, whose `login_ok` has no
-/// member of a later version.
-pub(crate) fn announced_version(version: u64) -> Option<u64> {
-    (version >= PER_DEVICE_VERSION).then_some(version)
 }
 
 /// A mistake of a client, or a failure of the node.
@@ -359,9 +313,9 @@ mod tests {
                 Outbound::Sent {
                     id: "m1",
                     outcome: Outcome::Stored,
-                    devices: None,
+                    devices: &[],
                 },
-                r#"{"type":"sent","id":"m1","outcome":"stored"}"#,
+                r#"{"type":"sent","id":"m1","outcome":"stored","devices":[]}"#,
                 107,
             ),
             (

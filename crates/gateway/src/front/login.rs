@@ -12,7 +12,7 @@ use distlock_kickout::{Class, Code, Device, Generation, Login, LoginOutcome, Ses
 use super::{
     FrameReader, FrameWriter, FrontContext, Incoming,
     close_code::{POLICY_VIOLATION, close_code},
-    frames::{ErrorCode, Frame, FrameError, Inbound, LoginFrame, Outbound, announced_version},
+    frames::{ErrorCode, Frame, FrameError, Inbound, LoginFrame, Outbound, VERSION},
 };
 
 /// The last frame for a connection that ends before it has a session.
@@ -29,15 +29,15 @@ pub(super) struct LoginFailure {
 /// further frames before that outcome.
 pub(super) const MAX_EARLY: usize = 16;
 
-/// Reads the login and logs in. Returns the session and the version of the protocol. Before the
-/// token is checked, nothing is requested from the store, and each wait is bounded. Frames that the
-/// client sends after its login, before the outcome, go into `early`.
+/// Reads the login and logs in. Before the token is checked, nothing is requested from the store,
+/// and each wait is bounded. Frames that the client sends after its login, before the outcome, go
+/// into `early`.
 pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
     front: &FrontContext,
     reader: &mut R,
     writer: &mut W,
     early: &mut VecDeque<Incoming>,
-) -> Result<(Session, u64), Option<LoginFailure>> {
+) -> Result<Session, Option<LoginFailure>> {
     let mut login = read_login(front, reader, writer).await?;
     let (uid, class) = front.key.verify_login(&login.token).map_err(|error| {
         // The refusal is not delayed, because a signature cannot be guessed, and after an outage
@@ -50,23 +50,21 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
         Some(class) => login.class = class,
         None => check_class(front, &login.class)?,
     }
-    let version = login
-        .version()
+    login
+        .check_version()
         .map_err(|why| protocol_failure(ErrorCode::BadValue, &why, POLICY_VIOLATION))?;
     let admitted = Box::pin(admit(front, reader, writer, early, uid, login)).await;
     let confirmed = match admitted {
-        Ok(session) => confirm_login(front, writer, session, version).await,
+        Ok(session) => confirm_login(front, writer, session).await,
         Err(failure) => Err(failure),
     };
-    confirmed
-        .map(|session| (session, version))
-        .map_err(|failure| {
-            let authenticated = true;
-            failure.map(|failure| LoginFailure {
-                authenticated,
-                ..failure
-            })
+    confirmed.map_err(|failure| {
+        let authenticated = true;
+        failure.map(|failure| LoginFailure {
+            authenticated,
+            ..failure
         })
+    })
 }
 
 /// Refuses a class that the configuration does not name. Under a policy that counts by class, a
@@ -220,9 +218,7 @@ async fn confirm_login<W: FrameWriter>(
     front: &FrontContext,
     writer: &mut W,
     session: Session,
-    version: u64,
 ) -> Result<Session, Option<LoginFailure>> {
-    let v = announced_version(version);
     // Where a service saves, the node does not wait for the client's own word.
     let client_saves = session.saves() && front.saver.is_none();
     let welcome = Outbound::LoginOk {
@@ -232,9 +228,9 @@ async fn confirm_login<W: FrameWriter>(
         r#gen: session.generation(),
         resume: session.resume_token(),
         old_confirmed: session.old_confirmed(),
-        v,
-        acks: v.map(|_| session.acknowledges()),
-        saves: v.map(|_| client_saves),
+        v: VERSION,
+        acks: session.acknowledges(),
+        saves: client_saves,
     }
     .to_frame();
     // From now on, the drop of the session logs it out.
@@ -354,7 +350,7 @@ mod tests {
                 session.end(code);
             }
             let (mut client, read) = ReadingClient::up_to(1);
-            let said = match confirm_login(&front, &mut client, session, 1).await {
+            let said = match confirm_login(&front, &mut client, session).await {
                 Ok(_) => read.borrow()[0].clone(),
                 Err(failure) => {
                     assert!(read.borrow().is_empty(), "{code:?}");

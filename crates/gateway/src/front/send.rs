@@ -22,7 +22,7 @@ use futures_util::{
 
 use super::{
     FrontContext, MessageOutcome, Outcome, check_message, deliver,
-    frames::{ErrorCode, Outbound, SendFrame, sent_frame},
+    frames::{ErrorCode, Outbound, SendFrame},
     outbox::Replies,
 };
 use crate::services::{MAX_MAY_SEND, Permission};
@@ -38,7 +38,6 @@ const MAX_SEND_BYTES: usize = 256 * 1024;
 pub(super) struct SendsInProgress {
     front: FrontContext,
     session: Arc<Session>,
-    version: u64,
     replies: Replies,
     /// For each account with a message in progress, the messages that wait behind it.
     waiting: HashMap<Uid, VecDeque<SendFrame>>,
@@ -49,16 +48,10 @@ pub(super) struct SendsInProgress {
 }
 
 impl SendsInProgress {
-    pub(super) fn new(
-        front: FrontContext,
-        session: Arc<Session>,
-        version: u64,
-        replies: Replies,
-    ) -> Self {
+    pub(super) fn new(front: FrontContext, session: Arc<Session>, replies: Replies) -> Self {
         Self {
             front,
             session,
-            version,
             replies,
             waiting: HashMap::new(),
             running: FuturesUnordered::new(),
@@ -115,7 +108,6 @@ impl SendsInProgress {
         let answer = answer_send(
             self.front.clone(),
             Arc::clone(&self.session),
-            self.version,
             frame,
             self.replies.clone(),
         );
@@ -123,12 +115,10 @@ impl SendsInProgress {
     }
 }
 
-/// Delivers a client's message and answers with the outcome, in the client's `version` of the
-/// protocol.
+/// Delivers a client's message and answers with the outcome.
 async fn answer_send(
     front: FrontContext,
     session: Arc<Session>,
-    version: u64,
     frame: SendFrame,
     replies: Replies,
 ) {
@@ -152,7 +142,12 @@ async fn answer_send(
                 tracing::warn!(to = %frame.to, %error, "a message could not be delivered");
                 MessageOutcome::without_devices(Outcome::Failed)
             });
-            sent_frame(&message.id, outcome.outcome, &outcome.devices, version)
+            Outbound::Sent {
+                id: &message.id,
+                outcome: outcome.outcome,
+                devices: &outcome.devices,
+            }
+            .to_frame()
         }
     };
     // A send fails if the outbox is closed, and the connection's own loop notices the closed
@@ -306,7 +301,7 @@ mod tests {
             body: serde_json::value::to_raw_value("hello").unwrap(),
             id: "m1".into(),
         };
-        let sending = tokio::spawn(answer_send(front, sender, 1, frame, outbox.replies()));
+        let sending = tokio::spawn(answer_send(front, sender, frame, outbox.replies()));
         timeout(LONG, slow.taken.notified()).await.unwrap();
         sending.abort();
         slow.go_on.cancel();

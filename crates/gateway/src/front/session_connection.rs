@@ -30,8 +30,6 @@ pub(super) struct SessionConnection<R> {
     pub(super) session: Arc<Session>,
     /// Whether the logout has begun.
     pub(super) logged_out: bool,
-    /// The version of the protocol that the client speaks.
-    pub(super) version: u64,
     pub(super) front: FrontContext,
     pub(super) reader: R,
     /// Frames that the client sent after its login, or after a request without an answer yet.
@@ -73,7 +71,6 @@ impl<R: FrameReader> SessionConnection<R> {
         let mut sends = SendsInProgress::new(
             self.front.clone(),
             Arc::clone(&self.session),
-            self.version,
             outbox.replies(),
         );
         let reason = self.serve_until_end(outbox, &mut sends).await;

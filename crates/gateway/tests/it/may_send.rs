@@ -65,7 +65,7 @@ async fn a_service_checks_each_message() {
         .await;
     let (mut otto, _) = n1.login("otto", "pc").await;
     let (mut anna, _) = n1.login("anna", "pc").await;
-    assert_eq!(send(&mut otto, "anna").await["outcome"], "delivered");
+    assert_eq!(send(&mut otto, "anna").await["outcome"], "written");
     assert_eq!(anna.frame().await["type"], "message");
     {
         let asked = asked.lock().unwrap();

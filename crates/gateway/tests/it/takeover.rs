@@ -79,8 +79,8 @@ async fn a_device_that_reads_nothing_delays_no_login_and_is_disconnected() {
     let (mut otto, _) = n1.login("otto", "pc").await;
     // Otto sends until the phone's connection accepts no more.
     let body = "x".repeat(60_000);
-    let mut outcome = json!("delivered");
-    while outcome == "delivered" {
+    let mut outcome = json!("written");
+    while outcome == "written" {
         otto.send(&json!({"type": "send", "to": "anna", "body": body, "id": "m"}))
             .await;
         outcome = otto.frame().await["outcome"].clone();

@@ -189,7 +189,7 @@ async fn check_cause(
         reason(caller, "callee").await.is_none()
     })
     .await;
-    assert_eq!(send(&mut otto, "anna", "m3").await, "delivered", "{words}");
+    assert_eq!(send(&mut otto, "anna", "m3").await, "written", "{words}");
     assert_eq!(anna.frame().await["id"], "m3");
 }
 
