@@ -517,8 +517,8 @@ pub struct DeliverRequest {
     /// Milliseconds that the session's connection, and then its client's acknowledgement, may take.
     #[prost(uint64, tag = "6")]
     pub within_ms: u64,
-    /// The version that the caller understands. 0: the results up to RESULT_UNKNOWN. 1: all results.
-    /// For a higher one nothing is done, and the answer is FAILED_PRECONDITION.
+    /// The version of this call: 1. For any other nothing is done, and the answer is
+    /// FAILED_PRECONDITION.
     #[prost(uint32, tag = "7")]
     pub version: u32,
 }
@@ -526,9 +526,6 @@ pub struct DeliverRequest {
 pub struct DeliverResponse {
     #[prost(enumeration = "deliver_response::Result", tag = "1")]
     pub result: i32,
-    /// The version that the answering node understands, as in the request.
-    #[prost(uint32, tag = "2")]
-    pub version: u32,
 }
 /// Nested message and enum types in `DeliverResponse`.
 pub mod deliver_response {
@@ -546,7 +543,7 @@ pub mod deliver_response {
     #[repr(i32)]
     pub enum Result {
         Unspecified = 0,
-        /// The session's client acknowledged it. In version 0: written to the session's connection.
+        /// The session's client acknowledged it.
         Delivered = 1,
         /// The session is not the one that is active here. Nothing was delivered.
         NotCurrent = 2,

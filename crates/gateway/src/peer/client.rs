@@ -206,14 +206,14 @@ impl GrpcPeers {
 fn version_mismatch(says: &MetadataMap) -> Option<String> {
     let Some(version) = says.get(CALLS_HEADER) else {
         return Some(format!(
-            "the node does not say which tokens it reads, as nodes of older versions do: upgrade \
-             it to a version that answers with {CALLS_HEADER}: {CALLS_VERSION}"
+            "the answer has no {CALLS_HEADER}, so it is not the answer of a node: check \
+             peer_advertise there, and proxies between the nodes"
         ));
     };
     (version != CALLS_VERSION).then(|| {
         format!(
             "the node reads tokens of version {version:?} ({CALLS_HEADER}), and this one \
-             signs those of version {CALLS_VERSION}: upgrade the older of the two"
+             signs those of version {CALLS_VERSION}: run the same version of distlock on both"
         )
     })
 }

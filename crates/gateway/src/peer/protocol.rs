@@ -8,7 +8,6 @@ pub(super) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest message that is sent; a client's frame always fits.
 pub(super) const MAX_MESSAGE: usize = 256 * 1024;
 /// The header in which a node names the version of the call tokens that it reads. With this header
-/// a caller learns that its tokens have another version. Nodes of older versions send no such
-/// header.
+/// a caller learns that its tokens have another version.
 pub(super) const CALLS_HEADER: &str = "distlock-calls";
 pub(super) const CALLS_VERSION: &str = "1";

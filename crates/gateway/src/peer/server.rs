@@ -125,10 +125,10 @@ impl Peer for PeerService {
         request: Request<v1::DeliverRequest>,
     ) -> Result<Response<v1::DeliverResponse>, Status> {
         let request = request.into_inner();
-        let version = check_version(&request).map_err(Status::failed_precondition)?;
+        check_version(&request).map_err(Status::failed_precondition)?;
         let request = delivery_from_wire(request).map_err(invalid_status)?;
         let result = self.kick.handle_deliver(request).await;
-        Ok(Response::new(delivered_to_wire(result, version)))
+        Ok(Response::new(delivered_to_wire(result)))
     }
 
     async fn idle(

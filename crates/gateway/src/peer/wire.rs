@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::v1::{self, takeovers_response};
 use crate::takeovers::{NodeReport, Takeover};
 
-/// The version of `Deliver` that this node speaks: see the protocol definition.
+/// The version of `Deliver` that nodes speak: see the protocol definition.
 const DELIVER_VERSION: u32 = 1;
 
 pub(super) fn kick_to_wire(request: KickRequest) -> v1::KickRequest {
@@ -99,11 +99,11 @@ pub(super) fn delivery_to_wire(request: DeliverRequest) -> v1::DeliverRequest {
 }
 
 /// Refuses a version that this node does not know; the error names the version.
-pub(super) fn check_version(request: &v1::DeliverRequest) -> std::result::Result<u32, String> {
+pub(super) fn check_version(request: &v1::DeliverRequest) -> std::result::Result<(), String> {
     match request.version {
-        known if known <= DELIVER_VERSION => Ok(known),
+        DELIVER_VERSION => Ok(()),
         unknown => Err(format!(
-            "version {unknown} of Deliver is not known here, only those up to {DELIVER_VERSION}"
+            "version {unknown} of Deliver is not known here, only version {DELIVER_VERSION}"
         )),
     }
 }
@@ -121,28 +121,24 @@ pub(super) fn delivery_from_wire(request: v1::DeliverRequest) -> Result<DeliverR
     ))
 }
 
-/// The answer to a caller that speaks this version.
-pub(super) fn delivered_to_wire(result: DeliverResult, version: u32) -> v1::DeliverResponse {
+pub(super) fn delivered_to_wire(result: DeliverResult) -> v1::DeliverResponse {
     use v1::deliver_response::Result as Wire;
     let result = match result {
         DeliverResult::Delivered => Wire::Delivered,
-        DeliverResult::Written if version == 0 => Wire::Delivered,
         DeliverResult::Written => Wire::Written,
-        DeliverResult::Unacknowledged if version > 0 => Wire::Unacknowledged,
+        DeliverResult::Unacknowledged => Wire::Unacknowledged,
         DeliverResult::NotCurrent => Wire::NotCurrent,
         DeliverResult::Full => Wire::Full,
         _ => Wire::Unknown,
     };
     v1::DeliverResponse {
         result: result.into(),
-        version: DELIVER_VERSION,
     }
 }
 
 pub(super) fn delivered_from_wire(response: v1::DeliverResponse) -> DeliverResult {
     use v1::deliver_response::Result as Wire;
     match response.result() {
-        Wire::Delivered if response.version == 0 => DeliverResult::Written,
         Wire::Delivered => DeliverResult::Delivered,
         Wire::Written => DeliverResult::Written,
         Wire::Unacknowledged => DeliverResult::Unacknowledged,
@@ -340,8 +336,7 @@ mod tests {
             DeliverResult::Full,
             DeliverResult::Unknown,
         ] {
-            let wire = delivered_to_wire(result, DELIVER_VERSION);
-            assert_eq!(delivered_from_wire(wire), result);
+            assert_eq!(delivered_from_wire(delivered_to_wire(result)), result);
         }
         let idle = vec![(key(), Duration::from_millis(1500))];
         assert_eq!(idle_from_wire(idle_to_wire(idle.clone())).unwrap(), idle);
@@ -352,42 +347,16 @@ mod tests {
         assert!(kick_from_wire(v1::KickRequest::default()).is_err());
         assert!(delivery_from_wire(v1::DeliverRequest::default()).is_err());
         assert_eq!(kicked_from_wire(v1::KickResponse::default()), None);
-        let later = v1::DeliverResponse {
-            result: 99,
-            version: 7,
-        };
+        let later = v1::DeliverResponse { result: 99 };
         assert_eq!(delivered_from_wire(later), DeliverResult::Unknown);
-        let later = v1::DeliverRequest {
-            version: 7,
-            ..v1::DeliverRequest::default()
-        };
-        let refused = check_version(&later).unwrap_err();
-        assert!(refused.contains("version 7 of Deliver"), "{refused}");
-    }
-
-    /// Nodes of the previous version send no version in their calls, and answer "delivered" for a
-    /// message that was written.
-    #[test]
-    fn calls_of_the_previous_version_are_understood() {
-        use v1::deliver_response::Result as Wire;
-        for (result, answered) in [
-            (DeliverResult::Delivered, Wire::Delivered),
-            (DeliverResult::Written, Wire::Delivered),
-            (DeliverResult::Unacknowledged, Wire::Unknown),
-            (DeliverResult::NotCurrent, Wire::NotCurrent),
-            (DeliverResult::Full, Wire::Full),
-            (DeliverResult::Unknown, Wire::Unknown),
-        ] {
-            assert_eq!(
-                delivered_to_wire(result, 0).result(),
-                answered,
-                "{result:?}"
-            );
+        for version in [0, 7] {
+            let other = v1::DeliverRequest {
+                version,
+                ..v1::DeliverRequest::default()
+            };
+            let refused = check_version(&other).unwrap_err();
+            let says = format!("version {version} of Deliver");
+            assert!(refused.contains(&says), "{refused}");
         }
-        let before = v1::DeliverResponse {
-            result: Wire::Delivered.into(),
-            version: 0,
-        };
-        assert_eq!(delivered_from_wire(before), DeliverResult::Written);
     }
 }

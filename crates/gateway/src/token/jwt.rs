@@ -111,7 +111,6 @@ pub(super) fn read_claims<'a, T: DeserializeOwned>(
 #[derive(Deserialize)]
 pub(super) struct UnprovenClaims {
     pub(super) iss: Option<String>,
-    pub(super) aud: Option<String>,
 }
 
 /// The claims of a token, without any check.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::config::config_error;
 
-pub(super) const ISSUER: &str = "distlock";
+const ISSUER: &str = "distlock";
 const CLIENT_AUDIENCE: &str = "distlock-gateway";
 const MIN_KEY_BYTES: usize = 32;
 const LEEWAY_SECONDS: u64 = 5;
@@ -178,11 +178,6 @@ impl TokenKey {
     #[cfg(feature = "fuzzing")]
     pub(crate) fn signed(&self, claims: &[u8]) -> String {
         self.signing.sign_bytes(claims)
-    }
-
-    #[cfg(test)]
-    pub(super) fn sign_claims(&self, claims: &impl Serialize) -> Result<String> {
-        self.signing.sign(claims)
     }
 
     /// The claims of a token that one of the two keys signed. The signing key is tried first.
