@@ -44,13 +44,6 @@ impl<'a> Settings<'a> {
     /// Overrides settings by those of flags and variables, and validates all of them.
     pub(super) fn apply_flags(&mut self, flags: &Flags) -> Outcome<()> {
         for (key, value, place) in &flags.given {
-            if SECRET_ADDRESSES.contains(key) && place.starts_with("--") {
-                output::print_message(format_args!(
-                    "warning: {place} can be seen by everybody on the host, and may hold a key: \
-                     set {} or the configuration file",
-                    variable_of(key)
-                ));
-            }
             self.set(key, value, place)?;
         }
         self.config
@@ -115,12 +108,14 @@ pub(super) fn warn_about_unknown_variables() {
 }
 
 /// Keys without a flag, because every user of the host can read the arguments of a process.
-const SECRETS: [&str; 8] = [
+const SECRETS: [&str; 10] = [
     "token_key",
     "token_key_also",
     "admin_token",
     "send_token",
+    "profile_url",
     "profile_token",
+    "may_send_url",
     "may_send_token",
     "save_url",
     "save_token",
@@ -128,9 +123,6 @@ const SECRETS: [&str; 8] = [
 
 /// Keys by which the commands for administrators find the node of this configuration.
 const ADMIN_ADDRESS: [&str; 2] = ["admin_listen", "tls_cert"];
-
-/// Addresses that may contain a key. Their flags are deprecated, and the next version removes them.
-const SECRET_ADDRESSES: [&str; 2] = ["profile_url", "may_send_url"];
 
 /// The environment variable for a key.
 fn variable_of(key: &str) -> String {
@@ -156,7 +148,6 @@ impl Args for Flags {
                     .long(key.replace('_', "-"))
                     .env(variable_of(key))
                     .hide_env_values(true)
-                    .hide(SECRET_ADDRESSES.contains(key))
                     .value_name("VALUE")
                     .help(format!("{help}{}", default.unwrap_or_default()));
                 if GatewayConfig::SWITCHES.contains(key) {
