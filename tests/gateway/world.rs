@@ -208,7 +208,7 @@ impl World {
             command.args([flag, &format!("{}ms", time.as_millis())]);
         }
         for (key, value) in &self.settings {
-            command.args([format!("--{}", key.replace('_', "-")), value.clone()]);
+            command.env(format!("DISTLOCK_GATEWAY_{}", key.to_uppercase()), value);
         }
         let process = Process::spawn(&mut command)?;
         let ready = tokio::task::block_in_place(|| {
