@@ -2,7 +2,7 @@
 //!
 //! | scenario | SQLite | Redis, Postgres, MariaDB, MySQL, ZooKeeper |
 //! |---|---|---|
-//! | takeovers, fifty at once, first wins, locked routing, ping-pong, two of three, killed node, killed with a lock, logout beside a router, stale logout, bad peer link, deaf clients, strict beside a node that is cut off, bans, drain, resume, two fronts, idle goes first, slow profiles, after the save, acknowledged, several devices, strangers, fenced, seen from outside, each step once | yes | yes |
+//! | takeovers, fifty at once, first wins, ping-pong, two of three, killed node, killed with a lock, logout beside a lock, stale logout, bad peer link, deaf clients, strict beside a node that is cut off, bans, drain, resume, two fronts, idle goes first, slow profiles, after the save, acknowledged, several devices, strangers, fenced, seen from outside, each step once | yes | yes |
 //! | strict, bystanders, stopped node | no: stopped | yes |
 //! | stopped with a lock | no: stopped | yes, but ZooKeeper: session |
 //! | bad store link | no: server | yes |
@@ -90,14 +90,13 @@ impl Place {
             "cut" => scenarios::strict_cut_off;
             "deaf" => scenarios::deaf_clients;
             "peers" => scenarios::bad_peer_link;
-            "router" => scenarios::logout_beside_a_router;
+            "logout" => scenarios::logout_beside_a_lock;
             "stale" => scenarios::stale_logout;
             "fifty" => |world| scenarios::fifty_at_once(world, &["n1", "n2", "n3"]);
             "bystanders" => scenarios::bystanders;
             "profiles" => profiles::slow_profiles;
             "saves" => saves::after_the_save;
             "takeovers" => scenarios::takeovers;
-            "routed" => |world: World| scenarios::takeovers(world.with("route", "locked"));
             "pingpong" => scenarios::ping_pong;
             "two" => scenarios::two_of_three;
             "banned" => orders::banned;

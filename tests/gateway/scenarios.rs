@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use distlock::LockName;
 use distlock_checker::{Invariant, Report, What};
-use distlock_harness::{FaultProxy, eventually_async};
+use distlock_harness::{FaultProxy, Process, Signal, eventually_async};
 use distlock_kickout::{Code, Transition, Uid};
 
 use crate::{
@@ -235,27 +235,30 @@ pub(crate) async fn killed_node(mut world: World) -> Report {
     world.verdict(clients, &[]).await
 }
 
-/// A node is killed while it holds an account's lock in order to pass on a message. The account can
-/// log in again within the documented time L.
+/// A process is killed while it holds an account's lock. The account can log in again within the
+/// documented time L.
 pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
-    world.set("route", "locked");
     world.rules.lock_ttl = Duration::from_secs(2);
-    world.rules.node_lease = Duration::from_secs(6);
-    start(&mut world, &["n1", "n2"]).await;
-    let (anna, bob) = (world.uid("anna"), world.uid("bob"));
+    start(&mut world, &["n1"]).await;
+    let anna = world.uid("anna");
     let old = world.log_in(&anna, "phone", "n1").await;
-    let friend = world.log_in(&bob, "bobs", "n2").await;
     let store = world.open().await;
-    // `n2` passes the message on. It waits for `n1`, and holds the account's lock meanwhile.
-    world.node("n1").wire.black_hole();
-    friend.send(&anna, &format!("{}-m", world.name));
-    world.wait_for_holder(&store, &anna, "n2").await;
-    world.kill("n2");
+    // The tool stands for a node: a node holds the lock for too short a time to be killed in it.
+    let mut command = world.tool(&world.url);
+    let name = format!("user/{anna}");
+    command.args(["run", &name, "--ttl", "2s", "--", "sleep", "60"]);
+    let mut dying = Process::spawn(&mut command).unwrap();
+    let held = eventually_async("the process to hold the lock", SOON, || {
+        world.holder(&store, &anna)
+    });
+    held.await.unwrap();
+    dying.signal(Signal::KILL).unwrap();
+    tokio::task::block_in_place(|| dying.wait(SOON)).unwrap();
     let killed_us = now_us();
     let holder = world.holder(&store, &anna).await;
     assert!(
         holder.is_some(),
-        "{}: the dead node's lock is free",
+        "{}: the dead process's lock is free",
         world.name
     );
     let next = world.log_in_with_retries(&anna, "pc", "n1").await;
@@ -268,51 +271,33 @@ pub(crate) async fn killed_with_a_lock(mut world: World) -> Report {
         "in again after {took:?}, {allowed:?} are allowed"
     );
     store.close().await;
-    world.verdict(vec![old, friend, next], &[]).await
+    world.verdict(vec![old, next], &[]).await
 }
 
-/// A client logs out while another node holds its account's lock in order to pass on a message. The
-/// session's entry is removed at once, and is not written again.
-pub(crate) async fn logout_beside_a_router(mut world: World) -> Report {
-    world.set("route", "locked");
+/// A client logs out while its account's lock is held. The session's entry is removed at once, and
+/// is not written again.
+pub(crate) async fn logout_beside_a_lock(mut world: World) -> Report {
     // The sweep must not remove an entry that the logout left, because the test looks for it.
     world.rules.sweep = Duration::from_secs(60);
-    start(&mut world, &["n1", "n2"]).await;
-    let (anna, bob) = (world.uid("anna"), world.uid("bob"));
-    let mut clients = vec![world.log_in(&bob, "bobs", "n2").await];
+    start(&mut world, &["n1"]).await;
+    let anna = world.uid("anna");
     let store = world.open().await;
-    let mut beside = false;
-    // The router gives up after a while. If the machine was paused that long, the attempt shows
-    // nothing, so it is repeated.
-    for at in 0..10 {
-        let leaving = world.log_in(&anna, "phone", "n1").await;
-        world.node("n1").wire.black_hole();
-        clients[0].send(&anna, &format!("{}-m{at}", world.name));
-        let held = world.wait_for_holder(&store, &anna, "n2").await;
-        leaving.leave();
-        eventually_async("the entry to go", SOON, || async {
-            let record = world.record(&store, &anna).await?;
-            record.slots.is_empty().then_some(())
-        })
-        .await
-        .unwrap();
-        beside = world.holder(&store, &anna).await == Some(held);
-        clients.push(leaving);
-        world.wait_until_free(&store, &anna).await;
-        world.node("n1").wire.pass();
-        if beside {
-            break;
-        }
-    }
-    assert!(
-        beside,
-        "{}: no logout was done before the router was",
-        world.name
-    );
+    let leaving = world.log_in(&anna, "phone", "n1").await;
+    let lock = LockName::new(format!("user/{anna}")).unwrap();
+    let held = store.locker().lock_named(&lock).acquire().await.unwrap();
+    leaving.leave();
+    eventually_async("the entry to go", SOON, || async {
+        let record = world.record(&store, &anna).await?;
+        record.slots.is_empty().then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(held.is_valid(), "the logout was not beside the lock");
+    assert!(held.release().await.is_clean());
     let record = world.record(&store, &anna).await.unwrap();
     assert!(record.slots.is_empty(), "{record:?}");
     store.close().await;
-    world.verdict(clients, &[Invariant::I18]).await
+    world.verdict(vec![leaving], &[]).await
 }
 
 /// The notice of a session got lost, and the session logs out after another session took its place.

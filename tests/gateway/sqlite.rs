@@ -20,14 +20,12 @@ scenarios! {
     one_of_fifty_logins_at_once_keeps_its_session:
         world => scenarios::fifty_at_once(world, &["n1", "n2", "n3"]);
     a_dead_node_denies_logins_only_until_its_lease_ends: world => scenarios::first_wins(world);
-    each_login_ends_the_session_before_it_with_locked_routing:
-        world => scenarios::takeovers(world.with("route", "locked"));
     alternating_devices_end_the_session_of_each_other: world => scenarios::ping_pong(world);
     accounts_of_a_killed_node_log_in_elsewhere: world => scenarios::killed_node(world);
-    an_account_that_a_killed_node_locked_logs_in_again:
+    an_account_that_a_killed_process_locked_logs_in_again:
         world => scenarios::killed_with_a_lock(world);
-    a_logout_while_a_router_holds_the_lock_leaves_no_entry:
-        world => scenarios::logout_beside_a_router(world);
+    a_logout_while_the_lock_is_held_leaves_no_entry:
+        world => scenarios::logout_beside_a_lock(world);
     a_late_logout_keeps_the_newer_session: world => scenarios::stale_logout(world);
     a_strict_login_waits_for_an_unreachable_node: world => scenarios::strict_cut_off(world);
     a_takeover_over_a_bad_peer_link_ends_the_old_session: world => scenarios::bad_peer_link(world);

@@ -155,15 +155,6 @@ impl World {
         .unwrap()
     }
 
-    /// Waits until an account's lock is free.
-    pub(crate) async fn wait_until_free(&self, store: &Store, uid: &Uid) {
-        eventually_async("the lock to be free", SOON, || async {
-            self.holder(store, uid).await.is_none().then_some(())
-        })
-        .await
-        .unwrap();
-    }
-
     /// Waits until some client has recorded an event that matches.
     pub(crate) async fn wait_until_seen(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
         eventually_async(what, SOON, || async {

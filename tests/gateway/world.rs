@@ -123,12 +123,6 @@ impl World {
         self.settings.push((key, value.to_owned()));
     }
 
-    /// As [`set`](Self::set), and returns the world.
-    pub(crate) fn with(mut self, key: &'static str, value: &str) -> Self {
-        self.set(key, value);
-        self
-    }
-
     /// Makes nodes that start later reach the store's servers through proxies of their own.
     pub(crate) fn wired(mut self, servers: &[SocketAddr]) -> Self {
         self.servers = servers.to_vec();
@@ -177,25 +171,17 @@ impl World {
             url = url.replace(&server.to_string(), &wire.address().to_string());
             store.push(wire);
         }
-        let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_string_lossy().starts_with("DISTLOCK_") {
-                command.env_remove(variable);
-            }
-        }
+        let mut command = self.tool(&url);
         command
             .args(["gateway", "run", "--events", "--node", name])
             .args(["--listen", "127.0.0.1:0"])
             .args(["--admin-listen", "127.0.0.1:0"])
             .args(["--peer-listen", &peer.to_string()])
             .args(["--peer-advertise", &wire.address().to_string()])
-            .env("DISTLOCK_BACKEND", &url)
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
             .env("DISTLOCK_GATEWAY_SEND_TOKEN", SEND_TOKEN)
             .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", ADMIN_TOKEN)
-            .env("DISTLOCK_LOG", "warn")
-            .env("HOME", self.home.path())
-            .current_dir(self.home.path());
+            .env("DISTLOCK_LOG", "warn");
         let times = [
             ("--lock-ttl", self.rules.lock_ttl),
             ("--lock-wait", self.rules.lock_wait),
@@ -228,6 +214,21 @@ impl World {
             wire,
             store,
         })
+    }
+
+    /// The tool over this store, with no other setting.
+    pub(crate) fn tool(&self, url: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("DISTLOCK_") {
+                command.env_remove(variable);
+            }
+        }
+        command
+            .env("DISTLOCK_BACKEND", url)
+            .env("HOME", self.home.path())
+            .current_dir(self.home.path());
+        command
     }
 
     pub(crate) fn node(&self, node: &str) -> &Node {

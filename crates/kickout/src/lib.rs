@@ -133,7 +133,7 @@ pub use model::{
     policy::{OnExceed, Policy, PolicyName},
     record::{Past, Revocation, Slot, SlotEntry, UserRecord},
     request::{DeliverRequest, DeliverResult, KickRequest, KickResult, Message, PeerError},
-    settings::{Confirm, Order, RouteMode, Timers},
+    settings::{Confirm, Timers},
 };
 pub use node::roster::forget_node;
 pub use peer::{

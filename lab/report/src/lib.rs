@@ -67,5 +67,5 @@ pub use results::{
     report::Report,
     sample::{Latencies, Sample},
     statistics::{Figures, Ratio, Spread},
-    takeover::{Ended, Quantiles, TakeoverFigures, TakeoverRatio, TakeoverReport, TakeoverSample},
+    takeover::{Ended, Quantiles, TakeoverFigures, TakeoverReport, TakeoverSample},
 };

@@ -6,7 +6,7 @@ use clap::Args;
 use distlock_report::Options;
 use serde::Serialize;
 
-use crate::takeover::{self, Flood, Load, ROUTES, SharedStore, Soak};
+use crate::takeover::{self, Flood, Load, SharedStore, Soak};
 use distlock_cli::program::{
     self, Context, Failure, Outcome, Progress, Sharing, Signals, code, code_of_signal,
 };
@@ -160,13 +160,12 @@ impl Takeover {
             callers,
             nodes,
             processes: self.processes,
-            routes: &ROUTES,
             rate: self.rate,
             time: common.time,
             rounds: common.rounds,
         };
         program::print_message(format_args!(
-            "measuring takeover for {:.1} s with each way of routing",
+            "measuring takeover for {:.1} s",
             common.time.as_secs_f64()
         ));
         let report = takeover::measure(shared_store, &load)

@@ -7,7 +7,7 @@ use distlock_report::{Quantiles, Spread, TakeoverReport, compare::Measure};
 use super::{rounds::RoundResult, run::ComparisonRun};
 use crate::{
     counts::as_f64,
-    takeover::{self, Load, ROUTES, SharedStore},
+    takeover::{self, Load, SharedStore},
 };
 use distlock_cli::program::{Outcome, Progress};
 
@@ -64,17 +64,16 @@ async fn kick_out_round(
     accounts: u32,
     time: Duration,
 ) -> anyhow::Result<RoundResult> {
-    let load = |callers, routes| Load {
+    let load = |callers| Load {
         callers,
         nodes: 2,
         processes: false,
-        routes,
         rate: None,
         time,
         rounds: 1,
     };
-    let alone = takeover::measure(shared_store, &load(1, &ROUTES[..1])).await?;
-    let crowd = takeover::measure(shared_store, &load(accounts, &ROUTES)).await?;
+    let alone = takeover::measure(shared_store, &load(1)).await?;
+    let crowd = takeover::measure(shared_store, &load(accounts)).await?;
     if let Some(error) = [&alone, &crowd].into_iter().find_map(first_error) {
         return Ok(RoundResult::failed(error));
     }
@@ -85,26 +84,22 @@ async fn kick_out_round(
     let p50 = |quantiles: Option<Quantiles>| quantiles.map(|it| it.p50_us);
     let p99 = |quantiles: Option<Quantiles>| quantiles.map(|it| it.p99_us);
     let median = |spread: Option<Spread>| spread.map(|it| it.median);
-    if let Some(it) = alone.figures.first() {
-        for (experiment, quantiles) in [
-            ("takeover-local", it.local_told),
-            ("takeover-local-gone", it.local_gone),
-            ("takeover-cross", it.cross_told),
-            ("takeover-cross-gone", it.cross_gone),
-        ] {
-            add(experiment, Measure::P50, p50(quantiles));
-            add(experiment, Measure::P99, p99(quantiles));
-        }
+    let it = &alone.figures;
+    for (experiment, quantiles) in [
+        ("takeover-local", it.local_told),
+        ("takeover-local-gone", it.local_gone),
+        ("takeover-cross", it.cross_told),
+        ("takeover-cross-gone", it.cross_gone),
+    ] {
+        add(experiment, Measure::P50, p50(quantiles));
+        add(experiment, Measure::P99, p99(quantiles));
     }
-    for it in &crowd.figures {
-        let experiment = format!("takeover-{}", it.arm);
-        add(&experiment, Measure::Rate, median(it.logins_per_second));
-        add(&experiment, Measure::Operations, it.operations_per_takeover);
-        let experiment = format!("route-{}", it.arm);
-        add(&experiment, Measure::Rate, median(it.messages_per_second));
-        add(&experiment, Measure::P50, p50(it.message));
-        add(&experiment, Measure::P99, p99(it.message));
-    }
+    let it = &crowd.figures;
+    add("takeovers", Measure::Rate, median(it.logins_per_second));
+    add("takeovers", Measure::Operations, it.operations_per_takeover);
+    add("messages", Measure::Rate, median(it.messages_per_second));
+    add("messages", Measure::P50, p50(it.message));
+    add("messages", Measure::P99, p99(it.message));
     Ok(RoundResult {
         beside,
         ..RoundResult::default()
@@ -113,7 +108,7 @@ async fn kick_out_round(
 
 /// Describes the first failure of a report, if there is one.
 fn first_error(report: &TakeoverReport) -> Option<String> {
-    let failed = report.figures.iter().find(|it| it.errors > 0)?;
+    let failed = Some(&report.figures).filter(|it| it.errors > 0)?;
     Some(format!(
         "{} takeovers or messages failed, the first: {}",
         failed.errors,

@@ -1,4 +1,4 @@
-//! Measures takeovers and messages of one or several ways of routing, in interleaved rounds.
+//! Measures takeovers and messages of one group of nodes, in rounds.
 
 use std::time::Duration;
 
@@ -17,9 +17,6 @@ const WARMUP: Duration = Duration::from_millis(300);
 /// The share of each round that is spent on messages.
 const MESSAGE_SHARE: f64 = 0.25;
 
-/// The ways in which nodes route messages. The first one is the base of the comparison.
-pub(crate) const ROUTES: [&str; 2] = ["fenced", "locked"];
-
 /// The options of one measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -29,53 +26,23 @@ pub(crate) struct Load {
     pub(crate) nodes: u32,
     /// Whether each node is a process.
     pub(crate) processes: bool,
-    /// The ways of routing, each with a group of nodes of its own.
-    pub(crate) routes: &'static [&'static str],
     /// Logins per second; `None` = as many as possible.
     pub(crate) rate: Option<f64>,
-    /// The time for each way of routing, over all rounds.
+    /// The time for all rounds together.
     pub(crate) time: Duration,
     pub(crate) rounds: u32,
 }
 
-/// One group of nodes and its clients.
-struct Arm {
-    route: &'static str,
-    group: Group,
-    players: Players,
-}
-
-/// Measures ways of routing, in interleaved rounds. Dropping the future ends the nodes.
+/// Measures takeovers and messages. Dropping the future ends the nodes.
 pub(crate) async fn measure(shared_store: &SharedStore, load: &Load) -> Result<TakeoverReport> {
-    let mut arms = Vec::new();
-    for route in load.routes {
-        let settings = [("route", *route)];
-        let group =
-            Group::start(shared_store, route, load.nodes, load.processes, &settings).await?;
-        let players = Players::new(shared_store, &group, route, load.callers)?;
-        arms.push(Arm {
-            route,
-            group,
-            players,
-        });
-    }
+    let group = Group::start(shared_store, "takeover", load.nodes, load.processes, &[]).await?;
+    let mut players = Players::new(shared_store, &group, "takeover", load.callers)?;
     let mut samples = Vec::new();
     for round in 0..load.rounds {
-        // Every other round runs in reverse order, so that no arm always runs after the same
-        // neighbour.
-        let mut order: Vec<usize> = (0..arms.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for at in order {
-            samples.push(arms[at].run_round(round, load).await);
-        }
+        samples.push(run_round(&group, &mut players, round, load).await);
     }
-    samples.sort_by_key(|sample| load.routes.iter().position(|route| *route == sample.arm));
-    for arm in arms {
-        arm.players.leave().await;
-        arm.group.stop().await;
-    }
+    players.leave().await;
+    group.stop().await;
     shared_store.remove_records().await?;
     let mut report = TakeoverReport::new(shared_store.backend(), samples);
     report.nodes = load.nodes;
@@ -85,30 +52,30 @@ pub(crate) async fn measure(shared_store: &SharedStore, load: &Load) -> Result<T
     Ok(report)
 }
 
-impl Arm {
-    /// Runs one round: a warm-up, takeovers, and then messages.
-    async fn run_round(&mut self, round: u32, load: &Load) -> TakeoverSample {
-        let time = load.time / load.rounds;
-        let pace = |time| Pace {
-            time,
-            rate: load.rate,
-        };
-        self.players.take_over(pace(WARMUP.min(time))).await;
-        let before = self.group.calls();
-        let mut sample = self
-            .players
-            .take_over(pace(time.mul_f64(1.0 - MESSAGE_SHARE)))
-            .await;
-        let after = self.group.calls();
-        let talked = self
-            .players
-            .exchange_messages(time.mul_f64(MESSAGE_SHARE))
-            .await;
-        sample.add(&talked);
-        sample.arm = self.route.to_owned();
-        sample.round = round;
-        sample.operations = after.zip(before).map(|(after, before)| after - before);
-        sample.messages_elapsed_ns = talked.messages_elapsed_ns;
-        sample
-    }
+/// Runs one round: a warm-up, takeovers, and then messages.
+async fn run_round(
+    group: &Group,
+    players: &mut Players,
+    round: u32,
+    load: &Load,
+) -> TakeoverSample {
+    let time = load.time / load.rounds;
+    let pace = |time| Pace {
+        time,
+        rate: load.rate,
+    };
+    players.take_over(pace(WARMUP.min(time))).await;
+    let before = group.calls();
+    let mut sample = players
+        .take_over(pace(time.mul_f64(1.0 - MESSAGE_SHARE)))
+        .await;
+    let after = group.calls();
+    let talked = players
+        .exchange_messages(time.mul_f64(MESSAGE_SHARE))
+        .await;
+    sample.add(&talked);
+    sample.round = round;
+    sample.operations = after.zip(before).map(|(after, before)| after - before);
+    sample.messages_elapsed_ns = talked.messages_elapsed_ns;
+    sample
 }

@@ -22,6 +22,6 @@ pub(crate) use self::{
     flood::{Flood, measure_flood},
     group::SharedStore,
     idle::measure_idle,
-    measure::{Load, ROUTES, measure},
+    measure::{Load, measure},
     soak::{Soak, run_soak},
 };

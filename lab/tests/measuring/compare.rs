@@ -404,8 +404,8 @@ fn a_store_that_dies_half_way_leaves_no_number() {
             })
             .unwrap_or_else(|| panic!("no {experiment} of {store}"))
     };
-    assert!(of("redis", "takeover-fenced")["missing"].is_string());
-    assert_eq!(of("memory", "takeover-fenced")["missing"], Value::Null);
+    assert!(of("redis", "takeovers")["missing"].is_string());
+    assert_eq!(of("memory", "takeovers")["missing"], Value::Null);
     assert_eq!(of("redis", "independent-1")["missing"], Value::Null);
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("Redis died half-way"));

@@ -26,17 +26,13 @@ fn takeovers_are_measured_in_one_process_and_in_several() {
         let report = done.json();
         assert_eq!(report["workload"], "takeover");
         assert_eq!(report["processes"], !memory);
-        for (at, route) in ["fenced", "locked"].into_iter().enumerate() {
-            let figures = &report["figures"][at];
-            assert_eq!(figures["arm"], route);
-            assert!(figures["takeovers"].as_u64().unwrap() > 0, "{figures}");
-            assert!(figures["logins_per_second"]["median"].as_f64().unwrap() > 0.0);
-            assert!(figures["message"]["p99_us"].as_f64().unwrap() > 0.0);
-            assert_eq!(figures["operations_per_takeover"].is_number(), memory);
-            let told = ["local_told", "cross_told"].map(|it| figures[it]["count"].as_u64());
-            assert!(told.iter().flatten().sum::<u64>() > 0, "{figures}");
-        }
-        assert_eq!(report["ratios"][0]["arm"], "locked");
+        let figures = &report["figures"];
+        assert!(figures["takeovers"].as_u64().unwrap() > 0, "{figures}");
+        assert!(figures["logins_per_second"]["median"].as_f64().unwrap() > 0.0);
+        assert!(figures["message"]["p99_us"].as_f64().unwrap() > 0.0);
+        assert_eq!(figures["operations_per_takeover"].is_number(), memory);
+        let told = ["local_told", "cross_told"].map(|it| figures[it]["count"].as_u64());
+        assert!(told.iter().flatten().sum::<u64>() > 0, "{figures}");
     }
     assert_eq!(count_records_left(&home), 0);
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant of this module: each key in `KEYS` can be set from text.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use distlock_core::{Error, Result, excerpt, parse_duration};
 use serde::Deserialize;
@@ -72,7 +72,6 @@ impl GatewayConfig {
             "confirm",
             "login answer while an older session is unreachable: available or strict",
         ),
-        ("route", "how a message finds its session: fenced or locked"),
         (
             "token_key",
             "key that signs login tokens, at least 32 bytes",
@@ -191,7 +190,6 @@ impl GatewayConfig {
             "on_exceed" => self.on_exceed = parse_choice(key, value)?,
             "classes" => self.classes = text(),
             "confirm" => self.confirm = parse_choice(key, value)?,
-            "route" => self.route = parse_choice(key, value)?,
             "token_key" => self.token_key = Some(Secret::new(value)),
             "token_key_also" => self.token_key_also = Some(Secret::new(value)),
             "profile_url" => self.profile_url = Some(Secret::new(value)),
@@ -236,8 +234,7 @@ impl GatewayConfig {
             "policy" => Some(config.policy.to_string()),
             "on_exceed" => Some("evict_oldest".into()),
             "classes" => Some(config.classes),
-            "confirm" => Some(choice_as_text(config.confirm)),
-            "route" => Some(choice_as_text(config.route)),
+            "confirm" => Some("available".into()),
             _ => None,
         }
     }
@@ -294,11 +291,6 @@ fn parse_bool(key: &str, value: &str) -> Result<bool> {
             &format!("is \"{}\": true or false is needed", excerpt(value)),
         )
     })
-}
-
-/// The name of a value in the spelling of the configuration. The name must be one word.
-fn choice_as_text(choice: impl fmt::Debug) -> String {
-    format!("{choice:?}").to_lowercase()
 }
 
 fn parse_number(key: &str, value: &str) -> Result<usize> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::{Result, parse_duration};
-use distlock_kickout::{Admission, Class, Confirm, OnExceed, PolicyName, RouteMode, Timers};
+use distlock_kickout::{Admission, Class, Confirm, OnExceed, PolicyName, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{ClientAddress, PeerAuth, Secret, ServiceSettings, config_error};
@@ -68,8 +68,6 @@ pub struct GatewayConfig {
     pub classes: String,
     /// Whether a login is answered before the end of an older session is confirmed.
     pub confirm: Confirm,
-    /// The way in which a message finds its session.
-    pub route: RouteMode,
     /// The key that signs login tokens: at least 32 bytes, the same on every node.
     pub token_key: Option<Secret>,
     /// A second key, for the time in which one key replaces the other. Tokens of the second key are
@@ -177,7 +175,6 @@ impl Default for GatewayConfig {
             on_exceed: OnExceed::EvictOldest,
             classes: "phone,tablet,pc,web,tv,watch".into(),
             confirm: Confirm::Available,
-            route: RouteMode::Fenced,
             token_key: None,
             token_key_also: None,
             lock_ttl: timers.lock_ttl,

@@ -196,7 +196,6 @@ impl Builder {
             .policy(Policy::named(config.policy).on_exceed(config.on_exceed))
             .admission(config.admission())
             .confirm(config.confirm)
-            .route(config.route)
             .timers(config.timers())
             .peers(peers);
         let (name, metric) = ("profile service", "distlock_profile_seconds");

@@ -15,7 +15,6 @@ fn reads_toml_and_refuses_unknown_keys_and_values() {
         tcp_listen = "127.0.0.1:0"
         policy = "single"
         confirm = "strict"
-        route = "locked"
         token_key = "a key of at least thirty-two bytes"
         token_key_also = "another of at least thirty-two bytes"
         lock_ttl = "2s"
@@ -54,7 +53,6 @@ fn every_key_can_be_set_from_text() {
             "on_exceed" => "deny",
             "classes" => "phone, car",
             "confirm" => "available",
-            "route" => "fenced",
             _ if key.starts_with("max_")
                 || key.starts_with("send_") && *key != "send_token"
                 || key.starts_with("pair_")

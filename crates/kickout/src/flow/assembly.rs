@@ -279,7 +279,6 @@ fn make_router(base: &Base) -> Router {
         this: Arc::clone(&base.this),
         settings: Arc::clone(&base.settings),
         clock: Arc::clone(&base.clock),
-        locker: base.locker.clone(),
         directory: Arc::clone(&base.directory),
         liveness: Arc::clone(&base.liveness),
         peers: Arc::clone(&base.peers),

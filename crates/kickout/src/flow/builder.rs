@@ -14,7 +14,7 @@ use crate::{
     model::{
         ident::NodeId,
         policy::Policy,
-        settings::{Confirm, Order, RouteMode, Settings, Timers},
+        settings::{Confirm, Settings, Timers},
     },
     peer::api::{NoPeers, Peers},
 };
@@ -30,8 +30,6 @@ pub struct Builder {
     policy: Policy,
     admission: Admission,
     confirm: Confirm,
-    route: RouteMode,
-    order: Order,
     timers: Timers,
     peers: Arc<dyn Peers>,
     profiles: Option<Arc<dyn Profiles>>,
@@ -48,8 +46,6 @@ impl KickOut {
             policy: Policy::single(),
             admission: Admission::unbounded(),
             confirm: Confirm::default(),
-            route: RouteMode::default(),
-            order: Order::default(),
             timers: Timers::default(),
             peers: Arc::new(NoPeers),
             profiles: None,
@@ -86,18 +82,6 @@ impl Builder {
     /// The moment at which a login is answered while the end of an older session is not confirmed.
     pub const fn confirm(mut self, confirm: Confirm) -> Self {
         self.confirm = confirm;
-        self
-    }
-
-    /// The way in which a message finds its session.
-    pub const fn route(mut self, route: RouteMode) -> Self {
-        self.route = route;
-        self
-    }
-
-    /// The moment at which a login releases the account's lock. For comparison only.
-    pub const fn order(mut self, order: Order) -> Self {
-        self.order = order;
         self
     }
 
@@ -141,8 +125,6 @@ impl Builder {
             settings: Settings {
                 policy: self.policy,
                 confirm: self.confirm,
-                route: self.route,
-                order: self.order,
                 timers: self.timers,
             },
         });

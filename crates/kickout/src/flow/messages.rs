@@ -39,9 +39,7 @@ impl KickOut {
     /// same time. Returns one receipt for each such session.
     ///
     /// # Errors
-    /// Failures of the store before anything was delivered;
-    /// [`ErrorKind::Timeout`](distlock_core::ErrorKind::Timeout) when the locked mode did not get
-    /// the lock.
+    /// Failures of the store before anything was delivered.
     ///
     /// # Cancel safety
     /// A dropped call leaves the outcome unknown.

@@ -1,8 +1,7 @@
 //! The steps of a login: admission, login queue, lock, grant, kicks, confirmation.
 //!
 //! The checks of the embedder may be slow, so they run before the login enters the queue. The lock
-//! is held only around the grant. Kicks never run under the lock, except with
-//! `Order::TellUnderLock`.
+//! is held only around the grant. Kicks never run under the lock.
 
 use distlock_core::{Error, ErrorKind, Guard, Moment, Released, Result};
 
@@ -17,9 +16,7 @@ use crate::{
         queue::{LoginClaim, LoginTurn, QueueRefusal},
     },
     meters,
-    model::{
-        event::Transition, intent::Intent, notice::Code, resume::ResumeToken, settings::Order,
-    },
+    model::{event::Transition, intent::Intent, notice::Code, resume::ResumeToken},
     wait::{retry_while, within},
 };
 
@@ -133,12 +130,6 @@ impl LoginRun {
             let granting = self.grant_under_lock(context);
             let step = renewing(&*parts.clock, &guard, ttl, granting).await;
             match step {
-                Ok(GrantStep::Granted(granted)) if parts.settings.order == Order::TellUnderLock => {
-                    let confirming = Box::pin(self.confirm(*granted, turn));
-                    let outcome = renewing(&*parts.clock, &guard, ttl, confirming).await;
-                    self.release_account_lock(guard, locked).await;
-                    return outcome;
-                }
                 Ok(GrantStep::Granted(granted)) => {
                     // The release runs at the same time as the kicks. So the account's next login
                     // does not wait for the kicks.
@@ -197,7 +188,7 @@ impl LoginRun {
     fn queue_claim(&self, resume: Option<&ResumeToken>) -> LoginClaim {
         let policy = &self.parts.settings.policy;
         LoginClaim {
-            slot: policy.slot_of(&self.login.class, &self.login.device),
+            slot: policy.slot_of(&self.login.class),
             device: self.login.device.clone(),
             last_wins: policy.last_wins(self.login.intent),
             resumes: resume.cloned(),

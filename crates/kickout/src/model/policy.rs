@@ -132,9 +132,9 @@ impl Policy {
         }
     }
 
-    /// The group of a device: the name of the group's first slot.
+    /// The group of a class of devices: the name of the group's first slot.
     #[must_use]
-    pub fn slot_of(&self, class: &Class, _device: &Device) -> Slot {
+    pub fn slot_of(&self, class: &Class) -> Slot {
         match self.name {
             PolicyName::Single | PolicyName::NTotal(_) | PolicyName::Unlimited => Slot::main(),
             PolicyName::PhoneAndPc if class.as_str() == "phone" => Slot::new("phone"),
@@ -167,12 +167,12 @@ impl Policy {
         record: &'a UserRecord,
         newcomer: &Newcomer<'_>,
     ) -> Vec<(&'a Slot, &'a SlotEntry)> {
-        let group = self.slot_of(newcomer.class, newcomer.device);
+        let group = self.slot_of(newcomer.class);
         record
             .slots
             .iter()
             .filter(|(_, entry)| !newcomer.is_same_client(entry))
-            .filter(|(_, entry)| self.slot_of(&entry.class, &entry.device) == group)
+            .filter(|(_, entry)| self.slot_of(&entry.class) == group)
             .collect()
     }
 
@@ -245,7 +245,7 @@ impl Policy {
             let newest = record.slots.values().max_by_key(|entry| entry.r#gen);
             return Err(refusal(Code::Denied, newest));
         }
-        let group = self.slot_of(newcomer.class, newcomer.device);
+        let group = self.slot_of(newcomer.class);
         let slot = free_slot(record, &group, &victims, self.limit());
         Ok(Decision { slot, victims })
     }

@@ -1,4 +1,4 @@
-//! The settings of a flow: durations and modes.
+//! The settings of a flow: its policy, its durations, and the moment of a login's answer.
 
 use std::time::Duration;
 
@@ -12,8 +12,6 @@ use crate::model::policy::Policy;
 pub(crate) struct Settings {
     pub(crate) policy: Policy,
     pub(crate) confirm: Confirm,
-    pub(crate) route: RouteMode,
-    pub(crate) order: Order,
     pub(crate) timers: Timers,
 }
 
@@ -107,30 +105,4 @@ pub enum Confirm {
     /// After the end of every older session is confirmed, or the lease of its node has ended. The
     /// time to save is a limit here, too.
     Strict,
-}
-
-/// The way in which a message finds its session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RouteMode {
-    /// Look up the session and deliver to exactly it. The target compares the session; a mismatch
-    /// leads to another look-up.
-    #[default]
-    Fenced,
-    /// Hold the account's lock from the lookup until the delivery.
-    Locked,
-}
-
-/// The moment at which a login releases the account's lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Order {
-    /// After the write, before older sessions are kicked.
-    #[default]
-    WriteThenTell,
-    /// After the kicks, or after the time for them. For comparison only: the account's next login
-    /// waits for peers that do not answer. This order prevents no fault, because every write is
-    /// conditional.
-    TellUnderLock,
 }

@@ -4,7 +4,7 @@
 
 use std::{cmp::Reverse, fmt, sync::Arc};
 
-use distlock_core::{Clock, Locker, Result};
+use distlock_core::{Clock, Result};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::error::TrySendError;
@@ -12,14 +12,13 @@ use tokio::sync::mpsc::error::TrySendError;
 use crate::{
     directory::access::Directory,
     events::Events,
-    locks::{renewing, wanted_lock},
     model::{
         event::Transition,
         ident::{Class, Device, Generation, SessionKey, Uid},
         node::NodeAddress,
         record::Slot,
         request::{DeliverRequest, DeliverResult, Message, PeerError},
-        settings::{RouteMode, Settings},
+        settings::Settings,
     },
     node::{
         liveness::{Liveness, LivenessCache},
@@ -114,7 +113,6 @@ pub(crate) struct Router {
     pub(crate) this: Arc<ThisNode>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) locker: Locker,
     pub(crate) directory: Arc<Directory>,
     pub(crate) liveness: Arc<LivenessCache>,
     pub(crate) peers: Arc<PeerClient>,
@@ -126,7 +124,7 @@ impl Router {
     /// Delivers a message to every current session that the message addresses. Records each
     /// outcome.
     pub(crate) async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
-        let receipts = self.deliver_by_mode(uid, &message).await?;
+        let receipts = self.look_up_and_deliver(uid, &message).await?;
         let id = &message.id;
         for receipt in &receipts {
             let transition = if receipt.delivery.is_done() {
@@ -190,27 +188,6 @@ impl Router {
         let mut current = self.locate(uid).await?;
         current.retain(|(_, it)| message.addresses(&it.device, &it.class));
         Ok(current)
-    }
-
-    /// Delivers a message, under the account's lock in the locked mode.
-    async fn deliver_by_mode(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
-        let delivering = self.look_up_and_deliver(uid, message);
-        match self.settings.route {
-            RouteMode::Fenced => delivering.await,
-            RouteMode::Locked => {
-                let (name, ttl) = (uid.lock_name()?, self.settings.timers.lock_ttl);
-                let guard = wanted_lock(&self.locker, &name, ttl, &self.this.id)
-                    .wait(self.settings.timers.lock_wait)
-                    .give_up_when_unreachable()
-                    .acquire()
-                    .await?;
-                let receipts = renewing(&*self.clock, &guard, ttl, delivering).await;
-                // The target compares the session, so the loss of the lock cannot lead to a wrong
-                // delivery.
-                let _ = guard.release().await;
-                receipts
-            }
-        }
     }
 
     /// Delivers a message to the sessions that a look-up found. Looks up again for the sessions

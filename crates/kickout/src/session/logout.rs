@@ -42,8 +42,8 @@ const MAX_WAITING: usize = 4096;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait of a logout for the account's lock. The delete is correct without the lock. With
-/// the lock, a logout does not overlap with a login or a locked delivery of the account. The wait
-/// is short, so that a held lock delays a logout only a little.
+/// the lock, a logout does not overlap with a login of the account. The wait is short, so that a
+/// held lock delays a logout only a little.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 
 /// The outcome of a logout.

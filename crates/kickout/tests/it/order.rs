@@ -6,11 +6,11 @@ use async_trait::async_trait;
 use distlock_core::{Error, ErrorKind};
 use distlock_kickout::{
     Allowed, Code, DeliverRequest, DeliverResult, Denied, KickRequest, KickResult, Login,
-    LoginOutcome, NodeAddress, Order, PeerError, Peers, Profiles, Transition, Uid,
+    LoginOutcome, NodeAddress, PeerError, Peers, Profiles, Transition, Uid,
 };
 use tokio::sync::watch;
 
-use crate::cluster::{Cluster, TEST_TIMEOUT, eventually, in_time, login, timers, uid};
+use crate::cluster::{Cluster, TEST_TIMEOUT, in_time, login, timers, uid};
 
 /// A peer that answers kicks only when the test allows it.
 #[derive(Debug, Default)]
@@ -41,9 +41,8 @@ impl Peers for BlockedPeer {
     }
 }
 
-/// Runs two logins on one node, one after the other, while the node of the old session does not
-/// answer. Returns whether the second login was granted before the first was admitted.
-async fn second_login_overlaps(order: Order) -> bool {
+#[tokio::test]
+async fn a_login_does_not_wait_for_the_kicks_of_another_login() {
     let cluster = Cluster::new();
     let peer = Arc::new(BlockedPeer::default());
     let mut patient = timers();
@@ -51,9 +50,7 @@ async fn second_login_overlaps(order: Order) -> bool {
     patient.peer_deadline = TEST_TIMEOUT;
     let (peers, times) = (peer.clone(), patient.clone());
     let mut n1 = cluster
-        .start_node_with("n1", |builder| {
-            builder.order(order).timers(times).peers(peers)
-        })
+        .start_node_with("n1", |builder| builder.timers(times).peers(peers))
         .await;
     let n2 = cluster.start_node("n2").await;
     let anna = uid("anna");
@@ -67,41 +64,13 @@ async fn second_login_overlaps(order: Order) -> bool {
     in_time("a kick", waits.wait_for(|waits| *waits))
         .await
         .unwrap();
+    // The node of the old session does not answer, so the first login is granted and not admitted.
     let second = ask("second");
-    if order == Order::WriteThenTell {
-        for _ in 0..2 {
-            n1.next_event(Transition::Granted).await;
-        }
-        peer.go.send_replace(true);
-        let (_first, _second) = (first.await.unwrap(), second.await.unwrap());
-        return true;
+    for _ in 0..2 {
+        n1.next_event(Transition::Granted).await;
     }
-    eventually("the second login", || async {
-        n1.kick.logins_under_way() > 0
-    })
-    .await;
     peer.go.send_replace(true);
     let (_first, _second) = (first.await.unwrap(), second.await.unwrap());
-    let history = n1.take_events();
-    let at = |transition, device: &str| {
-        let of = |it: &&distlock_kickout::Event| {
-            it.event == transition && it.device.as_ref().is_some_and(|it| it.as_str() == device)
-        };
-        history.iter().find(of).map(|it| it.seq)
-    };
-    let granted = at(Transition::Granted, "second").unwrap();
-    at(Transition::Admitted, "first").is_none_or(|through| granted < through)
-}
-
-#[tokio::test]
-async fn a_login_does_not_wait_for_the_kicks_of_another_login() {
-    assert!(second_login_overlaps(Order::WriteThenTell).await);
-}
-
-/// The order `TellUnderLock` exists for comparison only.
-#[tokio::test]
-async fn with_tell_under_lock_a_login_waits_for_the_kicks_of_another_login() {
-    assert!(!second_login_overlaps(Order::TellUnderLock).await);
 }
 
 /// Profiles whose answer depends on the device's name.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_kickout::{
     Class, DeliverRequest, DeliverResult, Delivery, Device, Login, LoginOutcome, Message, Policy,
-    PolicyName, Receipt, RouteMode, Session, Uid,
+    PolicyName, Receipt, Session, Uid,
 };
 
 use crate::cluster::{Cluster, eventually, in_time, login, notice_of, uid};
@@ -41,25 +41,23 @@ fn read_messages(session: Session) -> (Arc<Session>, Arc<std::sync::Mutex<Vec<St
 
 #[tokio::test]
 async fn a_message_reaches_the_current_session_on_any_node() {
-    for mode in [RouteMode::Fenced, RouteMode::Locked] {
-        let cluster = Cluster::new();
-        let n1 = cluster.start_node_with("n1", |it| it.route(mode)).await;
-        let n2 = cluster.start_node_with("n2", |it| it.route(mode)).await;
-        let anna = uid("anna");
-        assert_eq!(n1.kick.deliver(&anna, message("m0")).await.unwrap(), []);
-        let (phone, phone_read) = read_messages(n1.admit(&anna, "phone").await);
-        for (node, id) in [(&n1, "m1"), (&n2, "m2")] {
-            let receipt = only_receipt(node.kick.deliver(&anna, message(id)).await.unwrap());
-            assert_eq!(receipt.delivery, Delivery::Written);
-            assert_eq!(receipt.location.key, *phone.key());
-        }
-        let (_pc, pc_read) = read_messages(n2.admit(&anna, "pc").await);
-        notice_of(&phone).await;
-        let receipt = only_receipt(n1.kick.deliver(&anna, message("m3")).await.unwrap());
+    let cluster = Cluster::new();
+    let n1 = cluster.start_node("n1").await;
+    let n2 = cluster.start_node("n2").await;
+    let anna = uid("anna");
+    assert_eq!(n1.kick.deliver(&anna, message("m0")).await.unwrap(), []);
+    let (phone, phone_read) = read_messages(n1.admit(&anna, "phone").await);
+    for (node, id) in [(&n1, "m1"), (&n2, "m2")] {
+        let receipt = only_receipt(node.kick.deliver(&anna, message(id)).await.unwrap());
         assert_eq!(receipt.delivery, Delivery::Written);
-        assert_eq!(*phone_read.lock().unwrap(), ["m1", "m2"]);
-        assert_eq!(*pc_read.lock().unwrap(), ["m3"]);
+        assert_eq!(receipt.location.key, *phone.key());
     }
+    let (_pc, pc_read) = read_messages(n2.admit(&anna, "pc").await);
+    notice_of(&phone).await;
+    let receipt = only_receipt(n1.kick.deliver(&anna, message("m3")).await.unwrap());
+    assert_eq!(receipt.delivery, Delivery::Written);
+    assert_eq!(*phone_read.lock().unwrap(), ["m1", "m2"]);
+    assert_eq!(*pc_read.lock().unwrap(), ["m3"]);
 }
 
 #[tokio::test]

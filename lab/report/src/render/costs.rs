@@ -211,24 +211,15 @@ fn kickout_costs() -> Vec<CostTable> {
         ),
         (
             "Gateways with many clients",
-            "Logins that each take over, and messages, in a second, two ways of routing: fenced \
-             compares at the target, locked holds the account's lock from the lookup until the \
-             delivery. Calls are to the store, per takeover. An idle session's memory is that of \
-             the node's process, which for the memory store has the records too."
+            "Logins that each take over, and messages, in a second. Calls are to the store, per \
+             takeover. An idle session's memory is that of the node's process, which for the \
+             memory store has the records too."
                 .into(),
             vec![
-                Column::rate("logins a second, fenced", "takeover-fenced"),
-                Column::rate("logins a second, locked", "takeover-locked"),
-                Column::new(
-                    "calls a takeover",
-                    "takeover-fenced",
-                    Measure::Operations,
-                    number,
-                ),
-                Column::rate("messages a second, fenced", "route-fenced"),
-                Column::rate("messages a second, locked", "route-locked"),
-                Column::p50("a message, fenced, half within", "route-fenced"),
-                Column::p50("a message, locked, half within", "route-locked"),
+                Column::rate("logins a second", "takeovers"),
+                Column::new("calls a takeover", "takeovers", Measure::Operations, number),
+                Column::rate("messages a second", "messages"),
+                Column::p50("a message, half within", "messages"),
                 Column::new(
                     "memory of an idle session",
                     "sessions",

@@ -21,8 +21,6 @@ pub struct Ended {
 /// from them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TakeoverSample {
-    /// The way in which the nodes route messages.
-    pub arm: String,
     /// The number of the round, from 0.
     pub round: u32,
     /// The time during which there were takeovers.
@@ -88,14 +86,6 @@ impl TakeoverSample {
             sum.gone.add(&part.gone);
         }
     }
-
-    /// The times until the old client had read its notice, within a node and between nodes
-    /// together.
-    fn all_told(&self) -> Latencies {
-        let mut all = self.local.told.clone();
-        all.add(&self.cross.told);
-        all
-    }
 }
 
 /// A distribution of times, over all rounds together.
@@ -132,12 +122,10 @@ impl Quantiles {
     }
 }
 
-/// The figures of one way of routing.
+/// The figures of takeovers and messages, over all rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TakeoverFigures {
-    /// The way in which the nodes route messages.
-    pub arm: String,
     /// Logins per second; each login takes a session over.
     pub logins_per_second: Option<Spread>,
     /// Finished takeovers.
@@ -165,16 +153,17 @@ pub struct TakeoverFigures {
 }
 
 impl TakeoverFigures {
-    /// Computes the figures of one arm from its samples.
-    fn from_samples(arm: &str, samples: &[&TakeoverSample]) -> Self {
+    /// Computes the figures of these samples.
+    fn from_samples(samples: &[TakeoverSample]) -> Self {
         let quantiles = |which: fn(&TakeoverSample) -> &Latencies| {
-            Quantiles::from_latencies(samples.iter().map(|sample| which(sample)))
+            Quantiles::from_latencies(samples.iter().map(which))
         };
         let takeovers = samples.iter().map(|it| it.takeovers).sum();
         let operations: Option<u64> = samples.iter().map(|it| it.operations).sum();
         Self {
-            arm: arm.to_owned(),
-            logins_per_second: Spread::from_values(samples.iter().map(|it| it.logins_per_second())),
+            logins_per_second: Spread::from_values(
+                samples.iter().map(TakeoverSample::logins_per_second),
+            ),
             takeovers,
             errors: samples.iter().map(|it| it.errors).sum(),
             first_error: samples.iter().find_map(|it| it.first_error.clone()),
@@ -190,47 +179,9 @@ impl TakeoverFigures {
                 samples
                     .iter()
                     .filter(|it| it.messages > 0)
-                    .map(|it| it.messages_per_second()),
+                    .map(TakeoverSample::messages_per_second),
             ),
             message: quantiles(|it| &it.message),
-        }
-    }
-}
-
-/// The figures of one arm in each round, divided by the figures of another arm in the same round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct TakeoverRatio {
-    /// The arm whose figures are divided.
-    pub arm: String,
-    /// The arm whose figures are the divisors.
-    pub over: String,
-    /// Logins per second; more is better.
-    pub logins_per_second: Option<Spread>,
-    /// Median time until the old client had read its notice; less is better.
-    pub told_p50: Option<Spread>,
-    /// Messages per second; more is better.
-    pub messages_per_second: Option<Spread>,
-    /// Median time until a message's outcome was known; less is better.
-    pub message_p50: Option<Spread>,
-}
-
-impl TakeoverRatio {
-    /// Divides each round of `arm` by the round of `over` with the same number.
-    fn paired_by_round(arm: (&str, &[&TakeoverSample]), over: (&str, &[&TakeoverSample])) -> Self {
-        let paired = |figure: fn(&TakeoverSample) -> f64| {
-            Spread::from_values(arm.1.iter().filter_map(|above| {
-                let below = over.1.iter().find(|it| it.round == above.round)?;
-                Some(figure(above) / figure(below))
-            }))
-        };
-        Self {
-            arm: arm.0.to_owned(),
-            over: over.0.to_owned(),
-            logins_per_second: paired(TakeoverSample::logins_per_second),
-            told_p50: paired(|it| it.all_told().quantile(0.5).as_secs_f64()),
-            messages_per_second: paired(TakeoverSample::messages_per_second),
-            message_p50: paired(|it| it.message.quantile(0.5).as_secs_f64()),
         }
     }
 }
@@ -253,10 +204,8 @@ pub struct TakeoverReport {
     pub rate: Option<f64>,
     /// The number of rounds.
     pub rounds: u32,
-    /// One per arm.
-    pub figures: Vec<TakeoverFigures>,
-    /// The ratio of each further arm to the first one.
-    pub ratios: Vec<TakeoverRatio>,
+    /// The figures of all rounds.
+    pub figures: TakeoverFigures,
     /// The samples that all figures are computed from.
     pub samples: Vec<TakeoverSample>,
 }
@@ -265,19 +214,6 @@ impl TakeoverReport {
     /// Computes the figures of samples.
     #[must_use]
     pub fn new(backend: impl Into<String>, samples: Vec<TakeoverSample>) -> Self {
-        let mut arms: Vec<&str> = Vec::new();
-        for sample in &samples {
-            if !arms.contains(&sample.arm.as_str()) {
-                arms.push(&sample.arm);
-            }
-        }
-        let samples_of = |arm: &str| {
-            samples
-                .iter()
-                .filter(|it| it.arm == arm)
-                .collect::<Vec<_>>()
-        };
-        let rounds = arms.first().map_or(0, |arm| samples_of(arm).len());
         Self {
             workload: "takeover".into(),
             backend: backend.into(),
@@ -285,35 +221,16 @@ impl TakeoverReport {
             processes: false,
             callers: 1,
             rate: None,
-            rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
-            figures: arms
-                .iter()
-                .map(|arm| TakeoverFigures::from_samples(arm, &samples_of(arm)))
-                .collect(),
-            ratios: arms
-                .iter()
-                .skip(1)
-                .map(|arm| {
-                    TakeoverRatio::paired_by_round(
-                        (arm, &samples_of(arm)),
-                        (arms[0], &samples_of(arms[0])),
-                    )
-                })
-                .collect(),
+            rounds: u32::try_from(samples.len()).unwrap_or(u32::MAX),
+            figures: TakeoverFigures::from_samples(&samples),
             samples,
         }
     }
 
-    /// The figures of one arm.
-    #[must_use]
-    pub fn arm(&self, name: &str) -> Option<&TakeoverFigures> {
-        self.figures.iter().find(|it| it.arm == name)
-    }
-
     /// Whether anything failed.
     #[must_use]
-    pub fn has_errors(&self) -> bool {
-        self.figures.iter().any(|it| it.errors > 0)
+    pub const fn has_errors(&self) -> bool {
+        self.figures.errors > 0
     }
 }
 
@@ -323,9 +240,8 @@ mod tests {
 
     use super::*;
 
-    fn sample(arm: &str, round: u32, takeovers: u64, told: Duration) -> TakeoverSample {
+    fn sample(round: u32, takeovers: u64, told: Duration) -> TakeoverSample {
         let mut sample = TakeoverSample {
-            arm: arm.into(),
             round,
             elapsed_ns: 2_000_000_000,
             takeovers,
@@ -345,48 +261,32 @@ mod tests {
     #[test]
     fn figures_equal_those_computed_by_hand() {
         let ms = Duration::from_millis;
-        let mut second = sample("fenced", 1, 300, ms(1));
+        let mut second = sample(1, 300, ms(1));
         second.record_failure(&"busy");
         second.record_failure(&"not this one");
-        let report = TakeoverReport::new(
-            "memory",
-            vec![
-                sample("fenced", 0, 200, ms(1)),
-                sample("locked", 0, 100, ms(4)),
-                sample("locked", 1, 150, ms(4)),
-                second,
-            ],
-        );
+        let report = TakeoverReport::new("memory", vec![sample(0, 200, ms(1)), second]);
         assert_eq!(report.rounds, 2);
-        let fenced = report.arm("fenced").unwrap();
-        assert_eq!(fenced.takeovers, 500);
+        let figures = &report.figures;
+        assert_eq!(figures.takeovers, 500);
         assert_eq!(
-            (fenced.errors, fenced.first_error.as_deref()),
+            (figures.errors, figures.first_error.as_deref()),
             (2, Some("busy"))
         );
-        let rate = fenced.logins_per_second.unwrap();
+        let rate = figures.logins_per_second.unwrap();
         assert!((rate.low - 100.0).abs() < 1e-9 && (rate.high - 150.0).abs() < 1e-9);
-        assert!((fenced.operations_per_takeover.unwrap() - 7.0).abs() < 1e-9);
+        assert!((figures.operations_per_takeover.unwrap() - 7.0).abs() < 1e-9);
         let close = |seen: f64, ms: f64| (seen / (ms * 1e3) - 1.0).abs() < 0.002;
-        assert!(close(fenced.local_told.unwrap().p99_us, 1.0));
-        assert!(close(fenced.cross_told.unwrap().p50_us, 2.0));
-        assert_eq!(fenced.local_gone, None);
-        let ratio = &report.ratios[0];
-        assert_eq!(
-            (ratio.arm.as_str(), ratio.over.as_str()),
-            ("locked", "fenced")
-        );
-        assert!((ratio.logins_per_second.unwrap().median - 0.5).abs() < 1e-9);
-        assert!((ratio.message_p50.unwrap().median - 4.0).abs() < 0.02);
-        assert!(report.has_errors());
+        assert!(close(figures.local_told.unwrap().p99_us, 1.0));
+        assert!(close(figures.cross_told.unwrap().p50_us, 2.0));
+        assert_eq!(figures.local_gone, None);
         let text = report.to_string();
         assert!(text.contains("login to old told, other node"), "{text}");
-        assert!(text.contains("fenced: 2 failed, the first: busy"), "{text}");
+        assert!(text.contains("2 failed, the first: busy"), "{text}");
     }
 
     #[test]
     fn a_report_is_the_same_after_json() {
-        let report = TakeoverReport::new("memory", vec![sample("fenced", 0, 20, Duration::ZERO)]);
+        let report = TakeoverReport::new("memory", vec![sample(0, 20, Duration::ZERO)]);
         let json = serde_json::to_string(&report).unwrap();
         let back: TakeoverReport = serde_json::from_str(&json).unwrap();
         assert_eq!(back.figures, report.figures);

@@ -137,12 +137,11 @@ pub(crate) fn small() -> Comparison {
         add("takeover-local", Measure::P50, 900.0 * factor);
         add("takeover-local", Measure::P99, 2900.0 * factor);
         add("takeover-cross", Measure::P50, 1400.0 * factor);
-        add("takeover-fenced", Measure::Rate, 4000.0 / factor);
-        add("takeover-locked", Measure::Rate, 3000.0 / factor);
-        add("takeover-fenced", Measure::Operations, 8.2);
+        add("takeovers", Measure::Rate, 4000.0 / factor);
+        add("takeovers", Measure::Operations, 8.2);
         // Slow stores have no figure here, so a table has an empty cell.
         if factor < 2.0 {
-            add("route-locked", Measure::Rate, 500.0 / factor);
+            add("messages", Measure::Rate, 500.0 / factor);
         }
         add("wakeup", Measure::P50, 500.0 * factor);
     }
@@ -197,10 +196,8 @@ pub(crate) fn large() -> Comparison {
         "takeover-local-gone",
         "takeover-cross",
         "takeover-cross-gone",
-        "takeover-fenced",
-        "takeover-locked",
-        "route-fenced",
-        "route-locked",
+        "takeovers",
+        "messages",
         "counters-lock",
         "counters-optimistic",
         "counters-watch",
