@@ -6,24 +6,19 @@
 
 use std::sync::Arc;
 
-use distlock_core::{Clock, Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result};
 use uuid::Uuid;
 
 use crate::{
     admin::view::{EndingReason, Kicked, Target},
-    directory::{
-        access::Directory,
-        accounts::{PutOutcome, VersionedRecord},
-    },
-    events::Events,
+    directory::accounts::{PutOutcome, VersionedRecord},
     model::{
         event::Transition,
         ident::Uid,
         record::{Revocation, SlotEntry, UserRecord},
-        settings::Settings,
     },
-    peer::kick::{Kicks, settled_among},
-    session::removal::Removals,
+    node::Node,
+    peer::kick::settled_among,
 };
 
 /// Records in one read of the directory.
@@ -31,18 +26,7 @@ pub(crate) const PAGE: u32 = 256;
 /// Attempts at one change of a record while other nodes keep changing the same record.
 const MAX_ATTEMPTS: u32 = 8;
 
-/// The operations of an administrator on the directory.
-#[derive(Debug)]
-pub(crate) struct Admin {
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) kicks: Arc<Kicks>,
-    pub(crate) removals: Arc<Removals>,
-    pub(crate) events: Arc<Events>,
-}
-
-impl Admin {
+impl Node {
     /// Calls `visit` with every readable record. The sweeper logs unreadable records.
     pub(crate) async fn for_each_record(
         &self,
@@ -87,7 +71,7 @@ impl Admin {
     /// Removes the sessions of an account for which `wanted` is true from the directory, then kicks
     /// them.
     pub(crate) async fn end_sessions(
-        &self,
+        self: &Arc<Self>,
         uid: &Uid,
         wanted: impl Fn(&SlotEntry) -> bool + Send + Sync,
         ending: EndingReason<'_>,
@@ -148,16 +132,16 @@ impl Admin {
                 });
             }
             let budget = self.settings.timers.kick_budget;
-            let kicked = self.kicks.kick_all(uid, &revoked, budget, None).await;
+            let kicked = self.kick_all(uid, &revoked, budget, None).await;
             let settled = settled_among(&kicked);
             let all_settled = settled.len() == revoked.len();
-            let settled = self.removals.settle(uid, &settled).await;
+            let settled = self.settle(uid, &settled).await;
             if let Err(error) = &settled {
                 // The sessions have ended; only their revocations stay in the record for now.
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
             }
             if settled.is_err() || !all_settled {
-                self.kicks.keep_kicking(uid);
+                self.keep_kicking(uid);
             }
             return Ok(revoked
                 .into_iter()

@@ -28,7 +28,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn knows(&self, uid: &Uid) -> Result<bool> {
-        Ok(self.parts.directory.read(uid).await?.version.is_some())
+        Ok(self.node.directory.read(uid).await?.version.is_some())
     }
 
     /// An account's record and the state of the nodes that it names.
@@ -44,14 +44,14 @@ impl KickOut {
             version,
             mut record,
             ..
-        } = self.parts.directory.read(uid).await?;
-        if record.ban.is_some() && self.parts.bans.current_ban(uid).await?.is_none() {
+        } = self.node.directory.read(uid).await?;
+        if record.ban.is_some() && self.node.current_ban(uid).await?.is_none() {
             // The mark of an ended ban stays in the record until a login or the sweeper removes it.
             record.ban = None;
         }
         let mut nodes = Vec::new();
         for (node, boot) in record.incarnations() {
-            let liveness = self.parts.liveness.look_up(&node, boot).await;
+            let liveness = self.node.liveness_of(&node, boot).await;
             let (state, addr) = match liveness {
                 Ok(Liveness::Up(up)) => ("up", Some(up.addr)),
                 Ok(Liveness::Dead) => ("dead", None),
@@ -92,13 +92,12 @@ impl KickOut {
         };
         let wanted = |entry: &SlotEntry| target.matches(entry);
         if let Target::Uid(uid) = target {
-            return self.parts.admin.end_sessions(uid, wanted, ending).await;
+            return self.node.end_sessions(uid, wanted, ending).await;
         }
         let mut kicked = Vec::new();
         let (mut changed_any, mut is_away, mut first_error) = (false, false, None);
         for batch in self
-            .parts
-            .admin
+            .node
             .find_accounts(target)
             .await?
             .chunks(CONCURRENT_CHANGES)
@@ -107,8 +106,7 @@ impl KickOut {
                 Some(error) if is_away => vec![Err(Error::clone(error)); batch.len()],
                 _ => {
                     let uids = batch.iter().map(|(uid, _)| uid);
-                    join_all(uids.map(|uid| self.parts.admin.end_sessions(uid, wanted, ending)))
-                        .await
+                    join_all(uids.map(|uid| self.node.end_sessions(uid, wanted, ending))).await
                 }
             };
             is_away = ended.iter().all(Result::is_err);
@@ -140,7 +138,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn find(&self, target: &Target) -> Result<Vec<Found>> {
-        let accounts = self.parts.admin.find_accounts(target).await?;
+        let accounts = self.node.find_accounts(target).await?;
         let found = |(uid, entries): (Uid, Vec<SlotEntry>)| {
             entries.into_iter().map(move |entry| Found {
                 uid: uid.clone(),
@@ -166,11 +164,10 @@ impl KickOut {
         most: usize,
         node: Option<&NodeId>,
     ) -> Result<(Vec<Found>, Option<Uid>)> {
-        let parts = &self.parts;
         let mut online = Vec::new();
         let mut at = after.map(Uid::record_key).transpose()?;
         loop {
-            let page = parts.directory.page(at.as_ref(), PAGE).await?;
+            let page = self.node.directory.page(at.as_ref(), PAGE).await?;
             let is_last = page.len() < PAGE as usize;
             for (key, uid, seen) in page {
                 at = Some(key);
@@ -182,7 +179,7 @@ impl KickOut {
                     if node.is_some_and(|node| *node != key.node) {
                         continue;
                     }
-                    if parts.liveness.look_up(&key.node, key.boot).await? != Liveness::Dead {
+                    if self.node.liveness_of(&key.node, key.boot).await? != Liveness::Dead {
                         let uid = uid.clone();
                         online.push(Found { uid, entry });
                     }
@@ -207,8 +204,7 @@ impl KickOut {
     /// Safe.
     pub async fn revocations(&self, most: usize) -> Result<(Vec<Pending>, usize)> {
         let (mut pending, mut total) = (Vec::new(), 0);
-        self.parts
-            .admin
+        self.node
             .for_each_record(|uid, record| {
                 total += record.revocations.len();
                 let room = most.saturating_sub(pending.len());

@@ -35,7 +35,7 @@ impl KickOut {
         ttl: Option<Duration>,
         reason: Option<&str>,
     ) -> Result<(Ban, Vec<Kicked>)> {
-        let parts = &self.parts;
+        let node = &self.node;
         if let Some(ttl) = ttl
             && (ttl.is_zero() || ttl > MAX_TTL)
         {
@@ -49,18 +49,18 @@ impl KickOut {
             id: Uuid::new_v4(),
             reason: reason.map(str::to_owned),
             ttl_ms: ttl.map(millis),
-            until_ms: ttl.map(|ttl| wall_millis(&*parts.clock).saturating_add(millis(ttl))),
+            until_ms: ttl.map(|ttl| wall_millis(&*node.clock).saturating_add(millis(ttl))),
         };
         // The ban record is written before the mark. Otherwise a login could find the mark without
         // the record, treat the ban as lifted, and remove the mark.
-        parts.directory.put_ban(uid, &ban).await?;
+        node.directory.put_ban(uid, &ban).await?;
         let ending = EndingReason {
             code: Code::Banned,
             text: reason,
             ban: Some(&ban),
         };
-        let kicked = parts.admin.end_sessions(uid, |_| true, ending).await?;
-        parts.events.emit(Transition::Banned, |event| {
+        let kicked = node.end_sessions(uid, |_| true, ending).await?;
+        node.events.emit(Transition::Banned, |event| {
             event.uid = Some(uid.clone());
             event.result.clone_from(&ban.reason);
         });
@@ -76,16 +76,16 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn bans(&self, most: usize) -> Result<(Vec<Banned>, usize)> {
-        let parts = &self.parts;
+        let node = &self.node;
         let (mut bans, mut total, mut after) = (Vec::new(), 0, None);
         loop {
-            let page = parts.directory.ban_page(after.as_ref(), PAGE).await?;
+            let page = node.directory.ban_page(after.as_ref(), PAGE).await?;
             let Some((last, _)) = page.last() else {
                 return Ok((bans, total));
             };
             after = Some(last.clone());
             for (uid, ban, age) in page.into_iter().filter_map(|(_, read)| read) {
-                if parts.bans.is_over(&ban, age) {
+                if node.ban_is_over(&ban, age) {
                     continue;
                 }
                 total += 1;
@@ -104,14 +104,14 @@ impl KickOut {
     /// # Cancel safety
     /// A dropped call leaves the outcome unknown; repeating the call is safe.
     pub async fn unban(&self, uid: &Uid) -> Result<bool> {
-        let parts = &self.parts;
-        let there = parts.directory.remove_ban(uid, None).await?;
-        let (marked, _) = parts
+        let node = &self.node;
+        let there = node.directory.remove_ban(uid, None).await?;
+        let (marked, _) = node
             .directory
             .update(uid, |record| record.ban.take().is_some())
             .await?;
         if there || marked {
-            parts.events.emit(Transition::Unbanned, |event| {
+            node.events.emit(Transition::Unbanned, |event| {
                 event.uid = Some(uid.clone());
             });
         }

@@ -1,14 +1,11 @@
-//! The builder of a flow: it makes the parts, joins them, and starts the background tasks.
+//! The builder of a flow: it makes the node, takes its lease, and starts the background tasks.
 
 use std::sync::Arc;
 
 use distlock_core::{Error, ErrorKind, Result, Store};
 
 use crate::{
-    flow::{
-        assembly::{Base, Setup, assemble},
-        handle::KickOut,
-    },
+    flow::handle::KickOut,
     login::{admission::Admission, profiles::Profiles},
     meters,
     model::{
@@ -16,6 +13,7 @@ use crate::{
         policy::Policy,
         settings::{Confirm, Settings, Timers},
     },
+    node::{Node, Setup},
     peer::api::{NoPeers, Peers},
 };
 
@@ -116,24 +114,25 @@ impl Builder {
     pub async fn start(self) -> Result<KickOut> {
         self.timers.validate()?;
         self.policy.validate()?;
-        let base = Base::new(Setup {
+        let node = Arc::new(Node::new(Setup {
             store: self.store,
             node: self.node,
             advertise: self.advertise,
             front: self.front,
             peers: self.peers,
+            profiles: self.profiles,
+            admission: self.admission,
             settings: Settings {
                 policy: self.policy,
                 confirm: self.confirm,
                 timers: self.timers,
             },
-        });
-        let (parts, sweeper) = assemble(&base, self.admission, self.profiles);
-        let lease = parts.keeper.start_incarnation().await.map_err(|error| {
+        }));
+        let lease = node.start_incarnation().await.map_err(|error| {
             if error.kind() == ErrorKind::Timeout {
                 Error::new(
                     ErrorKind::Timeout,
-                    format!("a node named {} is already running", parts.this.id),
+                    format!("a node named {} is already running", node.this.id),
                 )
                 .caused_by(error)
             } else {
@@ -141,13 +140,11 @@ impl Builder {
             }
         })?;
         meters::register_all();
-        let parts = Arc::new(parts);
-        let stop = Arc::new(parts.tasks.stop.clone().drop_guard());
-        let tasks = &parts.tasks;
-        tasks.spawn(Arc::clone(&parts.keeper).keep_lease(lease));
-        tasks.spawn(Arc::clone(&parts.reconciler).run());
-        tasks.spawn(sweeper.run());
-        tasks.spawn(Arc::clone(&parts.logouts).retry_logouts());
-        Ok(KickOut { parts, _stop: stop })
+        let stop = Arc::new(node.tasks.stop.clone().drop_guard());
+        node.tasks.spawn(Arc::clone(&node).keep_lease(lease));
+        node.tasks.spawn(Arc::clone(&node).run_reconciliation());
+        node.tasks.spawn(Arc::clone(&node).run_sweeper());
+        node.tasks.spawn(Arc::clone(&node).retry_logouts());
+        Ok(KickOut { node, _stop: stop })
     }
 }

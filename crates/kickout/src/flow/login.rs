@@ -30,12 +30,12 @@ impl KickOut {
         let _cancel_on_drop = caller_gone.clone().drop_guard();
         let (answer, outcome) = oneshot::channel();
         let run = LoginRun {
-            parts: Arc::clone(&self.parts.logins),
-            started: self.parts.clock.now(),
+            node: Arc::clone(&self.node),
+            started: self.node.clock.now(),
             login,
             caller_gone,
         };
-        self.parts.tasks.spawn(async move {
+        self.node.tasks.spawn(async move {
             let outcome = Box::pin(run.run_to_end()).await;
             // The send fails if the caller dropped the future. The admitted session is then
             // dropped, and the drop logs the session out.

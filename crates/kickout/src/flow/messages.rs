@@ -18,7 +18,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn route(&self, uid: &Uid) -> Result<Option<Location>> {
-        let current = self.parts.router.locate(uid).await?;
+        let current = self.node.locate(uid).await?;
         Ok(current.into_iter().next().map(|(_, location)| location))
     }
 
@@ -31,7 +31,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn addressed(&self, uid: &Uid, message: &Message) -> Result<Vec<Location>> {
-        let current = self.parts.router.locate_addressed(uid, message).await?;
+        let current = self.node.locate_addressed(uid, message).await?;
         Ok(current.into_iter().map(|(_, location)| location).collect())
     }
 
@@ -44,7 +44,7 @@ impl KickOut {
     /// # Cancel safety
     /// A dropped call leaves the outcome unknown.
     pub async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
-        self.parts.router.deliver(uid, message).await
+        self.node.deliver(uid, message).await
     }
 
     /// Notes that a message was stored for the sessions that missed it, by the receipts of its
@@ -52,12 +52,12 @@ impl KickOut {
     /// lets it hand out the stored messages: at once on this node, and on another one as soon as
     /// that node can be called.
     pub fn hand_out_later(&self, uid: &Uid, receipts: &[Receipt]) {
-        self.parts.hand_outs.note_stored(uid, receipts);
+        self.node.note_stored(uid, receipts);
     }
 
     /// Records the event that a message was stored until its account, or its device, logs in.
     pub fn stored(&self, uid: &Uid, message: &Message) {
-        self.parts.events.emit(Transition::Stored, |event| {
+        self.node.events.emit(Transition::Stored, |event| {
             event.uid = Some(uid.clone());
             event.device.clone_from(&message.to_device);
             event.message = Some(message.id.clone());

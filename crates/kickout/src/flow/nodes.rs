@@ -20,7 +20,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn drain(&self, rate: u32) -> Result<()> {
-        self.parts.drain.begin(rate).await
+        self.node.begin_drain(rate).await
     }
 
     /// Takes logins again. A session that has ended stays ended.
@@ -32,13 +32,13 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn undrain(&self) -> Result<()> {
-        self.parts.drain.end().await
+        self.node.end_drain().await
     }
 
     /// Whether this node takes logins.
     #[must_use]
     pub fn state(&self) -> NodeState {
-        self.parts.drain.state()
+        self.node.state()
     }
 
     /// The nodes that hold their lease, in order of their names. A node that this one cannot call
@@ -50,9 +50,9 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn nodes(&self) -> Result<Vec<NodeInfo>> {
-        let mut nodes = self.parts.roster.live_nodes().await?;
+        let mut nodes = self.node.live_nodes().await?;
         for it in &mut nodes {
-            let failure = self.parts.peers.failure_of(&it.node);
+            let failure = self.node.peers.failure_of(&it.node);
             it.unreachable = failure.map(|error| error.to_string());
         }
         Ok(nodes)

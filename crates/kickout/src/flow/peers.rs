@@ -19,7 +19,7 @@ impl KickOut {
     /// this one. Such a kick reached the wrong process, and its session may be alive in another
     /// process.
     pub fn handle_kick(&self, request: &KickRequest) -> Result<KickResult, PeerError> {
-        self.parts.revoker.handle_kick(request)
+        self.node.handle_kick(request)
     }
 
     /// Answers a delivery from a peer. The delivery is accepted only for exactly the session that
@@ -29,21 +29,21 @@ impl KickOut {
     /// # Cancel safety
     /// A dropped call leaves the outcome unknown.
     pub async fn handle_deliver(&self, request: DeliverRequest) -> DeliverResult {
-        self.parts.router.deliver_here(request).await
+        self.node.deliver_here(request).await
     }
 
     /// Answers a peer that stored messages for these accounts while it could not call this node:
     /// each of their sessions here gets the order to hand out the stored messages
     /// ([`Session::hand_out_asked`](crate::Session::hand_out_asked)).
     pub fn handle_hand_out(&self, uids: &[Uid]) {
-        self.parts.hand_outs.hand_out_here(uids);
+        self.node.hand_out_here(uids);
     }
 
     /// Idle time of each of the account's sessions on this node: the answer to
     /// [`Peers::idle`](crate::Peers::idle).
     #[must_use]
     pub fn handle_idle(&self, uid: &Uid) -> Vec<(SessionKey, Duration)> {
-        let parts = &self.parts;
-        parts.registry.idle_times(uid, parts.clock.now())
+        let node = &self.node;
+        node.registry.idle_times(uid, node.clock.now())
     }
 }

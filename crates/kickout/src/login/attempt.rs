@@ -39,7 +39,7 @@ impl LoginRun {
             Ok(LoginOutcome::Superseded(_)) => Transition::Overtaken,
             Ok(LoginOutcome::Busy { .. }) | Err(_) => Transition::Busy,
         };
-        self.parts.events.emit(transition, |event| {
+        self.node.events.emit(transition, |event| {
             event.uid = Some(self.login.uid.clone());
             event.device = Some(self.login.device.clone());
             match &outcome {
@@ -61,19 +61,19 @@ impl LoginRun {
     /// Runs the checks that need no lock, then competes with the account's other logins.
     async fn attempt(&self) -> Result<LoginOutcome> {
         let uid = &self.login.uid;
-        let parts = &self.parts;
+        let node = &self.node;
         let resume = self.parse_resume_token()?;
-        let _permit = match parts.admissions.take_permit(uid) {
+        let _permit = match node.admissions.take_permit(uid) {
             Ok(permit) => permit,
             Err(Throttled { scope, retry_after }) => {
                 meters::count_throttled_login(scope);
                 return Ok(LoginOutcome::Busy { retry_after });
             }
         };
-        if parts.drain.is_refusing_logins() {
+        if node.is_refusing_logins() {
             return Ok(denied_outcome(Code::Draining, None));
         }
-        if let Some(profiles) = &parts.profiles {
+        if let Some(profiles) = &node.profiles {
             let allowed = tokio::select! {
                 biased;
                 () = self.caller_gone.cancelled() => return Ok(self.busy_outcome()),
@@ -88,20 +88,20 @@ impl LoginRun {
 
     /// Waits for this login's turn on this node and for the account's lock, then logs in.
     async fn compete(&self, resume: Option<ResumeToken>) -> Result<LoginOutcome> {
-        let parts = &self.parts;
+        let node = &self.node;
         // The wait is counted from this moment, because other logins wait for this login from now
         // on.
-        let competing = parts.clock.now();
-        let Some(own) = parts.this.current_incarnation() else {
+        let competing = node.clock.now();
+        let Some(own) = node.this.current_incarnation() else {
             return Ok(denied_outcome(Code::NodeFenced, None));
         };
         let mut turn = match self.wait_for_turn(resume.as_ref()).await {
             Ok(turn) => turn,
             Err(outcome) => return Ok(outcome),
         };
-        let until = competing + parts.settings.timers.lock_wait;
-        let may_wait = || parts.clock.now() < until && !self.caller_gone.is_cancelled();
-        let idle = retry_while(&*parts.clock, may_wait, || {
+        let until = competing + node.settings.timers.lock_wait;
+        let may_wait = || node.clock.now() < until && !self.caller_gone.is_cancelled();
+        let idle = retry_while(&*node.clock, may_wait, || {
             self.rival_idle_times(resume.as_ref())
         });
         let idle = idle.await?;
@@ -118,7 +118,7 @@ impl LoginRun {
                     Err(error) => return Err(error),
                 },
             };
-            let locked = parts.clock.now();
+            let locked = node.clock.now();
             let context = GrantContext {
                 own: &own,
                 guard: &guard,
@@ -126,9 +126,9 @@ impl LoginRun {
                 resume: resume.as_ref(),
                 idle: &idle,
             };
-            let ttl = parts.settings.timers.lock_ttl;
+            let ttl = node.settings.timers.lock_ttl;
             let granting = self.grant_under_lock(context);
-            let step = renewing(&*parts.clock, &guard, ttl, granting).await;
+            let step = renewing(&*node.clock, &guard, ttl, granting).await;
             match step {
                 Ok(GrantStep::Granted(granted)) => {
                     // The release runs at the same time as the kicks. So the account's next login
@@ -152,12 +152,12 @@ impl LoginRun {
     /// Waits in the login queue until this login may compete for the account's lock. `Err` holds
     /// the answer to a login that gets no turn.
     async fn wait_for_turn(&self, resume: Option<&ResumeToken>) -> Result<LoginTurn, LoginOutcome> {
-        let parts = &self.parts;
+        let node = &self.node;
         let claim = self.queue_claim(resume);
         let waiting = within(
-            &*parts.clock,
-            parts.settings.timers.lock_wait,
-            parts.queues.enqueue(&self.login.uid, &claim),
+            &*node.clock,
+            node.settings.timers.lock_wait,
+            node.queues.enqueue(&self.login.uid, &claim),
         );
         let turn = tokio::select! {
             biased;
@@ -181,12 +181,12 @@ impl LoginRun {
             );
         }
         metrics::histogram!("distlock_lock_hold_seconds")
-            .record(self.parts.clock.now().since(locked).as_secs_f64());
+            .record(self.node.clock.now().since(locked).as_secs_f64());
     }
 
     /// The claim with which this login enters the login queue.
     fn queue_claim(&self, resume: Option<&ResumeToken>) -> LoginClaim {
-        let policy = &self.parts.settings.policy;
+        let policy = &self.node.settings.policy;
         LoginClaim {
             slot: policy.slot_of(&self.login.class),
             device: self.login.device.clone(),
@@ -210,26 +210,26 @@ impl LoginRun {
     /// Acquires the account's lock. `competing` is the moment before this login entered the login
     /// queue. The setting `lock_wait` limits the time from that moment until the lock is acquired.
     async fn acquire_account_lock(&self, competing: Moment) -> Result<Guard> {
-        let parts = &self.parts;
-        let started = parts.clock.now();
-        let left = parts
+        let node = &self.node;
+        let started = node.clock.now();
+        let left = node
             .settings
             .timers
             .lock_wait
             .saturating_sub(started.since(competing));
-        let (name, ttl) = (self.login.uid.lock_name()?, parts.settings.timers.lock_ttl);
-        let guard = wanted_lock(&parts.locker, &name, ttl, &parts.this.id)
+        let (name, ttl) = (self.login.uid.lock_name()?, node.settings.timers.lock_ttl);
+        let guard = wanted_lock(&node.locker, &name, ttl, &node.this.id)
             .wait(left)
             .give_up_when_unreachable()
             .acquire()
             .await;
         if guard.is_err() {
             // A store without memory refuses even the lock, so no write would show the failure.
-            parts.directory.note_change(&guard);
+            node.directory.note_change(&guard);
         }
         let guard = guard?;
         metrics::histogram!("distlock_lock_wait_seconds")
-            .record(parts.clock.now().since(started).as_secs_f64());
+            .record(node.clock.now().since(started).as_secs_f64());
         Ok(guard)
     }
 }

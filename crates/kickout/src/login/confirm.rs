@@ -87,7 +87,7 @@ impl OlderSessions {
 impl LoginRun {
     /// Ends the older sessions, checks that this login is still the newest, and admits the client.
     pub(crate) async fn confirm(&self, granted: Granted, turn: LoginTurn) -> Result<LoginOutcome> {
-        let parts = &self.parts;
+        let node = &self.node;
         let Granted {
             live,
             messages,
@@ -98,12 +98,7 @@ impl LoginRun {
             swept,
         } = granted;
         // From here on every return path drops the session, and the drop logs it out.
-        let session = Session::new(
-            Arc::clone(&parts.logouts),
-            Arc::clone(&parts.ender),
-            Arc::clone(&live),
-            messages,
-        );
+        let session = Session::new(Arc::clone(node), Arc::clone(&live), messages);
         // The next login on this node may compete now. That login finds this one in the directory.
         drop(turn);
 
@@ -125,14 +120,14 @@ impl LoginRun {
         removed: &[Revocation],
         pending: Vec<Revocation>,
     ) -> Result<OlderSessions> {
-        let parts = &self.parts;
+        let node = &self.node;
         let uid = &self.login.uid;
         let granted = pending.clone();
         let (here, elsewhere): (Vec<_>, Vec<_>) =
-            pending.into_iter().partition(|it| parts.this.owns(&it.key));
+            pending.into_iter().partition(|it| node.this.owns(&it.key));
         let mut ended = Vec::new();
         for victim in &here {
-            let kicked = parts.revoker.end_revoked(uid, victim);
+            let kicked = node.end_revoked(uid, victim);
             if kicked.ended_now {
                 self.measure_takeover("local");
             }
@@ -141,8 +136,8 @@ impl LoginRun {
         let here = settled_among(&ended);
         let mut gone = Vec::new();
         if !elsewhere.is_empty() {
-            let budget = parts.settings.timers.kick_budget;
-            let kicks = parts.kicks.kick_all(uid, &elsewhere, budget, Some(decided));
+            let budget = node.settings.timers.kick_budget;
+            let kicks = node.kick_all(uid, &elsewhere, budget, Some(decided));
             let kicked = kicks.await;
             let is_kicked = |it: &Revocation| kicked.iter().any(|(key, _)| *key == it.key);
             if removed.iter().any(is_kicked) {
@@ -157,7 +152,7 @@ impl LoginRun {
             pending.any(|it| !here.contains(&it.key))
         };
         if !settled.as_ref().is_ok_and(|record| !is_pending(record)) {
-            parts.kicks.keep_kicking(uid);
+            node.keep_kicking(uid);
         }
         let mut record = settled?;
         record.settle(|key| here.contains(key));
@@ -179,7 +174,7 @@ impl LoginRun {
         r#gen: Generation,
         older: &OlderSessions,
     ) -> LoginOutcome {
-        let (parts, record) = (&self.parts, &older.record);
+        let (node, record) = (&self.node, &older.record);
         if live.phase() == Phase::Pending && live.is_missing_in(record) {
             // The store has lost this login, and also the list of older sessions to kick.
             return self.busy_outcome();
@@ -187,7 +182,7 @@ impl LoginRun {
         if record.slot_of(&live.key).is_none() && live.phase() == Phase::Pending {
             let by = record.slots.get(&live.slot).map(|it| it.device.clone());
             let notice = Offline::new(Code::Superseded).superseded_by(by, Some(record.r#gen));
-            parts.ender.end(live, notice, false, |_| {});
+            node.end_session(live, notice, false, |_| {});
         }
         if let Err(notice) = live.activate() {
             return match notice.code {
@@ -198,7 +193,7 @@ impl LoginRun {
             };
         }
         session.old_confirmed = older.confirmed_by();
-        parts.events.emit(Transition::Admitted, |event| {
+        node.events.emit(Transition::Admitted, |event| {
             live.describe(event);
             event.r#gen = Some(r#gen);
             event.result = Some(match session.old_confirmed {
@@ -214,13 +209,13 @@ impl LoginRun {
     /// granted, and older sessions may have been kicked. So a short outage of the store must not
     /// end the login; this function tries again until the node's lease ends.
     async fn settle(&self, live: &LiveSession, gone: &[SessionKey]) -> Result<UserRecord> {
-        let (parts, uid) = (&self.parts, &self.login.uid);
+        let (node, uid) = (&self.node, &self.login.uid);
         let may_wait = || live.incarnation.lease.is_valid() && !self.caller_gone.is_cancelled();
-        let settled = retry_while(&*parts.clock, may_wait, || async move {
+        let settled = retry_while(&*node.clock, may_wait, || async move {
             if gone.is_empty() {
-                Ok(parts.directory.read(uid).await?.record)
+                Ok(node.directory.read(uid).await?.record)
             } else {
-                parts.removals.settle(uid, gone).await
+                node.settle(uid, gone).await
             }
         });
         settled.await
@@ -232,11 +227,11 @@ impl LoginRun {
         if gone.is_empty() {
             return;
         }
-        let (parts, uid) = (Arc::clone(&self.parts), self.login.uid.clone());
-        self.parts.tasks.spawn(async move {
-            if let Err(error) = parts.removals.settle(&uid, &gone).await {
+        let (node, uid) = (Arc::clone(&self.node), self.login.uid.clone());
+        self.node.tasks.spawn(async move {
+            if let Err(error) = node.settle(&uid, &gone).await {
                 tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
-                parts.kicks.keep_kicking(&uid);
+                node.keep_kicking(&uid);
             }
         });
     }
@@ -246,13 +241,13 @@ impl LoginRun {
     /// lease, so a wait of one node lease is long enough. Returns false if a session is still not
     /// known to have ended; the login is then given up.
     async fn wait_for_older(&self, live: &LiveSession, older: &mut OlderSessions) -> Result<bool> {
-        let parts = &self.parts;
-        let timers = &parts.settings.timers;
-        let strict = parts.settings.confirm == Confirm::Strict;
+        let node = &self.node;
+        let timers = &node.settings.timers;
+        let strict = node.settings.confirm == Confirm::Strict;
         // A node answers `Saving` only within the time to save. The extra time is for its last
         // answer.
         let time_to_save = timers.save_budget + timers.peer_deadline;
-        let mut saves_until = parts.clock.now();
+        let mut saves_until = node.clock.now();
         let ended_until = saves_until + time_to_save + timers.node_lease + timers.kick_budget;
         let mut known = HashSet::new();
         loop {
@@ -262,7 +257,7 @@ impl LoginRun {
             let before = known.len();
             known.extend(waiting.iter().map(|it| it.key.clone()));
             if known.len() > before {
-                saves_until = (parts.clock.now() + time_to_save).min(ended_until);
+                saves_until = (node.clock.now() + time_to_save).min(ended_until);
             }
             let may_be_alive = strict && !silent.is_empty();
             if strict {
@@ -279,16 +274,16 @@ impl LoginRun {
             } else {
                 saves_until
             };
-            if parts.clock.now() >= until {
+            if node.clock.now() >= until {
                 // The last read may be as old as this wait, and a newer login may have come since.
                 older.record = self.settle(live, &[]).await?;
                 return Ok(!may_be_alive);
             }
             let pause = Duration::from_millis(50);
-            parts.clock.sleep(pause + jitter(pause)).await;
+            node.clock.sleep(pause + jitter(pause)).await;
             let uid = &self.login.uid;
             let budget = timers.peer_deadline;
-            let kicked = parts.kicks.kick_all(uid, &waiting, budget, None).await;
+            let kicked = node.kick_all(uid, &waiting, budget, None).await;
             let gone = settled_among(&kicked);
             older.ended.extend(kicked);
             if may_be_alive || !gone.is_empty() {
@@ -299,7 +294,7 @@ impl LoginRun {
 
     /// Records the time from the start of this login until an older session ended.
     fn measure_takeover(&self, path: &'static str) {
-        let time = self.parts.clock.now().since(self.started);
+        let time = self.node.clock.now().since(self.started);
         metrics::histogram!("distlock_takeover_seconds", "path" => path).record(time.as_secs_f64());
     }
 }

@@ -97,9 +97,9 @@ struct PreparedGrant {
 impl LoginRun {
     /// The critical section: reads the record, decides, and writes the record. Calls no other node.
     pub(crate) async fn grant_under_lock(&self, context: GrantContext<'_>) -> Result<GrantStep> {
-        let clock = &*self.parts.clock;
+        let clock = &*self.node.clock;
         let guard = context.guard;
-        let until = clock.now() + self.parts.settings.timers.lock_wait;
+        let until = clock.now() + self.node.settings.timers.lock_wait;
         for _ in 0..MAX_RUNS {
             // Most errors mean that nothing was written, so the step is repeated. After an unknown
             // outcome the step must not be repeated, because the login could be granted twice.
@@ -149,17 +149,17 @@ impl LoginRun {
         &self,
         context: GrantContext<'_>,
     ) -> Result<std::result::Result<PreparedGrant, LoginOutcome>> {
-        let parts = &self.parts;
-        let (seen, roster) = parts.directory.read_with_roster(&self.login.uid).await?;
+        let node = &self.node;
+        let (seen, roster) = node.directory.read_with_roster(&self.login.uid).await?;
         let VersionedRecord {
             version,
             mut record,
             ..
         } = seen;
         // Other nodes may have written their sessions again before this node noticed the loss.
-        parts.history.observe_epoch(&context.guard.epoch());
-        parts.history.observe_roster(roster.id);
-        if let Some(left) = parts.history.grants_suspended_for() {
+        node.observe_epoch(&context.guard.epoch());
+        node.observe_roster(roster.id);
+        if let Some(left) = node.grants_suspended_for() {
             let retry_after = left + jitter(RETRY_SPREAD);
             return Ok(Err(LoginOutcome::Busy { retry_after }));
         }
@@ -170,11 +170,8 @@ impl LoginRun {
         };
         // The caller holds the account's lock, so the time for slow inspections of leases is
         // limited.
-        let limit = parts.settings.timers.peer_deadline;
-        let dead = parts
-            .liveness
-            .dead_among(record.incarnations(), limit)
-            .await;
+        let limit = node.settings.timers.peer_deadline;
+        let dead = node.dead_among(record.incarnations(), limit).await;
         if let Some(resume) = context.resume
             && !resume.is_current(&record)
         {
@@ -189,7 +186,7 @@ impl LoginRun {
         }
 
         let newcomer = self.newcomer(context.resume);
-        let policy = &parts.settings.policy;
+        let policy = &node.settings.policy;
         Ok(match policy.decide(&record, &newcomer, context.idle) {
             Ok(decision) => {
                 let base = RecordToChange {
@@ -207,7 +204,7 @@ impl LoginRun {
     /// Adds to the record the sessions of this node that the store has lost. Otherwise the policy
     /// would not count these sessions, and the login could exceed the limit.
     fn restore_own_sessions(&self, record: &mut UserRecord) {
-        for live in self.parts.registry.sessions_of(&self.login.uid) {
+        for live in self.node.registry.sessions_of(&self.login.uid) {
             if live.phase() == Phase::Active && live.is_missing_in(record) {
                 record.restore(&live.slot, live.entry());
             }
@@ -223,7 +220,7 @@ impl LoginRun {
         let Some(mark) = record.ban.take() else {
             return Ok(Ok(None));
         };
-        let ban = self.parts.bans.current_ban(&self.login.uid).await?;
+        let ban = self.node.current_ban(&self.login.uid).await?;
         Ok(match ban {
             Some(ban) => Err(banned_outcome(&ban)),
             None => Ok(Some(mark)),
@@ -237,18 +234,18 @@ impl LoginRun {
         base: RecordToChange,
         decision: Decision,
     ) -> PreparedGrant {
-        let parts = &self.parts;
+        let node = &self.node;
         let mut base = base;
         let entry = SlotEntry {
             key: SessionKey {
-                node: parts.this.id.clone(),
+                node: node.this.id.clone(),
                 boot: context.own.boot,
                 session: SessionId::random(),
             },
             r#gen: Generation::default(),
             device: self.login.device.clone(),
             class: self.login.class.clone(),
-            since: wall_millis(&*parts.clock),
+            since: wall_millis(&*node.clock),
         };
         let (r#gen, removed) = base.record.grant(
             decision.slot.clone(),
@@ -270,7 +267,7 @@ impl LoginRun {
 
     /// Writes the decision on top of the version that was read.
     async fn write(&self, context: GrantContext<'_>, prepared: PreparedGrant) -> Result<GrantStep> {
-        let (parts, uid, guard) = (&self.parts, &self.login.uid, context.guard);
+        let (node, uid, guard) = (&self.node, &self.login.uid, context.guard);
         let PreparedGrant {
             base,
             slot,
@@ -287,11 +284,11 @@ impl LoginRun {
         let key = entry.key.clone();
         let (live, messages) = LiveSession::new(slot, entry, &self.login, context.own.clone());
         let live = Arc::new(live);
-        live.touch(parts.clock.now());
+        live.touch(node.clock.now());
         live.mark_listed(r#gen);
         // The session is registered before the write. Otherwise a kick that arrives right after the
         // write would find no session here, and the session would never get its notice.
-        parts.registry.insert(Arc::clone(&live));
+        node.registry.insert(Arc::clone(&live));
         let outcome_in = |now: &UserRecord| {
             if now.slot_of(&key).is_some() {
                 Some(PutOutcome::Stored)
@@ -304,21 +301,21 @@ impl LoginRun {
         // The lock expires while the store is unreachable. After the expiry, other logins may
         // decide.
         let may_wait = || guard.is_valid();
-        let put = parts
+        let put = node
             .directory
             .put(uid, version, &record, outcome_in, may_wait)
             .await;
         match put {
             Ok(PutOutcome::Stored) => {
                 if let Some(ban) = ended_ban {
-                    parts.bans.remove_ended(uid, &ban).await;
+                    node.remove_ended_ban(uid, &ban).await;
                 }
-                parts.events.emit(Transition::Granted, |event| {
+                node.events.emit(Transition::Granted, |event| {
                     live.describe(event);
                     event.token = Some(guard.token().get());
                 });
                 for victim in &removed {
-                    parts.events.emit(Transition::Revoked, |event| {
+                    node.events.emit(Transition::Revoked, |event| {
                         event.set_revocation(uid, victim);
                     });
                 }
@@ -326,31 +323,28 @@ impl LoginRun {
                     live,
                     messages,
                     r#gen,
-                    written_at: parts.clock.now(),
+                    written_at: node.clock.now(),
                     removed,
                     pending: record.revocations,
                     swept,
                 })))
             }
             Ok(PutOutcome::Conflict) => {
-                parts.logouts.discard(&live);
+                node.discard(&live);
                 self.record_write_given_up(guard, "the record had changed");
                 Ok(GrantStep::Again)
             }
             Ok(PutOutcome::Overtaken) => {
-                parts.logouts.discard(&live);
+                node.discard(&live);
                 Ok(GrantStep::Answer(overtaken_outcome(None, None)))
             }
             Err(error) => {
                 if error.did_not_happen() {
-                    parts.logouts.discard(&live);
+                    node.discard(&live);
                 } else {
                     // The logout is repeated until its outcome is known and the late write can no
                     // longer arrive.
-                    parts
-                        .logouts
-                        .retire_after_grant(&live, GrantWrite::InFlight)
-                        .await;
+                    node.retire_after_grant(&live, GrantWrite::InFlight).await;
                 }
                 Err(error)
             }
@@ -359,7 +353,7 @@ impl LoginRun {
 
     /// Records that this login did not write its decision, and the reason.
     fn record_write_given_up(&self, guard: &Guard, why: &str) {
-        let events = &self.parts.events;
+        let events = &self.node.events;
         events.emit(Transition::WriteGivenUp, |event| {
             event.uid = Some(self.login.uid.clone());
             event.device = Some(self.login.device.clone());

@@ -22,18 +22,15 @@ impl LoginRun {
     /// The idle times of this login's rivals. The result is empty if the policy does not use idle
     /// times, or if no rival has to end.
     pub(crate) async fn rival_idle_times(&self, resume: Option<&ResumeToken>) -> Result<IdleTimes> {
-        let parts = &self.parts;
+        let node = &self.node;
         let mut idle = IdleTimes::new();
-        if parts.settings.policy.on_exceed != OnExceed::EvictIdle {
+        if node.settings.policy.on_exceed != OnExceed::EvictIdle {
             return Ok(idle);
         }
         let uid = &self.login.uid;
-        let record = parts.directory.read(uid).await?.record;
-        let rivals = parts
-            .settings
-            .policy
-            .rivals(&record, &self.newcomer(resume));
-        if parts.settings.policy.excess(rivals.len()) == 0 {
+        let record = node.directory.read(uid).await?.record;
+        let rivals = node.settings.policy.rivals(&record, &self.newcomer(resume));
+        if node.settings.policy.excess(rivals.len()) == 0 {
             return Ok(idle);
         }
         let mut nodes = BTreeMap::new();
@@ -42,15 +39,15 @@ impl LoginRun {
             idle.insert(entry.key.clone(), Duration::MAX);
             nodes.insert(entry.key.node.clone(), entry.key.boot);
         }
-        let answers = nodes.into_iter().map(|(node, boot)| async move {
-            if node == parts.this.id {
-                return parts.registry.idle_times(uid, parts.clock.now());
+        let answers = nodes.into_iter().map(|(rival, boot)| async move {
+            if rival == node.this.id {
+                return node.registry.idle_times(uid, node.clock.now());
             }
-            let deadline = parts.settings.timers.peer_deadline;
-            let liveness = parts.liveness.look_up(&node, boot);
-            match within(&*parts.clock, deadline, liveness).await {
+            let deadline = node.settings.timers.peer_deadline;
+            let liveness = node.liveness_of(&rival, boot);
+            match within(&*node.clock, deadline, liveness).await {
                 Some(Ok(Liveness::Up(to))) => {
-                    let answer = parts.peers.idle(&to, uid, deadline).await;
+                    let answer = node.peers.idle(&to, uid, deadline).await;
                     answer.unwrap_or_default()
                 }
                 _ => Vec::new(),

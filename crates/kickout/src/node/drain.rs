@@ -5,59 +5,51 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    directory::access::Directory,
-    events::Events,
     model::{
         event::Transition,
         node::{DrainMark, NodeState},
         notice::{Code, Offline},
     },
-    node::this_node::ThisNode,
-    session::{end::SessionEnder, live::Phase, registry::Registry},
-    tasks::Tasks,
+    node::Node,
+    session::live::Phase,
 };
 
 /// Most batches per second. At more sessions per second, each batch ends several sessions.
 const MAX_BATCHES_PER_SECOND: u32 = 20;
 
 /// The drain of this node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Drain {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) ender: Arc<SessionEnder>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) tasks: Arc<Tasks>,
     /// Whether this node refuses logins.
-    pub(crate) draining: AtomicBool,
+    refuses_logins: AtomicBool,
     /// Stops the drain in progress; `None` without one.
-    pub(crate) running: Mutex<Option<CancellationToken>>,
+    running: Mutex<Option<CancellationToken>>,
 }
 
 impl Drain {
-    /// Whether a drain was begun and has not ended.
-    pub(crate) fn is_in_progress(&self) -> bool {
-        self.running().is_some()
-    }
-
-    fn running(&self) -> std::sync::MutexGuard<'_, Option<CancellationToken>> {
+    fn running(&self) -> MutexGuard<'_, Option<CancellationToken>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Node {
+    /// Whether a drain was begun and has not ended.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drain.running().is_some()
     }
 
     /// Refuses further logins and ends the sessions, `rate` of them per second.
-    pub(crate) async fn begin(self: &Arc<Self>, rate: u32) -> Result<()> {
+    pub(crate) async fn begin_drain(self: &Arc<Self>, rate: u32) -> Result<()> {
         if rate == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -65,7 +57,7 @@ impl Drain {
             ));
         }
         let stop = self.tasks.stop.child_token();
-        if let Some(before) = self.running().replace(stop.clone()) {
+        if let Some(before) = self.drain.running().replace(stop.clone()) {
             before.cancel();
         }
         self.refuse_logins();
@@ -73,15 +65,16 @@ impl Drain {
         self.events.emit(Transition::NodeDraining, |event| {
             event.result = Some(name);
         });
-        self.tasks.spawn(Arc::clone(self).end_sessions(rate, stop));
+        self.tasks
+            .spawn(Arc::clone(self).drain_sessions(rate, stop));
         self.publish_state(NodeState::Draining).await
     }
 
     /// Stops the drain, so that the node takes logins again.
-    pub(crate) async fn end(&self) -> Result<()> {
-        if let Some(before) = self.running().take() {
+    pub(crate) async fn end_drain(&self) -> Result<()> {
+        if let Some(before) = self.drain.running().take() {
             before.cancel();
-            self.draining.store(false, Ordering::Release);
+            self.drain.refuses_logins.store(false, Ordering::Release);
             self.events.emit(Transition::NodeDraining, |event| {
                 event.result = Some("over".into());
             });
@@ -91,12 +84,12 @@ impl Drain {
 
     /// Whether this node refuses logins, because of a drain or a shutdown.
     pub(crate) fn is_refusing_logins(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        self.drain.refuses_logins.load(Ordering::Acquire)
     }
 
     /// Refuses further logins.
     pub(crate) fn refuse_logins(&self) {
-        self.draining.store(true, Ordering::Release);
+        self.drain.refuses_logins.store(true, Ordering::Release);
     }
 
     /// Whether this node takes logins.
@@ -109,7 +102,7 @@ impl Drain {
     }
 
     /// Ends active sessions in batches, `rate` of them per second, until `stop` is cancelled.
-    async fn end_sessions(self: Arc<Self>, rate: u32, stop: CancellationToken) {
+    async fn drain_sessions(self: Arc<Self>, rate: u32, stop: CancellationToken) {
         let batch = rate.div_ceil(MAX_BATCHES_PER_SECOND);
         let pause = Duration::from_secs(1) * batch / rate;
         let at_once = usize::try_from(batch).unwrap_or(usize::MAX);
@@ -122,10 +115,7 @@ impl Drain {
                 .take(at_once)
                 .collect();
             for live in leaving {
-                if self
-                    .ender
-                    .end(&live, Offline::new(Code::Draining), true, |_| {})
-                {
+                if self.end_session(&live, Offline::new(Code::Draining), true, |_| {}) {
                     metrics::counter!("distlock_drained_total").increment(1);
                 }
             }
@@ -138,8 +128,8 @@ impl Drain {
     }
 
     /// Writes the drain mark for a new incarnation, if the node drains.
-    pub(crate) async fn publish_mark_again(&self) {
-        if self.is_in_progress()
+    pub(crate) async fn publish_drain_mark(&self) {
+        if self.is_draining()
             && let Err(error) = self.publish_state(NodeState::Draining).await
         {
             tracing::warn!(

@@ -5,26 +5,19 @@
 //! lease. In this time every node notices the loss and writes its sessions again.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use distlock_core::{Clock, Epoch, LockInfo, Locker, Moment, Result};
+use distlock_core::{Epoch, LockInfo, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::{directory::access::Directory, model::roster::Roster, node::this_node::ThisNode};
+use crate::{model::roster::Roster, node::Node};
 
-/// Watches the store for a loss of data, and suspends grants after one.
-#[derive(Debug)]
+/// The store's history as this node has seen it.
+#[derive(Debug, Default)]
 pub(crate) struct History {
-    /// TTL of a node's lease. In this time every node notices the loss, and writes its sessions
-    /// again or ends them.
-    node_lease: Duration,
-    clock: Arc<dyn Clock>,
-    this: Arc<ThisNode>,
-    locker: Locker,
-    directory: Arc<Directory>,
     state: Mutex<HistoryState>,
     reconcile_request: Notify,
 }
@@ -40,26 +33,15 @@ struct HistoryState {
 }
 
 impl History {
-    pub(crate) fn new(
-        this: Arc<ThisNode>,
-        node_lease: Duration,
-        locker: Locker,
-        directory: Arc<Directory>,
-    ) -> Self {
-        Self {
-            node_lease,
-            clock: locker.clock(),
-            this,
-            locker,
-            directory,
-            state: Mutex::default(),
-            reconcile_request: Notify::new(),
-        }
+    fn state(&self) -> MutexGuard<'_, HistoryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl Node {
     /// Notes the epoch of a lock of this node. A new epoch suspends grants.
     pub(crate) fn observe_epoch(&self, epoch: &Epoch) {
-        let mut state = self.state();
+        let mut state = self.history.state();
         // A lock that was last renewed before the change still reports the old epoch. If the old
         // epoch counted as another change, grants would be suspended again.
         let is_old = state.epoch_before.as_ref() == Some(epoch)
@@ -100,7 +82,7 @@ impl History {
 
     /// Notes the id of the store's roster; `None` without a roster. A changed id suspends grants.
     pub(crate) fn observe_roster(&self, id: Option<Uuid>) {
-        let mut state = self.state();
+        let mut state = self.history.state();
         let before = std::mem::replace(&mut state.roster, id);
         if before.is_some() && before != id {
             self.suspend_grants(state, "the store was emptied");
@@ -109,17 +91,17 @@ impl History {
 
     /// Suspends grants, because the store may have lost sessions. `why` is for the log.
     pub(crate) fn report_data_loss(&self, why: &'static str) {
-        self.suspend_grants(self.state(), why);
+        self.suspend_grants(self.history.state(), why);
     }
 
     /// Suspends grants for one node lease. The caller passes the guard under which it noted the
     /// change. If the caller unlocked in between, another task could see the new epoch as known and
     /// grants as not suspended, and would grant a login.
     fn suspend_grants(&self, mut state: MutexGuard<'_, HistoryState>, why: &'static str) {
-        let no_logins_for = self.node_lease;
+        let no_logins_for = self.settings.timers.node_lease;
         state.suspended_until = Some(self.clock.now() + no_logins_for);
         drop(state);
-        self.reconcile_request.notify_one();
+        self.history.reconcile_request.notify_one();
         tracing::warn!(
             node = %self.this.id, ?no_logins_for,
             "{why}: sessions may be missing from the directory"
@@ -128,7 +110,7 @@ impl History {
 
     /// Time until grants are allowed again; `None` if grants are allowed.
     pub(crate) fn grants_suspended_for(&self) -> Option<Duration> {
-        self.remaining_suspension(&self.state())
+        self.remaining_suspension(&self.history.state())
     }
 
     /// The same as [`grants_suspended_for`](Self::grants_suspended_for), for a caller with the
@@ -141,15 +123,11 @@ impl History {
     /// Requests a reconciliation now. The reconciliation writes the missing sessions of this node
     /// again.
     pub(crate) fn request_reconcile(&self) {
-        self.reconcile_request.notify_one();
+        self.history.reconcile_request.notify_one();
     }
 
     /// Waits until a reconciliation is requested. At most one task may wait.
     pub(crate) async fn reconcile_requested(&self) {
-        self.reconcile_request.notified().await;
-    }
-
-    fn state(&self) -> MutexGuard<'_, HistoryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.reconcile_request.notified().await;
     }
 }

@@ -11,28 +11,20 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Capabilities, Clock, Guard, Locker, LossReason, Result};
+use distlock_core::{Capabilities, Guard, LossReason, Result};
 
 use crate::{
-    directory::access::Directory,
-    events::Events,
     locks::{renewing, wanted_lock},
     model::{
         event::Transition,
         ident::{Boot, SessionId},
         node::{NodeMeta, NodeState},
         notice::{Code, Offline},
-        settings::Settings,
     },
     node::{
-        drain::Drain,
-        history::History,
+        Node,
         lease::{Incarnation, Lease, is_missing},
-        roster::RosterKeeper,
-        this_node::ThisNode,
     },
-    session::{end::SessionEnder, registry::Registry},
-    tasks::Tasks,
     wait::{jitter, retry_while, within},
 };
 
@@ -49,24 +41,7 @@ const WARN_AFTER: Duration = Duration::from_secs(1);
 /// tick, and its default tick is two seconds.
 const SESSION_CHECK_PERIOD: Duration = Duration::from_secs(2);
 
-/// Keeps this node's lease.
-#[derive(Debug)]
-pub(crate) struct LeaseKeeper {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) locker: Locker,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) history: Arc<History>,
-    pub(crate) roster: Arc<RosterKeeper>,
-    pub(crate) drain: Arc<Drain>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) ender: Arc<SessionEnder>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) tasks: Arc<Tasks>,
-}
-
-impl LeaseKeeper {
+impl Node {
     /// Takes the node's lease and starts a new incarnation.
     pub(crate) async fn start_incarnation(&self) -> Result<Guard> {
         let guard = self.take_lease(None).await?;
@@ -128,14 +103,14 @@ impl LeaseKeeper {
             taken = taking => taken?,
             never = warn => never,
         };
-        self.history.observe_epoch(&guard.epoch());
+        self.observe_epoch(&guard.epoch());
         Ok(guard)
     }
 
     /// Registers this incarnation on the roster. A failure is only logged, because the sweeper
     /// registers it again.
     async fn register_or_warn(&self) {
-        if let Err(error) = self.roster.register().await {
+        if let Err(error) = self.register().await {
             tracing::warn!(node = %self.this.id, %error, "the node is put on the roster later");
         }
     }
@@ -160,13 +135,12 @@ impl LeaseKeeper {
             if !lost_data.await? {
                 return Result::<_>::Ok(None);
             }
-            self.history
-                .report_data_loss("the store has forgotten this node's lease");
+            self.report_data_loss("the store has forgotten this node's lease");
             let guard = self.take_lease(Some(own.boot)).await?;
             own.lease.replace_lock(guard.watch());
             // The sessions are written only now, when other nodes can see the lease. Without the
             // lease, other nodes would count this node as dead and sweep its sessions.
-            self.history.request_reconcile();
+            self.request_reconcile();
             Ok(Some(guard))
         };
         let guard = match within(&*self.clock, limit, taking).await? {
@@ -178,7 +152,7 @@ impl LeaseKeeper {
         };
         let listing = async {
             self.register_or_warn().await;
-            self.drain.publish_mark_again().await;
+            self.publish_drain_mark().await;
         };
         within(&*self.clock, self.settings.timers.peer_deadline, listing).await;
         Some(guard)
@@ -187,11 +161,11 @@ impl LeaseKeeper {
     /// Whether the store lost this lease together with other data. In that case the store has
     /// another epoch or another roster. If only the lease was deleted by hand, both stay the same.
     async fn store_lost_lease_and_data(&self, lease: &Lease) -> Result<bool> {
-        let now = self.history.inspect_own_lease().await?;
+        let now = self.inspect_own_lease().await?;
         if now.epoch.is_some() && now.epoch != lease.epoch() {
             return Ok(true);
         }
-        let roster = self.history.read_roster().await?;
+        let roster = self.read_roster().await?;
         Ok(lease
             .roster()
             .is_some_and(|before| roster.id != Some(before)))
@@ -226,7 +200,7 @@ impl LeaseKeeper {
                     () = self.tasks.stop.cancelled() => return,
                     joined = self.start_incarnation() => match joined {
                         Ok(guard) => {
-                            let publishing = self.drain.publish_mark_again();
+                            let publishing = self.publish_drain_mark();
                             renewing(clock, &guard, lease, publishing).await;
                             break guard;
                         }
@@ -244,8 +218,7 @@ impl LeaseKeeper {
             };
         }
         for live in self.registry.all() {
-            self.ender
-                .end(&live, Offline::new(Code::Draining), true, |_| {});
+            self.end_session(&live, Offline::new(Code::Draining), true, |_| {});
         }
         self.this.end_incarnation();
         // If the release fails, the lease ends by itself.
@@ -257,11 +230,10 @@ impl LeaseKeeper {
     pub(crate) async fn leave_roster(&self) {
         let own = self.this.newest_boot();
         let left = async {
-            if self.drain.is_in_progress() {
+            if self.is_draining() {
                 self.directory.remove_drain_mark(&self.this.id, own).await?;
             }
-            self.roster
-                .remove(&BTreeSet::from([(self.this.id.clone(), own)]))
+            self.remove_from_roster(&BTreeSet::from([(self.this.id.clone(), own)]))
                 .await
         };
         if let Err(error) = left.await {
@@ -285,7 +257,7 @@ impl LeaseKeeper {
             let notice = over
                 .remove(&live.key.session)
                 .unwrap_or_else(|| Offline::new(Code::NodeFenced));
-            self.ender.end(&live, notice, false, |_| {});
+            self.end_session(&live, notice, false, |_| {});
         }
     }
 

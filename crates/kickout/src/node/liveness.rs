@@ -5,11 +5,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, Locker, Moment, Result};
+use distlock_core::{Error, ErrorKind, Moment, Result};
 use futures_util::future::join_all;
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
         ident::{Boot, NodeId},
         node::{NodeAddress, read_lease},
     },
-    node::{history::History, this_node::ThisNode},
+    node::Node,
     wait::within,
 };
 
@@ -44,16 +44,9 @@ pub(crate) struct Incarnations {
     pub(crate) up: Vec<NodeAddress>,
 }
 
-/// Answers whether incarnations are alive, and keeps the store's last answer for each node.
-#[derive(Debug)]
-pub(crate) struct LivenessCache {
-    this: Arc<ThisNode>,
-    history: Arc<History>,
-    locker: Locker,
-    clock: Arc<dyn Clock>,
-    fresh: Duration,
-    answers: Mutex<HashMap<NodeId, LastAnswer>>,
-}
+/// The store's last answer about each node.
+#[derive(Debug, Default)]
+pub(crate) struct LastAnswers(Mutex<HashMap<NodeId, LastAnswer>>);
 
 #[derive(Clone, Debug)]
 struct LastAnswer {
@@ -65,27 +58,16 @@ struct LastAnswer {
     up: Option<NodeAddress>,
 }
 
-impl LivenessCache {
-    pub(crate) fn new(
-        this: Arc<ThisNode>,
-        history: Arc<History>,
-        locker: Locker,
-        clock: Arc<dyn Clock>,
-        node_lease: Duration,
-    ) -> Self {
-        Self {
-            this,
-            history,
-            locker,
-            clock,
-            fresh: MAX_ANSWER_AGE.min(node_lease / 20),
-            answers: Mutex::default(),
-        }
+impl LastAnswers {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, LastAnswer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl Node {
     /// The liveness of an incarnation that a record names. The record must have been read before
     /// this call. An error means "not known", never "dead".
-    pub(crate) async fn look_up(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
+    pub(crate) async fn liveness_of(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
         if *node == self.this.id
             && let Some(own) = self.this.current_incarnation()
             && boot <= own.boot
@@ -96,18 +78,21 @@ impl LivenessCache {
                 Liveness::Dead
             });
         }
-        self.look_up_peer(node, boot).await
+        match self.fresh_answer(node, boot) {
+            Some(liveness) => Ok(liveness),
+            None => self.ask_store(node, boot).await,
+        }
     }
 
     /// The liveness of each of these incarnations. An incarnation is neither dead nor up if the
     /// store fails or does not answer within `limit`.
-    pub(crate) async fn look_up_all(
+    pub(crate) async fn liveness_of_all(
         &self,
         incarnations: Vec<(NodeId, Boot)>,
         limit: Duration,
     ) -> Incarnations {
         let asking = incarnations.into_iter().map(async |(node, boot)| {
-            let liveness = within(&*self.clock, limit, self.look_up(&node, boot)).await;
+            let liveness = within(&*self.clock, limit, self.liveness_of(&node, boot)).await;
             ((node, boot), liveness)
         });
         let mut all = Incarnations::default();
@@ -128,15 +113,7 @@ impl LivenessCache {
         incarnations: Vec<(NodeId, Boot)>,
         limit: Duration,
     ) -> BTreeSet<(NodeId, Boot)> {
-        self.look_up_all(incarnations, limit).await.dead
-    }
-
-    /// Same as [`look_up`](Self::look_up), for an incarnation that is not this process.
-    async fn look_up_peer(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
-        if let Some(liveness) = self.fresh_answer(node, boot) {
-            return Ok(liveness);
-        }
-        self.ask_store(node, boot).await
+        self.liveness_of_all(incarnations, limit).await.dead
     }
 
     async fn ask_store(&self, node: &NodeId, boot: Boot) -> Result<Liveness> {
@@ -160,7 +137,7 @@ impl LivenessCache {
                 ));
             }
         };
-        if up.is_none() && self.history.check_for_data_loss().await?.is_some() {
+        if up.is_none() && self.check_for_data_loss().await?.is_some() {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
@@ -168,7 +145,7 @@ impl LivenessCache {
                 ),
             ));
         }
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.last_answers.lock();
         if !answers.contains_key(node) {
             // Nodes may get a new name with each start, so the answers about unused names are
             // removed. A later look-up of such a name asks the store again.
@@ -187,16 +164,16 @@ impl LivenessCache {
     }
 
     /// Removes the answer about a node, so that the next look-up asks the store.
-    pub(crate) fn forget(&self, node: &NodeId) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.remove(node);
+    pub(crate) fn forget_liveness(&self, node: &NodeId) {
+        self.last_answers.lock().remove(node);
     }
 
     /// The liveness from the last answer, if that answer is fresh and covers the incarnation.
     fn fresh_answer(&self, node: &NodeId, boot: Boot) -> Option<Liveness> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.last_answers.lock();
         let answers = answers.get(node)?;
-        let fresh = self.clock.now().since(answers.asked) < self.fresh;
+        let age = MAX_ANSWER_AGE.min(self.settings.timers.node_lease / 20);
+        let fresh = self.clock.now().since(answers.asked) < age;
         answers.liveness_of(boot).filter(|_| fresh)
     }
 }
@@ -214,42 +191,50 @@ impl LastAnswer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use distlock_core::{ManualClock, Store};
     use distlock_memory::Memory;
 
     use super::*;
-    use crate::directory::access::Directory;
+    use crate::{
+        login::admission::Admission,
+        model::{
+            policy::Policy,
+            settings::{Confirm, Settings, Timers},
+        },
+        node::Setup,
+        peer::api::NoPeers,
+    };
 
     #[tokio::test]
     async fn answers_about_unused_nodes_are_removed() {
         let memory = Memory::default();
-        let locker = Store::new(memory.lock(), memory.records()).locker();
         let clock = ManualClock::new();
-        let (own, lease) = (NodeId::new("n1").unwrap(), Duration::from_secs(9));
-        let directory = Directory::new(memory.records(), Arc::new(clock.clone()));
-        let this = Arc::new(ThisNode::new(own, String::new(), None));
-        let history = History::new(
-            Arc::clone(&this),
-            lease,
-            locker.clone(),
-            Arc::new(directory),
-        );
-        let nodes = LivenessCache::new(
-            this,
-            Arc::new(history),
-            locker,
-            Arc::new(clock.clone()),
-            lease,
-        );
+        let store = Store::with_clock(memory.lock(), memory.records(), Arc::new(clock.clone()));
+        let node = Node::new(Setup {
+            store,
+            node: NodeId::new("n1").unwrap(),
+            advertise: String::new(),
+            front: None,
+            peers: Arc::new(NoPeers),
+            profiles: None,
+            admission: Admission::unbounded(),
+            settings: Settings {
+                policy: Policy::single(),
+                confirm: Confirm::default(),
+                timers: Timers::default(),
+            },
+        });
         for pod in 0..100 {
             let pod = NodeId::new(format!("pod-{pod}")).unwrap();
             for _ in 0..2 {
-                let liveness = nodes.look_up(&pod, Boot::new(1)).await.unwrap();
+                let liveness = node.liveness_of(&pod, Boot::new(1)).await.unwrap();
                 assert_eq!(liveness, Liveness::Dead);
             }
             clock.advance(UNUSED_ANSWER_LIFE / 2);
         }
-        let answers = nodes.answers.lock().unwrap().len();
+        let answers = node.last_answers.lock().len();
         assert!(answers <= 3, "{answers}");
     }
 }

@@ -1,6 +1,33 @@
-//! This node among the others: its lease, its drain, the liveness of other nodes, and the roster.
+//! This node: its state, and everything that it does.
 //!
-//! A node that cannot renew its lease stops serving before another node may count it as dead.
+//! [`Node`] has all state of a flow. The files of this folder are its methods, by topic. A node
+//! that cannot renew its lease stops serving before another node may count it as dead.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, atomic::AtomicUsize},
+};
+
+use distlock_core::{Clock, Locker, Store};
+
+use crate::{
+    directory::access::Directory,
+    events::Events,
+    login::{
+        admission::{Admission, Admissions},
+        profiles::Profiles,
+        queue::LoginQueues,
+    },
+    model::{
+        ident::{NodeId, Uid},
+        settings::Settings,
+    },
+    node::{drain::Drain, history::History, liveness::LastAnswers, this_node::ThisNode},
+    peer::{api::Peers, client::PeerClient},
+    session::{logout::Retries, registry::Registry},
+    tasks::Tasks,
+    upkeep::hand_out::OwedAccounts,
+};
 
 pub(crate) mod drain;
 pub(crate) mod history;
@@ -9,3 +36,72 @@ pub(crate) mod lease_keeper;
 pub(crate) mod liveness;
 pub(crate) mod roster;
 pub(crate) mod this_node;
+
+/// The embedder's choices.
+pub(crate) struct Setup {
+    pub(crate) store: Store,
+    pub(crate) node: NodeId,
+    pub(crate) advertise: String,
+    pub(crate) front: Option<String>,
+    pub(crate) peers: Arc<dyn Peers>,
+    pub(crate) profiles: Option<Arc<dyn Profiles>>,
+    pub(crate) admission: Admission,
+    pub(crate) settings: Settings,
+}
+
+/// One node of the flow.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) this: ThisNode,
+    pub(crate) settings: Settings,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) locker: Locker,
+    pub(crate) directory: Directory,
+    pub(crate) peers: PeerClient,
+    pub(crate) profiles: Option<Arc<dyn Profiles>>,
+    pub(crate) admissions: Admissions,
+    pub(crate) queues: LoginQueues,
+    pub(crate) registry: Registry,
+    pub(crate) events: Events,
+    pub(crate) tasks: Tasks,
+    pub(crate) drain: Drain,
+    pub(crate) history: History,
+    pub(crate) last_answers: LastAnswers,
+    /// Deletes that the store did not confirm.
+    pub(crate) retries: Retries,
+    /// Accounts whose kicks are repeated in the background.
+    pub(crate) repeated_kicks: Mutex<HashSet<Uid>>,
+    /// Accounts on other nodes that have stored messages.
+    pub(crate) owed: Mutex<HashMap<NodeId, OwedAccounts>>,
+    /// Sessions on all nodes that have to end and are not known to have ended. The sweeper's last
+    /// complete pass counted them.
+    pub(crate) pending_revocations: AtomicUsize,
+}
+
+impl Node {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let locker = setup.store.locker();
+        let clock = locker.clock();
+        Self {
+            events: Events::new(setup.node.clone(), Arc::clone(&clock)),
+            this: ThisNode::new(setup.node, setup.advertise, setup.front),
+            settings: setup.settings,
+            directory: Directory::new(setup.store.records(), Arc::clone(&clock)),
+            peers: PeerClient::new(setup.peers, Arc::clone(&clock)),
+            profiles: setup.profiles,
+            admissions: Admissions::new(setup.admission, Arc::clone(&clock)),
+            locker,
+            clock,
+            queues: LoginQueues::default(),
+            registry: Registry::default(),
+            tasks: Tasks::new(),
+            drain: Drain::default(),
+            history: History::default(),
+            last_answers: LastAnswers::default(),
+            retries: Retries::default(),
+            repeated_kicks: Mutex::default(),
+            owed: Mutex::default(),
+            pending_revocations: AtomicUsize::new(0),
+        }
+    }
+}

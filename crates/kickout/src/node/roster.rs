@@ -6,22 +6,16 @@
 
 use std::collections::BTreeSet;
 
-use distlock_core::{Error, Locker, Result, Store};
+use distlock_core::{Error, Result, Store};
 use futures_util::future::join_all;
-use std::sync::Arc;
 
 use crate::{
     directory::access::Directory,
     model::{
         ident::{Boot, NodeId},
         node::{NodeInfo, NodeState, read_lease},
-        settings::Settings,
     },
-    node::{
-        history::History,
-        liveness::{Incarnations, LivenessCache},
-        this_node::ThisNode,
-    },
+    node::{Node, liveness::Incarnations},
 };
 
 /// Takes a node off the roster that will not return and left no records. A node that shuts down
@@ -38,18 +32,7 @@ pub async fn forget_node(store: &Store, node: &NodeId) -> Result<()> {
     forgetting.await.map(drop)
 }
 
-/// Keeps the roster up to date.
-#[derive(Debug)]
-pub(crate) struct RosterKeeper {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) locker: Locker,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) history: Arc<History>,
-    pub(crate) liveness: Arc<LivenessCache>,
-}
-
-impl RosterKeeper {
+impl Node {
     /// Puts this incarnation on the roster, and logs the nodes with another policy.
     pub(crate) async fn register(&self) -> Result<()> {
         let Some(own) = self.this.current_incarnation() else {
@@ -73,7 +56,7 @@ impl RosterKeeper {
             .directory
             .update_roster(|roster| is_visible && roster.add(&self.this.id, own.boot));
         let roster = registration.await?.id;
-        self.history.observe_roster(roster);
+        self.observe_roster(roster);
         if is_visible {
             own.lease.set_roster(roster);
         }
@@ -84,7 +67,7 @@ impl RosterKeeper {
     /// whose lease is held. If the store has lost this node's own roster entry, this call writes
     /// the entry again.
     pub(crate) async fn register_and_look_up(&self) -> Result<Incarnations> {
-        let roster = self.history.read_roster().await?;
+        let roster = self.read_roster().await?;
         let there: Vec<_> = roster
             .nodes
             .into_iter()
@@ -96,8 +79,7 @@ impl RosterKeeper {
             self.register().await?;
         }
         Ok(self
-            .liveness
-            .look_up_all(there, self.settings.timers.lock_ttl)
+            .liveness_of_all(there, self.settings.timers.lock_ttl)
             .await)
     }
 
@@ -151,7 +133,7 @@ impl RosterKeeper {
     }
 
     /// Removes incarnations from the roster. Their records must have been removed before.
-    pub(crate) async fn remove(&self, dead: &BTreeSet<(NodeId, Boot)>) -> Result<()> {
+    pub(crate) async fn remove_from_roster(&self, dead: &BTreeSet<(NodeId, Boot)>) -> Result<()> {
         if dead.is_empty() {
             return Ok(());
         }

@@ -5,30 +5,21 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use distlock_core::{Clock, Moment, Result};
+use distlock_core::{Moment, Result};
 use futures_util::future::join_all;
 
 use crate::{
-    directory::access::Directory,
-    events::Events,
     model::{
         event::Transition,
         ident::{Generation, SessionKey, Uid},
         record::Revocation,
         request::{KickRequest, KickResult},
-        settings::Settings,
     },
-    node::{
-        liveness::{Liveness, LivenessCache},
-        this_node::ThisNode,
-    },
-    peer::client::PeerClient,
-    session::{removal::Removals, revoke::Revoker},
-    tasks::Tasks,
+    node::{Node, liveness::Liveness},
     wait::{jitter, within},
 };
 
@@ -56,24 +47,7 @@ enum KickAttempt {
     CircuitOpen,
 }
 
-/// Kicks sessions, and repeats the kicks that failed.
-#[derive(Debug)]
-pub(crate) struct Kicks {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) liveness: Arc<LivenessCache>,
-    pub(crate) peers: Arc<PeerClient>,
-    pub(crate) revoker: Arc<Revoker>,
-    pub(crate) removals: Arc<Removals>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) tasks: Arc<Tasks>,
-    /// Accounts whose kicks are repeated in the background.
-    pub(crate) retrying: Mutex<HashSet<Uid>>,
-}
-
-impl Kicks {
+impl Node {
     /// Kicks the sessions of these revocations in parallel, with retries, within `budget`. Returns
     /// the sessions that are known to have ended. `decided` is a login's generation, and the moment
     /// at which its grant was written. The kicks that this login decided carry the time since that
@@ -98,26 +72,26 @@ impl Kicks {
     /// repetition stops after two node leases, because a node that still does not answer has lost
     /// its lease by that time.
     pub(crate) fn keep_kicking(self: &Arc<Self>, uid: &Uid) {
-        if !self.retrying().insert(uid.clone()) {
+        if !self.repeated_kicks().insert(uid.clone()) {
             return;
         }
-        let (kicks, uid) = (Arc::clone(self), uid.clone());
+        let (node, uid) = (Arc::clone(self), uid.clone());
         self.tasks.spawn(async move {
-            let until = kicks.clock.now() + kicks.settings.timers.node_lease * 2;
-            while kicks.clock.now() < until {
-                let tick = kicks.settings.timers.reconcile_period();
+            let until = node.clock.now() + node.settings.timers.node_lease * 2;
+            while node.clock.now() < until {
+                let tick = node.settings.timers.reconcile_period();
                 tokio::select! {
                     biased;
-                    () = kicks.tasks.stop.cancelled() => break,
-                    () = kicks.clock.sleep(tick / 2 + jitter(tick / 2)) => {}
+                    () = node.tasks.stop.cancelled() => break,
+                    () = node.clock.sleep(tick / 2 + jitter(tick / 2)) => {}
                 }
-                match kicks.kick_pending(&uid).await {
+                match node.kick_pending(&uid).await {
                     Ok(true) => break,
                     Ok(false) => {}
                     Err(error) => tracing::debug!(?uid, %error, "older sessions are told later"),
                 }
             }
-            kicks.retrying().remove(&uid);
+            node.repeated_kicks().remove(&uid);
         });
     }
 
@@ -129,7 +103,7 @@ impl Kicks {
             let ended = self.kick_all(uid, &record.revocations, budget, None).await;
             let gone = settled_among(&ended);
             if !gone.is_empty() {
-                record = self.removals.settle(uid, &gone).await?;
+                record = self.settle(uid, &gone).await?;
             }
         }
         Ok(record.revocations.is_empty())
@@ -145,7 +119,7 @@ impl Kicks {
         decided: Option<Moment>,
     ) -> Option<KickResult> {
         if self.this.owns(&revocation.key) {
-            return Some(self.revoker.end_revoked(uid, revocation).result);
+            return Some(self.end_revoked(uid, revocation).result);
         }
         // The number of tries is bounded, not only the time. When each try fails at once, a login
         // then does not wait for its whole budget.
@@ -175,7 +149,7 @@ impl Kicks {
     ) -> KickAttempt {
         let SessionKey { node, boot, .. } = &revocation.key;
         let left = || until.since(self.clock.now());
-        let liveness = self.liveness.look_up(node, *boot);
+        let liveness = self.liveness_of(node, *boot);
         let to = match within(&*self.clock, left(), liveness).await {
             Some(Ok(Liveness::Dead)) => return KickAttempt::Ended(KickResult::AlreadyGone),
             Some(Ok(Liveness::Up(to))) => to,
@@ -205,7 +179,7 @@ impl Kicks {
             });
         }
         if answer.is_err() {
-            self.liveness.forget(node);
+            self.forget_liveness(node);
         }
         match answer {
             Ok(result) => KickAttempt::Ended(result),
@@ -214,7 +188,9 @@ impl Kicks {
         }
     }
 
-    fn retrying(&self) -> MutexGuard<'_, HashSet<Uid>> {
-        self.retrying.lock().unwrap_or_else(PoisonError::into_inner)
+    fn repeated_kicks(&self) -> MutexGuard<'_, HashSet<Uid>> {
+        self.repeated_kicks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,30 +2,23 @@
 //!
 //! Each message reaches a session at most once, or its sender learns that the outcome is unknown.
 
-use std::{cmp::Reverse, fmt, sync::Arc};
+use std::{cmp::Reverse, fmt};
 
-use distlock_core::{Clock, Result};
+use distlock_core::Result;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::{
-    directory::access::Directory,
-    events::Events,
     model::{
         event::Transition,
         ident::{Class, Device, Generation, SessionKey, Uid},
         node::NodeAddress,
         record::Slot,
         request::{DeliverRequest, DeliverResult, Message, PeerError},
-        settings::Settings,
     },
-    node::{
-        liveness::{Liveness, LivenessCache},
-        this_node::ThisNode,
-    },
-    peer::client::PeerClient,
-    session::{live::Phase, message::QueuedMessage, registry::Registry},
+    node::{Node, liveness::Liveness},
+    session::{live::Phase, message::QueuedMessage},
 };
 
 /// Most look-ups for one message. Another look-up follows when a session is no longer current.
@@ -107,20 +100,7 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// Finds the sessions of an account and delivers messages to them.
-#[derive(Debug)]
-pub(crate) struct Router {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) liveness: Arc<LivenessCache>,
-    pub(crate) peers: Arc<PeerClient>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) events: Arc<Events>,
-}
-
-impl Router {
+impl Node {
     /// Delivers a message to every current session that the message addresses. Records each
     /// outcome.
     pub(crate) async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
@@ -157,11 +137,7 @@ impl Router {
         let record = self.directory.read(uid).await?.record;
         let mut current = Vec::new();
         for (slot, entry) in record.slots {
-            match self
-                .liveness
-                .look_up(&entry.key.node, entry.key.boot)
-                .await?
-            {
+            match self.liveness_of(&entry.key.node, entry.key.boot).await? {
                 Liveness::Dead => {}
                 Liveness::Up(NodeAddress { addr, .. }) => {
                     let location = Location {
@@ -268,7 +244,7 @@ impl Router {
             Ok(DeliverResult::Written) => Delivery::Written,
             Ok(DeliverResult::Unacknowledged) => Delivery::Unacknowledged,
             Ok(DeliverResult::NotCurrent) | Err(PeerError::NotSent(_)) => {
-                self.liveness.forget(&location.key.node);
+                self.forget_liveness(&location.key.node);
                 Delivery::Missed
             }
             Ok(DeliverResult::Full) => Delivery::Failed("the receiver's queue is full".into()),
@@ -276,7 +252,7 @@ impl Router {
                 Delivery::Failed("the receiver's connection did not take it in time".into())
             }
             Err(PeerError::Unknown(why)) => {
-                self.liveness.forget(&location.key.node);
+                self.forget_liveness(&location.key.node);
                 Delivery::Failed(why)
             }
         }

@@ -3,17 +3,14 @@
 //! Only the first notice of a session counts. This module does not close connections; the session's
 //! connection closes after its client got the notice.
 
-use std::{sync::Arc, time::Duration};
-
-use distlock_core::Clock;
+use std::time::Duration;
 
 use crate::{
-    events::Events,
     model::{
         event::{Event, Transition},
         notice::{Offline, Retry},
-        settings::Settings,
     },
+    node::Node,
     session::live::LiveSession,
     wait::jitter,
 };
@@ -21,19 +18,11 @@ use crate::{
 /// Time over which clients are spread that reconnect when many sessions end at once.
 const RETURN_SPREAD: Duration = Duration::from_secs(1);
 
-/// Ends sessions of this node.
-#[derive(Debug)]
-pub(crate) struct SessionEnder {
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) events: Arc<Events>,
-}
-
-impl SessionEnder {
+impl Node {
     /// Ends a session with a notice. `listed` says whether the directory may still name the
     /// session; if so, its logout deletes it from the directory. `fill` adds fields to the event.
     /// Returns true if this call ended the session.
-    pub(crate) fn end(
+    pub(crate) fn end_session(
         &self,
         live: &LiveSession,
         notice: Offline,

@@ -12,10 +12,10 @@ use crate::{
         notice::{Code, Offline},
         resume::ResumeToken,
     },
+    node::Node,
     session::{
-        end::SessionEnder,
         live::{LiveSession, Phase},
-        logout::{LoggedOut, Logouts},
+        logout::LoggedOut,
         message::{Outgoing, QueuedMessage},
     },
 };
@@ -31,8 +31,7 @@ use crate::{
 /// The drop of the handle logs the session out in the background.
 #[must_use = "dropping it logs out"]
 pub struct Session {
-    logouts: Arc<Logouts>,
-    ender: Arc<SessionEnder>,
+    node: Arc<Node>,
     live: Arc<LiveSession>,
     messages: Mutex<mpsc::Receiver<QueuedMessage>>,
     pub(crate) old_confirmed: ConfirmedBy,
@@ -40,14 +39,12 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(
-        logouts: Arc<Logouts>,
-        ender: Arc<SessionEnder>,
+        node: Arc<Node>,
         live: Arc<LiveSession>,
         messages: mpsc::Receiver<QueuedMessage>,
     ) -> Self {
         Self {
-            logouts,
-            ender,
+            node,
             live,
             messages: Mutex::new(messages),
             old_confirmed: ConfirmedBy::Nobody,
@@ -130,7 +127,7 @@ impl Session {
     /// # Errors
     /// The notice that the client gets, or got before.
     pub fn check(&self) -> Result<(), Offline> {
-        self.live.touch(self.logouts.clock.now());
+        self.live.touch(self.node.clock.now());
         self.live.check()
     }
 
@@ -192,12 +189,13 @@ impl Session {
     /// From now on the session can neither send nor receive. The directory keeps the session until
     /// [`logout`](Self::logout).
     pub fn end(&self, code: Code) {
-        self.ender.end(&self.live, Offline::new(code), true, |_| {});
+        self.node
+            .end_session(&self.live, Offline::new(code), true, |_| {});
     }
 
     /// Records that the notice was written to the session's connection.
     pub fn told(&self) {
-        self.ender
+        self.node
             .events
             .emit(Transition::Told, |event| self.live.describe(event));
     }
@@ -205,7 +203,7 @@ impl Session {
     /// Records that the client did not leave within the grace period, so the node closed its
     /// connection.
     pub fn cut_off(&self) {
-        self.ender
+        self.node
             .events
             .emit(Transition::Cut, |event| self.live.describe(event));
     }
@@ -225,10 +223,10 @@ impl Session {
     /// # Cancel safety
     /// Safe: the logout continues in the background.
     pub async fn logout(&self) -> LoggedOut {
-        let (logouts, live) = (Arc::clone(&self.logouts), Arc::clone(&self.live));
+        let (node, live) = (Arc::clone(&self.node), Arc::clone(&self.live));
         let (answer, outcome) = tokio::sync::oneshot::channel();
-        self.logouts.tasks.spawn(async move {
-            let _ = answer.send(logouts.retire(&live).await);
+        self.node.tasks.spawn(async move {
+            let _ = answer.send(node.retire(&live).await);
         });
         outcome.await.unwrap_or(LoggedOut::Queued)
     }
@@ -237,9 +235,9 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.live.phase() < Phase::Closing {
-            let (logouts, live) = (Arc::clone(&self.logouts), Arc::clone(&self.live));
-            self.logouts.tasks.spawn(async move {
-                logouts.retire(&live).await;
+            let (node, live) = (Arc::clone(&self.node), Arc::clone(&self.live));
+            self.node.tasks.spawn(async move {
+                node.retire(&live).await;
             });
         }
     }

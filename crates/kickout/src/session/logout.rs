@@ -12,27 +12,19 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Locker};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::{
     directory::accounts::CONCURRENT_CHANGES,
-    events::Events,
     locks::{renewing, wanted_lock},
     model::{
         event::Transition,
         ident::{SessionKey, Uid},
-        settings::Settings,
     },
-    node::this_node::ThisNode,
-    session::{
-        live::LiveSession,
-        registry::Registry,
-        removal::{GrantWrite, Removals},
-    },
-    tasks::Tasks,
+    node::Node,
+    session::{live::LiveSession, removal::GrantWrite},
     wait::jitter,
 };
 
@@ -99,22 +91,7 @@ impl Retries {
     }
 }
 
-/// Removes sessions of this node from the registry and the directory.
-#[derive(Debug)]
-pub(crate) struct Logouts {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) locker: Locker,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) removals: Arc<Removals>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) tasks: Arc<Tasks>,
-    /// Deletes that the store did not confirm.
-    pub(crate) retries: Retries,
-}
-
-impl Logouts {
+impl Node {
     /// Ends a session and removes it from the directory. Only the first call has an effect.
     pub(crate) async fn retire(&self, live: &LiveSession) -> LoggedOut {
         self.retire_after_grant(live, GrantWrite::Known).await
@@ -187,9 +164,7 @@ impl Logouts {
                 .ok(),
             Err(_) => None,
         };
-        let deleting = self
-            .removals
-            .delete_after_grant(&live.uid, &live.key, grant);
+        let deleting = self.delete_after_grant(&live.uid, &live.key, grant);
         let deleted = match guard {
             None => deleting.await,
             Some(guard) => {
@@ -225,12 +200,7 @@ impl Logouts {
                 () = self.retries.added.notified() => {}
             }
             while let Some((uid, key, grant)) = self.retries.pop() {
-                if self
-                    .removals
-                    .delete_after_grant(&uid, &key, grant)
-                    .await
-                    .is_ok()
-                {
+                if self.delete_after_grant(&uid, &key, grant).await.is_ok() {
                     pause = FIRST_PAUSE;
                     continue;
                 }

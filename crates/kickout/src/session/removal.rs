@@ -3,19 +3,15 @@
 //! A removal names node, boot and session, and changes nothing else. The generation does not
 //! change.
 
-use std::sync::Arc;
-
 use distlock_core::Result;
 
 use crate::{
-    directory::access::Directory,
-    events::Events,
     model::{
         event::Transition,
         ident::{SessionKey, Uid},
         record::UserRecord,
     },
-    session::revoke::Revoker,
+    node::Node,
 };
 
 /// Whether the write that granted a session may still arrive at the store.
@@ -28,15 +24,7 @@ pub(crate) enum GrantWrite {
     InFlight,
 }
 
-/// Removes entries and revocations from account records, and records each removal as an event.
-#[derive(Debug)]
-pub(crate) struct Removals {
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) revoker: Arc<Revoker>,
-    pub(crate) events: Arc<Events>,
-}
-
-impl Removals {
+impl Node {
     /// Removes the revocations of sessions that are known to have ended. Returns the record
     /// afterwards.
     pub(crate) async fn settle(&self, uid: &Uid, gone: &[SessionKey]) -> Result<UserRecord> {
@@ -52,11 +40,11 @@ impl Removals {
 
     /// Removes exactly this session from the directory. The generation does not change. Returns
     /// whether the directory named the session.
-    pub(crate) async fn delete(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
+    pub(crate) async fn delete_session(&self, uid: &Uid, key: &SessionKey) -> Result<bool> {
         self.delete_after_grant(uid, key, GrantWrite::Known).await
     }
 
-    /// Same as [`delete`](Self::delete). `grant` says whether the write of the grant may still
+    /// Same as [`delete_session`](Self::delete_session). `grant` says whether the write of the grant may still
     /// arrive at the store.
     pub(crate) async fn delete_after_grant(
         &self,
@@ -78,7 +66,7 @@ impl Removals {
         if grant == GrantWrite::InFlight {
             // The write with the unknown outcome may have revoked sessions of this node, and no
             // other step has ended these sessions yet.
-            let gone = self.revoker.end_all_revoked(uid, &record);
+            let gone = self.end_all_revoked(uid, &record);
             if !gone.is_empty() {
                 self.settle(uid, &gone).await?;
             }

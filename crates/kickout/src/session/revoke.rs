@@ -3,12 +3,9 @@
 //! Only the named session ends, and only up to the named generation. A repeated kick changes
 //! nothing.
 
-use std::sync::Arc;
-
-use distlock_core::{Clock, micros};
+use distlock_core::micros;
 
 use crate::{
-    events::Events,
     model::{
         event::Transition,
         ident::{SessionKey, Uid},
@@ -16,19 +13,8 @@ use crate::{
         record::{Revocation, UserRecord},
         request::{KickRequest, KickResult, PeerError},
     },
-    node::this_node::ThisNode,
-    session::{end::SessionEnder, registry::Registry},
+    node::Node,
 };
-
-/// Ends revoked sessions of this node.
-#[derive(Debug)]
-pub(crate) struct Revoker {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) ender: Arc<SessionEnder>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) events: Arc<Events>,
-}
 
 /// The effect of a kick on a session of this node.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +33,7 @@ impl From<KickResult> for KickedHere {
     }
 }
 
-impl Revoker {
+impl Node {
     /// Ends the session that a kick from another node names, and returns the answer. The answer to
     /// a kick for an earlier boot of this node is [`KickResult::BootMismatch`]. A kick for another
     /// node or a later boot is an error.
@@ -136,7 +122,7 @@ impl Revoker {
             .with_reason(request.text.clone());
         // The directory stopped naming the session before the kick was sent. So the session's
         // logout has nothing to delete.
-        let ended_now = self.ender.end(&live, notice, false, |event| {
+        let ended_now = self.end_session(&live, notice, false, |event| {
             event.kick_id = Some(request.kick_id);
         });
         let result = if live.is_saved() {

@@ -10,24 +10,18 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard, PoisonError},
 };
 
-use distlock_core::{Clock, Moment};
+use distlock_core::Moment;
 
 use crate::{
     model::{
         ident::{NodeId, Uid},
         node::NodeAddress,
-        settings::Settings,
     },
-    node::this_node::ThisNode,
-    peer::{
-        client::PeerClient,
-        route::{Delivery, Receipt},
-    },
-    session::registry::Registry,
-    tasks::Tasks,
+    node::Node,
+    peer::route::{Delivery, Receipt},
 };
 
 /// Most accounts in one call. The ids of 250 accounts are well within the longest message.
@@ -35,18 +29,6 @@ const ACCOUNTS_PER_CALL: usize = 250;
 /// Most accounts that are remembered for one node. The messages of further accounts wait for a
 /// login, or for another message to the same account.
 const MAX_ACCOUNTS: usize = 10_000;
-
-/// Remembers the accounts whose sessions have stored messages, and tells their nodes.
-#[derive(Debug)]
-pub(crate) struct HandOuts {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) peers: Arc<PeerClient>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) tasks: Arc<Tasks>,
-    pub(crate) owed: Mutex<HashMap<NodeId, OwedAccounts>>,
-}
 
 /// The accounts whose sessions on one node have stored messages.
 #[derive(Debug)]
@@ -56,7 +38,7 @@ pub(crate) struct OwedAccounts {
     noted: Moment,
 }
 
-impl HandOuts {
+impl Node {
     /// Notes that a message of the account was stored for the sessions that missed it. The caller
     /// has stored the message before this call.
     pub(crate) fn note_stored(&self, uid: &Uid, receipts: &[Receipt]) {
@@ -82,7 +64,7 @@ impl HandOuts {
 
     /// Calls each of these nodes, in the background.
     pub(crate) fn call_nodes(self: &Arc<Self>, up: Vec<NodeAddress>) {
-        self.forget_dead(&up);
+        self.forget_owed_to_dead(&up);
         for to in up {
             if to.node == self.this.id {
                 continue;
@@ -145,7 +127,7 @@ impl HandOuts {
 
     /// Forgets the nodes that have had no lease for two leases: they are dead, and their accounts
     /// get the messages with the next login.
-    fn forget_dead(&self, up: &[NodeAddress]) {
+    fn forget_owed_to_dead(&self, up: &[NodeAddress]) {
         let (now, life) = (self.clock.now(), self.settings.timers.node_lease * 2);
         self.owed().retain(|node, owed| {
             now.since(owed.noted) < life || up.iter().any(|address| address.node == *node)

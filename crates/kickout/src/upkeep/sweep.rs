@@ -8,34 +8,26 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
-use distlock_core::{Clock, Epoch, Moment, RecordKey, Result};
+use distlock_core::{Epoch, Moment, RecordKey, Result};
 use futures_util::future::join_all;
 
 use crate::{
-    directory::{access::Directory, accounts::CONCURRENT_CHANGES, bans::Bans},
-    events::Events,
+    directory::accounts::CONCURRENT_CHANGES,
     model::{
         ban::Ban,
         event::Transition,
         ident::{Boot, NodeId, SessionKey, Uid},
         record::UserRecord,
-        settings::Settings,
     },
     node::{
+        Node,
         lease::Incarnation,
-        liveness::{Incarnations, Liveness, LivenessCache},
-        roster::RosterKeeper,
-        this_node::ThisNode,
+        liveness::{Incarnations, Liveness},
     },
-    session::{live::Phase, logout::Logouts, registry::Registry, removal::Removals},
-    tasks::Tasks,
-    upkeep::hand_out::HandOuts,
+    session::live::Phase,
     wait::jitter,
 };
 
@@ -92,29 +84,9 @@ impl SweepProgress {
     }
 }
 
-/// Removes the records of dead incarnations from the directory.
-#[derive(Debug)]
-pub(crate) struct Sweeper {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) liveness: Arc<LivenessCache>,
-    pub(crate) roster: Arc<RosterKeeper>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) bans: Arc<Bans>,
-    pub(crate) removals: Arc<Removals>,
-    pub(crate) logouts: Arc<Logouts>,
-    pub(crate) hand_outs: Arc<HandOuts>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) tasks: Arc<Tasks>,
-    /// Sessions that are not known to have ended. The last complete pass counted them.
-    pub(crate) pending: Arc<AtomicUsize>,
-}
-
-impl Sweeper {
+impl Node {
     /// Sweeps until the flow stops.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run_sweeper(self: Arc<Self>) {
         let mut progress = SweepProgress::default();
         // The first pause is random, so that nodes that were started together sweep at different
         // times.
@@ -144,7 +116,11 @@ impl Sweeper {
 
     /// Sweeps as many pages as the pace allows. A failure for one record does not stop the pass.
     /// Returns the first failure that another try may avoid.
-    async fn sweep_pages(&self, own: &Incarnation, progress: &mut SweepProgress) -> Result<()> {
+    async fn sweep_pages(
+        self: &Arc<Self>,
+        own: &Incarnation,
+        progress: &mut SweepProgress,
+    ) -> Result<()> {
         let mut outcome = self.begin_pass_if_needed(own, progress).await;
         let ended: Vec<_> = std::mem::take(&mut progress.ended).into_iter().collect();
         for batch in ended.chunks(CONCURRENT_CHANGES) {
@@ -212,11 +188,11 @@ impl Sweeper {
 
     /// Begins a new pass if there is a reason that the current pass does not cover.
     async fn begin_pass_if_needed(
-        &self,
+        self: &Arc<Self>,
         own: &Incarnation,
         progress: &mut SweepProgress,
     ) -> Result<()> {
-        if self.logouts.retries.take_overflow() {
+        if self.retries.take_overflow() {
             progress.begin_pass(Pace::AllAtOnce);
         }
         // The epoch differs after the start of this node, and after a failover. A failover may have
@@ -226,8 +202,8 @@ impl Sweeper {
             progress.epoch = epoch;
             progress.begin_pass(Pace::Fast);
         }
-        let Incarnations { dead, up } = self.roster.register_and_look_up().await?;
-        self.hand_outs.call_nodes(up);
+        let Incarnations { dead, up } = self.register_and_look_up().await?;
+        self.call_nodes(up);
         if !dead.is_subset(&progress.dead) {
             progress.dead = dead;
             progress.begin_pass(Pace::Fast);
@@ -237,7 +213,8 @@ impl Sweeper {
 
     /// Ends a pass that has read every record.
     async fn end_pass(&self, progress: &mut SweepProgress) -> Result<()> {
-        self.pending.store(progress.pending, Ordering::Relaxed);
+        self.pending_revocations
+            .store(progress.pending, Ordering::Relaxed);
         metrics::gauge!("distlock_revocations_pending").set(gauge_value(progress.pending));
         let was_fast = std::mem::take(&mut progress.pace) > Pace::Slow;
         let mut outcome = Ok(());
@@ -251,13 +228,13 @@ impl Sweeper {
         }
         progress.begin_pass(Pace::Slow);
         let dead = std::mem::take(&mut progress.dead);
-        keep_retryable("nodes", self.roster.remove(&dead).await)
+        keep_retryable("nodes", self.remove_from_roster(&dead).await)
     }
 
     /// Removes the drain marks of dead incarnations of these nodes.
     async fn sweep_drain_marks(&self, names: &BTreeSet<NodeId>) -> Result<()> {
         for (node, mark) in self.directory.drain_marks(names).await? {
-            if self.liveness.look_up(&node, mark.boot).await? == Liveness::Dead {
+            if self.liveness_of(&node, mark.boot).await? == Liveness::Dead {
                 self.directory.remove_drain_mark(&node, mark.boot).await?;
             }
         }
@@ -300,9 +277,9 @@ impl Sweeper {
             return Ok(());
         }
         if record.slot_of(key).is_some() {
-            self.removals.delete(uid, key).await?;
+            self.delete_session(uid, key).await?;
         } else {
-            self.removals.settle(uid, std::slice::from_ref(key)).await?;
+            self.settle(uid, std::slice::from_ref(key)).await?;
         }
         Ok(())
     }
@@ -310,7 +287,7 @@ impl Sweeper {
     /// Removes the mark of an ended ban. A login does the same; this function is for accounts that
     /// do not log in again.
     async fn sweep_ban(&self, uid: &Uid, mark: &Ban) -> Result<()> {
-        if self.bans.current_ban(uid).await?.is_some() {
+        if self.current_ban(uid).await?.is_some() {
             return Ok(());
         }
         let (cleared, _) = self
@@ -320,7 +297,7 @@ impl Sweeper {
             })
             .await?;
         if cleared {
-            self.bans.remove_ended(uid, mark).await;
+            self.remove_ended_ban(uid, mark).await;
         }
         Ok(())
     }
@@ -331,7 +308,7 @@ impl Sweeper {
             self.sweep_ban(uid, mark).await?;
         }
         let limit = self.settings.timers.lock_ttl;
-        let dead = self.liveness.dead_among(record.incarnations(), limit).await;
+        let dead = self.dead_among(record.incarnations(), limit).await;
         if dead.is_empty() {
             return Ok(());
         }

@@ -9,17 +9,13 @@ use std::sync::Arc;
 use distlock_core::Result;
 
 use crate::{
-    directory::{access::Directory, accounts::VersionedRecord, bans::Bans},
+    directory::accounts::VersionedRecord,
     model::{
         ident::SessionId,
         notice::{Code, Offline},
     },
-    session::{
-        end::SessionEnder,
-        live::{LiveSession, Phase},
-        registry::Registry,
-        revoke::Revoker,
-    },
+    node::Node,
+    session::live::{LiveSession, Phase},
     upkeep::reconcile::writes::{PendingWrite, log_failed_account},
 };
 
@@ -43,17 +39,7 @@ pub(crate) struct RoundState {
     pub(crate) store_was_away: bool,
 }
 
-/// Compares sessions with the directory.
-#[derive(Debug)]
-pub(crate) struct Comparer {
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) revoker: Arc<Revoker>,
-    pub(crate) ender: Arc<SessionEnder>,
-    pub(crate) bans: Arc<Bans>,
-}
-
-impl Comparer {
+impl Node {
     /// Compares the next part of the active sessions with the directory. Adds the writes that are
     /// needed to `state`.
     pub(super) async fn compare_sessions(&self, state: &mut RoundState) -> Result<()> {
@@ -120,7 +106,7 @@ impl Comparer {
             return Ok(());
         }
         if let Some(revocation) = record.revocations.iter().find(|it| it.key == live.key) {
-            if self.revoker.end_revoked(&live.uid, revocation).ended_now
+            if self.end_revoked(&live.uid, revocation).ended_now
                 && let Some(age) = seen.age
             {
                 metrics::histogram!("distlock_takeover_seconds", "path" => "pull")
@@ -134,7 +120,7 @@ impl Comparer {
         }
         if !record.is_over(&live.slot, live.generation()) {
             let ban = match &record.ban {
-                Some(_) => self.bans.current_ban(&live.uid).await?,
+                Some(_) => self.current_ban(&live.uid).await?,
                 None => None,
             };
             let Some(ban) = ban else {
@@ -145,11 +131,11 @@ impl Comparer {
             // The record did not name this session when the ban was set, so the ban did not end
             // this session.
             let notice = Offline::new(Code::Banned).with_reason(ban.reason);
-            self.ender.end(live, notice, false, |_| {});
+            self.end_session(live, notice, false, |_| {});
             return Ok(());
         }
         if let Some(notice) = live.end_notice_in(record) {
-            self.ender.end(live, notice, false, |event| {
+            self.end_session(live, notice, false, |event| {
                 event.result = Some("the directory names another session".into());
             });
         }

@@ -4,39 +4,22 @@
 
 use std::{mem, sync::Arc};
 
-use distlock_core::{Clock, Result};
+use distlock_core::Result;
 
 use crate::{
-    model::settings::Settings,
-    node::{history::History, lease::Incarnation, this_node::ThisNode},
-    tasks::Tasks,
-    upkeep::reconcile::{
-        compare::{Comparer, RoundState},
-        writes::Writer,
-    },
+    node::{Node, lease::Incarnation},
+    upkeep::reconcile::compare::RoundState,
 };
 
-/// Compares the sessions of this node with the directory, once per renewal of the lease.
-#[derive(Debug)]
-pub(crate) struct Reconciler {
-    pub(crate) this: Arc<ThisNode>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) history: Arc<History>,
-    pub(crate) comparer: Comparer,
-    pub(crate) writer: Writer,
-    pub(crate) tasks: Arc<Tasks>,
-}
-
-impl Reconciler {
+impl Node {
     /// Runs the rounds until the flow stops.
-    pub(crate) async fn run(self: Arc<Self>) {
+    pub(crate) async fn run_reconciliation(self: Arc<Self>) {
         let mut state = RoundState::default();
         loop {
             tokio::select! {
                 biased;
                 () = self.tasks.stop.cancelled() => return,
-                () = self.history.reconcile_requested() => {}
+                () = self.reconcile_requested() => {}
                 () = self.clock.sleep(self.settings.timers.reconcile_period()) => {}
             }
             let Some(own) = self.this.current_incarnation() else {
@@ -59,23 +42,23 @@ impl Reconciler {
     /// Runs one round. If the store refused the last change, a write of no effect follows: without
     /// it, a node without logins would not notice that the store takes changes again.
     async fn round_and_probe(&self, own: &Incarnation, state: &mut RoundState) -> Result<()> {
-        let round = self.round(own, state).await;
-        self.writer.probe_if_refused(&round).await;
+        let round = self.reconcile(own, state).await;
+        self.probe_if_refused(&round).await;
         round
     }
 
     /// Runs one round: compares sessions, then makes the writes. A failed account is tried again in
     /// a later round. A failed read fails the round. A failed write of one account does not fail
     /// the round, because another client of the database may have locked the row.
-    pub(super) async fn round(&self, own: &Incarnation, state: &mut RoundState) -> Result<()> {
+    pub(super) async fn reconcile(&self, own: &Incarnation, state: &mut RoundState) -> Result<()> {
         // A failover may happen without any failed request. Only a new epoch shows such a failover.
         if let Some(epoch) = own.lease.epoch() {
-            self.history.observe_epoch(&epoch);
+            self.observe_epoch(&epoch);
         }
-        state.store_was_away |= self.history.grants_suspended_for().is_some();
-        let compared = self.comparer.compare_sessions(state).await;
+        state.store_was_away |= self.grants_suspended_for().is_some();
+        let compared = self.compare_sessions(state).await;
         let written;
-        (state.writes, written) = self.writer.write_all(mem::take(&mut state.writes)).await;
+        (state.writes, written) = self.write_all(mem::take(&mut state.writes)).await;
         compared.and(written)
     }
 }

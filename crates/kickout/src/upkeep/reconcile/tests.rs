@@ -172,12 +172,12 @@ async fn a_failed_write_of_one_account_does_not_count_as_an_unreachable_store() 
     delete_records(&*records.records, &sessions).await;
     records.set_writes(Writes::Refused);
     let (own, mut state) = (
-        kick.parts.this.current_incarnation().unwrap(),
+        kick.node.this.current_incarnation().unwrap(),
         RoundState::default(),
     );
-    kick.parts.reconciler.round(&own, &mut state).await.unwrap();
+    kick.node.reconcile(&own, &mut state).await.unwrap();
     records.set_writes(Writes::Done);
-    kick.parts.reconciler.round(&own, &mut state).await.unwrap();
+    kick.node.reconcile(&own, &mut state).await.unwrap();
     assert_listed(&kick, &sessions).await;
 }
 
@@ -189,10 +189,10 @@ async fn a_failed_read_of_one_account_counts_as_an_unreachable_store() {
     let records = LockableRecords::new(&memory);
     let store = Store::new(memory.lock(), records.clone().into_records());
     let (kick, sessions) = busy_node_on(store, 1).await;
-    let (parts, session) = (&kick.parts, &sessions[0]);
-    let own = parts.this.current_incarnation().unwrap();
+    let (node, session) = (&kick.node, &sessions[0]);
+    let own = node.this.current_incarnation().unwrap();
     // The ban record shows whether the ban still holds, so this round has to read it.
-    let banned = parts.directory.update(session.uid(), |record| {
+    let banned = node.directory.update(session.uid(), |record| {
         record.ban = Some(Ban {
             id: Uuid::nil(),
             reason: None,
@@ -203,10 +203,7 @@ async fn a_failed_read_of_one_account_counts_as_an_unreachable_store() {
     });
     banned.await.unwrap();
     records.state.unreadable.store(true, Ordering::Relaxed);
-    let round = parts
-        .reconciler
-        .round(&own, &mut RoundState::default())
-        .await;
+    let round = node.reconcile(&own, &mut RoundState::default()).await;
     assert_eq!(round.unwrap_err().kind(), ErrorKind::Unavailable);
     assert!(session.check().is_ok());
 }
@@ -220,14 +217,14 @@ async fn a_round_stops_after_a_batch_of_which_every_write_failed() {
     delete_records(&*records.records, &sessions).await;
     records.set_writes(Writes::Refused);
     let (own, mut state) = (
-        kick.parts.this.current_incarnation().unwrap(),
+        kick.node.this.current_incarnation().unwrap(),
         RoundState::default(),
     );
-    let failed = kick.parts.reconciler.round(&own, &mut state).await;
+    let failed = kick.node.reconcile(&own, &mut state).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.blocked_writes(), CONCURRENT_CHANGES);
     records.set_writes(Writes::Done);
-    kick.parts.reconciler.round(&own, &mut state).await.unwrap();
+    kick.node.reconcile(&own, &mut state).await.unwrap();
     assert_listed(&kick, &sessions).await;
 }
 
@@ -242,19 +239,19 @@ async fn a_round_with_slow_writes_stops_when_the_next_round_is_due() {
     delete_records(&*records.records, &sessions).await;
     let times = u32::try_from(CONCURRENT_CHANGES).unwrap();
     records.set_writes(Writes::Slow(
-        kick.parts.settings.timers.reconcile_period() / times,
+        kick.node.settings.timers.reconcile_period() / times,
         clock,
     ));
     let (own, mut state) = (
-        kick.parts.this.current_incarnation().unwrap(),
+        kick.node.this.current_incarnation().unwrap(),
         RoundState::default(),
     );
-    let failed = kick.parts.reconciler.round(&own, &mut state).await;
+    let failed = kick.node.reconcile(&own, &mut state).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.blocked_writes(), CONCURRENT_CHANGES);
     records.set_writes(Writes::Done);
     state.store_was_away = true;
-    kick.parts.reconciler.round(&own, &mut state).await.unwrap();
+    kick.node.reconcile(&own, &mut state).await.unwrap();
     assert_listed(&kick, &sessions).await;
 }
 
@@ -271,8 +268,8 @@ async fn a_superseded_session_gets_its_notice_while_writes_hang() {
     delete_records(&*records.records, &sessions).await;
     let elsewhere = node_on(Store::new(memory.lock(), memory.records()), "n2").await;
     let _newer = admit(&elsewhere, superseded.uid().clone()).await;
-    let (parts, mut state) = (&kick.parts, RoundState::default());
-    let own = parts.this.current_incarnation().unwrap();
+    let (node, mut state) = (&kick.node, RoundState::default());
+    let own = node.this.current_incarnation().unwrap();
     records.set_writes(Writes::HeldUp);
     let told = async {
         superseded.superseded().await;
@@ -284,7 +281,7 @@ async fn a_superseded_session_gets_its_notice_while_writes_hang() {
     let told = tokio::time::timeout(Duration::from_secs(20), told);
     tokio::select! {
         told = told => told.expect("a write keeps it from being told"),
-        _ = parts.reconciler.round(&own, &mut state) => unreachable!("nothing can be written"),
+        _ = node.reconcile(&own, &mut state) => unreachable!("nothing can be written"),
     }
 }
 
@@ -300,25 +297,16 @@ async fn delete_records(records: &dyn Records, sessions: &[Session]) {
 /// Fails unless the directory names all these sessions.
 async fn assert_listed(kick: &KickOut, sessions: &[Session]) {
     for session in sessions {
-        let seen = kick.parts.directory.read(session.uid()).await.unwrap();
+        let seen = kick.node.directory.read(session.uid()).await.unwrap();
         assert!(seen.record.slot_of(session.key()).is_some());
     }
 }
 
 /// Compares the next sessions, and makes the writes that the comparison needs.
 async fn compare_and_write(kick: &KickOut, state: &mut RoundState) {
-    let parts = &kick.parts;
-    parts
-        .reconciler
-        .comparer
-        .compare_sessions(state)
-        .await
-        .unwrap();
-    let (left, written) = parts
-        .reconciler
-        .writer
-        .write_all(mem::take(&mut state.writes))
-        .await;
+    let node = &kick.node;
+    node.compare_sessions(state).await.unwrap();
+    let (left, written) = node.write_all(mem::take(&mut state.writes)).await;
     assert!(left.is_empty());
     written.unwrap();
 }
@@ -338,9 +326,9 @@ async fn after_a_failed_round_every_session_is_compared() {
 async fn after_a_failover_without_a_failed_request_every_session_is_compared() {
     let (kick, sessions, records) = busy_node(MIN_COMPARED + 476).await;
     let mut state = RoundState::default();
-    let own = kick.parts.this.current_incarnation().unwrap();
+    let own = kick.node.this.current_incarnation().unwrap();
     for _ in 0..2 {
-        kick.parts.reconciler.round(&own, &mut state).await.unwrap();
+        kick.node.reconcile(&own, &mut state).await.unwrap();
         state.store_was_away = false;
     }
     delete_records(&*records, &sessions).await;
@@ -350,13 +338,9 @@ async fn after_a_failover_without_a_failed_request_every_session_is_compared() {
     let lease = locker.lock("node/n1").acquire().await.unwrap();
     let after = Incarnation {
         boot: own.boot,
-        lease: Lease::new(kick.parts.clock.clone(), lease.watch()),
+        lease: Lease::new(kick.node.clock.clone(), lease.watch()),
     };
-    kick.parts
-        .reconciler
-        .round(&after, &mut state)
-        .await
-        .unwrap();
+    kick.node.reconcile(&after, &mut state).await.unwrap();
     assert_listed(&kick, &sessions).await;
 }
 

@@ -5,24 +5,18 @@
 
 use std::sync::Arc;
 
-use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
+use distlock_core::{Error, ErrorKind, Moment, Result};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::{
-    directory::{access::Directory, accounts::CONCURRENT_CHANGES},
-    events::Events,
+    directory::accounts::CONCURRENT_CHANGES,
     model::{
         event::Transition,
         ident::{SessionKey, Uid},
-        settings::Settings,
     },
-    node::history::History,
-    session::{
-        live::{LiveSession, Phase},
-        registry::Registry,
-        removal::Removals,
-    },
+    node::Node,
+    session::live::{LiveSession, Phase},
 };
 
 /// A write that a round makes.
@@ -45,19 +39,7 @@ impl PendingWrite {
     }
 }
 
-/// Makes the writes of a round.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) history: Arc<History>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) removals: Arc<Removals>,
-    pub(crate) events: Arc<Events>,
-}
-
-impl Writer {
+impl Node {
     /// Writes the roster as it is, if the store refused the last change or failed this round.
     pub(super) async fn probe_if_refused(&self, round: &Result<()>) {
         if round.is_err() {
@@ -114,7 +96,7 @@ impl Writer {
     /// Whether other nodes can see this node's lease. Otherwise other nodes count this node as dead
     /// and remove its sessions again.
     async fn is_lease_visible(&self) -> bool {
-        let lease = self.history.inspect_own_lease().await;
+        let lease = self.inspect_own_lease().await;
         lease.is_ok_and(|lease| lease.held.is_some())
     }
 
@@ -135,7 +117,7 @@ impl Writer {
                 .drain(..writes.len().min(CONCURRENT_CHANGES))
                 .collect();
             let writing = batch.iter().map(async |writes| {
-                let written = self.write(writes).await;
+                let written = self.make_write(writes).await;
                 written.or_else(|error| log_failed_account(writes.uid(), error))
             });
             let written = join_all(writing).await;
@@ -150,10 +132,10 @@ impl Writer {
         Ok(())
     }
 
-    async fn write(&self, writes: &PendingWrite) -> Result<()> {
+    async fn make_write(&self, writes: &PendingWrite) -> Result<()> {
         match writes {
             PendingWrite::Settle(uid, gone) => {
-                self.removals.settle(uid, gone).await?;
+                self.settle(uid, gone).await?;
             }
             PendingWrite::Register(live, ended) => self.register_again(live, *ended).await?,
         }
@@ -186,7 +168,7 @@ impl Writer {
         if live.phase() >= Phase::Closing {
             // The session logged out meanwhile. Its logout may have run before this write and found
             // nothing to delete.
-            self.removals.delete(&live.uid, &live.key).await?;
+            self.delete_session(&live.uid, &live.key).await?;
         }
         Ok(())
     }
