@@ -71,21 +71,18 @@
 //!
 //! # Map
 //!
-//! `model` imports no other module below, no other module imports `flow`, and no two files import
-//! each other.
+//! Each folder uses only those above it.
 //!
 //! - `model`: values and rules without I/O: policy, record, identifiers, notices, requests.
 //! - `directory`: reads and writes of the records.
-//! - `node`: this node's lease, its drain, the liveness of other nodes, the roster, the store's
-//!   history.
-//! - `session`: the sessions of this node, their queues and their end.
-//! - `peer`: kicks and deliveries to other nodes.
-//! - `login`: admission, the login queue, the grant under the lock, the confirmation.
-//! - `upkeep`: the background rounds: reconciliation and sweep.
-//! - `admin`: look-ups and kicks by an administrator.
-//! - `flow`: the handle, the builder, and the public operations.
+//! - `state`: the parts of a node's state: its sessions and their queues, its incarnation, its login
+//!   queue, its links to other nodes; and the traits that an embedder implements.
+//! - `node`: the node itself, by topic: `lease`, `history`, `liveness`, `roster` and `drain`;
+//!   `login`, `grant` and `confirm`; `end`, `kick` and `logout`; `route` and `hand_out`;
+//!   `reconcile` and `sweep`; `admin`.
+//! - `flow`: the handle, its builder, and the public operations.
 //!
-//! All of these modules use `events`, `locks`, `meters`, `tasks` and `wait`.
+//! All of these modules use `locks`, `meters` and `tasks`.
 //!
 //! # Metrics
 //!
@@ -99,45 +96,38 @@
 //! `distlock_peer_failed_total`, `distlock_self_fence_total`, `distlock_lease_remaining_seconds`.
 //! None is labelled by account.
 
-mod admin;
 mod directory;
-mod events;
 mod flow;
 mod locks;
-mod login;
 mod meters;
 mod model;
 mod node;
-mod peer;
-mod session;
+mod state;
 mod tasks;
-mod upkeep;
-mod wait;
 
-pub use admin::view::{Banned, Found, Kicked, NodeView, Pending, Target, UserView};
-pub use flow::{builder::Builder, handle::KickOut};
-pub use login::{
-    admission::Admission,
-    outcome::LoginOutcome,
-    profiles::{Allowed, Profiles},
-    rates::Rates,
-};
+pub use flow::{builder::Builder, kick_out::KickOut};
 pub use model::{
-    ban::Ban,
     event::{Event, Transition},
     ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
-    intent::Intent,
-    login::{ConfirmedBy, Denied, Login, Overtaken},
+    login::{ConfirmedBy, Denied, Intent, Login, Overtaken},
     node::{NodeAddress, NodeInfo, NodeState},
     notice::{Code, Offline, Retry},
     policy::{OnExceed, Policy, PolicyName},
-    record::{Past, Revocation, Slot, SlotEntry, UserRecord},
+    record::{Ban, Past, Revocation, Slot, SlotEntry, UserRecord},
     request::{DeliverRequest, DeliverResult, KickRequest, KickResult, Message, PeerError},
     settings::{Confirm, Timers},
 };
-pub use node::roster::forget_node;
-pub use peer::{
-    api::{NoPeers, Peers},
+pub use node::{
+    admin::{Banned, Found, Kicked, NodeView, Pending, Target, UserView},
+    login::LoginOutcome,
+    logout::LoggedOut,
+    roster::forget_node,
     route::{Delivery, Location, Receipt},
+    session::Session,
 };
-pub use session::{handle::Session, live::Phase, logout::LoggedOut, message::Outgoing};
+pub use state::{
+    admission::{Admission, Rates},
+    api::{Allowed, NoPeers, Peers, Profiles},
+    live_session::Phase,
+    message::Outgoing,
+};

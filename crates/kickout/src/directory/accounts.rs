@@ -8,7 +8,7 @@ use std::time::Duration;
 use distlock_core::{Entry, Error, ErrorKind, Expect, RecordKey, Result, Version, Written};
 
 use crate::{
-    directory::access::{Directory, MAX_ATTEMPTS},
+    directory::records::{Directory, MAX_ATTEMPTS},
     model::{
         ident::{SessionKey, Uid},
         record::UserRecord,

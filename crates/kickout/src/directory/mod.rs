@@ -3,8 +3,5 @@
 //! This module turns values of the model into records, and records into values. The module never
 //! decides about sessions.
 
-pub(crate) mod access;
 pub(crate) mod accounts;
-pub(crate) mod bans;
-pub(crate) mod marks;
-pub(crate) mod roster;
+pub(crate) mod records;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use distlock_core::{Error, ErrorKind, Result, Store};
 
 use crate::{
-    flow::handle::KickOut,
-    login::{admission::Admission, profiles::Profiles},
+    flow::kick_out::KickOut,
     meters,
     model::{
         ident::NodeId,
@@ -14,7 +13,10 @@ use crate::{
         settings::{Confirm, Settings, Timers},
     },
     node::{Node, Setup},
-    peer::api::{NoPeers, Peers},
+    state::{
+        admission::Admission,
+        api::{NoPeers, Peers, Profiles},
+    },
 };
 
 /// Prepares a [`KickOut`].

@@ -2,16 +2,12 @@
 //!
 //! This module is pure: nothing here reads a clock, waits, or asks a store.
 
-pub(crate) mod ban;
 pub(crate) mod event;
 pub(crate) mod ident;
-pub(crate) mod intent;
 pub(crate) mod login;
 pub(crate) mod node;
 pub(crate) mod notice;
 pub(crate) mod policy;
 pub(crate) mod record;
 pub(crate) mod request;
-pub(crate) mod resume;
-pub(crate) mod roster;
 pub(crate) mod settings;

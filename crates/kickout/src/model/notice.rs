@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     ident::{Device, Generation},
-    intent::Intent,
+    login::Intent,
 };
 
 /// The reason why a session ends. The numbers are part of the protocol.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     ident::{Class, Device, Generation, SessionId, SessionKey},
-    intent::Intent,
+    login::Intent,
     notice::Code,
     record::{Slot, SlotEntry, UserRecord},
 };

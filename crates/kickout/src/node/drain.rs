@@ -21,7 +21,7 @@ use crate::{
         notice::{Code, Offline},
     },
     node::Node,
-    session::live::Phase,
+    state::live_session::Phase,
 };
 
 /// Most batches per second. At more sessions per second, each batch ends several sessions.

@@ -13,7 +13,7 @@ use distlock_core::{Epoch, LockInfo, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::{model::roster::Roster, node::Node};
+use crate::{model::node::Roster, node::Node};
 
 /// The store's history as this node has seen it.
 #[derive(Debug, Default)]

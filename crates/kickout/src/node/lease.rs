@@ -1,99 +1,305 @@
-//! The lease of this node, and the incarnation that the lease belongs to.
+//! The keeper of this node's lease: it takes the lease at the start, watches it, and takes it again
+//! after a loss.
 //!
-//! A session may act only while the lease of its incarnation is valid. The checks in this file do
-//! no I/O.
+//! If the store has lost the lease with other data, the incarnation continues. After any other loss
+//! all sessions end, and the node starts a new incarnation with a higher boot number. Two
+//! incarnations of one node never serve at the same time.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
     time::Duration,
 };
 
-use distlock_core::{Clock, Epoch, LockWatch, LossReason};
+use distlock_core::{Capabilities, Guard, LossReason, Result};
 
-use uuid::Uuid;
+use crate::{
+    locks::{renewing, wanted_lock},
+    model::{
+        event::Transition,
+        ident::{Boot, SessionId},
+        node::{NodeMeta, NodeState},
+        notice::{Code, Offline},
+    },
+    node::Node,
+    state::incarnation::{Incarnation, Lease, is_missing},
+    tasks::{jitter, retry_while, within},
+};
 
-use crate::model::ident::Boot;
+/// Pause between attempts to take the lease after a loss.
+const REJOIN_PAUSE: Duration = Duration::from_millis(500);
 
-/// One incarnation of this node: its boot number and its lease.
-#[derive(Clone, Debug)]
-pub(crate) struct Incarnation {
-    pub(crate) boot: Boot,
-    pub(crate) lease: Lease,
-}
+/// Account records in one read.
+const PAGE: usize = 256;
 
-/// The lease of one incarnation. All clones share it.
-///
-/// A lease that is missing from the store stays valid until its deadline, or until the node gives
-/// it up. If the store lost the lease together with other data, no other node grants a login before
-/// that deadline, and the node takes the lease again.
-#[derive(Clone, Debug)]
-pub(crate) struct Lease {
-    clock: Arc<dyn Clock>,
-    /// `None` after the lease was given up.
-    watch: Arc<Mutex<Option<LockWatch>>>,
-    /// Id of the roster that lists this incarnation.
-    roster: Arc<Mutex<Option<Uuid>>>,
-}
+/// Time after which a node that waits for its predecessor's lease logs a warning.
+const WARN_AFTER: Duration = Duration::from_secs(1);
 
-/// Whether this reason of a loss means that the lease is missing from the store. A lease is missing
-/// if it was deleted by hand, or if the store lost data.
-pub(crate) const fn is_missing(loss: LossReason) -> bool {
-    matches!(loss, LossReason::Removed | LossReason::HistoryChanged)
-}
+/// Time after a session time-out within which a store ends the session. ZooKeeper checks once per
+/// tick, and its default tick is two seconds.
+const SESSION_CHECK_PERIOD: Duration = Duration::from_secs(2);
 
-impl Lease {
-    pub(crate) fn new(clock: Arc<dyn Clock>, lock: LockWatch) -> Self {
-        Self {
-            clock,
-            watch: Arc::new(Mutex::new(Some(lock))),
-            roster: Arc::default(),
+impl Node {
+    /// Takes the node's lease and starts a new incarnation.
+    pub(crate) async fn start_incarnation(&self) -> Result<Guard> {
+        let guard = self.take_lease(None).await?;
+        let boot = Boot::new(guard.token().get());
+        self.events.set_boot(boot);
+        self.this.set_incarnation(Incarnation {
+            boot,
+            lease: Lease::new(Arc::clone(&self.clock), guard.watch()),
+        });
+        renewing(
+            &*self.clock,
+            &guard,
+            self.settings.timers.node_lease,
+            self.register_or_warn(),
+        )
+        .await;
+        self.events.emit(Transition::NodeUp, |event| {
+            event.token = Some(boot.get());
+        });
+        Ok(guard)
+    }
+
+    /// Takes the node's lease. `boot` is the incarnation that continues with this lease; `None`
+    /// starts a new incarnation. The lease of a dead predecessor can still run, so this call waits
+    /// for its end.
+    async fn take_lease(&self, boot: Option<Boot>) -> Result<Guard> {
+        let meta = NodeMeta {
+            addr: self.this.advertise.clone(),
+            state: NodeState::Up,
+            front: self.this.front.clone(),
+            policy: Some(self.settings.policy.to_string()),
+            boot,
+        };
+        let meta = serde_json::to_string(&meta).map_err(|error| {
+            distlock_core::Error::new(
+                distlock_core::ErrorKind::Internal,
+                "node record cannot be written",
+            )
+            .caused_by(error)
+        })?;
+        let lease = self.settings.timers.node_lease;
+        let longest = longest_lease_after_death(self.locker.capabilities(), lease);
+        let name = self.this.id.lock_name()?;
+        let taking = wanted_lock(&self.locker, &name, lease, &self.this.id)
+            .wait(longest + Duration::from_secs(1))
+            .meta(meta)
+            .acquire();
+        let warn = async {
+            self.clock.sleep(WARN_AFTER).await;
+            tracing::warn!(
+                node = %self.this.id,
+                at_most = ?longest,
+                "the lease under this node's name cannot be had yet: its predecessor's is not \
+                 over, another node has the name, or the store does not answer"
+            );
+            std::future::pending().await
+        };
+        let guard = tokio::select! {
+            taken = taking => taken?,
+            never = warn => never,
+        };
+        self.observe_epoch(&guard.epoch());
+        Ok(guard)
+    }
+
+    /// Registers this incarnation on the roster. A failure is only logged, because the sweeper
+    /// registers it again.
+    async fn register_or_warn(&self) {
+        if let Err(error) = self.register().await {
+            tracing::warn!(node = %self.this.id, %error, "the node is put on the roster later");
         }
     }
 
-    /// Whether the lease is valid at this moment. The check does no I/O.
-    pub(crate) fn is_valid(&self) -> bool {
-        !self.remaining().is_zero()
-    }
-
-    /// Time until the deadline; zero after the lease was lost or given up. A lease that is missing
-    /// from the store still runs until its deadline.
-    pub(crate) fn remaining(&self) -> Duration {
-        self.watch().as_ref().map_or(Duration::ZERO, |lock| {
-            let missing = lock.loss().is_some_and(is_missing);
-            if missing {
-                lock.deadline().since(self.clock.now())
-            } else {
-                lock.remaining()
+    /// Takes the lease again, if the store lost the lease together with other data. The sessions
+    /// continue: no node grants a login before the nodes have written their sessions again. Returns
+    /// `None` if the lease was lost for another reason, or if its deadline is too near.
+    async fn retake_lease(&self, reason: LossReason) -> Option<Guard> {
+        let own = self
+            .this
+            .current_incarnation()
+            .filter(|_| is_missing(reason))?;
+        let limit = own
+            .lease
+            .remaining()
+            .saturating_sub(self.settings.timers.reconcile_period());
+        let taking = async {
+            let may_wait = || own.lease.is_valid();
+            let lost_data = retry_while(&*self.clock, may_wait, || {
+                self.store_lost_lease_and_data(&own.lease)
+            });
+            if !lost_data.await? {
+                return Result::<_>::Ok(None);
             }
-        })
+            self.report_data_loss("the store has forgotten this node's lease");
+            let guard = self.take_lease(Some(own.boot)).await?;
+            own.lease.replace_lock(guard.watch());
+            // The sessions are written only now, when other nodes can see the lease. Without the
+            // lease, other nodes would count this node as dead and sweep its sessions.
+            self.request_reconcile();
+            Ok(Some(guard))
+        };
+        let guard = match within(&*self.clock, limit, taking).await? {
+            Ok(guard) => guard?,
+            Err(error) => {
+                tracing::warn!(node = %self.this.id, %error, "node cannot take its lease again");
+                return None;
+            }
+        };
+        let listing = async {
+            self.register_or_warn().await;
+            self.publish_drain_mark().await;
+        };
+        within(&*self.clock, self.settings.timers.peer_deadline, listing).await;
+        Some(guard)
     }
 
-    /// The epoch of the lease; `None` after it was given up.
-    pub(crate) fn epoch(&self) -> Option<Epoch> {
-        self.watch().as_ref().map(|lock| lock.fence().epoch)
+    /// Whether the store lost this lease together with other data. In that case the store has
+    /// another epoch or another roster. If only the lease was deleted by hand, both stay the same.
+    async fn store_lost_lease_and_data(&self, lease: &Lease) -> Result<bool> {
+        let now = self.inspect_own_lease().await?;
+        if now.epoch.is_some() && now.epoch != lease.epoch() {
+            return Ok(true);
+        }
+        let roster = self.read_roster().await?;
+        Ok(lease
+            .roster()
+            .is_some_and(|before| roster.id != Some(before)))
     }
 
-    /// Continues the lease with a lock that was taken again.
-    pub(crate) fn replace_lock(&self, lock: LockWatch) {
-        *self.watch() = Some(lock);
+    /// Keeps the lease until the flow stops. This task is the heartbeat of the runtime that serves
+    /// the clients: while that runtime stands still, nobody renews the lease. After a loss of the
+    /// lease, the incarnation continues if the store has lost data. Otherwise every session ends,
+    /// and the node starts a new incarnation.
+    pub(crate) async fn keep_lease(self: Arc<Self>, mut guard: Guard) {
+        let (clock, lease) = (&*self.clock, self.settings.timers.node_lease);
+        loop {
+            let reason = tokio::select! {
+                biased;
+                () = self.tasks.stop.cancelled() => break,
+                reason = renewing(clock, &guard, lease, guard.lost()) => reason,
+            };
+            let again = tokio::select! {
+                biased;
+                () = self.tasks.stop.cancelled() => break,
+                again = self.retake_lease(reason) => again,
+            };
+            if let Some(again) = again {
+                guard = again;
+                continue;
+            }
+            self.fence(&reason.to_string()).await;
+            drop(guard);
+            guard = loop {
+                tokio::select! {
+                    biased;
+                    () = self.tasks.stop.cancelled() => return,
+                    joined = self.start_incarnation() => match joined {
+                        Ok(guard) => {
+                            let publishing = self.publish_drain_mark();
+                            renewing(clock, &guard, lease, publishing).await;
+                            break guard;
+                        }
+                        Err(error) => {
+                            let node = &self.this.id;
+                            tracing::warn!(%node, %error, "node cannot take its lease");
+                        }
+                    },
+                }
+                tokio::select! {
+                    biased;
+                    () = self.tasks.stop.cancelled() => return,
+                    () = self.clock.sleep(REJOIN_PAUSE + jitter(REJOIN_PAUSE)) => {}
+                }
+            };
+        }
+        for live in self.registry.all() {
+            self.end_session(&live, Offline::new(Code::Draining), true, |_| {});
+        }
+        self.this.end_incarnation();
+        // If the release fails, the lease ends by itself.
+        let _ = guard.release().await;
+        self.events.emit(Transition::NodeDown, |_| {});
     }
 
-    /// Notes the roster that lists this incarnation.
-    pub(crate) fn set_roster(&self, roster: Option<Uuid>) {
-        *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = roster;
+    /// Takes this node off the roster after a complete shutdown.
+    pub(crate) async fn leave_roster(&self) {
+        let own = self.this.newest_boot();
+        let left = async {
+            if self.is_draining() {
+                self.directory.remove_drain_mark(&self.this.id, own).await?;
+            }
+            self.remove_from_roster(&BTreeSet::from([(self.this.id.clone(), own)]))
+                .await
+        };
+        if let Err(error) = left.await {
+            tracing::debug!(node = %self.this.id, %error, "the node is taken off the roster later");
+        }
     }
 
-    /// Id of the roster that lists this incarnation; `None` if it is not known.
-    pub(crate) fn roster(&self) -> Option<Uuid> {
-        *self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ends this incarnation after the loss of its lease, and gives its sessions their notices.
+    /// Sessions check the lease themselves, so no session could send or receive after the loss.
+    async fn fence(&self, reason: &str) {
+        self.this.end_incarnation();
+        metrics::counter!("distlock_self_fence_total").increment(1);
+        tracing::error!(node = %self.this.id, reason, "node lost its lease and ends its sessions");
+        self.events.emit(Transition::NodeFenced, |event| {
+            event.result = Some(reason.to_owned());
+        });
+        let mut over = HashMap::new();
+        let looking = self.find_ended_sessions(&mut over);
+        within(&*self.clock, self.settings.timers.peer_deadline, looking).await;
+        for live in self.registry.all() {
+            let notice = over
+                .remove(&live.key.session)
+                .unwrap_or_else(|| Offline::new(Code::NodeFenced));
+            self.end_session(&live, notice, false, |_| {});
+        }
     }
 
-    /// Makes the lease invalid for all clones at once.
-    pub(crate) fn give_up(&self) {
-        *self.watch() = None;
+    /// Finds the sessions whose accounts have logged in on another node while this node was paused,
+    /// and adds their notices to `over`. The clients of these sessions must not be advised to
+    /// reconnect. The store is often unreachable at this moment, so the caller limits the time; the
+    /// notices found until then count.
+    async fn find_ended_sessions(&self, over: &mut HashMap<SessionId, Offline>) {
+        for some in self.registry.all().chunks(PAGE) {
+            let uids: Vec<_> = some.iter().map(|live| live.uid.clone()).collect();
+            let Ok(records) = self.directory.read_many(&uids).await else {
+                return;
+            };
+            for (live, seen) in some.iter().zip(records) {
+                let notice = seen.ok().and_then(|seen| live.end_notice_in(&seen.record));
+                over.extend(notice.map(|notice| (live.key.session, notice)));
+            }
+        }
     }
+}
 
-    fn watch(&self) -> MutexGuard<'_, Option<LockWatch>> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+/// The longest time for which a dead node's lease lasts. If the lease depends on the node's session
+/// with the store, the lease also lasts until that session has timed out.
+fn longest_lease_after_death(store: &Capabilities, lease: Duration) -> Duration {
+    match store.session_timeout {
+        Some(session) => lease.max(session + SESSION_CHECK_PERIOD),
+        None => lease,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lease_of_a_dead_node_lasts_until_its_store_session_has_timed_out() {
+        let lease = Duration::from_secs(9);
+        let mut store = Capabilities::new("any");
+        assert_eq!(longest_lease_after_death(&store, lease), lease);
+        store.max_lease = Some(Duration::from_secs(15));
+        assert_eq!(longest_lease_after_death(&store, lease), lease);
+        store.session_timeout = Some(Duration::from_secs(30));
+        let longest = Duration::from_secs(32);
+        assert_eq!(longest_lease_after_death(&store, lease), longest);
+        assert_eq!(longest_lease_after_death(&store, longest * 2), longest * 2);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
         node::{NodeAddress, read_lease},
     },
     node::Node,
-    wait::within,
+    tasks::within,
 };
 
 /// Longest time for which one answer of the store is used. The time is much shorter than a lease,
@@ -198,13 +198,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        login::admission::Admission,
         model::{
             policy::Policy,
             settings::{Confirm, Settings, Timers},
         },
         node::Setup,
-        peer::api::NoPeers,
+        state::{admission::Admission, api::NoPeers},
     };
 
     #[tokio::test]

@@ -11,31 +11,44 @@ use std::{
 use distlock_core::{Clock, Locker, Store};
 
 use crate::{
-    directory::access::Directory,
-    events::Events,
-    login::{
-        admission::{Admission, Admissions},
-        profiles::Profiles,
-        queue::LoginQueues,
-    },
+    directory::records::Directory,
     model::{
         ident::{NodeId, Uid},
         settings::Settings,
     },
-    node::{drain::Drain, history::History, liveness::LastAnswers, this_node::ThisNode},
-    peer::{api::Peers, client::PeerClient},
-    session::{logout::Retries, registry::Registry},
+    node::{
+        drain::Drain, hand_out::OwedAccounts, history::History, liveness::LastAnswers,
+        logout::Retries,
+    },
+    state::{
+        admission::{Admission, Admissions},
+        api::{Peers, Profiles},
+        events::Events,
+        incarnation::ThisNode,
+        login_queue::LoginQueues,
+        peers::PeerClient,
+        registry::Registry,
+    },
     tasks::Tasks,
-    upkeep::hand_out::OwedAccounts,
 };
 
+pub(crate) mod admin;
+pub(crate) mod confirm;
 pub(crate) mod drain;
+pub(crate) mod end;
+pub(crate) mod grant;
+pub(crate) mod hand_out;
 pub(crate) mod history;
+pub(crate) mod kick;
 pub(crate) mod lease;
-pub(crate) mod lease_keeper;
 pub(crate) mod liveness;
+pub(crate) mod login;
+pub(crate) mod logout;
+pub(crate) mod reconcile;
 pub(crate) mod roster;
-pub(crate) mod this_node;
+pub(crate) mod route;
+pub(crate) mod session;
+pub(crate) mod sweep;
 
 /// The embedder's choices.
 pub(crate) struct Setup {

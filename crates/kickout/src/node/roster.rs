@@ -10,7 +10,7 @@ use distlock_core::{Error, Result, Store};
 use futures_util::future::join_all;
 
 use crate::{
-    directory::access::Directory,
+    directory::records::Directory,
     model::{
         ident::{Boot, NodeId},
         node::{NodeInfo, NodeState, read_lease},

@@ -1,0 +1,329 @@
+//! Look-ups, kicks and bans of accounts by an administrator.
+
+use std::time::Duration;
+
+use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::join_all;
+use uuid::Uuid;
+
+use crate::{
+    directory::accounts::{CONCURRENT_CHANGES, VersionedRecord},
+    flow::kick_out::KickOut,
+    model::{
+        event::Transition,
+        ident::{NodeId, Uid},
+        notice::Code,
+        record::{Ban, SlotEntry},
+    },
+    node::{
+        admin::{Banned, EndingReason, Found, Kicked, NodeView, PAGE, Pending, Target, UserView},
+        liveness::Liveness,
+    },
+    tasks::wall_millis,
+};
+
+impl KickOut {
+    /// Whether an account has ever logged in. The answer stays true after a logout.
+    ///
+    /// # Errors
+    /// Failures of the store; [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) for a
+    /// record that cannot be read.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn knows(&self, uid: &Uid) -> Result<bool> {
+        Ok(self.node.directory.read(uid).await?.version.is_some())
+    }
+
+    /// An account's record and the state of the nodes that it names.
+    ///
+    /// # Errors
+    /// Failures of the store; [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) for a
+    /// record that cannot be read.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn view(&self, uid: &Uid) -> Result<UserView> {
+        let VersionedRecord {
+            version,
+            mut record,
+            ..
+        } = self.node.directory.read(uid).await?;
+        if record.ban.is_some() && self.node.current_ban(uid).await?.is_none() {
+            // The mark of an ended ban stays in the record until a login or the sweeper removes it.
+            record.ban = None;
+        }
+        let mut nodes = Vec::new();
+        for (node, boot) in record.incarnations() {
+            let liveness = self.node.liveness_of(&node, boot).await;
+            let (state, addr) = match liveness {
+                Ok(Liveness::Up(up)) => ("up", Some(up.addr)),
+                Ok(Liveness::Dead) => ("dead", None),
+                Err(_) => ("unknown", None),
+            };
+            nodes.push(NodeView {
+                node,
+                boot,
+                state: state.into(),
+                addr,
+            });
+        }
+        Ok(UserView {
+            uid: uid.clone(),
+            record: version.map(|_| record),
+            nodes,
+        })
+    }
+
+    /// Ends sessions: removes each session from the directory, if the directory still names it, and
+    /// kicks the session. A login at the same time is either ended as well, or has a higher
+    /// generation and survives.
+    ///
+    /// If a change of one account fails, its sessions carry the error in the result, and the other
+    /// accounts are processed.
+    ///
+    /// # Errors
+    /// Failures of the store, if no account could be changed.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves the remaining sessions unchanged. A session that was removed from the
+    /// directory ends all the same: the session's node finds the revocation.
+    pub async fn kick(&self, target: &Target, reason: Option<&str>) -> Result<Vec<Kicked>> {
+        let ending = EndingReason {
+            code: Code::AdminKick,
+            text: reason,
+            ban: None,
+        };
+        let wanted = |entry: &SlotEntry| target.matches(entry);
+        if let Target::Uid(uid) = target {
+            return self.node.end_sessions(uid, wanted, ending).await;
+        }
+        let mut kicked = Vec::new();
+        let (mut changed_any, mut is_away, mut first_error) = (false, false, None);
+        for batch in self
+            .node
+            .find_accounts(target)
+            .await?
+            .chunks(CONCURRENT_CHANGES)
+        {
+            let ended = match &first_error {
+                Some(error) if is_away => vec![Err(Error::clone(error)); batch.len()],
+                _ => {
+                    let uids = batch.iter().map(|(uid, _)| uid);
+                    join_all(uids.map(|uid| self.node.end_sessions(uid, wanted, ending))).await
+                }
+            };
+            is_away = ended.iter().all(Result::is_err);
+            for ((uid, found), ended) in batch.iter().zip(ended) {
+                match ended {
+                    Ok(ended) => {
+                        kicked.extend(ended);
+                        changed_any = true;
+                    }
+                    Err(error) => {
+                        tracing::warn!(?uid, %error, "sessions could not be ended");
+                        kicked.extend(found.iter().map(|it| Kicked::failed(uid, it, &error)));
+                        first_error.get_or_insert(error);
+                    }
+                }
+            }
+        }
+        match first_error {
+            Some(error) if !changed_any => Err(error),
+            _ => Ok(kicked),
+        }
+    }
+
+    /// The sessions that [`kick`](Self::kick) would end. This call changes nothing.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn find(&self, target: &Target) -> Result<Vec<Found>> {
+        let accounts = self.node.find_accounts(target).await?;
+        let found = |(uid, entries): (Uid, Vec<SlotEntry>)| {
+            entries.into_iter().map(move |entry| Found {
+                uid: uid.clone(),
+                entry,
+            })
+        };
+        Ok(accounts.into_iter().flat_map(found).collect())
+    }
+
+    /// The sessions on all nodes, or on one node, sorted by account. Reads whole accounts until
+    /// `most` sessions are found, so the result can have more than `most`. Also returns the account
+    /// after which the next call continues; `None` at the end of the directory. Sessions of dead
+    /// nodes are left out.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn online(
+        &self,
+        after: Option<&Uid>,
+        most: usize,
+        node: Option<&NodeId>,
+    ) -> Result<(Vec<Found>, Option<Uid>)> {
+        let mut online = Vec::new();
+        let mut at = after.map(Uid::record_key).transpose()?;
+        loop {
+            let page = self.node.directory.page(at.as_ref(), PAGE).await?;
+            let is_last = page.len() < PAGE as usize;
+            for (key, uid, seen) in page {
+                at = Some(key);
+                let (Some(uid), Ok(seen)) = (uid, seen) else {
+                    continue;
+                };
+                for entry in seen.record.slots.into_values() {
+                    let key = &entry.key;
+                    if node.is_some_and(|node| *node != key.node) {
+                        continue;
+                    }
+                    if self.node.liveness_of(&key.node, key.boot).await? != Liveness::Dead {
+                        let uid = uid.clone();
+                        online.push(Found { uid, entry });
+                    }
+                }
+                if online.len() >= most {
+                    return Ok((online, Some(uid)));
+                }
+            }
+            if is_last {
+                return Ok((online, None));
+            }
+        }
+    }
+
+    /// At most `most` revocations whose sessions are not known to have ended, and how many there
+    /// are in all. This call reads the whole directory.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn revocations(&self, most: usize) -> Result<(Vec<Pending>, usize)> {
+        let (mut pending, mut total) = (Vec::new(), 0);
+        self.node
+            .for_each_record(|uid, record| {
+                total += record.revocations.len();
+                let room = most.saturating_sub(pending.len());
+                pending.extend(record.revocations.into_iter().take(room).map(|revocation| {
+                    Pending {
+                        uid: uid.clone(),
+                        revocation,
+                    }
+                }));
+            })
+            .await?;
+        Ok((pending, total))
+    }
+}
+
+/// Longest TTL of a ban.
+const MAX_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+impl KickOut {
+    /// Bans an account and ends its sessions with code 5. The ban lasts for `ttl` by the store's
+    /// clock, or without end. This ban replaces an earlier ban. A login at the same time is either
+    /// refused or ended.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a TTL of zero or more than ten years; failures of the
+    /// store. After [`ErrorKind::OutcomeUnknown`] the account may be banned; another ban is safe.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves the outcome unknown; another ban is safe.
+    pub async fn ban(
+        &self,
+        uid: &Uid,
+        ttl: Option<Duration>,
+        reason: Option<&str>,
+    ) -> Result<(Ban, Vec<Kicked>)> {
+        let node = &self.node;
+        if let Some(ttl) = ttl
+            && (ttl.is_zero() || ttl > MAX_TTL)
+        {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("ban ttl is {ttl:?}: more than zero and at most {MAX_TTL:?} are allowed"),
+            ));
+        }
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let ban = Ban {
+            id: Uuid::new_v4(),
+            reason: reason.map(str::to_owned),
+            ttl_ms: ttl.map(millis),
+            until_ms: ttl.map(|ttl| wall_millis(&*node.clock).saturating_add(millis(ttl))),
+        };
+        // The ban record is written before the mark. Otherwise a login could find the mark without
+        // the record, treat the ban as lifted, and remove the mark.
+        node.directory.put_ban(uid, &ban).await?;
+        let ending = EndingReason {
+            code: Code::Banned,
+            text: reason,
+            ban: Some(&ban),
+        };
+        let kicked = node.end_sessions(uid, |_| true, ending).await?;
+        node.events.emit(Transition::Banned, |event| {
+            event.uid = Some(uid.clone());
+            event.result.clone_from(&ban.reason);
+        });
+        Ok((ban, kicked))
+    }
+
+    /// At most `most` bans that hold, sorted by account, and how many there are in all. A ban whose
+    /// order failed may be among them.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn bans(&self, most: usize) -> Result<(Vec<Banned>, usize)> {
+        let node = &self.node;
+        let (mut bans, mut total, mut after) = (Vec::new(), 0, None);
+        loop {
+            let page = node.directory.ban_page(after.as_ref(), PAGE).await?;
+            let Some((last, _)) = page.last() else {
+                return Ok((bans, total));
+            };
+            after = Some(last.clone());
+            for (uid, ban, age) in page.into_iter().filter_map(|(_, read)| read) {
+                if node.ban_is_over(&ban, age) {
+                    continue;
+                }
+                total += 1;
+                if bans.len() < most {
+                    bans.push(Banned { uid, ban });
+                }
+            }
+        }
+    }
+
+    /// Lifts an account's ban. Returns true if there was a ban.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves the outcome unknown; repeating the call is safe.
+    pub async fn unban(&self, uid: &Uid) -> Result<bool> {
+        let node = &self.node;
+        let there = node.directory.remove_ban(uid, None).await?;
+        let (marked, _) = node
+            .directory
+            .update(uid, |record| record.ban.take().is_some())
+            .await?;
+        if there || marked {
+            node.events.emit(Transition::Unbanned, |event| {
+                event.uid = Some(uid.clone());
+            });
+        }
+        Ok(there || marked)
+    }
+}
