@@ -3,17 +3,12 @@
 
 mod access;
 mod audit;
-mod audit_log;
-mod context;
 mod http;
-mod nodes;
-mod pass;
+mod orders;
 mod send;
 mod server;
-mod sessions;
 
 pub(crate) use access::AdminAccess;
-pub(crate) use audit_log::AuditLog;
-pub(crate) use context::AdminContext;
+pub(crate) use audit::AuditLog;
 pub(crate) use http::{JsonBody, client_ip, http_error, mark_logged_in};
-pub(crate) use server::serve_admin;
+pub(crate) use server::{AdminContext, serve_admin};

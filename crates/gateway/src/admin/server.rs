@@ -3,6 +3,8 @@
 //! Invariant of this module: an order that has begun is completed and recorded, even if its sender
 //! leaves. This module must never execute an order without the admin token or a pass.
 
+use std::sync::Arc;
+
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request, State},
@@ -11,16 +13,19 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
+use distlock_core::Locker;
+use distlock_kickout::KickOut;
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    AdminContext, audit,
+    AdminAccess, AuditLog, audit,
     http::{client_ip, http_error, mark_logged_in},
-    nodes, send, sessions,
+    orders, send,
 };
 use crate::{
     health::health,
-    listen::{ConnectionListener, serve_http},
+    listen::{ConnectionListener, Tls, serve_http},
     metering,
     page::{self, PageContext},
     send_api::SendApi,
@@ -115,6 +120,17 @@ async fn show_metrics(State(admin): State<AdminContext>) -> Response {
     metering::collect_process();
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, admin.metrics.render()).into_response()
+}
+
+/// The parts that the handlers share.
+#[derive(Clone)]
+pub(crate) struct AdminContext {
+    pub(crate) kick: KickOut,
+    pub(crate) locker: Locker,
+    pub(crate) audit: AuditLog,
+    pub(crate) metrics: PrometheusHandle,
+    pub(crate) tls: Arc<Tls>,
+    pub(crate) access: AdminAccess,
 }
 
 #[cfg(test)]

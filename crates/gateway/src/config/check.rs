@@ -5,10 +5,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use distlock_core::{Error, Result, excerpt};
+use distlock_core::{Error, ErrorKind, Result, excerpt};
 use distlock_kickout::NodeId;
 
-use super::{GatewayConfig, Secret, config_error, error::PREFIX};
+use super::{GatewayConfig, Secret};
 use crate::services::MAX_MAY_SEND;
 
 /// Returns the token of this key as text, if an HTTP header can carry the token.
@@ -261,4 +261,12 @@ fn check_host_port(key: &str, value: &str) -> Result<()> {
             ),
         )),
     }
+}
+
+/// Every error about a key begins with this text, directly before the key.
+pub(super) const PREFIX: &str = "gateway.";
+
+/// An error about the value of `key`. `problem` follows the key as the rest of the sentence.
+pub(crate) fn config_error(key: &str, problem: &str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, format!("{PREFIX}{key} {problem}"))
 }

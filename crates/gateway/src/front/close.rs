@@ -11,7 +11,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     FrameReader, FrameWriter, Incoming,
-    close_code::{NORMAL, close_code},
     frames::{ErrorCode, Inbound, Outbound},
     outbox::{Outbox, Urgent},
     session_connection::{EndReason, SessionConnection, next_incoming},
@@ -176,6 +175,18 @@ impl<R: FrameReader> SessionConnection<R> {
     }
 }
 
+/// Close codes of RFC 6455.
+pub(super) const NORMAL: u16 = 1000;
+pub(super) const POLICY_VIOLATION: u16 = 1008;
+const TOO_BIG: u16 = 1009;
+
+pub(super) const fn close_code(code: ErrorCode) -> u16 {
+    match code {
+        ErrorCode::TooLong => TOO_BIG,
+        _ => POLICY_VIOLATION,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{collections::VecDeque, io};
@@ -187,8 +198,10 @@ mod tests {
     use tokio::time::timeout;
 
     use super::{
-        super::fixtures::{LONG, ReadingClient, front_context, log_in_device, start_kickout},
-        super::frames::Frame,
+        super::{
+            fixtures::{LONG, ReadingClient, front_context, log_in_device, start_kickout},
+            frames::Frame,
+        },
         *,
     };
     use crate::inbox::RecordsInbox;

@@ -1,15 +1,101 @@
-//! One connection from its first frame to its end, the same for every front.
+//! One connection from its first frame to its end, the same for every front: frames in, frames out.
 //!
 //! This module keeps this order: one login, then the session, then the end. This module must never
 //! let a connection reach a session without a confirmed login.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use distlock_core::Clock;
+use distlock_kickout::{Class, KickOut};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    FrameReader, FrameWriter, FrontContext, Incoming, close::LAST_FRAME_TIME, login::log_in,
+    SendLimits,
+    close::LAST_FRAME_TIME,
+    frames::{ErrorCode, Frame},
+    login::log_in,
     session_connection::SessionConnection,
 };
-use crate::listen::ConnectionHandle;
+use crate::{
+    inbox::OfflineStore,
+    listen::ConnectionHandle,
+    services::{MaySend, WebSaver},
+    token::TokenKey,
+};
+
+/// The parts of a node that the task of each session needs.
+#[derive(Clone, Debug)]
+pub(crate) struct FrontContext {
+    pub(crate) kick: KickOut,
+    pub(crate) key: TokenKey,
+    /// The classes that a client may name; `None` = any.
+    pub(crate) classes: Option<Arc<[Class]>>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) inbox: Arc<dyn OfflineStore>,
+    pub(crate) limits: Arc<SendLimits>,
+    /// The check of each message; without this check every account may send to every account.
+    pub(crate) may_send: Option<Arc<dyn MaySend>>,
+    /// The service that saves after each session; without it clients may save by themselves.
+    pub(crate) saver: Option<WebSaver>,
+    pub(crate) heartbeat: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) login_timeout: Duration,
+    pub(crate) max_frame: usize,
+    pub(crate) connections: TaskTracker,
+    /// Ends every connection at once.
+    pub(crate) abort_all: CancellationToken,
+    /// Whether a proxy names the client of a WebSocket in `X-Forwarded-For`.
+    pub(crate) forwarded: bool,
+}
+
+impl FrontContext {
+    /// Returns the output of a future, or `None` after the time limit. The timer is polled first.
+    /// Otherwise a future that is always ready would use up the task's budget, and the timer would
+    /// never be polled.
+    pub(super) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            () = self.clock.sleep(limit) => None,
+            output = future => Some(output),
+        }
+    }
+}
+
+/// An event from a client.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// The text of a frame, and the message id before the text if the front has message ids.
+    Frame(String, Option<u16>),
+    /// A sign that the client is alive, without a frame.
+    Alive,
+    /// Bytes that are no frame. Bytes that follow cannot be read as frames. After a frame over the
+    /// limit, even the end of the connection may not be seen.
+    Bad(ErrorCode, &'static str),
+    /// The client announced that it closes; the connection is still open.
+    Closing,
+    /// The connection has ended.
+    Gone,
+}
+
+/// The reading half of a connection.
+#[async_trait]
+pub(crate) trait FrameReader: Send + 'static {
+    /// Returns the next event. After [`Incoming::Gone`] every later call returns `Gone`.
+    ///
+    /// Cancel safety: safe; nothing that arrived is lost.
+    async fn next(&mut self) -> Incoming;
+}
+
+/// The writing half of a connection.
+#[async_trait]
+pub(crate) trait FrameWriter: Send + 'static {
+    /// Writes a frame and flushes it.
+    async fn send(&mut self, frame: &Frame) -> std::io::Result<()>;
+
+    /// Sends a closing frame, if the front has closing frames.
+    async fn close(&mut self, code: u16, reason: &str) -> std::io::Result<()>;
+}
 
 /// Serves one connection.
 pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(

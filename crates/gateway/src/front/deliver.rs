@@ -1,4 +1,4 @@
-//! Delivers a message to an account, or stores it for later.
+//! Delivers a message to an account, or stores it for later, and says what became of it.
 //!
 //! Invariant of this module: a message is delivered, stored, or reported as failed. This module
 //! must never lose a message that it withdrew from the store.
@@ -6,13 +6,47 @@
 use std::time::Duration;
 
 use distlock_core::Result;
-use distlock_kickout::{Delivery, Location, Message, Receipt, Uid};
+use distlock_kickout::{Class, Delivery, Device, Location, Message, Receipt, Uid};
+use serde::Serialize;
 
 use super::{
-    DeviceOutcome, FrontContext, Outcome,
+    FrontContext,
     frames::{ErrorCode, message_frame},
 };
 use crate::metering;
+
+/// The outcome of a message. The variants go from best to worst. If an account has several devices,
+/// the worst outcome is the outcome for the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    /// The client acknowledged the message.
+    Delivered,
+    /// The message was written to the connection of a client that does not acknowledge.
+    Written,
+    /// The message is stored until a session has received it.
+    Stored,
+    Failed,
+}
+
+impl Outcome {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Written => "written",
+            Self::Stored => "stored",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The outcome of a message for one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DeviceOutcome {
+    pub(crate) device: Device,
+    pub(crate) class: Class,
+    pub(crate) outcome: Outcome,
+}
 
 /// Upper bound for the bytes of a `message` frame beside its body, even if each character of sender
 /// and id must be escaped.

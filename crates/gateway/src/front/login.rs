@@ -11,7 +11,7 @@ use distlock_kickout::{Class, Code, Device, Generation, Login, LoginOutcome, Ses
 
 use super::{
     FrameReader, FrameWriter, FrontContext, Incoming,
-    close_code::{POLICY_VIOLATION, close_code},
+    close::{POLICY_VIOLATION, close_code},
     frames::{ErrorCode, Frame, FrameError, Inbound, LoginFrame, Outbound, VERSION},
 };
 

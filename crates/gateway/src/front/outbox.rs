@@ -9,7 +9,10 @@ use std::{collections::VecDeque, future::Future, sync::Arc};
 use distlock_kickout::{Message, Outgoing, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{FrameWriter, frames::Frame, frames::message_frame};
+use super::{
+    FrameWriter,
+    frames::{Frame, message_frame},
+};
 use crate::inbox::OfflineStore;
 
 /// Replies that may wait. While the queue is full, the client's frames are not read.

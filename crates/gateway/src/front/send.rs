@@ -11,10 +11,11 @@ use std::{
     borrow::Cow,
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
-use distlock_core::Result;
-use distlock_kickout::{Message, Session, Uid};
+use distlock_core::{Clock, Result};
+use distlock_kickout::{Message, Rates, Session, Uid};
 use futures_util::{
     future::{BoxFuture, FutureExt as _},
     stream::{FuturesUnordered, StreamExt as _},
@@ -25,7 +26,39 @@ use super::{
     frames::{ErrorCode, Outbound, SendFrame},
     outbox::Replies,
 };
-use crate::services::{MAX_MAY_SEND, Permission};
+use crate::{
+    config::GatewayConfig,
+    services::{MAX_MAY_SEND, Permission},
+};
+
+#[derive(Debug)]
+pub(crate) struct SendLimits {
+    /// The rate of each sender.
+    senders: Rates<Uid>,
+    /// The rate of each sender towards each receiver.
+    pairs: Rates<(Uid, Uid)>,
+}
+
+impl SendLimits {
+    pub(crate) fn from_config(config: &GatewayConfig, clock: &Arc<dyn Clock>) -> Self {
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let (rate, burst) = (number(config.send_rate), number(config.send_burst));
+        let senders = Rates::new(rate, burst, Arc::clone(clock));
+        let (rate, burst) = (number(config.pair_rate), number(config.pair_burst));
+        let pairs = Rates::new(rate, burst, Arc::clone(clock));
+        Self { senders, pairs }
+    }
+
+    /// Counts one message from one account to another against both limits.
+    ///
+    /// # Errors
+    /// The time after which the sender may try again. So an account that sends too much to one
+    /// receiver, or to many receivers, is slowed down.
+    pub(super) fn take(&self, from: &Uid, to: &Uid) -> Result<(), Duration> {
+        self.senders.take(from)?;
+        self.pairs.take(&(from.clone(), to.clone()))
+    }
+}
 
 /// Messages of one client that may be in progress. At this number the connection reads no further
 /// message until one has its outcome. At the default `send_rate`, fewer are in progress even if no

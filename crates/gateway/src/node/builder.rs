@@ -11,8 +11,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Gateway, Ready,
+    gateway::Servers,
     listeners::{ListenerFactory, Sockets, page_url},
-    servers::Servers,
 };
 use crate::{
     admin::{AdminAccess, AdminContext, AuditLog},

@@ -3,7 +3,6 @@
 mod builder;
 mod gateway;
 mod listeners;
-mod servers;
 
 pub use builder::{Builder, run};
 pub use gateway::{Certificates, Gateway, Ready};

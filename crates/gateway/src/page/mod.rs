@@ -8,10 +8,8 @@
 //! when a person opens a page, so the node also accepts a pass: a cookie, and for requests of the
 //! script also a header.
 
-mod context;
 mod render;
 mod routes;
 mod snapshot;
 
-pub(crate) use context::PageContext;
-pub(crate) use routes::routes;
+pub(crate) use routes::{PageContext, routes};

@@ -1,27 +1,40 @@
-//! The routes of the page.
-//!
-//! This module must never give out a login token for an account outside the playground.
+//! The parts of a node that the page shows.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
     extract::{ConnectInfo, DefaultBodyLimit, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::{self, Next},
-    response::{IntoResponse, Response},
+    response::Response,
     routing::{get, post},
 };
-use distlock_kickout::Uid;
+use distlock_kickout::{KickOut, Uid};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{PageContext, render, snapshot::Snapshot};
+use super::{render, snapshot::Snapshot};
 use crate::{
-    admin::{JsonBody, client_ip, http_error, mark_logged_in},
-    listen::ConnectionHandle,
-    token::mint,
+    admin::{AdminAccess, JsonBody, client_ip, http_error, mark_logged_in},
+    listen::{ConnectionHandle, Tls},
+    peer::GrpcPeers,
+    takeovers::RecentTakeovers,
+    token::{TokenKey, mint},
 };
+
+#[derive(Clone)]
+pub(crate) struct PageContext {
+    pub(crate) kick: KickOut,
+    pub(crate) key: TokenKey,
+    pub(crate) access: AdminAccess,
+    pub(crate) node_lease: Duration,
+    pub(crate) tls: Arc<Tls>,
+    /// The takeovers that this node saw.
+    pub(crate) recent: RecentTakeovers,
+    /// The client that asks other nodes for the takeovers that they saw.
+    pub(crate) peers: Arc<GrpcPeers>,
+}
 
 /// Prefix of the playground's accounts. With the prefix, this page cannot give out a token for a
 /// real account.

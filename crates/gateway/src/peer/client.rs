@@ -24,9 +24,9 @@ use tonic::{
 
 use super::{
     connect::{FirstAnswer, connector, find_failure},
-    protocol::{CALLS_HEADER, CALLS_VERSION, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE},
     v1::{self, peer_client::PeerClient},
     wire::{
+        CALLS_HEADER, CALLS_VERSION, KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE,
         delivered_from_wire, delivery_to_wire, idle_from_wire, kick_to_wire, kicked_from_wire,
         report_from_wire,
     },

@@ -5,11 +5,9 @@ mod call_check;
 mod client;
 mod connect;
 mod messages;
-mod protocol;
 mod server;
 #[cfg(test)]
 mod tests;
-mod used_tokens;
 #[allow(
     clippy::all,
     clippy::pedantic,
@@ -19,7 +17,9 @@ mod used_tokens;
     unused_qualifications,
     reason = "generated from the protocol definition; a test compares the two"
 )]
-mod v1;
+mod v1 {
+    include!("../generated/distlock.v1.rs");
+}
 mod wire;
 
 pub(crate) use client::GrpcPeers;

@@ -16,15 +16,15 @@ use tonic::{Request, Response, Status, service::Routes, transport::Server};
 use super::{
     call_check::{CallChecker, Caller, address_of, check_call, log_refused_call},
     messages,
-    protocol::{KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE},
     v1::{
         self,
         messages_server::MessagesServer,
         peer_server::{Peer, PeerServer},
     },
     wire::{
-        check_version, delivered_to_wire, delivery_from_wire, idle_to_wire, invalid_status,
-        kick_from_wire, kicked_to_wire, report_to_wire,
+        KEEP_ALIVE, KEEP_ALIVE_TIMEOUT, MAX_MESSAGE, check_version, delivered_to_wire,
+        delivery_from_wire, idle_to_wire, invalid_status, kick_from_wire, kicked_to_wire,
+        report_to_wire,
     },
 };
 use crate::{

@@ -26,9 +26,8 @@ use tower_service::Service as _;
 use uuid::Uuid;
 
 use super::{
-    GrpcPeers, client,
-    protocol::{CALLS_HEADER, CALLS_VERSION, KEEP_ALIVE},
-    serve_peers, server, v1, wire,
+    GrpcPeers, client, serve_peers, server, v1,
+    wire::{self, CALLS_HEADER, CALLS_VERSION, KEEP_ALIVE},
 };
 use crate::{
     bearer::BearerToken,

@@ -1,7 +1,4 @@
-//! Conversions between the flow's types and the types of the protocol.
-//!
-//! Invariant of this module: every value from another node is checked here. An unknown answer must
-//! never count as a final answer.
+//! Constants that both ends of a call share.
 
 use std::time::Duration;
 
@@ -15,6 +12,16 @@ use uuid::Uuid;
 
 use super::v1::{self, takeovers_response};
 use crate::takeovers::{NodeReport, Takeover};
+
+/// Period of HTTP/2 pings on an idle connection. The pings detect a peer that vanished silently.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(10);
+pub(super) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest message that is sent; a client's frame always fits.
+pub(super) const MAX_MESSAGE: usize = 256 * 1024;
+/// The header in which a node names the version of the call tokens that it reads. With this header
+/// a caller learns that its tokens have another version.
+pub(super) const CALLS_HEADER: &str = "distlock-calls";
+pub(super) const CALLS_VERSION: &str = "1";
 
 /// The version of `Deliver` that nodes speak: see the protocol definition.
 const DELIVER_VERSION: u32 = 1;

@@ -1,3 +1,0 @@
-//! The generated code.
-
-include!("../generated/distlock.v1.rs");
