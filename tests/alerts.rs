@@ -161,7 +161,7 @@ const TRIALS: &[Trial] = &[
     trial(
         "DistlockNodeFenced",
         Kind::Counter,
-        "distlock_self_fence_total",
+        "distlock_node_fenced_total",
     ),
     trial(
         "DistlockDuplicateSessions",
@@ -208,7 +208,7 @@ const TRIALS: &[Trial] = &[
         ..trial(
             "DistlockPeersUnreachable",
             Kind::Counter,
-            "distlock_peer_failed_total",
+            "distlock_peer_calls_failed_total",
         )
     },
     // A node was killed. The others call it until its lease has ended.
@@ -219,13 +219,13 @@ const TRIALS: &[Trial] = &[
         ..trial(
             "DistlockPeersUnreachable",
             Kind::Counter,
-            "distlock_peer_failed_total",
+            "distlock_peer_calls_failed_total",
         )
     },
     trial(
         "DistlockPeerCallsRefused",
         Kind::Counter,
-        "distlock_peer_refused_total",
+        "distlock_peer_calls_refused_total",
     ),
 ];
 

@@ -124,7 +124,7 @@ fn a_refused_call_between_nodes_is_logged_with_its_caller() {
     for says in ["WARN", "caller=\"n2\"", "address=127.0.0.1:", "signature"] {
         assert!(line.contains(says), "{line}");
     }
-    assert!(metric::<u64>(&at_n1, "distlock_peer_refused_total") >= 1);
+    assert!(metric::<u64>(&at_n1, "distlock_peer_calls_refused_total") >= 1);
 
     // The third node calls by TLS, and the fourth one trusts another authority.
     let (pki, foreign) = (Pki::new().unwrap(), Pki::new().unwrap());
@@ -164,7 +164,7 @@ fn a_refused_call_between_nodes_is_logged_with_its_caller() {
     let line = n3.wait_for_line(SOON, |line| line.contains("refused in its TLS handshake"));
     let line = line.unwrap();
     assert!(line.contains("address=127.0.0.1:"), "{line}");
-    assert!(metric::<u64>(&at_n3, "distlock_peer_refused_total") >= 1);
+    assert!(metric::<u64>(&at_n3, "distlock_peer_calls_refused_total") >= 1);
 }
 
 /// The limit of the file size stands for a full disk.

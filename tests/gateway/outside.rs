@@ -94,7 +94,7 @@ pub(crate) async fn seen_from_outside(mut world: World) -> Report {
         "distlock_messages_total{outcome=\"failed\"} 0",
         "distlock_session_ends_total{code=\"1\"} 0",
         "distlock_login_total{result=\"admitted\"} 1",
-        "distlock_lock_hold_seconds_bucket{le=\"+Inf\"} 1",
+        "distlock_login_lock_hold_seconds_bucket{le=\"+Inf\"} 1",
         "distlock_build_info{version=",
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");

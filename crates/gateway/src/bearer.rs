@@ -8,7 +8,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use axum::http::{HeaderMap, header};
 use distlock_core::Clock;
 
-use crate::config::Secret;
+use crate::{config::Secret, metering};
 
 /// Delay of the answer to a wrong token. A caller that waits for the answers makes one guess a
 /// second on each of its connections. A right token is not delayed.
@@ -18,10 +18,8 @@ const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct BearerToken {
     token: Arc<Secret>,
-    /// The name of the token in the log.
+    /// The name of the token in the log and in the metric.
     name: &'static str,
-    /// The counter of wrong tokens.
-    refused_counter: &'static str,
     clock: Arc<dyn Clock>,
 }
 
@@ -31,7 +29,6 @@ impl BearerToken {
         Self {
             token: Arc::new(token),
             name: "admin",
-            refused_counter: "distlock_admin_refused_total",
             clock,
         }
     }
@@ -40,7 +37,6 @@ impl BearerToken {
     pub(crate) fn for_senders(token: Secret, clock: Arc<dyn Clock>) -> Self {
         Self {
             name: "send",
-            refused_counter: "distlock_send_refused_total",
             ..Self::for_admin(token, clock)
         }
     }
@@ -62,7 +58,7 @@ impl BearerToken {
         if self.token.matches(given) {
             return true;
         }
-        metrics::counter!(self.refused_counter).increment(1);
+        metering::count_refused_token(self.name);
         tracing::warn!(
             target: "distlock::audit",
             %from,

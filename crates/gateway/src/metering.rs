@@ -16,6 +16,8 @@ const SECONDS: [f64; 14] = [
 ];
 /// Counter of events that a program could not print.
 const EVENTS_LOST: &str = "distlock_events_lost_total";
+/// Counter of refused tokens, by their kind.
+const REFUSED_TOKENS: &str = "distlock_token_refused_total";
 /// Counter of clients' messages, by outcome.
 const MESSAGES: &str = "distlock_messages_total";
 
@@ -56,7 +58,7 @@ pub(crate) fn describe() {
             "Events that were to be printed and are lost: the output was full or too slow",
         ),
         (
-            "distlock_forced_close_total",
+            "distlock_connections_cut_total",
             "Connections that were reset after the grace",
         ),
         (
@@ -64,24 +66,16 @@ pub(crate) fn describe() {
             "Connections for which there was no place",
         ),
         (
-            "distlock_peer_refused_total",
+            "distlock_peer_calls_refused_total",
             "Calls between nodes that were refused, with their token or in the TLS handshake",
-        ),
-        (
-            "distlock_admin_refused_total",
-            "Wrong admin tokens that were shown",
-        ),
-        (
-            "distlock_send_refused_total",
-            "Wrong send tokens that were shown",
-        ),
-        (
-            "distlock_login_refused_total",
-            "Login tokens that were refused",
         ),
     ] {
         metrics::describe_counter!(name, help);
         metrics::counter!(name).increment(0);
+    }
+    metrics::describe_counter!(REFUSED_TOKENS, "Tokens that were refused, by their kind");
+    for kind in ["admin", "send", "login"] {
+        metrics::counter!(REFUSED_TOKENS, "token" => kind).increment(0);
     }
     metrics::describe_counter!(MESSAGES, "Messages of clients by what became of them");
     for outcome in ["delivered", "written", "stored", "failed"] {
@@ -120,6 +114,11 @@ pub(crate) fn collect_process() {
 /// Counts [`Event`](distlock_kickout::Event)s that the program was to print and could not.
 pub fn count_lost_events(events: u64) {
     metrics::counter!(EVENTS_LOST).increment(events);
+}
+
+/// Counts a token that was refused; `kind` is `admin`, `send` or `login`.
+pub(crate) fn count_refused_token(kind: &'static str) {
+    metrics::counter!(REFUSED_TOKENS, "token" => kind).increment(1);
 }
 
 /// Counts a client's message by its outcome.

@@ -157,7 +157,7 @@ impl TakeoverTracker {
                 self.0.push_back(PendingTakeover {
                     uid: uid.clone(),
                     newcomer: event.session?,
-                    granted_us: event.boot_us,
+                    granted_us: event.clock_us,
                     from: None,
                     from_device: None,
                 });
@@ -208,7 +208,7 @@ impl TakeoverTracker {
                     to_node: event.node.clone(),
                     from_device: pending.from_device,
                     to_device: event.device.clone(),
-                    took_us: Some(event.boot_us.saturating_sub(pending.granted_us)),
+                    took_us: Some(event.clock_us.saturating_sub(pending.granted_us)),
                 })
             }
             _ => None,
@@ -226,7 +226,7 @@ mod tests {
 
     fn event(kind: &str, at: u64, more: Value) -> Event {
         let mut event = json!({
-            "seq": 1, "at_ms": at, "boot_us": at, "node": "n1", "boot": 1, "event": kind,
+            "seq": 1, "at_ms": at, "clock_us": at, "node": "n1", "boot": 1, "event": kind,
             "uid": "anna",
         });
         if let (Value::Object(event), Value::Object(more)) = (&mut event, more) {

@@ -87,13 +87,13 @@
 //! # Metrics
 //!
 //! `distlock_sessions`, `distlock_session_ends_total{code}`, `distlock_login_total{result}`,
-//! `distlock_login_throttled_total{scope}` (`account`, `node`), `distlock_drained_total`,
-//! `distlock_takeover_seconds{path}` (`local`, `remote`, `pull`), `distlock_lock_wait_seconds`,
-//! `distlock_lock_hold_seconds`, `distlock_lock_lost_total`, `distlock_cas_conflict_total`,
+//! `distlock_login_throttled_total{scope}` (`account`, `node`), `distlock_sessions_drained_total`,
+//! `distlock_takeover_seconds{path}` (`local`, `remote`, `pull`), `distlock_login_lock_wait_seconds`,
+//! `distlock_login_lock_hold_seconds`, `distlock_login_lock_lost_total`, `distlock_record_conflict_total`,
 //! `distlock_stale_delete_refused_total`, `distlock_stale_kick_refused_total`,
 //! `distlock_stale_delivery_refused_total`, `distlock_revocations_pending`,
-//! `distlock_ghosts_swept_total`, `distlock_duplicates_detected_total` (must stay 0),
-//! `distlock_peer_failed_total`, `distlock_self_fence_total`, `distlock_lease_remaining_seconds`.
+//! `distlock_slots_swept_total`, `distlock_duplicates_detected_total` (must stay 0),
+//! `distlock_peer_calls_failed_total`, `distlock_node_fenced_total`, `distlock_lease_remaining_seconds`.
 //! None is labelled by account.
 
 mod directory;

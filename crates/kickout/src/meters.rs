@@ -6,15 +6,15 @@
 use crate::model::notice::Code;
 
 /// Counter of calls to other nodes that were not answered.
-pub(crate) const PEER_FAILED: &str = "distlock_peer_failed_total";
+pub(crate) const PEER_FAILED: &str = "distlock_peer_calls_failed_total";
 
 const COUNTERS: [(&str, &str); 10] = [
     (
-        "distlock_cas_conflict_total",
+        "distlock_record_conflict_total",
         "Writes that found their record changed, and were made again",
     ),
     (
-        "distlock_drained_total",
+        "distlock_sessions_drained_total",
         "Sessions that a draining node sent elsewhere",
     ),
     (
@@ -22,11 +22,11 @@ const COUNTERS: [(&str, &str); 10] = [
         "Two active sessions in one slot: must stay 0",
     ),
     (
-        "distlock_ghosts_swept_total",
+        "distlock_slots_swept_total",
         "Slots of dead nodes that were cleared",
     ),
     (
-        "distlock_lock_lost_total",
+        "distlock_login_lock_lost_total",
         "Logins that lost the account's lock",
     ),
     (
@@ -34,7 +34,7 @@ const COUNTERS: [(&str, &str); 10] = [
         "Calls of this node to other nodes that failed: the log names node and cause",
     ),
     (
-        "distlock_self_fence_total",
+        "distlock_node_fenced_total",
         "Times that the node lost its lease and ended its sessions",
     ),
     (
@@ -70,11 +70,11 @@ const HISTOGRAMS: [(&str, &str); 3] = [
         "From a login to the older session told",
     ),
     (
-        "distlock_lock_wait_seconds",
+        "distlock_login_lock_wait_seconds",
         "Logins' waits for the account's lock",
     ),
     (
-        "distlock_lock_hold_seconds",
+        "distlock_login_lock_hold_seconds",
         "How long logins keep the account's lock",
     ),
 ];

@@ -254,7 +254,7 @@ mod tests {
         let text = format!(
             r#"{{"v":1,"gen":{gen},"slots":{{"main":{{
                 "node":"n1","boot":1,"session":"{}","gen":{gen},
-                "device":"d","class":"","since":0}}}}}}"#,
+                "device":"d","class":"","since_ms":0}}}}}}"#,
             session(named)
         );
         UserRecord::parse(&uid(), text.as_bytes()).unwrap()

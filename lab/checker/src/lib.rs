@@ -10,7 +10,7 @@
 //! let mut history = History::default();
 //! // The node admits a client that the directory has never named.
 //! history.read_node([
-//!     r#"{"seq":1,"at_ms":0,"boot_us":10,"node":"n1","boot":7,"event":"admitted","uid":"anna",
+//!     r#"{"seq":1,"at_ms":0,"clock_us":10,"node":"n1","boot":7,"event":"admitted","uid":"anna",
 //!         "gen":1,"session":"00000000-0000-4000-8000-000000000001","device":"phone"}"#,
 //! ])?;
 //! let report = check(&history, &Rules::default());

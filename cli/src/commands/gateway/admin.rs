@@ -372,7 +372,7 @@ impl Nodes {
                 escaped_text(&node["state"]),
                 node["boot"],
                 escaped_text(&node["addr"]),
-                node["policy"].as_str().unwrap_or("?"),
+                node["policy"].as_str().unwrap_or_default(),
                 unreachable.unwrap_or_default(),
             ))?;
         }

@@ -156,7 +156,7 @@ impl<R: FrameReader> SessionConnection<R> {
             () = written => false,
             closed = client_closed => closed,
         };
-        metrics::counter!("distlock_forced_close_total").increment(1);
+        metrics::counter!("distlock_connections_cut_total").increment(1);
         self.session.cut_off();
         closed
     }

@@ -14,6 +14,7 @@ use super::{
     close::{POLICY_VIOLATION, close_code},
     frames::{ErrorCode, Frame, FrameError, Inbound, LoginFrame, Outbound, VERSION},
 };
+use crate::metering;
 
 /// The last frame for a connection that ends before it has a session.
 pub(super) struct LoginFailure {
@@ -42,7 +43,7 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
     let (uid, class) = front.key.verify_login(&login.token).map_err(|error| {
         // The refusal is not delayed, because a signature cannot be guessed, and after an outage
         // many clients return with expired tokens.
-        metrics::counter!("distlock_login_refused_total").increment(1);
+        metering::count_refused_token("login");
         tracing::info!(%error, "a login was refused");
         token_failure(error.message())
     })?;

@@ -411,10 +411,10 @@ pub struct KickRequest {
     pub gen_max: u64,
     /// The offline code, 1 to 9 (see proto/README.md).
     #[prost(uint32, tag = "4")]
-    pub reason: u32,
+    pub code: u32,
     /// The reason, for people.
     #[prost(string, optional, tag = "5")]
-    pub text: ::core::option::Option<::prost::alloc::string::String>,
+    pub reason: ::core::option::Option<::prost::alloc::string::String>,
     /// The device that took over.
     #[prost(string, optional, tag = "6")]
     pub by_device: ::core::option::Option<::prost::alloc::string::String>,

@@ -209,7 +209,7 @@ fn log_refused_handshake(address: SocketAddr, error: &io::Error) {
     if let Some(cause) = error.get_ref()
         && cause.is::<rustls::Error>()
     {
-        metrics::counter!("distlock_peer_refused_total").increment(1);
+        metrics::counter!("distlock_peer_calls_refused_total").increment(1);
         tracing::warn!(%address, %error, "a call of another node was refused in its TLS handshake");
     }
 }

@@ -36,7 +36,7 @@ impl ChangingPart<'_> {
     }
 
     fn has_other_policy(&self, node: &NodeInfo) -> bool {
-        node.policy.is_some() && node.policy.as_deref() != self.own_policy
+        self.own_policy != Some(&*node.policy)
     }
 
     /// The sessions on all nodes. If a node is silent, they are at least so many.
@@ -85,7 +85,7 @@ pub(super) fn changing_part(snapshot: &Snapshot) -> String {
             Some(_) => state_name(snapshot.state),
             None => "fenced",
         },
-        own_policy: own.and_then(|it| it.policy.as_deref()),
+        own_policy: own.map(|it| it.policy.as_str()),
     };
     part.to_string()
 }

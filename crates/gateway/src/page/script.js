@@ -214,7 +214,7 @@ const ORDERS = {
       return ask("GET", `/v1/sessions?limit=${LISTED}${of}`);
     },
     says: ({ sessions, next }, { node }) => {
-      const lines = sessions.map((it) => [it.uid, it.device, it.class, it.node, dayTime(it.since)]);
+      const lines = sessions.map((it) => [it.uid, it.device, it.class, it.node, dayTime(it.since_ms)]);
       const total = next ? onlineOn(node) : lines.length;
       const names = ["account", "device", "class", "node", "since"];
       return listed("session", "sessions", lines, total, names);
@@ -224,7 +224,7 @@ const ORDERS = {
     anybody: true,
     send: () => ask("GET", `/v1/revocations?limit=${LISTED}`),
     says: ({ revocations, total }) => {
-      const why = (it) => it.text ?? `code ${it.reason}`;
+      const why = (it) => it.reason ?? `code ${it.code}`;
       const lines = revocations.map((it) => [it.uid, it.node, it.session, why(it)]);
       const one = "session that is not known to be gone";
       const many = "sessions that are not known to be gone";
@@ -267,7 +267,7 @@ function look({ uid, record, nodes }) {
   const lines = slots.map(([slot, it]) => {
     const own = nodes.find(({ node, boot }) => node === it.node && boot === it.boot);
     const state = own?.state ?? "?";
-    return [slot, it.device, it.class, it.node, state, dayTime(it.since)];
+    return [slot, it.device, it.class, it.node, state, dayTime(it.since_ms)];
   });
   return [...parts, tableOf(["slot", "device", "class", "node", "node is", "since"], lines)];
 }

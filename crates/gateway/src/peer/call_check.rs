@@ -75,7 +75,7 @@ pub(super) fn log_refused_call(
     address: Option<SocketAddr>,
     why: &dyn fmt::Display,
 ) {
-    metrics::counter!("distlock_peer_refused_total").increment(1);
+    metrics::counter!("distlock_peer_calls_refused_total").increment(1);
     let caller = caller.unwrap_or("unknown");
     let address = address.map(tracing::field::display);
     tracing::warn!(caller, address, %why, "a call of another node was refused");

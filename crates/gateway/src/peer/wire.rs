@@ -31,8 +31,8 @@ pub(super) fn kick_to_wire(request: KickRequest) -> v1::KickRequest {
         uid: request.uid.into(),
         key: Some(key_to_wire(request.key)),
         gen_max: request.gen_max.get(),
-        reason: request.reason.number().into(),
-        text: request.text,
+        code: request.code.number().into(),
+        reason: request.reason,
         by_device: request.by_device.map(Into::into),
         by_gen: request.by_gen.map(Generation::get),
         kick_id: request.kick_id.to_string(),
@@ -42,19 +42,19 @@ pub(super) fn kick_to_wire(request: KickRequest) -> v1::KickRequest {
 }
 
 pub(super) fn kick_from_wire(request: v1::KickRequest) -> Result<KickRequest> {
-    let reason = u8::try_from(request.reason)
+    let code = u8::try_from(request.code)
         .ok()
         .and_then(|number| Code::try_from(number).ok())
-        .ok_or_else(|| bad_value_error("reason is no offline code"))?;
+        .ok_or_else(|| bad_value_error("code is no offline code"))?;
     let mut kick = KickRequest::new(
         Uid::new(request.uid)?,
         key_from_wire(request.key)?,
         Generation::new(request.gen_max),
-        reason,
+        code,
         Uuid::parse_str(&request.kick_id).map_err(|_| bad_value_error("kick_id is not a UUID"))?,
         NodeId::new(request.from)?,
     );
-    kick.text = request.text;
+    kick.reason = request.reason;
     kick.by_device = request.by_device.map(Device::new).transpose()?;
     kick.by_gen = request.by_gen.map(Generation::new);
     kick.after = request.after_us.map(Duration::from_micros);
@@ -320,7 +320,7 @@ mod tests {
             NodeId::new("n2").unwrap(),
         );
         assert_eq!(kick_from_wire(kick_to_wire(kick.clone())).unwrap(), kick);
-        kick.text = Some("spam".into());
+        kick.reason = Some("spam".into());
         kick.by_device = Some(Device::new("pc").unwrap());
         kick.by_gen = Some(Generation::new(10));
         kick.after = Some(Duration::from_micros(700));

@@ -155,9 +155,9 @@ async fn shows_health_metrics_and_accounts_and_ends_sessions() {
     assert_eq!(status, 200);
     for metric in [
         "distlock_login_total{result=\"admitted\"}",
-        "distlock_lock_wait_seconds_bucket{",
+        "distlock_login_lock_wait_seconds_bucket{",
         "# HELP distlock_sessions ",
-        "# TYPE distlock_lock_wait_seconds histogram",
+        "# TYPE distlock_login_lock_wait_seconds histogram",
         "distlock_session_ends_total{code=\"3\"}",
         "distlock_session_ends_total{code=\"9\"} 0",
         "distlock_messages_total{outcome=\"stored\"} 0",
@@ -218,7 +218,8 @@ async fn requires_the_admin_token() {
     let (status, body) = http(n1.admin, &request(&format!("Bearer {ADMIN_TOKEN}"))).await;
     assert_eq!(status, 200);
     // All tests of the process share the recorder, and other tests show wrong tokens as well.
-    assert!(body.contains("distlock_admin_refused_total "), "{body}");
+    let counter = "distlock_token_refused_total{token=\"admin\"} ";
+    assert!(body.contains(counter), "{body}");
     let health = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     assert_eq!(http(n1.admin, health).await.0, 200, "health needs none");
 }
@@ -243,11 +244,9 @@ async fn a_wrong_token_is_delayed_and_a_right_one_is_not() {
         assert!(guessed.1 >= Duration::from_secs(1) && known.1 < guessed.1);
     }
     let metrics = n1.admin("GET /metrics", "").await.1;
-    for name in [
-        "distlock_admin_refused_total",
-        "distlock_send_refused_total",
-    ] {
-        let counted = metrics.lines().find_map(|line| line.strip_prefix(name));
+    for token in ["admin", "send"] {
+        let name = format!("distlock_token_refused_total{{token=\"{token}\"}}");
+        let counted = metrics.lines().find_map(|line| line.strip_prefix(&name));
         let counted = counted.and_then(|count| count.trim().parse::<u64>().ok());
         assert!(
             counted.is_some_and(|count| count > 0),

@@ -136,7 +136,7 @@ async fn failed_calls(node: &Node) -> u64 {
     let metrics = get(node, "/metrics").await;
     let line = metrics
         .lines()
-        .find_map(|line| line.strip_prefix("distlock_peer_failed_total "));
+        .find_map(|line| line.strip_prefix("distlock_peer_calls_failed_total "));
     line.expect("the counter is there from the start")
         .parse()
         .unwrap()

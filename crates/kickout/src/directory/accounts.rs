@@ -47,7 +47,7 @@ const LONGEST_LOOKUP_PAUSE: Duration = Duration::from_millis(250);
 
 /// Counts a write that was refused because its record had changed.
 fn count_conflict() {
-    metrics::counter!("distlock_cas_conflict_total").increment(1);
+    metrics::counter!("distlock_record_conflict_total").increment(1);
 }
 
 impl Directory {

@@ -91,7 +91,7 @@ impl KickOut {
     pub async fn kick(&self, target: &Target, reason: Option<&str>) -> Result<Vec<Kicked>> {
         let ending = EndingReason {
             code: Code::AdminKick,
-            text: reason,
+            reason,
             ban: None,
         };
         let wanted = |entry: &SlotEntry| target.matches(entry);
@@ -265,7 +265,7 @@ impl KickOut {
         node.directory.put_ban(uid, &ban).await?;
         let ending = EndingReason {
             code: Code::Banned,
-            text: reason,
+            reason,
             ban: Some(&ban),
         };
         let kicked = node.end_sessions(uid, |_| true, ending).await?;

@@ -21,7 +21,7 @@ pub struct Event {
     pub at_ms: u64,
     /// Time since the machine booted, in microseconds. This time orders the events of all nodes on
     /// one machine.
-    pub boot_us: u64,
+    pub clock_us: u64,
     /// The node that emits the event.
     pub node: NodeId,
     /// The incarnation of the node that emits the event.
@@ -138,7 +138,7 @@ pub enum Transition {
     /// A session that the store had lost was written again.
     Registered,
     /// The sweep removed a session of a dead incarnation from the account's record.
-    GhostSwept,
+    SlotSwept,
     /// A message reached a session.
     Delivered,
     /// A message reached no session.
@@ -164,7 +164,7 @@ impl Event {
         self.uid = Some(uid.clone());
         self.set_session(&revocation.key);
         self.gen_max = Some(revocation.gen_max);
-        self.code = Some(revocation.reason);
+        self.code = Some(revocation.code);
         self.by_device.clone_from(&revocation.by_device);
         self.by_gen = revocation.by_gen;
         self.kick_id = Some(revocation.kick_id);

@@ -12,13 +12,11 @@ use crate::model::ident::{Boot, NodeId};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NodeMeta {
     pub(crate) addr: String,
-    pub(crate) state: NodeState,
     /// The node's address for clients. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) front: Option<String>,
     /// The node's policy, so that another node can log a difference.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) policy: Option<String>,
+    pub(crate) policy: String,
     /// The node's incarnation, if it differs from the lease's token. The two differ after the store
     /// lost the lease and the node took the lease again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,9 +75,8 @@ pub struct NodeInfo {
     pub front: Option<String>,
     /// Whether the node takes logins.
     pub state: NodeState,
-    /// The node's policy, if the node advertises one. All nodes of one store need the same policy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<String>,
+    /// The node's policy. All nodes of one store need the same policy.
+    pub policy: String,
     /// Time until the node's lease ends without a renewal, in milliseconds, if the store can tell.
     pub lease_remaining_ms: Option<u64>,
     /// Why the node that answers cannot call this one; absent if it can. Takeovers between the two

@@ -416,7 +416,7 @@ mod tests {
                 r#gen,
                 device: device.clone(),
                 class: class.clone(),
-                since: 0,
+                since_ms: 0,
             },
             &decision.victims,
         );

@@ -87,7 +87,7 @@ pub struct SlotEntry {
     pub class: Class,
     /// Login time of the session, by the wall clock of its node, in milliseconds since 1970. For
     /// display.
-    pub since: u64,
+    pub since_ms: u64,
 }
 
 /// A session that has to end.
@@ -99,11 +99,11 @@ pub struct Revocation {
     pub key: SessionKey,
     /// The highest generation that this revocation may end. A newer session survives.
     pub gen_max: Generation,
-    /// The reason.
-    pub reason: Code,
+    /// The reason as a code.
+    pub code: Code,
     /// The reason, for people, if an administrator gave a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub text: Option<String>,
+    pub reason: Option<String>,
     /// The device that took over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_device: Option<Device>,
@@ -117,9 +117,9 @@ pub struct Revocation {
 impl Revocation {
     /// The notice for the session's client.
     pub(crate) fn notice(&self) -> Offline {
-        Offline::new(self.reason)
+        Offline::new(self.code)
             .superseded_by(self.by_device.clone(), self.by_gen)
-            .with_reason(self.text.clone())
+            .with_reason(self.reason.clone())
     }
 }
 
@@ -217,14 +217,14 @@ impl UserRecord {
         let granted = Generation::new((self.r#gen.get() + 1).max(token));
         let entry = newcomer(granted);
         let mut removed = Vec::new();
-        for (slot, reason) in victims {
+        for (slot, code) in victims {
             if let Some(victim) = self.slots.remove(slot) {
                 self.change_past(slot, |past| past.over = past.over.max(victim.r#gen));
                 removed.push(Revocation {
                     key: victim.key,
                     gen_max: Generation::new(granted.get() - 1),
-                    reason: *reason,
-                    text: None,
+                    code: *code,
+                    reason: None,
                     by_device: Some(entry.device.clone()),
                     by_gen: Some(granted),
                     kick_id: Uuid::new_v4(),
@@ -395,7 +395,7 @@ mod tests {
             r#gen,
             device: Device::new("phone").unwrap(),
             class: Class::none(),
-            since: 0,
+            since_ms: 0,
         }
     }
 

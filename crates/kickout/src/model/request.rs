@@ -24,10 +24,10 @@ pub struct KickRequest {
     pub key: SessionKey,
     /// The highest generation that the kick may end.
     pub gen_max: Generation,
-    /// The reason.
-    pub reason: Code,
+    /// The reason as a code.
+    pub code: Code,
     /// The reason, for people.
-    pub text: Option<String>,
+    pub reason: Option<String>,
     /// The device that took over.
     pub by_device: Option<Device>,
     /// The generation that took over.
@@ -202,7 +202,7 @@ impl KickRequest {
         uid: Uid,
         key: SessionKey,
         gen_max: Generation,
-        reason: Code,
+        code: Code,
         kick_id: Uuid,
         from: NodeId,
     ) -> Self {
@@ -210,8 +210,8 @@ impl KickRequest {
             uid,
             key,
             gen_max,
-            reason,
-            text: None,
+            code,
+            reason: None,
             by_device: None,
             by_gen: None,
             kick_id,
@@ -226,8 +226,8 @@ impl KickRequest {
             uid: uid.clone(),
             key: revocation.key.clone(),
             gen_max: revocation.gen_max,
-            reason: revocation.reason,
-            text: revocation.text.clone(),
+            code: revocation.code,
+            reason: revocation.reason.clone(),
             by_device: revocation.by_device.clone(),
             by_gen: revocation.by_gen,
             kick_id: revocation.kick_id,

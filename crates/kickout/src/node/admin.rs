@@ -78,7 +78,7 @@ pub struct Pending {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndingReason<'a> {
     pub(crate) code: Code,
-    pub(crate) text: Option<&'a str>,
+    pub(crate) reason: Option<&'a str>,
     /// The ban that the same write puts in the record.
     pub(crate) ban: Option<&'a Ban>,
 }
@@ -233,8 +233,8 @@ impl Node {
                     // This is the generation that was read. A session with a higher generation must
                     // survive the kick.
                     gen_max: entry.r#gen,
-                    reason: ending.code,
-                    text: ending.text.map(str::to_owned),
+                    code: ending.code,
+                    reason: ending.reason.map(str::to_owned),
                     by_device: None,
                     by_gen: None,
                     kick_id: Uuid::new_v4(),

@@ -116,7 +116,7 @@ impl Node {
                 .collect();
             for live in leaving {
                 if self.end_session(&live, Offline::new(Code::Draining), true, |_| {}) {
-                    metrics::counter!("distlock_drained_total").increment(1);
+                    metrics::counter!("distlock_sessions_drained_total").increment(1);
                 }
             }
             tokio::select! {

@@ -114,7 +114,7 @@ impl Node {
             event.device = device;
             event.by_device.clone_from(&request.by_device);
             event.took_us = request.after.map(micros);
-            event.code = Some(request.reason);
+            event.code = Some(request.code);
             event.kick_id = Some(request.kick_id);
             event.peer = Some(request.from.clone());
             let result = if ended_now {
@@ -161,9 +161,9 @@ impl Node {
         if live.generation() > request.gen_max {
             return refused().into();
         }
-        let notice = Offline::new(request.reason)
+        let notice = Offline::new(request.code)
             .superseded_by(request.by_device.clone(), request.by_gen)
-            .with_reason(request.text.clone());
+            .with_reason(request.reason.clone());
         // The directory stopped naming the session before the kick was sent. So the session's
         // logout has nothing to delete.
         let ended_now = self.end_session(&live, notice, false, |event| {

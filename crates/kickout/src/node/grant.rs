@@ -242,7 +242,7 @@ impl LoginRun {
             r#gen: Generation::default(),
             device: self.login.device.clone(),
             class: self.login.class.clone(),
-            since: wall_millis(&*node.clock),
+            since_ms: wall_millis(&*node.clock),
         };
         let (r#gen, removed) = base.record.grant(
             decision.slot.clone(),

@@ -18,7 +18,7 @@ use crate::{
     model::{
         event::Transition,
         ident::{Boot, SessionId},
-        node::{NodeMeta, NodeState},
+        node::NodeMeta,
         notice::{Code, Offline},
     },
     node::Node,
@@ -68,9 +68,8 @@ impl Node {
     async fn take_lease(&self, boot: Option<Boot>) -> Result<Guard> {
         let meta = NodeMeta {
             addr: self.this.advertise.clone(),
-            state: NodeState::Up,
             front: self.this.front.clone(),
-            policy: Some(self.settings.policy.to_string()),
+            policy: self.settings.policy.to_string(),
             boot,
         };
         let meta = serde_json::to_string(&meta).map_err(|error| {
@@ -243,7 +242,7 @@ impl Node {
     /// Sessions check the lease themselves, so no session could send or receive after the loss.
     async fn fence(&self, reason: &str) {
         self.this.end_incarnation();
-        metrics::counter!("distlock_self_fence_total").increment(1);
+        metrics::counter!("distlock_node_fenced_total").increment(1);
         tracing::error!(node = %self.this.id, reason, "node lost its lease and ends its sessions");
         self.events.emit(Transition::NodeFenced, |event| {
             event.result = Some(reason.to_owned());

@@ -224,13 +224,13 @@ impl LoginRun {
     /// Releases the account's lock, and records how long the lock was held.
     async fn release_account_lock(&self, guard: Guard, locked: Moment) {
         if let Released::AlreadyLost(reason) = guard.release().await {
-            metrics::counter!("distlock_lock_lost_total").increment(1);
+            metrics::counter!("distlock_login_lock_lost_total").increment(1);
             tracing::warn!(
                 uid = ?self.login.uid, %reason,
                 "the account's lock was lost during a login"
             );
         }
-        metrics::histogram!("distlock_lock_hold_seconds")
+        metrics::histogram!("distlock_login_lock_hold_seconds")
             .record(self.node.clock.now().since(locked).as_secs_f64());
     }
 
@@ -278,7 +278,7 @@ impl LoginRun {
             node.directory.note_change(&guard);
         }
         let guard = guard?;
-        metrics::histogram!("distlock_lock_wait_seconds")
+        metrics::histogram!("distlock_login_lock_wait_seconds")
             .record(node.clock.now().since(started).as_secs_f64());
         Ok(guard)
     }

@@ -45,8 +45,8 @@ impl Node {
             let (Some(Ok(node)), Some((boot, meta))) = (name, lease) else {
                 continue;
             };
-            if let Some(policy) = meta.and_then(|meta| meta.policy) {
-                self.log_other_policy(&node, &policy);
+            if let Some(meta) = meta {
+                self.log_other_policy(&node, &meta.policy);
             }
             is_visible |= node == self.this.id && boot == Some(own.boot);
         }
@@ -108,7 +108,7 @@ impl Node {
                 state: if draining {
                     NodeState::Draining
                 } else {
-                    meta.state
+                    NodeState::Up
                 },
                 lease_remaining_ms: holder
                     .expires_in

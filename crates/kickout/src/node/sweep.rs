@@ -327,8 +327,8 @@ impl Node {
             .await?;
         if swept {
             for ghost in ghosts {
-                metrics::counter!("distlock_ghosts_swept_total").increment(1);
-                self.events.emit(Transition::GhostSwept, |event| {
+                metrics::counter!("distlock_slots_swept_total").increment(1);
+                self.events.emit(Transition::SlotSwept, |event| {
                     event.uid = Some(uid.clone());
                     event.set_session(&ghost.key);
                     event.r#gen = Some(ghost.r#gen);

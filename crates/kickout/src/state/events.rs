@@ -70,7 +70,7 @@ impl Events {
         let mut event = Event {
             seq: self.seq.fetch_add(1, Ordering::Relaxed) + 1,
             at_ms: millis(unix_time(&*self.clock)),
-            boot_us: distlock_core::micros(self.clock.now().since_boot()),
+            clock_us: distlock_core::micros(self.clock.now().since_boot()),
             node: self.node.clone(),
             boot: Boot::new(self.boot.load(Ordering::Relaxed)),
             event: transition,

@@ -54,7 +54,7 @@ pub(crate) struct LiveSession {
     pub(crate) device: Device,
     pub(crate) class: Class,
     /// Wall clock at login in milliseconds since 1970, for display.
-    pub(crate) since: u64,
+    pub(crate) since_ms: u64,
     /// Whether the session's client acknowledges messages.
     pub(crate) acks: bool,
     /// Whether the session's program says when it has saved.
@@ -101,7 +101,7 @@ impl LiveSession {
             slot,
             device: entry.device,
             class: entry.class,
-            since: entry.since,
+            since_ms: entry.since_ms,
             acks: login.acks,
             saves: login.saves,
             incarnation,
@@ -201,7 +201,7 @@ impl LiveSession {
             r#gen: self.generation(),
             device: self.device.clone(),
             class: self.class.clone(),
-            since: self.since,
+            since_ms: self.since_ms,
         }
     }
 

@@ -120,7 +120,7 @@ async fn sessions_of_a_dead_node_are_hidden_and_then_swept() {
         n2.kick.route(&anna).await.unwrap().is_some(),
         "its lease still runs"
     );
-    let swept = n2.next_event(Transition::GhostSwept).await;
+    let swept = n2.next_event(Transition::SlotSwept).await;
     assert_eq!(swept.session, Some(ghost));
     assert_eq!(n2.kick.route(&anna).await.unwrap(), None);
     let record = cluster.record(&anna).await.unwrap();
@@ -227,7 +227,7 @@ async fn a_node_with_an_unreadable_lease_text_does_not_count_as_dead() {
         let record = format!(
             r#"{{"v":1,"gen":5,"slots":{{"main":{{"node":"{node}","boot":{boot},
             "session":"00000000-0000-4000-8000-000000000001","gen":5,
-            "device":"phone","class":"","since":0}}}}}}"#
+            "device":"phone","class":"","since_ms":0}}}}}}"#
         );
         let key = RecordKey::new(format!("sess/{account}")).unwrap();
         let written = records.put(&key, record.as_bytes(), Expect::Absent).await;

@@ -51,7 +51,7 @@ async fn exactly_one_of_twenty_logins_survives_and_the_others_get_a_notice() {
         .await;
     }
     let mut history: Vec<_> = nodes.iter_mut().flat_map(Node::take_events).collect();
-    history.sort_by_key(|event| (event.boot_us, event.seq));
+    history.sort_by_key(|event| (event.clock_us, event.seq));
     check_history(&history);
 }
 
@@ -111,7 +111,7 @@ async fn after_mixed_logins_and_logouts_no_session_is_left() {
         assert_eq!((node.kick.sessions(), node.kick.logins_under_way()), (0, 0));
     }
     let mut history: Vec<_> = nodes.iter_mut().flat_map(Node::take_events).collect();
-    history.sort_by_key(|event| (event.boot_us, event.seq));
+    history.sort_by_key(|event| (event.clock_us, event.seq));
     check_history(&history);
 }
 

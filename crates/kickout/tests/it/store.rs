@@ -332,7 +332,7 @@ async fn an_unreadable_record_does_not_stop_the_sweep_of_other_records() {
     records.put(&key, b"garbage", garbage).await.unwrap();
     let _phone = n1.admit(&uid("otto"), "phone").await;
     n1.crash();
-    let swept = n2.next_event(Transition::GhostSwept).await;
+    let swept = n2.next_event(Transition::SlotSwept).await;
     assert_eq!(swept.uid, Some(uid("otto")));
 }
 
@@ -434,10 +434,10 @@ async fn failed_writes_of_some_accounts_do_not_stop_the_sweep_of_others() {
     let _otto = n1.admit(&uid("otto"), "phone").await;
     n2.faults.refuse_puts_of("sess/anna");
     n1.crash();
-    let swept = n2.next_event(Transition::GhostSwept).await;
+    let swept = n2.next_event(Transition::SlotSwept).await;
     assert_eq!(swept.uid, Some(uid("otto")));
     n2.faults.accept_puts_of("sess/anna");
-    let swept = n2.next_event(Transition::GhostSwept).await;
+    let swept = n2.next_event(Transition::SlotSwept).await;
     assert_eq!(swept.uid, Some(uid("anna")));
     n2.faults.accept_puts_of("sess/bob");
     eventually("bob to be out", || async {

@@ -132,16 +132,16 @@ fn nothing_received_after_end(context: &mut CheckContext<'_>) {
         let life = event.session.and_then(|it| context.sessions.get(it));
         if let Some(superseded) = life.and_then(|life| life.superseded) {
             // The sender's node records the event, later than the delivery.
-            let late = event.boot_us > superseded.at + slack + IN_FLIGHT_US;
+            let late = event.clock_us > superseded.at + slack + IN_FLIGHT_US;
             let excused = context
                 .history
-                .was_paused(&event.node, superseded.at, event.boot_us);
+                .was_paused(&event.node, superseded.at, event.clock_us);
             context.report.require(I8, !late || excused, || {
                 format!(
                     "a message was delivered to {} {} us after it was superseded",
                     life.map(crate::evidence::sessions::SessionLife::describe)
                         .unwrap_or_default(),
-                    event.boot_us - superseded.at
+                    event.clock_us - superseded.at
                 )
             });
         }
@@ -173,7 +173,7 @@ fn nothing_sent_after_end(context: &mut CheckContext<'_>) {
         let gone = gone.map_or(u64::MAX, |it| it.at_us);
         let meanwhile = |at: u64| superseded.at < at && at < gone;
         for event in &handled {
-            if event.uid.as_ref() == Some(life.uid) && meanwhile(event.boot_us) {
+            if event.uid.as_ref() == Some(life.uid) && meanwhile(event.clock_us) {
                 context.report.count_occasion(I8);
             }
         }

@@ -144,7 +144,7 @@ fn later_logins_have_higher_generations(context: &mut CheckContext<'_>) {
 fn boots_rise(context: &mut CheckContext<'_>) {
     let mut last: BTreeMap<&NodeId, (u64, bool)> = BTreeMap::new();
     let mut events: Vec<_> = context.history.nodes.iter().collect();
-    events.sort_by_key(|it| (it.boot, it.boot_us));
+    events.sort_by_key(|it| (it.boot, it.clock_us));
     for event in events {
         let boot = event.boot.get();
         let (before, over) = last.get(&event.node).copied().unwrap_or_default();

@@ -84,7 +84,7 @@ fn messages_of(history: &History) -> BTreeMap<&str, Message<'_>> {
         if let (Transition::Stored, Some(id), Some(uid)) =
             (event.event, event.message.as_deref(), &event.uid)
         {
-            let kept = (uid, event.device.as_ref(), event.boot_us);
+            let kept = (uid, event.device.as_ref(), event.clock_us);
             messages.entry(id).or_default().kept = Some(kept);
         }
     }
@@ -209,7 +209,7 @@ fn each_device_has_an_outcome(context: &mut CheckContext<'_>, id: &str, message:
         let revoked = context.sessions.get(session).and_then(|it| it.revoked);
         seen.uid == *to
             && seen.at_us < sent
-            && revoked.is_none_or(|revoked| revoked.boot_us > heard)
+            && revoked.is_none_or(|revoked| revoked.clock_us > heard)
     };
     let forgotten: Vec<_> = context
         .history

@@ -31,7 +31,7 @@ fn removed_once(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     }
     let forgotten = life
         .revoked
-        .is_some_and(|revoked| context.history.may_store_have_lost_write(revoked.boot_us));
+        .is_some_and(|revoked| context.history.may_store_have_lost_write(revoked.clock_us));
     let twice = life.deleted.is_some() && life.revoked.is_some() && !life.registered && !forgotten;
     if life.deleted.is_some() && life.revoked.is_some() {
         context.report.count_occasion(I5);
@@ -83,10 +83,10 @@ fn node_learns_in_time(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
         return;
     };
     let end = life.ended_at().unwrap_or_else(|| context.history.end_us());
-    let took = context.history.awake_us(life.node, revoked.boot_us, end);
+    let took = context.history.awake_us(life.node, revoked.clock_us, end);
     let in_time = context
         .history
-        .is_notice_in_time(context.rules, life.node, revoked.boot_us, end);
+        .is_notice_in_time(context.rules, life.node, revoked.clock_us, end);
     context.report.expect(I11, in_time, || {
         format!(
             "{} went on for {took} us after it had lost its place",

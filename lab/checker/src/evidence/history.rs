@@ -240,7 +240,7 @@ impl History {
     pub fn to_lines(&self) -> Result<String, serde_json::Error> {
         let mut lines = Vec::new();
         for event in &self.nodes {
-            lines.push((event.boot_us, serde_json::to_string(event)?));
+            lines.push((event.clock_us, serde_json::to_string(event)?));
         }
         for seen in &self.clients {
             lines.push((seen.at_us, serde_json::to_string(seen)?));
@@ -312,7 +312,7 @@ impl History {
 
     /// The time of the last entry.
     pub(crate) fn end_us(&self) -> u64 {
-        let nodes = self.nodes.iter().map(|it| it.boot_us);
+        let nodes = self.nodes.iter().map(|it| it.clock_us);
         let clients = self.clients.iter().map(|it| it.at_us);
         let facts = self.facts.iter().map(Fact::at_us);
         nodes.chain(clients).chain(facts).max().unwrap_or_default()

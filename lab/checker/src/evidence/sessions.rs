@@ -78,7 +78,7 @@ impl<'a> Sessions<'a> {
             if matches!(event.event, Transition::NodeFenced | Transition::NodeDown) {
                 node_over
                     .entry((&event.node, event.boot))
-                    .or_insert(event.boot_us);
+                    .or_insert(event.clock_us);
             }
             if let (true, Some(session), Some(uid)) = (of_session, event.session, &event.uid) {
                 let life = by_id
@@ -175,7 +175,7 @@ impl<'a> SessionLife<'a> {
 
     /// Adds an event of the session's own node.
     fn add_own_event(&mut self, event: &'a Event) {
-        let at = event.boot_us;
+        let at = event.clock_us;
         self.r#gen = event.r#gen.unwrap_or(self.r#gen);
         self.device = event.device.as_ref().or(self.device);
         match event.event {
@@ -203,7 +203,7 @@ impl<'a> SessionLife<'a> {
 
     /// Adds an event that any node may have reported.
     fn add_report(&mut self, event: &'a Event) {
-        let at = event.boot_us;
+        let at = event.clock_us;
         match event.event {
             Transition::Revoked => {
                 self.revoked.get_or_insert(event);
@@ -220,7 +220,7 @@ impl<'a> SessionLife<'a> {
             Transition::Deleted if event.result.is_none() => {
                 self.deleted.get_or_insert(at);
             }
-            Transition::GhostSwept => {
+            Transition::SlotSwept => {
                 self.swept.get_or_insert(at);
             }
             Transition::Registered => self.registered = true,

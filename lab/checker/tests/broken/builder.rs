@@ -49,7 +49,7 @@ impl HistoryBuilder {
             .filter(|it| it.node.as_str() == node);
         let seq = before.count() + 1;
         let mut whole = json!({
-            "seq": seq, "at_ms": 0, "boot_us": self.at, "node": node, "boot": boot, "event": event,
+            "seq": seq, "at_ms": 0, "clock_us": self.at, "node": node, "boot": boot, "event": event,
         });
         add_fields(&mut whole, fields);
         let line = whole.to_string();
@@ -155,7 +155,7 @@ impl HistoryBuilder {
         };
         let record = json!({"v": 1, "gen": r#gen, "slots": {"main": {
             "node": node, "boot": boot, "session": session_id(number), "gen": number,
-            "device": "d", "class": "", "since": 0,
+            "device": "d", "class": "", "since_ms": 0,
         }}});
         let uid = Uid::new(UID).unwrap();
         let record = UserRecord::parse(&uid, record.to_string().as_bytes()).unwrap();

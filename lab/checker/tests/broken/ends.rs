@@ -155,7 +155,7 @@ fn a_sweep_of_a_living_node_breaks_i5() {
     let mut built = one_login();
     let before = built.at;
     built
-        .event_about_session("n2", "ghost_swept", 1)
+        .event_about_session("n2", "slot_swept", 1)
         .wait_ms(5000);
     built.event("n1", "node_fenced", json!({}));
     assert_eq!(built.violated(), [I5]);

@@ -174,7 +174,7 @@ fn a_dead_session_may_stay_while_the_store_is_unreachable() {
     });
     built
         .wait_ms(late)
-        .event_about_session("n2", "ghost_swept", 1);
+        .event_about_session("n2", "slot_swept", 1);
     assert_eq!(built.violated(), [I12]);
     built.history.facts.push(Fact::NoStore {
         node: None,
@@ -283,7 +283,7 @@ fn a_message_may_fail_while_the_directory_is_unreachable() {
 fn each_process_numbers_its_events_from_one() {
     let up = |seq: u64, boot: u64| {
         json!({
-            "seq": seq, "at_ms": 0, "boot_us": boot, "node": "n1", "boot": boot,
+            "seq": seq, "at_ms": 0, "clock_us": boot, "node": "n1", "boot": boot,
             "event": "node_up",
         })
         .to_string()

@@ -252,7 +252,7 @@ fn a_dead_session_that_is_swept_late_breaks_i12() {
         kill_n1(&mut built);
         built
             .wait_ms(after)
-            .event_about_session("n2", "ghost_swept", 1);
+            .event_about_session("n2", "slot_swept", 1);
         built.check()
     };
     let cleanup = ms(Rules::default().longest_cleanup());
