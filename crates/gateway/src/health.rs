@@ -13,6 +13,9 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct Health<'a> {
     status: &'a str,
+    /// The meaning of a status other than `up`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
     node: &'a NodeId,
     boot: Option<u64>,
     sessions: usize,
@@ -25,15 +28,28 @@ struct Health<'a> {
 /// the same store, and a restart would only end those sessions.
 pub(crate) fn health(kick: &KickOut) -> Response {
     let boot = kick.boot().map(distlock_kickout::Boot::get);
-    let (code, status) = match (boot, kick.state()) {
-        (Some(_), NodeState::Up) if !kick.store_takes_changes() => (StatusCode::OK, "degraded"),
-        (Some(_), NodeState::Up) => (StatusCode::OK, "up"),
+    let (code, status, reason) = match (boot, kick.state()) {
+        (Some(_), NodeState::Up) if !kick.store_takes_changes() => (
+            StatusCode::OK,
+            "degraded",
+            Some("the store refuses changes, so logins fail: check the store"),
+        ),
+        (Some(_), NodeState::Up) => (StatusCode::OK, "up", None),
         // The load balancer must send no more clients to this node.
-        (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-        (None, _) => (StatusCode::SERVICE_UNAVAILABLE, "fenced"),
+        (Some(_), _) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "draining",
+            Some("the node takes no logins and ends its sessions"),
+        ),
+        (None, _) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "fenced",
+            Some("the node has no lease and serves nobody: check the store and the node's log"),
+        ),
     };
     let health = Health {
         status,
+        reason,
         node: kick.node(),
         boot,
         sessions: kick.sessions(),

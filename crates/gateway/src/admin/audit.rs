@@ -159,7 +159,7 @@ impl AuditLog {
                 target: "distlock::audit",
                 %error,
                 ?entry,
-                "an audit entry could not be kept"
+                "an audit entry could not be stored"
             );
         }
     }
@@ -184,7 +184,9 @@ impl AuditLog {
         }
         Err(Error::new(
             ErrorKind::Unavailable,
-            format!("audit log changed {MAX_ATTEMPTS} times in between"),
+            format!(
+                "the audit log was not written: it changed before each of {MAX_ATTEMPTS} writes"
+            ),
         ))
     }
 

@@ -162,7 +162,7 @@ pub(super) async fn unban(
     State(admin): State<AdminContext>,
     actor: Actor,
     QueryParams(account): QueryParams<UnbanQuery>,
-) -> Result<Json<serde_json::Value>, HttpError> {
+) -> Result<Json<Value>, HttpError> {
     let outcome = admin.kick.unban(&account.uid).await;
     let result = match &outcome {
         Ok(true) => "lifted".to_owned(),

@@ -45,15 +45,15 @@ pub(crate) async fn serve_admin(
     let orders = TaskTracker::new();
     let guarded = Router::new()
         .route("/metrics", get(show_metrics))
-        .route("/v1/users/{uid}", get(sessions::show_user))
-        .route("/v1/sessions", get(sessions::list_sessions))
-        .route("/v1/kick", post(sessions::kick))
-        .route("/v1/ban", post(sessions::ban).delete(sessions::unban))
-        .route("/v1/bans", get(sessions::list_bans))
-        .route("/v1/revocations", get(sessions::list_revocations))
-        .route("/v1/nodes", get(nodes::list_nodes))
-        .route("/v1/drain", post(nodes::drain).delete(nodes::undrain))
-        .route("/v1/force-release", post(nodes::force_release))
+        .route("/v1/users/{uid}", get(orders::show_user))
+        .route("/v1/sessions", get(orders::list_sessions))
+        .route("/v1/kick", post(orders::kick))
+        .route("/v1/ban", post(orders::ban).delete(orders::unban))
+        .route("/v1/bans", get(orders::list_bans))
+        .route("/v1/revocations", get(orders::list_revocations))
+        .route("/v1/nodes", get(orders::list_nodes))
+        .route("/v1/drain", post(orders::drain).delete(orders::undrain))
+        .route("/v1/force-release", post(orders::force_release))
         .route("/v1/audit", get(audit::list_audit))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .route_layer(middleware::from_fn_with_state(
@@ -70,11 +70,11 @@ pub(crate) async fn serve_admin(
         .with_state(admin)
         .merge(send::routes(sender))
         .merge(page::routes(page))
-        .fallback(|| async { http_error(StatusCode::NOT_FOUND, "there is nothing here") })
+        .fallback(|| async { http_error(StatusCode::NOT_FOUND, "this path does not exist") })
         .method_not_allowed_fallback(|| async {
             http_error(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "another method is needed here",
+                "this path needs another method",
             )
         });
     serve_http(listener, routes, stop).await;
@@ -95,7 +95,11 @@ async fn run_to_completion(
     let answer = orders.spawn(next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let code = StatusCode::INTERNAL_SERVER_ERROR;
-        http_error(code, "it broke off; the audit log may say how far it got").into_response()
+        http_error(
+            code,
+            "the order broke off: look in the audit log whether it had an effect",
+        )
+        .into_response()
     })
 }
 
@@ -106,7 +110,7 @@ async fn authorise(State(admin): State<AdminContext>, request: Request, next: Ne
         .may_give_orders(request.headers(), client_ip(&request))
         .await
     {
-        let why = "a bearer token is needed";
+        let why = "a bearer token is needed: the admin token of this node";
         return http_error(StatusCode::UNAUTHORIZED, why).into_response();
     }
     mark_logged_in(&request);

@@ -239,8 +239,11 @@ async fn send_refusal(
         }
         unknown => {
             let error = unknown.and_then(Result::err);
-            tracing::warn!(%to, ?error, "nobody says whether a message may be sent");
-            let reason = "nobody says whether this may be sent";
+            tracing::warn!(
+                %to, ?error,
+                "the check of messages did not answer, so a message was refused"
+            );
+            let reason = "it is not known now whether this may be sent: try again later";
             return Some(SendRefusal::new(ErrorCode::Unavailable, reason));
         }
     }

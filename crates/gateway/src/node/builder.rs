@@ -307,7 +307,7 @@ fn node_addresses(node: &NodeId, sockets: &Sockets, secure: bool) -> Ready {
 fn own_or_configured<T>(key: &str, own: Option<T>, web: Option<T>) -> Result<Option<T>> {
     match (own, web) {
         (Some(_), Some(_)) => {
-            let says = "is set, and the program that embeds the node asks somebody itself";
+            let says = "is set, and the program that embeds the node has its own check: use one";
             Err(config_error(key, says))
         }
         (own, web) => Ok(own.or(web)),

@@ -133,7 +133,7 @@ impl Gateway {
             () = shutdown => Ok(()),
             ended = self.servers.join_next() => match ended {
                 Some(Ok(Err(error))) => Err(error),
-                _ => Err(Error::new(ErrorKind::Internal, "a server ended by itself")),
+                _ => Err(Error::new(ErrorKind::Internal, "a listener ended before the node was stopped")),
             },
         };
         // During the shutdown a new login is denied with the advice to use another node, and each
@@ -247,7 +247,7 @@ impl Servers {
 fn server_error(key: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(
         ErrorKind::Internal,
-        format!("the server on gateway.{key} broke down"),
+        format!("the listener of gateway.{key} failed"),
     )
     .caused_by(error)
 }

@@ -7,7 +7,7 @@ use axum::{
     extract::{ConnectInfo, DefaultBodyLimit, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::{self, Next},
-    response::Response,
+    response::{IntoResponse as _, Response},
     routing::{get, post},
 };
 use distlock_kickout::{KickOut, Uid};

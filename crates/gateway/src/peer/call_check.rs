@@ -202,7 +202,10 @@ impl fmt::Display for TokenRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UsedBefore => f.write_str("its token was used before: it is good for one call"),
-            Self::TooMany => write!(f, "there were {MAX_TOKENS} calls within less than 70 s"),
+            Self::TooMany => write!(
+                f,
+                "more than {MAX_TOKENS} calls came within 70 s: too many to check"
+            ),
         }
     }
 }

@@ -81,7 +81,7 @@ async fn a_service_checks_each_message() {
         (
             "broken",
             "unavailable",
-            "nobody says whether this may be sent",
+            "it is not known now whether this may be sent: try again later",
         ),
     ] {
         let (mut receiver, _) = n1.login(to, "pc").await;

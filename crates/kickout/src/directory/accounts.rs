@@ -131,7 +131,10 @@ impl Directory {
         Err(unknown.unwrap_or_else(|| {
             Error::new(
                 ErrorKind::Unavailable,
-                format!("record of account {uid:?} changed {MAX_ATTEMPTS} times in between"),
+                format!(
+                    "the record of account {uid:?} was not written: other nodes changed it before \
+                     each of {MAX_ATTEMPTS} writes"
+                ),
             )
         }))
     }

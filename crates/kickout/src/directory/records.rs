@@ -99,7 +99,8 @@ pub(super) fn too_many_conflicts(key: &RecordKey) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "record {:?} changed {MAX_ATTEMPTS} times in between",
+            "record {:?} was not written: other clients of the store changed it before each of \
+             {MAX_ATTEMPTS} writes",
             key.as_str()
         ),
     )
@@ -225,7 +226,11 @@ impl Directory {
     /// Writes a record on top of any present version.
     async fn overwrite(&self, key: &RecordKey, value: &impl Serialize) -> Result<()> {
         let value = serde_json::to_vec(value).map_err(|error| {
-            Error::new(ErrorKind::Internal, "record cannot be written").caused_by(error)
+            Error::new(
+                ErrorKind::Internal,
+                "a record could not be turned into JSON",
+            )
+            .caused_by(error)
         })?;
         for _ in 0..MAX_ATTEMPTS {
             let there = self.records.get(key).await?;
@@ -284,7 +289,11 @@ impl Directory {
                 deleted.map(|deleted| deleted == Deleted::Done)
             } else {
                 let value = serde_json::to_vec(&roster).map_err(|error| {
-                    Error::new(ErrorKind::Internal, "the roster cannot be written").caused_by(error)
+                    Error::new(
+                        ErrorKind::Internal,
+                        "the roster could not be turned into JSON",
+                    )
+                    .caused_by(error)
                 })?;
                 let written = self.records.put(&key, &value, expect).await;
                 self.note_change(&written);

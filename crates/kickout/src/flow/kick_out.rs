@@ -175,7 +175,7 @@ impl KickOut {
         outcome.await.unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorKind::Internal,
-                "login ended without an answer",
+                "the task of a login ended without an answer",
             ))
         })
     }

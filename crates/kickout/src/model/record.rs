@@ -191,7 +191,11 @@ impl UserRecord {
 
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|error| {
-            Error::new(ErrorKind::Internal, "record cannot be written").caused_by(error)
+            Error::new(
+                ErrorKind::Internal,
+                "the account's record could not be turned into JSON",
+            )
+            .caused_by(error)
         })
     }
 

@@ -85,7 +85,7 @@ impl Timers {
             if value.is_zero() {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!("{key} is zero"),
+                    format!("{key} is zero: more than zero is needed"),
                 ));
             }
         }

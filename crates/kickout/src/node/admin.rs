@@ -276,7 +276,7 @@ impl Node {
             let settled = self.settle(uid, &settled).await;
             if let Err(error) = &settled {
                 // The sessions have ended; only their revocations stay in the record for now.
-                tracing::warn!(?uid, %error, "the directory is told later that sessions are gone");
+                tracing::warn!(?uid, %error, "the sessions have ended; their revocations could not be removed, and are removed later");
             }
             if settled.is_err() || !all_settled {
                 self.keep_kicking(uid);
@@ -296,7 +296,10 @@ impl Node {
         }
         Err(Error::new(
             ErrorKind::Unavailable,
-            format!("record of account {uid:?} changed {MAX_ATTEMPTS} times in between"),
+            format!(
+                "the record of account {uid:?} was not written: other nodes changed it before each \
+                 of {MAX_ATTEMPTS} writes"
+            ),
         ))
     }
 }

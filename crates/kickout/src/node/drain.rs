@@ -134,7 +134,7 @@ impl Node {
         {
             tracing::warn!(
                 node = %self.this.id, %error,
-                "other nodes do not see that this one drains"
+                "the drain mark could not be written, so other nodes do not see that this one drains"
             );
         }
     }

@@ -51,7 +51,7 @@ impl Node {
         }
         state.epoch_before = state.epoch.replace(epoch.clone());
         if state.epoch_before.is_some() {
-            self.suspend_grants(state, "the store's history is another one");
+            self.suspend_grants(state, "the store has another history than before");
         }
     }
 
@@ -74,7 +74,7 @@ impl Node {
             let (own, roster) = tokio::join!(self.inspect_own_lease(), self.read_roster());
             roster?;
             if own?.held.is_none() {
-                self.report_data_loss("the store knows nothing of this node's lease");
+                self.report_data_loss("the store has lost this node's lease");
             }
         }
         Ok(self.grants_suspended_for())
@@ -104,7 +104,8 @@ impl Node {
         self.history.reconcile_request.notify_one();
         tracing::warn!(
             node = %self.this.id, ?no_logins_for,
-            "{why}: sessions may be missing from the directory"
+            "{why}, so sessions may be missing from the directory: no login is granted until the \
+             nodes have written their sessions again"
         );
     }
 

@@ -88,7 +88,7 @@ impl Node {
                 match node.kick_pending(&uid).await {
                     Ok(true) => break,
                     Ok(false) => {}
-                    Err(error) => tracing::debug!(?uid, %error, "older sessions are told later"),
+                    Err(error) => tracing::debug!(?uid, %error, "older sessions could not be kicked, and are kicked again"),
                 }
             }
             node.repeated_kicks().remove(&uid);

@@ -45,10 +45,14 @@ impl Node {
         let guard = self.take_lease(None).await?;
         let boot = Boot::new(guard.token().get());
         self.events.set_boot(boot);
+        // The deadline of this lease counts from the moment at which its request was sent. The
+        // store began to count later, so this node stops before another node may count it as dead.
         self.this.set_incarnation(Incarnation {
             boot,
             lease: Lease::new(Arc::clone(&self.clock), guard.watch()),
         });
+        // `keep_lease` has not begun to renew yet. A slow store could otherwise use up the lease
+        // during the registration.
         renewing(
             &*self.clock,
             &guard,
@@ -75,13 +79,16 @@ impl Node {
         let meta = serde_json::to_string(&meta).map_err(|error| {
             distlock_core::Error::new(
                 distlock_core::ErrorKind::Internal,
-                "node record cannot be written",
+                "the text of the node's lease could not be turned into JSON",
             )
             .caused_by(error)
         })?;
         let lease = self.settings.timers.node_lease;
         let longest = longest_lease_after_death(self.locker.capabilities(), lease);
         let name = self.this.id.lock_name()?;
+        // A process that was killed released nothing, so its lease has to end by itself. The extra
+        // second is for the store's own delay: a store with a queue reaps an expired lease when the
+        // first waiter asks again.
         let taking = wanted_lock(&self.locker, &name, lease, &self.this.id)
             .wait(longest + Duration::from_secs(1))
             .meta(meta)
@@ -91,8 +98,8 @@ impl Node {
             tracing::warn!(
                 node = %self.this.id,
                 at_most = ?longest,
-                "the lease under this node's name cannot be had yet: its predecessor's is not \
-                 over, another node has the name, or the store does not answer"
+                "this node waits for its lease: the lease of its predecessor has not ended, another \
+                 node has the same name, or the store does not answer"
             );
             std::future::pending().await
         };
@@ -100,6 +107,8 @@ impl Node {
             taken = taking => taken?,
             never = warn => never,
         };
+        // This comes before the caller makes the lease usable. A new epoch suspends grants, and a
+        // login between the two steps would be granted on a directory that has lost sessions.
         self.observe_epoch(&guard.epoch());
         Ok(guard)
     }
@@ -108,7 +117,7 @@ impl Node {
     /// registers it again.
     async fn register_or_warn(&self) {
         if let Err(error) = self.register().await {
-            tracing::warn!(node = %self.this.id, %error, "the node is put on the roster later");
+            tracing::warn!(node = %self.this.id, %error, "the node is not on the roster yet; the next sweep tries again");
         }
     }
 
@@ -120,6 +129,9 @@ impl Node {
             .this
             .current_incarnation()
             .filter(|_| is_missing(reason))?;
+        // The old deadline still decides when other nodes may count this node as dead. A third of
+        // the lease is left for the other outcome: without the lease, every session gets its notice
+        // before that deadline.
         let limit = own
             .lease
             .remaining()
@@ -129,11 +141,17 @@ impl Node {
             let lost_data = retry_while(&*self.clock, may_wait, || {
                 self.store_lost_lease_and_data(&own.lease)
             });
+            // A lease that was deleted by hand is not taken again: somebody wants this node to end
+            // its sessions, and the directory may name newer ones already.
             if !lost_data.await? {
                 return Result::<_>::Ok(None);
             }
-            self.report_data_loss("the store has forgotten this node's lease");
+            // Grants are suspended before the lease is back. The other way round, a login on this
+            // node could be granted between the two on a directory without the live sessions.
+            self.report_data_loss("the store has lost this node's lease");
             let guard = self.take_lease(Some(own.boot)).await?;
+            // The sessions share this lease, so from here on they are bound to the new lock. The
+            // old deadline has not passed, so no session was mute in between.
             own.lease.replace_lock(guard.watch());
             // The sessions are written only now, when other nodes can see the lease. Without the
             // lease, other nodes would count this node as dead and sweep its sessions.
@@ -143,7 +161,7 @@ impl Node {
         let guard = match within(&*self.clock, limit, taking).await? {
             Ok(guard) => guard?,
             Err(error) => {
-                tracing::warn!(node = %self.this.id, %error, "node cannot take its lease again");
+                tracing::warn!(node = %self.this.id, %error, "the node cannot take its lease again, so its sessions end");
                 return None;
             }
         };
@@ -189,6 +207,8 @@ impl Node {
                 guard = again;
                 continue;
             }
+            // The order matters: the sessions are over before this process gives up its claim to
+            // the lease. Two incarnations of one node never serve at the same time.
             self.fence(&reason.to_string()).await;
             drop(guard);
             guard = loop {
@@ -203,7 +223,10 @@ impl Node {
                         }
                         Err(error) => {
                             let node = &self.this.id;
-                            tracing::warn!(%node, %error, "node cannot take its lease");
+                            tracing::warn!(
+                                %node, %error,
+                                "the node cannot take its lease, and tries again"
+                            );
                         }
                     },
                 }
@@ -217,6 +240,8 @@ impl Node {
         for live in self.registry.all() {
             self.end_session(&live, Offline::new(Code::Draining), true, |_| {});
         }
+        // After the release another node may count this one as dead at once, so the sessions have
+        // ended before it.
         self.this.end_incarnation();
         // If the release fails, the lease ends by itself.
         let _ = guard.release().await;
@@ -234,16 +259,18 @@ impl Node {
                 .await
         };
         if let Err(error) = left.await {
-            tracing::debug!(node = %self.this.id, %error, "the node is taken off the roster later");
+            tracing::debug!(node = %self.this.id, %error, "the node could not be taken off the roster; another node does that");
         }
     }
 
     /// Ends this incarnation after the loss of its lease, and gives its sessions their notices.
     /// Sessions check the lease themselves, so no session could send or receive after the loss.
     async fn fence(&self, reason: &str) {
+        // This makes the lease invalid for every session at once, before any wait. The look-up below
+        // may take as long as the store is away.
         self.this.end_incarnation();
         metrics::counter!("distlock_node_fenced_total").increment(1);
-        tracing::error!(node = %self.this.id, reason, "node lost its lease and ends its sessions");
+        tracing::error!(node = %self.this.id, reason, "the node lost its lease and ends its sessions");
         self.events.emit(Transition::NodeFenced, |event| {
             event.result = Some(reason.to_owned());
         });

@@ -133,7 +133,10 @@ impl Node {
             Some(_) => {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
-                    format!("the lease of node {node} is held, and says nothing that can be read"),
+                    format!(
+                        "the lease of node {node} is held, and its text cannot be read: does the \
+                         node run another version of distlock?"
+                    ),
                 ));
             }
         };
@@ -141,7 +144,8 @@ impl Node {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "the store has forgotten something: whether node {node} lives is not known"
+                    "the store has lost data, so it is not known whether node {node} is alive: the \
+                     nodes register again within one node lease"
                 ),
             ));
         }

@@ -181,7 +181,7 @@ impl Node {
             Err(error) => {
                 tracing::warn!(
                     uid = ?live.uid, session = %live.key.session, %error,
-                    "logout is tried again"
+                    "the store did not confirm a logout, which is tried again"
                 );
                 let delete = (live.uid.clone(), live.key.clone(), grant);
                 self.retries.push(delete);

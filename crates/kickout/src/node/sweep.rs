@@ -107,7 +107,7 @@ impl Node {
                 swept = self.sweep_pages(&own, &mut progress) => swept,
             };
             if let Err(error) = swept {
-                tracing::warn!(node = %self.this.id, %error, "sweeping goes on later");
+                tracing::warn!(node = %self.this.id, %error, "the sweep met an error, and goes on in its next round");
             }
         }
     }
@@ -164,7 +164,7 @@ impl Node {
                         records.push((uid, seen.record));
                     }
                     (_, Err(error)) => {
-                        tracing::error!(?key, %error, "a record cannot be swept");
+                        tracing::error!(?key, %error, "a record cannot be swept, and stays as it is");
                     }
                     (None, Ok(_)) => {}
                 }
@@ -345,7 +345,7 @@ impl Node {
 fn keep_retryable(key: &str, swept: Result<()>) -> Result<()> {
     match swept {
         Err(error) if !error.is_retryable() => {
-            tracing::error!(?key, %error, "a record cannot be swept");
+            tracing::error!(?key, %error, "a record cannot be swept, and stays as it is");
             Ok(())
         }
         swept => swept,

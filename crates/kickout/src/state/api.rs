@@ -55,7 +55,9 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
         _to: &NodeAddress,
         _uid: &Uid,
     ) -> Result<Vec<(SessionKey, Duration)>, PeerError> {
-        Err(PeerError::NotSent("idle times cannot be asked for".into()))
+        Err(PeerError::NotSent(
+            "this node cannot ask for idle times".into(),
+        ))
     }
 
     /// Tells a node that messages are stored for these accounts, whose sessions that node has. The
@@ -82,7 +84,9 @@ impl Peers for NoPeers {
         _to: &NodeAddress,
         _request: KickRequest,
     ) -> Result<KickResult, PeerError> {
-        Err(PeerError::NotSent("no way to reach other nodes".into()))
+        Err(PeerError::NotSent(
+            "this flow has no way to other nodes".into(),
+        ))
     }
 
     async fn deliver(
@@ -90,11 +94,15 @@ impl Peers for NoPeers {
         _to: &NodeAddress,
         _request: DeliverRequest,
     ) -> Result<DeliverResult, PeerError> {
-        Err(PeerError::NotSent("no way to reach other nodes".into()))
+        Err(PeerError::NotSent(
+            "this flow has no way to other nodes".into(),
+        ))
     }
 
     async fn hand_out(&self, _to: &NodeAddress, _uids: &[Uid]) -> Result<(), PeerError> {
-        Err(PeerError::NotSent("no way to reach other nodes".into()))
+        Err(PeerError::NotSent(
+            "this flow has no way to other nodes".into(),
+        ))
     }
 }
 

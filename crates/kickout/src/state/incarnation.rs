@@ -66,6 +66,8 @@ impl Lease {
     pub(crate) fn remaining(&self) -> Duration {
         self.watch().as_ref().map_or(Duration::ZERO, |lock| {
             let missing = lock.loss().is_some_and(is_missing);
+            // `LockWatch::remaining` is zero after any loss. If the store lost data, the other nodes
+            // grant no login for one node lease, so the sessions may go on until the deadline.
             if missing {
                 lock.deadline().since(self.clock.now())
             } else {
@@ -142,6 +144,8 @@ impl ThisNode {
 
     /// Starts an incarnation.
     pub(crate) fn set_incarnation(&self, own: Incarnation) {
+        // The boot comes first: a kick for the new incarnation that arrives in between must find
+        // that the session belongs to this process.
         self.newest.store(own.boot.get(), Ordering::Release);
         self.incarnation.send_replace(Some(own));
     }

@@ -256,7 +256,9 @@ impl PeerClient {
 }
 
 fn circuit_open_error(node: &NodeId) -> PeerError {
-    PeerError::NotSent(format!("node {node} did not answer lately"))
+    PeerError::NotSent(format!(
+        "node {node} did not answer lately, and is tried again within a second"
+    ))
 }
 
 impl PeerLink {
