@@ -87,8 +87,7 @@ impl Node {
         let longest = longest_lease_after_death(self.locker.capabilities(), lease);
         let name = self.this.id.lock_name()?;
         // A process that was killed released nothing, so its lease has to end by itself. The extra
-        // second is for the store's own delay: a store with a queue reaps an expired lease when the
-        // first waiter asks again.
+        // second is for the grant after that end.
         let taking = wanted_lock(&self.locker, &name, lease, &self.this.id)
             .wait(longest + Duration::from_secs(1))
             .meta(meta)
@@ -141,8 +140,8 @@ impl Node {
             let lost_data = retry_while(&*self.clock, may_wait, || {
                 self.store_lost_lease_and_data(&own.lease)
             });
-            // A lease that was deleted by hand is not taken again: somebody wants this node to end
-            // its sessions, and the directory may name newer ones already.
+            // A lease that was deleted by hand is not taken again. While it is free, other nodes count
+            // this node as dead and grant logins, so its sessions may have been replaced.
             if !lost_data.await? {
                 return Result::<_>::Ok(None);
             }

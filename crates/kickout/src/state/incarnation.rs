@@ -144,8 +144,8 @@ impl ThisNode {
 
     /// Starts an incarnation.
     pub(crate) fn set_incarnation(&self, own: Incarnation) {
-        // The boot comes first: a kick for the new incarnation that arrives in between must find
-        // that the session belongs to this process.
+        // The boot comes first. A login may begin as soon as the incarnation is set, and a kick of
+        // its session must find this boot here.
         self.newest.store(own.boot.get(), Ordering::Release);
         self.incarnation.send_replace(Some(own));
     }
