@@ -27,7 +27,6 @@ use crate::{
     health::health,
     listen::{ConnectionListener, Tls, serve_http},
     metering,
-    page::{self, PageContext},
     send_api::SendApi,
 };
 
@@ -38,7 +37,7 @@ const MAX_BODY: usize = 64 * 1024;
 pub(crate) async fn serve_admin(
     admin: AdminContext,
     sender: SendApi,
-    page: PageContext,
+    page: Router,
     listener: ConnectionListener,
     stop: CancellationToken,
 ) {
@@ -69,7 +68,7 @@ pub(crate) async fn serve_admin(
         .merge(guarded)
         .with_state(admin)
         .merge(send::routes(sender))
-        .merge(page::routes(page))
+        .merge(page)
         .fallback(|| async { http_error(StatusCode::NOT_FOUND, "this path does not exist") })
         .method_not_allowed_fallback(|| async {
             http_error(
@@ -157,6 +156,7 @@ mod tests {
         front::fixtures,
         inbox::RecordsInbox,
         listen::{ConnectionBounds, ConnectionQuota, Tls},
+        page::{self, PageContext},
         peer::GrpcPeers,
         takeovers::RecentTakeovers,
         token::TokenKey,
@@ -238,7 +238,13 @@ mod tests {
             pending_per_address: 9,
         });
         let listener = ConnectionListener::new(listener, places, shared, LIMIT);
-        tokio::spawn(serve_admin(admin, sender, page, listener, stop.clone()));
+        tokio::spawn(serve_admin(
+            admin,
+            sender,
+            page::routes(page),
+            listener,
+            stop.clone(),
+        ));
         Served {
             address,
             clock,

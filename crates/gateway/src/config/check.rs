@@ -9,7 +9,10 @@ use distlock_core::{Error, ErrorKind, Result, excerpt};
 use distlock_kickout::NodeId;
 
 use super::{GatewayConfig, Secret};
-use crate::services::MAX_MAY_SEND;
+
+/// Longest wait for the check of a message. The wait is short, because the client's next message to
+/// the same account waits as well.
+pub(crate) const MAX_MAY_SEND: Duration = Duration::from_secs(10);
 
 /// Returns the token of this key as text, if an HTTP header can carry the token.
 fn token_for_header<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {

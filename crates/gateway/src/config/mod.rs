@@ -7,7 +7,7 @@ mod service;
 mod table;
 mod tls;
 
-pub(crate) use check::config_error;
+pub(crate) use check::{MAX_MAY_SEND, config_error};
 pub use secret::Secret;
 pub(crate) use secret::constant_time_eq;
 pub(crate) use service::ServiceSettings;

@@ -7,7 +7,6 @@ use distlock_kickout::{Admission, Class, Confirm, OnExceed, PolicyName, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{ClientAddress, PeerAuth, Secret, ServiceSettings, config_error};
-use crate::token::TokenKey;
 
 /// All settings of a gateway node. Every key has a default except `node` and `token_key`.
 ///
@@ -211,33 +210,6 @@ impl Default for GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// The key that signs, together with the second key if there is one.
-    ///
-    /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when there is no signing key,
-    /// when a key is shorter than 32 bytes, and when both keys are the same.
-    pub fn key(&self) -> Result<TokenKey> {
-        let secret = self.token_key.as_ref().ok_or_else(|| {
-            config_error(
-                "token_key",
-                "is not set: give it in the configuration file or in DISTLOCK_GATEWAY_TOKEN_KEY",
-            )
-        })?;
-        let key = TokenKey::new(secret.expose().as_bytes())?;
-        let Some(also) = &self.token_key_also else {
-            return Ok(key);
-        };
-        // Two equal keys are a mistake: the operator believes that the node accepts two different
-        // keys.
-        if also.matches(secret.expose()) {
-            return Err(config_error(
-                "token_key_also",
-                "is the same as token_key: give the other key, or none",
-            ));
-        }
-        key.also(also.expose().as_bytes())
-    }
-
     /// The classes that clients may name; `None` if clients may name any class, because the policy
     /// does not count by class.
     ///

@@ -27,8 +27,8 @@ use super::{
     outbox::Replies,
 };
 use crate::{
-    config::GatewayConfig,
-    services::{MAX_MAY_SEND, Permission},
+    config::{GatewayConfig, MAX_MAY_SEND},
+    services::Permission,
 };
 
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use crate::{
     config::Secret,
     front::{FrontContext, serve_tcp, serve_websocket},
     listen::{ConnectionListener, Tls},
-    page::PageContext,
+    page::{self, PageContext},
     peer::serve_peers,
     send_api::SendApi,
     takeovers::RecentTakeovers,
@@ -209,7 +209,13 @@ impl Servers {
         listener: ConnectionListener,
     ) {
         let stop = self.stop.child_token();
-        self.spawn(serve_admin(admin, sender, page, listener, stop));
+        self.spawn(serve_admin(
+            admin,
+            sender,
+            page::routes(page),
+            listener,
+            stop,
+        ));
     }
 
     pub(super) fn spawn_websocket(&mut self, front: FrontContext, listener: ConnectionListener) {

@@ -1,8 +1,10 @@
-//! The check of messages: whether one account may send to another.
+//! The operator's part in logins, messages and saves, by web services: may this login go on, may
+//! this account send to that one, and save after a session.
 //!
-//! This module must never let a message pass when the answer is unknown.
+//! This module must never let a login or a message pass when the answer is unknown, and never count
+//! a save as done then.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
 use async_trait::async_trait;
 use distlock_core::Result;
@@ -14,8 +16,6 @@ use serde::Serialize;
 
 use super::web_service::{Decision, WebService};
 
-/// Longest wait for an answer. The wait is short, because the client's next frame waits as well.
-pub(crate) const MAX_MAY_SEND: Duration = Duration::from_secs(10);
 /// The reason for a client when the service gives none.
 const SEND_REFUSED: &str = "you may not send to this account";
 

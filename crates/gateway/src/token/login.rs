@@ -14,7 +14,7 @@ use super::{
     calls::PeerKey,
     jwt::{self, Hs256, refused_error, unix_seconds},
 };
-use crate::config::config_error;
+use crate::config::{GatewayConfig, config_error};
 
 const ISSUER: &str = "distlock";
 const CLIENT_AUDIENCE: &str = "distlock-gateway";
@@ -184,6 +184,35 @@ impl TokenKey {
     fn claims<T: serde::de::DeserializeOwned>(&self, token: &str) -> Result<T> {
         jwt::read_claims(token, [&self.signing].into_iter().chain(&self.also))
             .map_err(refused_error)
+    }
+}
+
+impl GatewayConfig {
+    /// The key that signs, together with the second key if there is one.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) when there is no signing key,
+    /// when a key is shorter than 32 bytes, and when both keys are the same.
+    pub fn key(&self) -> Result<TokenKey> {
+        let secret = self.token_key.as_ref().ok_or_else(|| {
+            config_error(
+                "token_key",
+                "is not set: give it in the configuration file or in DISTLOCK_GATEWAY_TOKEN_KEY",
+            )
+        })?;
+        let key = TokenKey::new(secret.expose().as_bytes())?;
+        let Some(also) = &self.token_key_also else {
+            return Ok(key);
+        };
+        // Two equal keys are a mistake: the operator believes that the node accepts two different
+        // keys.
+        if also.matches(secret.expose()) {
+            return Err(config_error(
+                "token_key_also",
+                "is the same as token_key: give the other key, or none",
+            ));
+        }
+        key.also(also.expose().as_bytes())
     }
 }
 

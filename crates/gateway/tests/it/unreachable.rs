@@ -1,7 +1,7 @@
 //! Nodes that cannot call each other: each cause is told, and no message is lost.
 
 use std::{
-    fmt::{self, Write as _},
+    io,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -18,55 +18,44 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use tracing::{
-    Event, Level, Metadata,
-    field::{Field, Visit},
-    span::{Attributes, Id, Record},
-    subscriber,
+    Level,
+    subscriber::{self, DefaultGuard},
 };
 
 use crate::net::{ADMIN_TOKEN, Client, Net, Node, PATIENCE, eventually, http, pause, soon};
 
-/// The lines of the log at `warn` and above, as `name=value` pairs.
-#[derive(Clone, Debug, Default)]
-struct LogCapture(Arc<Mutex<Vec<String>>>);
+/// The log at `warn` and above, as text.
+#[derive(Clone, Default)]
+struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
-struct LineVisitor(String);
-
-impl Visit for LineVisitor {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        write!(self.0, "{field}={value:?} ").unwrap();
-    }
-}
-
-impl tracing::Subscriber for LogCapture {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
+impl io::Write for LogCapture {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
     }
 
-    fn event(&self, event: &Event<'_>) {
-        let mut line = LineVisitor(String::new());
-        event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 impl LogCapture {
+    /// Captures the log of this thread until the guard is dropped.
+    fn watch(&self) -> DefaultGuard {
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(Level::WARN)
+            .with_ansi(false)
+            .with_writer(move || log.clone());
+        subscriber::set_default(subscriber.finish())
+    }
+
     /// The lines in which a node says that it cannot call `node`.
     fn lines_about(&self, node: &str) -> Vec<String> {
         let about = format!("node={node} ");
-        let lines = self.0.lock().unwrap();
-        let lines = lines.iter().filter(|line| line.contains(&about));
+        let log = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
+        let lines = log.lines().filter(|line| line.contains(&about));
         let lines = lines.filter(|line| line.contains("this node cannot call another one"));
-        lines.cloned().collect()
+        lines.map(str::to_owned).collect()
     }
 }
 
@@ -196,7 +185,7 @@ async fn check_cause(
 #[tokio::test]
 async fn a_node_with_a_wrong_address_is_told_and_its_messages_come_later() {
     let (log, net) = (LogCapture::default(), Net::new());
-    let _watched = subscriber::set_default(log.clone());
+    let _watched = log.watch();
     let (peer, advertised) = (free_port().unwrap(), free_port().unwrap());
     let callee = net.node_with("callee", |config| {
         let local = |port| format!("127.0.0.1:{port}");
@@ -227,7 +216,7 @@ async fn a_node_with_another_authority_name_or_date_is_told() {
         ("does not accept this node's certificate", "mutual"),
     ] {
         let (log, net) = (LogCapture::default(), Net::new());
-        let _watched = subscriber::set_default(log.clone());
+        let _watched = log.watch();
         let (pki, other) = (Pki::new().unwrap(), Pki::new().unwrap());
         let good = std::fs::read(pki.path("node.crt")).unwrap();
         match words {
@@ -264,7 +253,7 @@ async fn a_node_with_another_authority_name_or_date_is_told() {
 #[tokio::test]
 async fn tls_on_one_side_alone_is_told_on_both_sides() {
     let (log, net, pki) = (LogCapture::default(), Net::new(), Pki::new().unwrap());
-    let _watched = subscriber::set_default(log.clone());
+    let _watched = log.watch();
     let secure = net.node_with("secure", |config| between_nodes(config, &pki, "token"));
     let (secure, plain) = (secure.await, net.node("plain").await);
     for (caller, callee, words) in [
@@ -287,7 +276,7 @@ async fn tls_on_one_side_alone_is_told_on_both_sides() {
 #[tokio::test]
 async fn clocks_that_differ_are_told_and_messages_come_when_they_agree() {
     let (log, net) = (LogCapture::default(), Net::new());
-    let _watched = subscriber::set_default(log.clone());
+    let _watched = log.watch();
     let callee = net.node("callee").await;
     let clock = WrongClock(Arc::new(AtomicU64::new(31)));
     let (lock, records) = (net.memory.lock(), net.memory.records());
