@@ -75,8 +75,8 @@
 //!
 //! - `model`: values and rules without I/O: policy, record, identifiers, notices, requests.
 //! - `directory`: reads and writes of the records.
-//! - `state`: the parts of a node's state: its sessions and their queues, its incarnation, its login
-//!   queue, its links to other nodes; and the traits that an embedder implements.
+//! - `state`: the parts of a node's state: its sessions and their queues, its incarnation, its
+//!   login queue, its links to other nodes; and the traits that an embedder implements.
 //! - `node`: the node itself, by topic: `lease`, `history`, `liveness`, `roster` and `drain`;
 //!   `login`, `grant` and `confirm`; `end`, `kick` and `logout`; `route` and `hand_out`;
 //!   `reconcile` and `sweep`; `admin`.
@@ -88,12 +88,14 @@
 //!
 //! `distlock_sessions`, `distlock_session_ends_total{code}`, `distlock_login_total{result}`,
 //! `distlock_login_throttled_total{scope}` (`account`, `node`), `distlock_sessions_drained_total`,
-//! `distlock_takeover_seconds{path}` (`local`, `remote`, `pull`), `distlock_login_lock_wait_seconds`,
-//! `distlock_login_lock_hold_seconds`, `distlock_login_lock_lost_total`, `distlock_record_conflict_total`,
+//! `distlock_takeover_seconds{path}` (`local`, `remote`, `pull`),
+//! `distlock_login_lock_wait_seconds`, `distlock_login_lock_hold_seconds`,
+//! `distlock_login_lock_lost_total`, `distlock_record_conflict_total`,
 //! `distlock_stale_delete_refused_total`, `distlock_stale_kick_refused_total`,
 //! `distlock_stale_delivery_refused_total`, `distlock_revocations_pending`,
 //! `distlock_slots_swept_total`, `distlock_duplicates_detected_total` (must stay 0),
-//! `distlock_peer_calls_failed_total`, `distlock_node_fenced_total`, `distlock_lease_remaining_seconds`.
+//! `distlock_peer_calls_failed_total`, `distlock_node_fenced_total`,
+//! `distlock_lease_remaining_seconds`.
 //! None is labelled by account.
 
 mod directory;

@@ -1,5 +1,5 @@
-//! Orders about accounts, their sessions and nodes: look up, kick, ban, drain, and release a lock by
-//! force.
+//! Orders about accounts, their sessions and nodes: look up, kick, ban, drain, and release a lock
+//! by force.
 
 use std::time::Duration;
 

@@ -222,7 +222,10 @@ async fn keep_for_each(
         }
         let copy = message.for_device(&device.device);
         if let Err(error) = keep(front, to, &copy).await {
-            tracing::warn!(%to, %error, "a message could not be stored for a device, and is lost to it");
+            tracing::warn!(
+                %to, %error,
+                "a message could not be stored for a device, and is lost to it"
+            );
             device.outcome = Outcome::Failed;
             outcome.outcome = Outcome::Failed;
         }

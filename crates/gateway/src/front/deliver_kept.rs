@@ -62,7 +62,10 @@ pub(super) async fn deliver_kept(front: FrontContext, session: Arc<Session>, rep
         Result::<()>::Ok(())
     };
     if let Err(error) = handed_out.await {
-        tracing::warn!(uid = %session.uid(), %error, "stored messages could not be delivered; they wait for the next session");
+        tracing::warn!(
+            uid = %session.uid(), %error,
+            "stored messages could not be delivered; they wait for the next session"
+        );
     }
 }
 

@@ -192,7 +192,10 @@ impl Unacknowledged {
         tokio::spawn(async move {
             let copy = message.for_device(session.device());
             if let Err(error) = inbox.forget(session.uid(), &[message, copy]).await {
-                tracing::debug!(%error, "a message that has arrived could not be removed from the store, and comes once more");
+                tracing::debug!(
+                    %error,
+                    "a message that has arrived is still in the store, and comes once more"
+                );
             }
         });
     }

@@ -133,7 +133,10 @@ impl Gateway {
             () = shutdown => Ok(()),
             ended = self.servers.join_next() => match ended {
                 Some(Ok(Err(error))) => Err(error),
-                _ => Err(Error::new(ErrorKind::Internal, "a listener ended before the node was stopped")),
+                _ => Err(Error::new(
+                    ErrorKind::Internal,
+                    "a listener ended before the node was stopped",
+                )),
             },
         };
         // During the shutdown a new login is denied with the advice to use another node, and each

@@ -214,7 +214,8 @@ const ORDERS = {
       return ask("GET", `/v1/sessions?limit=${LISTED}${of}`);
     },
     says: ({ sessions, next }, { node }) => {
-      const lines = sessions.map((it) => [it.uid, it.device, it.class, it.node, dayTime(it.since_ms)]);
+      const line = (it) => [it.uid, it.device, it.class, it.node, dayTime(it.since_ms)];
+      const lines = sessions.map(line);
       const total = next ? onlineOn(node) : lines.length;
       const names = ["account", "device", "class", "node", "since"];
       return listed("session", "sessions", lines, total, names);

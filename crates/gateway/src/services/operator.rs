@@ -154,10 +154,16 @@ impl WebSaver {
         match self.0.ask(&request).await {
             Ok(Decision::Allow) => session.saved(),
             Ok(Decision::Deny(_)) => {
-                tracing::warn!(uid = ?session.uid(), "the save service refused to save after a session");
+                tracing::warn!(
+                    uid = ?session.uid(),
+                    "the save service refused to save after a session"
+                );
             }
             Err(error) => {
-                tracing::warn!(uid = ?session.uid(), %error, "the save service did not save after a session; the next login learns that");
+                tracing::warn!(
+                    uid = ?session.uid(), %error,
+                    "the save service did not save after a session; the next login learns that"
+                );
             }
         }
     }

@@ -121,7 +121,10 @@ impl KickOut {
                         changed_any = true;
                     }
                     Err(error) => {
-                        tracing::warn!(?uid, %error, "the sessions of an account could not be ended");
+                        tracing::warn!(
+                            ?uid, %error,
+                            "the sessions of an account could not be ended"
+                        );
                         kicked.extend(found.iter().map(|it| Kicked::failed(uid, it, &error)));
                         first_error.get_or_insert(error);
                     }

@@ -276,7 +276,11 @@ impl Node {
             let settled = self.settle(uid, &settled).await;
             if let Err(error) = &settled {
                 // The sessions have ended; only their revocations stay in the record for now.
-                tracing::warn!(?uid, %error, "the sessions have ended; their revocations could not be removed, and are removed later");
+                tracing::warn!(
+                    ?uid, %error,
+                    "the sessions have ended; their revocations could not be removed, and are \
+                     removed later"
+                );
             }
             if settled.is_err() || !all_settled {
                 self.keep_kicking(uid);

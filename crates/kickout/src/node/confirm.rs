@@ -229,7 +229,11 @@ impl LoginRun {
         let (node, uid) = (Arc::clone(&self.node), self.login.uid.clone());
         self.node.tasks.spawn(async move {
             if let Err(error) = node.settle(&uid, &gone).await {
-                tracing::warn!(?uid, %error, "sessions have ended; their revocations could not be removed, and are removed later");
+                tracing::warn!(
+                    ?uid, %error,
+                    "sessions have ended; their revocations could not be removed, and are removed \
+                     later"
+                );
                 node.keep_kicking(&uid);
             }
         });

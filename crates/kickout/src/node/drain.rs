@@ -134,7 +134,8 @@ impl Node {
         {
             tracing::warn!(
                 node = %self.this.id, %error,
-                "the drain mark could not be written, so other nodes do not see that this one drains"
+                "the drain mark could not be written, so other nodes do not see that this one \
+                 drains"
             );
         }
     }

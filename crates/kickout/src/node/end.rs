@@ -1,8 +1,8 @@
 //! The end of sessions: of this node's sessions with a notice, and of entries and revocations in
 //! the directory.
 //!
-//! Only the first notice of a session counts. A kick or a removal names node, boot and session, ends
-//! only that session up to the named generation, and changes nothing when it is repeated. This
+//! Only the first notice of a session counts. A kick or a removal names node, boot and session,
+//! ends only that session up to the named generation, and changes nothing when it is repeated. This
 //! module does not close connections; the session's connection closes after its client got the
 //! notice.
 
@@ -223,8 +223,8 @@ impl Node {
         self.delete_after_grant(uid, key, GrantWrite::Known).await
     }
 
-    /// Same as [`delete_session`](Self::delete_session). `grant` says whether the write of the grant may still
-    /// arrive at the store.
+    /// Same as [`delete_session`](Self::delete_session). `grant` says whether the write of the
+    /// grant may still arrive at the store.
     pub(crate) async fn delete_after_grant(
         &self,
         uid: &Uid,

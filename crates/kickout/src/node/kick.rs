@@ -88,7 +88,8 @@ impl Node {
                 match node.kick_pending(&uid).await {
                     Ok(true) => break,
                     Ok(false) => {}
-                    Err(error) => tracing::debug!(?uid, %error, "older sessions could not be kicked, and are kicked again"),
+                    Err(error) => tracing::debug!(?uid, %error, "older sessions could not be \
+                        kicked, and are kicked again"),
                 }
             }
             node.repeated_kicks().remove(&uid);

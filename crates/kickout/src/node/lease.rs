@@ -97,8 +97,8 @@ impl Node {
             tracing::warn!(
                 node = %self.this.id,
                 at_most = ?longest,
-                "this node waits for its lease: the lease of its predecessor has not ended, another \
-                 node has the same name, or the store does not answer"
+                "this node waits for its lease: its predecessor's lease has not ended, another \
+                 node has its name, or the store does not answer"
             );
             std::future::pending().await
         };
@@ -116,7 +116,10 @@ impl Node {
     /// registers it again.
     async fn register_or_warn(&self) {
         if let Err(error) = self.register().await {
-            tracing::warn!(node = %self.this.id, %error, "the node is not on the roster yet; the next sweep tries again");
+            tracing::warn!(
+                node = %self.this.id, %error,
+                "the node is not on the roster yet; the next sweep tries again"
+            );
         }
     }
 
@@ -140,8 +143,8 @@ impl Node {
             let lost_data = retry_while(&*self.clock, may_wait, || {
                 self.store_lost_lease_and_data(&own.lease)
             });
-            // A lease that was deleted by hand is not taken again. While it is free, other nodes count
-            // this node as dead and grant logins, so its sessions may have been replaced.
+            // A lease that was deleted by hand is not taken again. While it is free, other nodes
+            // count this node as dead and grant logins, so its sessions may have been replaced.
             if !lost_data.await? {
                 return Result::<_>::Ok(None);
             }
@@ -160,7 +163,10 @@ impl Node {
         let guard = match within(&*self.clock, limit, taking).await? {
             Ok(guard) => guard?,
             Err(error) => {
-                tracing::warn!(node = %self.this.id, %error, "the node cannot take its lease again, so its sessions end");
+                tracing::warn!(
+                    node = %self.this.id, %error,
+                    "the node cannot take its lease again, so its sessions end"
+                );
                 return None;
             }
         };
@@ -258,18 +264,24 @@ impl Node {
                 .await
         };
         if let Err(error) = left.await {
-            tracing::debug!(node = %self.this.id, %error, "the node could not be taken off the roster; another node does that");
+            tracing::debug!(
+                node = %self.this.id, %error,
+                "the node could not be taken off the roster; another node does that"
+            );
         }
     }
 
     /// Ends this incarnation after the loss of its lease, and gives its sessions their notices.
     /// Sessions check the lease themselves, so no session could send or receive after the loss.
     async fn fence(&self, reason: &str) {
-        // This makes the lease invalid for every session at once, before any wait. The look-up below
-        // may take as long as the store is away.
+        // This makes the lease invalid for every session at once, before any wait. The look-up
+        // below waits for the store.
         self.this.end_incarnation();
         metrics::counter!("distlock_node_fenced_total").increment(1);
-        tracing::error!(node = %self.this.id, reason, "the node lost its lease and ends its sessions");
+        tracing::error!(
+            node = %self.this.id, reason,
+            "the node lost its lease and ends its sessions"
+        );
         self.events.emit(Transition::NodeFenced, |event| {
             event.result = Some(reason.to_owned());
         });

@@ -48,7 +48,11 @@ impl Node {
                 round = self.round_and_probe(&own, &mut state) => round,
             };
             if let Err(error) = &round {
-                tracing::warn!(node = %self.this.id, %error, "not all sessions could be compared with the directory; the next round tries again");
+                tracing::warn!(
+                    node = %self.this.id, %error,
+                    "not all sessions could be compared with the directory; the next round tries \
+                     again"
+                );
             }
             state.store_was_away = round.is_err();
         }
@@ -144,7 +148,11 @@ impl Node {
                         }
                     }
                     Err(error) => {
-                        tracing::error!(uid = ?live.uid, %error, "the record of a session's account cannot be read, so the session is not compared");
+                        tracing::error!(
+                            uid = ?live.uid, %error,
+                            "the record of a session's account cannot be read, so the session is \
+                             not compared"
+                        );
                     }
                 }
                 self.count_duplicates(live);
@@ -307,7 +315,8 @@ impl Node {
         let until = self.clock.now() + self.settings.timers.reconcile_period();
         while !writes.is_empty() {
             if self.clock.now() >= until {
-                let says = "not all sessions could be written in this round; the rest waits for the next round";
+                let says = "not all sessions could be written in this round; the rest waits for \
+                    the next round";
                 return Err(Error::new(ErrorKind::Unavailable, says));
             }
             let batch: Vec<_> = writes
@@ -374,7 +383,10 @@ impl Node {
 /// Logs a failure for one account. Returns an error that another try may avoid, and `Ok` for an
 /// error of the account's record itself.
 pub(crate) fn log_failed_account(uid: &Uid, error: Error) -> Result<()> {
-    tracing::warn!(?uid, %error, "an account's record could not be changed; a later round tries again");
+    tracing::warn!(
+        ?uid, %error,
+        "an account's record could not be changed; a later round tries again"
+    );
     if error.is_retryable() {
         Err(error)
     } else {

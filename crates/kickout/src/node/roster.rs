@@ -127,7 +127,8 @@ impl Node {
         if policy != own {
             tracing::error!(
                 node = %self.this.id, policy = own, %other, others_policy = policy,
-                "nodes of one store have different policies: set the same policy and on_exceed on all"
+                "nodes of one store have different policies: set the same policy and on_exceed on \
+                 all"
             );
         }
     }

@@ -107,7 +107,10 @@ impl Node {
                 swept = self.sweep_pages(&own, &mut progress) => swept,
             };
             if let Err(error) = swept {
-                tracing::warn!(node = %self.this.id, %error, "the sweep met an error, and goes on in its next round");
+                tracing::warn!(
+                    node = %self.this.id, %error,
+                    "the sweep met an error, and goes on in its next round"
+                );
             }
         }
     }
@@ -164,7 +167,10 @@ impl Node {
                         records.push((uid, seen.record));
                     }
                     (_, Err(error)) => {
-                        tracing::error!(?key, %error, "a record cannot be swept, and stays as it is");
+                        tracing::error!(
+                            ?key, %error,
+                            "a record cannot be swept, and stays as it is"
+                        );
                     }
                     (None, Ok(_)) => {}
                 }

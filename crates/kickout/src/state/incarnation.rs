@@ -66,8 +66,8 @@ impl Lease {
     pub(crate) fn remaining(&self) -> Duration {
         self.watch().as_ref().map_or(Duration::ZERO, |lock| {
             let missing = lock.loss().is_some_and(is_missing);
-            // `LockWatch::remaining` is zero after any loss. If the store lost data, the other nodes
-            // grant no login for one node lease, so the sessions may go on until the deadline.
+            // `LockWatch::remaining` is zero after any loss. If the store lost data, the other
+            // nodes grant no login for one node lease, so the sessions may go on until then.
             if missing {
                 lock.deadline().since(self.clock.now())
             } else {
