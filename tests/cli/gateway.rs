@@ -403,9 +403,7 @@ fn a_node_that_waits_for_its_name_ends_on_term() {
     let mut second =
         Process::spawn(home.distlock(line).env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)).unwrap();
     second
-        .wait_for_line(SOON, |line| {
-            line.contains("the lease under this node's name")
-        })
+        .wait_for_line(SOON, |line| line.contains("waits for its lease"))
         .unwrap();
     second.signal(Signal::TERM).unwrap();
     let ended = second.wait(SOON).unwrap();
