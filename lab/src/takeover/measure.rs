@@ -70,9 +70,7 @@ async fn run_round(
         .take_over(pace(time.mul_f64(1.0 - MESSAGE_SHARE)))
         .await;
     let after = group.calls();
-    let talked = players
-        .exchange_messages(time.mul_f64(MESSAGE_SHARE))
-        .await;
+    let talked = players.exchange_messages(time.mul_f64(MESSAGE_SHARE)).await;
     sample.add(&talked);
     sample.round = round;
     sample.operations = after.zip(before).map(|(after, before)| after - before);

@@ -84,9 +84,10 @@ fn node_learns_in_time(context: &mut CheckContext<'_>, life: &SessionLife<'_>) {
     };
     let end = life.ended_at().unwrap_or_else(|| context.history.end_us());
     let took = context.history.awake_us(life.node, revoked.clock_us, end);
-    let in_time = context
-        .history
-        .is_notice_in_time(context.rules, life.node, revoked.clock_us, end);
+    let in_time =
+        context
+            .history
+            .is_notice_in_time(context.rules, life.node, revoked.clock_us, end);
     context.report.expect(I11, in_time, || {
         format!(
             "{} went on for {took} us after it had lost its place",

@@ -43,22 +43,8 @@ impl fmt::Display for TakeoverReport {
 
 /// Two tables: the rates, and the times.
 fn rate_and_time_tables(figures: &TakeoverFigures) -> (Table, Table) {
-    let mut rates = Table::new([
-        "logins/s",
-        "",
-        "ops/login",
-        "messages/s",
-        "",
-        "errors",
-    ]);
-    let mut times = Table::new([
-        "time from sending",
-        "count",
-        "p50",
-        "p90",
-        "p99",
-        "max",
-    ]);
+    let mut rates = Table::new(["logins/s", "", "ops/login", "messages/s", "", "errors"]);
+    let mut times = Table::new(["time from sending", "count", "p50", "p90", "p99", "max"]);
     let operations = figures.operations_per_takeover;
     let ([logins, logins_range], [messages, messages_range]) = (
         median_and_range(figures.logins_per_second),
@@ -82,7 +68,7 @@ fn rate_and_time_tables(figures: &TakeoverFigures) -> (Table, Table) {
     ] {
         let Some(it) = quantiles else { continue };
         times.add_row(vec![
-                what.into(),
+            what.into(),
             with_separators(it.count),
             format_micros(it.p50_us),
             format_micros(it.p90_us),
