@@ -198,8 +198,8 @@ mod tests {
                 assert!(README.contains(&format!("\n{line}\n")), "{said}");
             }
         }
-        let planned = drivers.check("etcd://h").unwrap_err();
-        assert!(!planned.to_string().contains("Cargo.toml"), "{planned}");
+        let unknown = drivers.check("etcd://h").unwrap_err();
+        assert!(!unknown.to_string().contains("Cargo.toml"), "{unknown}");
         // Each row has the features of the library for a backend with TLS or SASL, and the feature
         // of the command-line tool that the error must name.
         for (features, tool) in [

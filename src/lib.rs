@@ -93,28 +93,6 @@ pub use distlock_core::*;
 pub use distlock_kv::KvLock;
 pub use registry::Registry;
 
-/// Moved to [`backend`], which has the parts that authors of backends use.
-#[deprecated(note = "use distlock::backend::batch")]
-#[doc(hidden)]
-pub mod batch {
-    pub use distlock_backend_kit::batch::*;
-}
-/// Moved to [`backend`], which has the parts that authors of backends use.
-#[deprecated(note = "use distlock::backend::queue_entry")]
-#[doc(hidden)]
-pub mod queue_entry {
-    pub use distlock_backend_kit::queue_entry::EntrySchedule as QueueEntry;
-    pub use distlock_backend_kit::queue_entry::*;
-}
-/// Moved to [`backend`], which has the parts that authors of backends use.
-#[deprecated(note = "use distlock::backend::panics")]
-#[doc(hidden)]
-pub mod panics {
-    pub use distlock_backend_kit::panics::*;
-}
-#[doc(hidden)]
-pub use distlock_backend_kit::{OpenFlag, PasswordRule, TLS_DISABLE, is_loopback, not_compiled_in};
-
 /// Compiles the snippets of the guide as documentation tests.
 #[cfg(all(doctest, feature = "memory", feature = "redis", feature = "sqlite"))]
 #[doc = include_str!("../docs/guide.md")]

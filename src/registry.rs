@@ -52,11 +52,7 @@ impl Registry {
             "memory" distlock_memory::MemoryDriver, ("memory", "memory");
             "kv" distlock_kv::KvDriver, ("kv+", "kv");
         };
-        Self {
-            drivers: drivers
-                .planning("distlock", "distlock lock server")
-                .planning("etcd", "etcd"),
-        }
+        Self { drivers }
     }
 
     /// Adds a driver. If two drivers have the same scheme, the driver that was added last opens the

@@ -524,7 +524,7 @@ async fn a_lost_answer_to_a_read_leaves_nothing_in_doubt_on_zookeeper() -> Resul
 const READS: [&str; 5] = ["get", "get_many", "scan", "inspect", "list"];
 
 async fn read(store: &Store, which: &str) -> distlock::Result<()> {
-    let (records, lock) = (store.records(), store.lock());
+    let (records, lock) = (store.records(), store.backend());
     let (key, name) = (RecordKey::new("read")?, LockName::new("read")?);
     match which {
         "get" => records.get(&key).await.map(drop),

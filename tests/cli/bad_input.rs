@@ -233,8 +233,10 @@ fn urls_with_an_unknown_scheme_or_option_are_refused() {
             "zookeeper://bob:hunter2@db.example/app",
             "by the option `tls_ca`",
         ),
-        ("etcd://h1:2379", "not part of this"),
-        ("distlock://h1:7420", "not part of this"),
+        (
+            "etcd://h1:2379",
+            "unknown backend scheme \"etcd:\": known are kv+URL, mariadb:, memory:",
+        ),
         ("sqlite:", "path of the SQLite file is empty"),
         ("sqlite::memory:", "use the backend `memory:`"),
         (

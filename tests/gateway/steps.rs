@@ -244,7 +244,7 @@ pub(crate) async fn each_step_once(mut world: World) {
     for name in ["n1", "n2"] {
         let opened = world.open().await;
         let link = Link {
-            lock: opened.lock(),
+            lock: opened.backend(),
             records: opened.records(),
             once: Arc::clone(&once),
         };

@@ -140,7 +140,7 @@ impl World {
     /// The node that holds an account's lock, and the token of the lock.
     pub(crate) async fn holder(&self, store: &Store, uid: &Uid) -> Option<Holder> {
         let name = LockName::new(format!("user/{uid}")).unwrap();
-        let held = store.lock().inspect(&name).await.unwrap().held?;
+        let held = store.backend().inspect(&name).await.unwrap().held?;
         Some((held.holder, held.token))
     }
 

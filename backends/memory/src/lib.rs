@@ -59,6 +59,4 @@ pub use memory::Memory;
 pub use now::Now;
 pub use records::MemoryRecords;
 pub use store_queue::QueueEntry;
-#[doc(hidden)]
-pub use store_queue::QueueEntry as Place;
 pub use table::{Armed, Table};

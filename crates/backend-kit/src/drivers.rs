@@ -15,8 +15,6 @@ pub struct Drivers {
     /// Schemes of optional backends, with the features of the library that add each backend to a
     /// build.
     features: Vec<(&'static str, &'static str)>,
-    /// Schemes of backends that are planned for a later version, with the name of the backend.
-    planned: Vec<(&'static str, &'static str)>,
 }
 
 impl Drivers {
@@ -38,13 +36,6 @@ impl Drivers {
     #[must_use]
     pub fn brought_by(mut self, scheme: &'static str, features: &'static str) -> Self {
         self.features.push((scheme, features));
-        self
-    }
-
-    /// Notes a scheme of a backend that is planned for a later version.
-    #[must_use]
-    pub fn planning(mut self, scheme: &'static str, backend: &'static str) -> Self {
-        self.planned.push((scheme, backend));
         self
     }
 
@@ -152,13 +143,11 @@ impl Drivers {
     }
 
     fn unknown_scheme(&self, parts: &TargetParts, scheme: &str) -> Error {
-        let in_list = |list: &[(&'static str, &'static str)]| {
-            let found = list
-                .iter()
-                .find(|(known, _)| *known == scheme || is_prefix(known, scheme));
-            found.map(|(_, meaning)| *meaning)
-        };
-        if let Some(features) = in_list(&self.features) {
+        let not_built = self
+            .features
+            .iter()
+            .find(|(known, _)| *known == scheme || is_prefix(known, scheme));
+        if let Some((_, features)) = not_built {
             let what = format!("the {scheme} backend");
             return parts.unsupported(not_compiled_in(&what, features));
         }
@@ -166,25 +155,16 @@ impl Drivers {
         usable.extend(self.features.iter().map(|(scheme, _)| *scheme));
         usable.sort_unstable();
         usable.dedup();
-        let listed: Vec<_> = usable
-            .iter()
-            .map(|scheme| match scheme.strip_suffix('+') {
-                Some(prefix) => format!("{prefix}+URL"),
-                None => format!("{scheme}:"),
-            })
-            .collect();
-        let listed = listed.join(", ");
-        if let Some(backend) = in_list(&self.planned) {
-            return parts.unsupported(format_args!(
-                "the {backend} backend ({scheme}:) is not part of this version of distlock: it \
-                 has {listed}"
-            ));
-        }
-        let planned = self.planned.iter().map(|(scheme, _)| *scheme);
-        let hint = match nearest(scheme, usable.iter().copied().chain(planned)) {
-            Some(near) => format!("did you mean {near}:?"),
-            None => format!("known are {listed}"),
-        };
+        let hint = nearest(scheme, usable.iter().copied()).map_or_else(
+            || {
+                let listed = usable.iter().map(|scheme| match scheme.strip_suffix('+') {
+                    Some(prefix) => format!("{prefix}+URL"),
+                    None => format!("{scheme}:"),
+                });
+                format!("known are {}", listed.collect::<Vec<_>>().join(", "))
+            },
+            |near| format!("did you mean {near}:?"),
+        );
         parts.wrong(format_args!("unknown backend scheme \"{scheme}:\": {hint}"))
     }
 }

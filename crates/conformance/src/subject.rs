@@ -72,7 +72,7 @@ impl Subject {
         F: Future<Output = Result<Store>> + Send + 'static,
     {
         let store = open().await?;
-        let capabilities = store.lock().capabilities().clone();
+        let capabilities = store.backend().capabilities().clone();
         store.close().await;
         Ok(Self::new(name, capabilities, open))
     }

@@ -153,7 +153,7 @@ impl Bench {
                 "measuring {workload} for {:.1} s",
                 self.seconds.as_secs_f64()
             ));
-            let report = bench(store.lock(), workload, &options).await?;
+            let report = bench(store.backend(), workload, &options).await?;
             store.close().await;
             report
         };

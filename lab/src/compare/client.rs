@@ -54,7 +54,7 @@ impl ComparisonRun {
 /// Counts the bytes of one caller in one round.
 async fn traffic_round(wire: CountedConnection, time: Duration) -> anyhow::Result<RoundResult> {
     let (store, counter) = wire.open().await?;
-    let subject = LockerSubject::new(store.lock());
+    let subject = LockerSubject::new(store.backend());
     let locker = subject.locker().clone();
     let arm = Arm::new("traffic", subject);
     // The first round opens connections and prepares statements. Its bytes are not counted.

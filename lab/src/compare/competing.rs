@@ -27,7 +27,7 @@ impl ComparisonRun {
         let expected = time + Duration::from_secs(10);
         self.interleave(&key, self.plan.rounds, expected, |store, _| {
             // A store that lives in one process has no competing processes.
-            let reach = store.store.lock().capabilities().reach;
+            let reach = store.store.backend().capabilities().reach;
             let url = (reach != Reach::Process).then(|| store.target.reveal_url())?;
             Some(async move {
                 competition_round(&url, time)

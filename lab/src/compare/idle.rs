@@ -41,7 +41,7 @@ impl ComparisonRun {
             }
             arms.push(match candidate.opener().open_client().await {
                 Ok(store) => {
-                    let subject = LockerSubject::new(store.lock());
+                    let subject = LockerSubject::new(store.backend());
                     Some((
                         subject.locker().clone(),
                         Arc::new(Arm::new(candidate.key(), subject)),
@@ -131,7 +131,7 @@ impl IdleLocks {
         for number in from..size {
             let permit = Arc::clone(&permits).acquire_owned().await;
             let name = LockName::new(format!("bench:idle:{:08x}:{number:06}", self.run))?;
-            let lock = self.store.lock();
+            let lock = self.store.backend();
             taking.spawn(async move {
                 let _permit = permit;
                 acquire_idle(lock, name).await
@@ -151,7 +151,7 @@ impl IdleLocks {
         let mut giving = JoinSet::new();
         for lease in self.held {
             let permit = Arc::clone(&permits).acquire_owned().await;
-            let lock = self.store.lock();
+            let lock = self.store.backend();
             giving.spawn(async move {
                 let _permit = permit;
                 drop(lock.release(&lease).await);

@@ -170,7 +170,7 @@ impl ComparisonRun {
         for candidate in &self.stores {
             arms.push(match candidate.opener().open_client().await {
                 Ok(store) => {
-                    let subject = LockerSubject::new(store.lock());
+                    let subject = LockerSubject::new(store.backend());
                     lockers.push(subject.locker().clone());
                     Some(Arm::new(candidate.key(), subject))
                 }

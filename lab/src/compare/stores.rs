@@ -167,7 +167,7 @@ impl StoreUnderTest {
 
     /// The reach of the store.
     pub(super) fn reach(&self) -> Reach {
-        self.store.lock().capabilities().reach
+        self.store.backend().capabilities().reach
     }
 
     /// The way to start worker processes for the conformance suite.
@@ -184,7 +184,7 @@ impl StoreUnderTest {
         let opener = self.opener();
         let subject = Subject::new(
             self.key().to_owned(),
-            self.store.lock().capabilities().clone(),
+            self.store.backend().capabilities().clone(),
             move || {
                 let opener = opener.clone();
                 async move { opener.open_client().await }
@@ -273,7 +273,7 @@ pub(super) fn zookeeper_url(servers: &str) -> String {
 pub(super) async fn open_store(target: Target, setup: String) -> Result<StoreUnderTest> {
     let store = program::open(target.clone()).await?;
     let health = store.locker().health().await?;
-    let capabilities = store.lock().capabilities().clone();
+    let capabilities = store.backend().capabilities().clone();
     let said = health.server.to_lowercase();
     let product = match target.scheme().as_deref() {
         Some("redis+sentinel") => "redis-sentinel",
@@ -322,7 +322,6 @@ fn display_name(product: &str) -> &str {
         "mysql" => "MySQL",
         "postgres" => "Postgres",
         "zookeeper" => "ZooKeeper",
-        "etcd" => "etcd",
         other => other,
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct SharedStore {
 impl SharedStore {
     /// Prepares a run on `target`. `store` is an open client of it.
     pub(crate) fn new(target: Target, store: &Store) -> Self {
-        let lock = store.lock();
+        let lock = store.backend();
         let process = lock.capabilities().reach == Reach::Process;
         Self {
             target,

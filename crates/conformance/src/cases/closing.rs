@@ -156,7 +156,7 @@ async fn ensure_records_refuse(
 
 async fn locks_and_records_close_separately(cx: Context) -> Outcome {
     let store = cx.store().await?;
-    let (backend, records) = (store.lock(), store.records());
+    let (backend, records) = (store.backend(), store.records());
     let (name, key) = (cx.lock_name("a")?, cx.key("a")?);
     let again = backend.reopen().await?;
     soon("close", backend.close()).await?;

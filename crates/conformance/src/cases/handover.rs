@@ -248,7 +248,7 @@ async fn ensure_waiting_client_is_served(cx: &Context, busy_tasks: usize) -> Out
 
 async fn limit_of_zero_serves_all_tasks(cx: Context) -> Outcome {
     let store = cx.store().await?;
-    let locker = Locker::builder(store.lock()).hand_over_limit(0).build();
+    let locker = Locker::builder(store.backend()).hand_over_limit(0).build();
     let (name, history) = (cx.name("a"), History::new());
     let tasks = (0..5).map(|number| {
         let (locker, name, history, ttl) =

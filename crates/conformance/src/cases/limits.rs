@@ -299,7 +299,7 @@ async fn bad_keys_are_refused(cx: Context) -> Outcome {
 
 async fn capabilities_are_as_declared(cx: Context) -> Outcome {
     let store = cx.store().await?;
-    let found = store.lock().capabilities().clone();
+    let found = store.backend().capabilities().clone();
     ensure_eq!(&found, cx.capabilities(), "the capabilities");
     ensure!(
         !found.backend.is_empty() && found.backend.is_ascii(),

@@ -187,7 +187,7 @@ impl Context {
     /// Frees the locks of this case, removes its records and closes its clients.
     pub(crate) async fn clean_up(&self) -> Outcome {
         let store = self.store().await?;
-        let backend = store.lock();
+        let backend = store.backend();
         for held in backend.list(&self.prefix, None, 10_000).await? {
             if let Some(token) = held.held.and_then(|holder| holder.token) {
                 backend.force_release(&held.name, token).await?;

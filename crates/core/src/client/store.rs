@@ -80,13 +80,6 @@ impl Store {
         Arc::clone(&self.parts.backend)
     }
 
-    /// The earlier name of [`Store::backend`].
-    #[doc(hidden)]
-    #[must_use]
-    pub fn lock(&self) -> Arc<dyn DistLock> {
-        self.backend()
-    }
-
     /// The clock with which the store was opened.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {

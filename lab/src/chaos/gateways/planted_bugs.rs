@@ -85,7 +85,7 @@ impl NodeBug {
             written: Arc::default(),
             unwritten: Arc::default(),
         };
-        Store::new(store.lock(), records.into_records())
+        Store::new(store.backend(), records.into_records())
     }
 }
 

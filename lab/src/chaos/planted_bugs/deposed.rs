@@ -56,8 +56,8 @@ pub(super) async fn with_trusted_server(url: &str, worker: u32) -> Result<Store>
 /// Wraps a store in a layer with this belief. `at` is the server that the store uses.
 fn wrap_store(store: &Store, at: SocketAddr, belief: BelievedLeader) -> Store {
     let lock = DeposedLock {
-        capabilities: store.lock().capabilities().clone(),
-        inner: Mutex::new((at, store.lock())),
+        capabilities: store.backend().capabilities().clone(),
+        inner: Mutex::new((at, store.backend())),
         belief,
     };
     Store::with_clock(Arc::new(lock), store.records(), Arc::new(SystemClock))
@@ -215,7 +215,7 @@ impl DeposedLock {
         {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             if inner.0 != at {
-                *inner = (at, store.lock());
+                *inner = (at, store.backend());
             }
         }
         answer

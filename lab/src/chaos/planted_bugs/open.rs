@@ -30,7 +30,7 @@ pub(in crate::chaos) fn wrap_store(bug: StoreBug, store: &Store, worker: u32) ->
         StoreBug::TimersRunLate => Arc::new(SleepsTooLong),
         _ => Arc::new(SystemClock),
     };
-    let lock = Arc::new(BuggyLock::new(store.lock(), bug, worker));
+    let lock = Arc::new(BuggyLock::new(store.backend(), bug, worker));
     let records = BuggyRecords::wrap(store.records(), bug);
     Store::with_clock(lock, records, clock)
 }
