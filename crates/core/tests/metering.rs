@@ -167,6 +167,16 @@ async fn a_locker_records_its_metrics_and_spans() {
     assert_eq!(counts, [1, 1, 3]);
     locker.close().await;
 
+    // With a store that keeps a queue, a guard has no local turn. Its lock was lost all the same if
+    // the first release of the dropped guard finds it gone.
+    let queueing = Script::open_queueing(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(queueing.clone()));
+    let guard = locker.lock("f").ttl(TTL).acquire().await.unwrap();
+    queueing.0.delete("f");
+    drop(guard);
+    eventually("the loss is counted", || lost() == 2).await;
+    locker.close().await;
+
     let spans = spans.0.lock().unwrap();
     assert_eq!(
         *spans,
@@ -177,6 +187,7 @@ async fn a_locker_records_its_metrics_and_spans() {
             "distlock.acquire lock=\"b\" backend=\"scripted\"",
             r#"distlock.acquire lock="c\u{202e} backend=\"d\"" backend="scripted""#,
             "distlock.acquire lock=\"e\" backend=\"scripted\"",
+            "distlock.acquire lock=\"f\" backend=\"scripted\"",
         ]
     );
 }

@@ -333,7 +333,6 @@ struct LastGuardRelease<'a> {
     stage: Stage,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// The lease still counts as held.
     Held,
@@ -393,15 +392,16 @@ impl LastGuardRelease<'_> {
 
 impl Drop for LastGuardRelease<'_> {
     fn drop(&mut self) {
-        let turn = match self.stage {
+        let (turn, maybe_released) = match self.stage {
             Stage::Gone => return,
-            Stage::Leaving => None,
+            // The dropped release may have reached the store. The store then answers the next
+            // release that the owner does not hold the lock, which is no loss.
+            Stage::Leaving => (None, true),
             Stage::Held => match self.finish() {
-                Some(turn) => turn,
+                Some(turn) => (turn, false),
                 None => return,
             },
         };
-        let maybe_released = self.stage == Stage::Leaving && turn.is_none();
         let mut what = LeaseToRelease::of(self.lease_state, turn, self.keep_until());
         what.maybe_released = maybe_released;
         release::release_in_background(self.parts, what);
