@@ -55,7 +55,6 @@ fn capabilities(session: &Session) -> Capabilities {
     capabilities.wakeup = Wakeup::Push;
     capabilities.lease = LeaseKind::Session;
     capabilities.max_lease = Some(session.longest_lease());
-    capabilities.max_lease_option = Some("session_timeout");
     // The node of a crashed holder remains until its session expires.
     capabilities.session_timeout = Some(session.timeout());
     // A caller without a TTL gets the longest possible lease, without a warning.

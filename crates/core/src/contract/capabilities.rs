@@ -38,9 +38,6 @@ pub struct Capabilities {
     /// it.
     #[serde(rename = "max_lease_ms", serialize_with = "millis_if_any")]
     pub max_lease: Option<Duration>,
-    /// The option of the store that raises [`Capabilities::max_lease`], if there is one.
-    #[serde(skip)]
-    pub max_lease_option: Option<&'static str>,
     /// The longest time for which the lock of a dead holder stays held, if a lease ends with a
     /// session. The value is the timeout of the session, also for a shorter lease. `None`: the lock
     /// is free when the lease ends.
@@ -86,7 +83,6 @@ impl Capabilities {
             default_ttl: Duration::from_secs(10),
             ttl_granularity: Duration::from_millis(1),
             max_lease: None,
-            max_lease_option: None,
             session_timeout: None,
             survives_restart: true,
             expiry_clock: ExpiryClock::Server,

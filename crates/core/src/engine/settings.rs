@@ -72,7 +72,7 @@ impl Settings {
         let Capabilities {
             backend,
             max_lease: Some(max_lease),
-            max_lease_option: option,
+            session_timeout,
             ..
         } = capabilities
         else {
@@ -83,13 +83,16 @@ impl Settings {
         {
             return;
         }
-        let longer = option.map_or_else(String::new, |option| {
-            format!("; the option `{option}` makes its leases longer")
-        });
+        let longer = if session_timeout.is_some() {
+            "; with a longer session_timeout its leases are longer"
+        } else {
+            ""
+        };
         tracing::warn!(
             backend,
             ?ttl,
             ?max_lease,
+            session_timeout = session_timeout.map(tracing::field::debug),
             "the store grants shorter leases than the TTL of {ttl} that was asked for, \
              {max_lease:.1?} at most, and renewal goes on at that rhythm{longer}",
         );

@@ -63,7 +63,7 @@ async fn a_ttl_beyond_the_longest_lease_is_logged_once_per_locker() {
     let _here = tracing::subscriber::set_default(warnings.clone());
     let store = Script::with_capabilities(Arc::new(SystemClock), |capabilities| {
         capabilities.max_lease = Some(MOST);
-        capabilities.max_lease_option = Some("session_timeout");
+        capabilities.session_timeout = Some(MOST * 2);
     });
     let locker = Locker::new(Arc::new(store.clone()));
     // The requested TTL equals the longest lease of the store, so nothing is logged.
@@ -82,7 +82,7 @@ async fn a_ttl_beyond_the_longest_lease_is_logged_once_per_locker() {
     guard.extend(LONGER * 2).await.unwrap();
     let warned = warnings.take_all();
     assert_eq!(warned.len(), 1, "{warned:?}");
-    for part in ["60s", "4s", "session_timeout"] {
+    for part in ["60s", "4s", "session_timeout=8s"] {
         assert!(warned[0].contains(part), "{part}: {warned:?}");
     }
     assert!(guard.release().await.is_clean());
