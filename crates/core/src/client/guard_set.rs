@@ -13,7 +13,7 @@ use crate::{
     },
     contract::LossReason,
     engine::{
-        bounded::{CallEnd, bounded},
+        bounded::{Wait, at_most},
         clock::Clock,
         parts::LockerParts,
         release::Released,
@@ -96,10 +96,10 @@ impl GuardSet {
         answers.collect()
     }
 
-    /// Releases an incomplete set. Locks without an answer by `end` are released in the background.
-    async fn release_incomplete(self, clock: &dyn Clock, end: CallEnd) {
-        let release = async { Ok(self.release().await) };
-        let _ = bounded(clock, end.left(clock.now()), release).await;
+    /// Releases an incomplete set. Locks without an answer by the end of the call are released in
+    /// the background.
+    async fn release_incomplete(self, clock: &dyn Clock, wait: Wait) {
+        let _ = at_most(clock, wait.left_at_store(clock.now()), self.release()).await;
     }
 }
 
@@ -117,8 +117,7 @@ pub(crate) async fn acquire(
     names.sort_unstable();
     names.dedup();
     let clock = &**parts.timing.clock();
-    let until = options.wait.map(|wait| clock.now() + wait);
-    let end = CallEnd::after(options.wait, clock);
+    let wait = Wait::start(options.wait, clock.now());
     let all: Vec<_> = names
         .into_iter()
         .map(|name| options.wanted(parts, name))
@@ -131,9 +130,8 @@ pub(crate) async fn acquire(
     let mut each = options.clone();
     each.min_hold = Duration::ZERO;
     for mut wanted in all {
-        wanted.wait = until.map(|until| until.since(clock.now()));
-        wanted.end = end;
-        let taken = if end.left(clock.now()).is_zero() {
+        wanted.wait = wait;
+        let taken = if wait.left_at_store(clock.now()).is_zero() {
             Err(slow_store_error(&wanted, &set))
         } else {
             take(parts, &each, wanted).await
@@ -141,14 +139,14 @@ pub(crate) async fn acquire(
         match taken {
             Ok(guard) => set.guards.push(guard),
             Err(error) => {
-                set.release_incomplete(clock, end).await;
+                set.release_incomplete(clock, wait).await;
                 return Err(error);
             }
         }
     }
     // The first lock may have been lost during the wait for the last one.
     if let Some(reason) = set.guards.iter().find_map(|guard| guard.check().err()) {
-        set.release_incomplete(clock, end).await;
+        set.release_incomplete(clock, wait).await;
         return Err(reason);
     }
     for guard in &set.guards {

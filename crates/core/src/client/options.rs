@@ -9,7 +9,7 @@ use crate::{
     client::{guard::Guard, scope::Scope},
     contract::AcquireRequest,
     engine::{
-        acquire, bounded::CallEnd, lease_state::Renew, parts::LockerParts, wanted::WantedLock,
+        acquire, bounded::Wait, lease_state::Renew, parts::LockerParts, wanted::WantedLock,
     },
     types::{
         duration::format_duration,
@@ -88,8 +88,7 @@ impl LockOptions {
         request.meta = self.meta.as_ref().map(Meta::new).transpose()?;
         Ok(WantedLock {
             request,
-            wait: self.wait,
-            end: CallEnd::after(self.wait, &**parts.timing.clock()),
+            wait: Wait::start(self.wait, parts.timing.now()),
             renew: self.renew,
             gives_up: self.gives_up,
         })

@@ -62,22 +62,18 @@ impl Scope {
     pub(crate) async fn enter(
         &self,
         parts: &Arc<LockerParts>,
-        mut wanted: WantedLock,
+        wanted: WantedLock,
         min_hold: Duration,
     ) -> Result<Guard> {
         let slot = self.entry_of(parts, &wanted.request.name);
-        let started = parts.timing.now();
-        let until = wanted.wait.map(|wait| started + wait);
         let mut held = match slot.try_lock() {
             Ok(held) => held,
             Err(_) => tokio::select! {
                 held = slot.lock() => held,
                 // Another task of this scope still waits for the lock, so no guard of this scope
                 // exists to join.
-                () = parts.timing.sleep_until(until) => {
-                    // The wait has ended. One more attempt at the store returns the error that
-                    // names the holder.
-                    wanted.wait = Some(Duration::ZERO);
+                () = wanted.wait.ended(&**parts.timing.clock()) => {
+                    // One more attempt at the store returns the error that names the holder.
                     let lease_state = acquire::acquire(parts, wanted).await?;
                     return Ok(Guard::new(parts, lease_state, min_hold));
                 }
@@ -89,7 +85,6 @@ impl Scope {
             drop(held);
             return nested_guard(parts, lease_state, &wanted, min_hold).await;
         }
-        wanted.wait = until.map(|until| until.since(parts.timing.now()));
         let lease_state = acquire::acquire(parts, wanted).await?;
         *held = Arc::downgrade(&lease_state);
         Ok(Guard::new(parts, lease_state, min_hold))
@@ -147,7 +142,7 @@ async fn nested_guard(
     min_hold: Duration,
 ) -> Result<Guard> {
     let longer = wanted.request.ttl > lease_state.ttl();
-    let (clock, limit) = (parts.timing.clock(), wanted.end.left(parts.timing.now()));
+    let (clock, limit) = (parts.timing.clock(), wanted.wait.left_at_store(parts.timing.now()));
     let guard = Guard::nested(parts, lease_state, min_hold);
     if longer {
         let extension = guard.extend(wanted.request.ttl.duration());

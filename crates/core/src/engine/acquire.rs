@@ -10,7 +10,7 @@ use crate::{
     contract::{Attempt, HolderInfo},
     engine::{
         acquire_errors::{not_free_in_time, store_unreachable},
-        claim::{Claim, Waiting},
+        claim::Claim,
         clock::Moment,
         lease_state::LeaseState,
         lifecycle::closed_error,
@@ -28,8 +28,7 @@ pub(crate) async fn acquire(
 ) -> Result<Arc<LeaseState>> {
     let _running = parts.lifecycle.count_acquire();
     let started = parts.timing.now();
-    let until = wanted.wait.map(|wait| started + wait);
-    let result = wait_for_lock(parts, &wanted, until).await;
+    let result = wait_for_lock(parts, &wanted).await;
     let meters = &parts.meters;
     match &result {
         Ok((lease_state, granted)) => {
@@ -68,7 +67,7 @@ pub(crate) async fn try_acquire(
     };
     let name = wanted.request.name.clone();
     let claim = Claim::new(parts, &wanted, turn, false);
-    let result = claim.contend(Waiting::Never, false).await;
+    let result = claim.contend(false).await;
     match result {
         Ok(Attempt::Acquired(won)) => {
             parts.meters.acquired.increment(1);
@@ -94,7 +93,6 @@ pub(crate) async fn try_acquire(
 async fn wait_for_lock(
     parts: &Arc<LockerParts>,
     wanted: &WantedLock,
-    until: Option<Moment>,
 ) -> Result<(Arc<LeaseState>, Moment)> {
     parts.lifecycle.check_open()?;
     let turn = match parts.queues.enter(&wanted.request) {
@@ -107,10 +105,10 @@ async fn wait_for_lock(
             tokio::select! {
                 biased;
                 turn = place => turn,
-                () = parts.timing.sleep_until(until) => {
+                () = wanted.wait.ended(&**parts.timing.clock()) => {
                     let outage = parts.queues.outage(&wanted.request.name);
-                    if let (Some(error), Some(wait)) = (outage, wanted.wait) {
-                        return Err(store_unreachable(wait, error));
+                    if let (Some(error), Some(asked)) = (outage, wanted.wait.asked) {
+                        return Err(store_unreachable(asked, error));
                     }
                     let holder = parts.queues.believed_holder(&wanted.request.name);
                     return Err(timeout_error(parts, wanted, holder.as_ref()));
@@ -130,7 +128,7 @@ async fn wait_for_lock(
         },
     };
     let claim = Claim::new(parts, wanted, Some(turn), has_unanswered);
-    match claim.contend(Waiting::Until(until), step_aside).await? {
+    match claim.contend(step_aside).await? {
         Attempt::Acquired(won) => Ok(won.into_lease_state(parts, wanted.renew)),
         Attempt::Busy(holder) => Err(timeout_error(parts, wanted, holder.as_ref())),
     }
@@ -138,7 +136,7 @@ async fn wait_for_lock(
 
 /// The error of a wait that ended without the lock.
 fn timeout_error(parts: &LockerParts, wanted: &WantedLock, holder: Option<&HolderInfo>) -> Error {
-    not_free_in_time(parts.timing.clock().wall(), wanted.wait, holder)
+    not_free_in_time(parts.timing.clock().wall(), wanted.wait.asked, holder)
 }
 
 /// Picks up a lock that was handed over. Returns `Err` with the turn when the task must ask the

@@ -4,7 +4,7 @@
 //! at its limit, also when the store hangs. The module never repeats an operation.
 
 use std::{
-    future::{Future, poll_fn},
+    future::{Future, pending, poll_fn},
     pin::pin,
     task::Poll,
     time::Duration,
@@ -34,20 +34,39 @@ pub(crate) const STOPPING: Duration = Duration::from_secs(2);
 /// answer a close.
 const CONNECTIONS: Duration = Duration::from_millis(900);
 
-/// The moment at which the caller gets an answer at the latest, also when the store hangs. `None`:
-/// the wait has no end.
+/// The wait of one acquire, of one lock or of several. All steps of the call share one value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CallEnd(Option<Moment>);
+pub(crate) struct Wait {
+    /// The wait that the caller asked for; `None` = without end.
+    pub(crate) asked: Option<Duration>,
+    /// The end of the wait for a busy lock.
+    until: Option<Moment>,
+}
 
-impl CallEnd {
-    pub(crate) fn after(wait: Option<Duration>, clock: &dyn Clock) -> Self {
-        Self(wait.map(|wait| clock.now() + wait + BEYOND))
+impl Wait {
+    pub(crate) fn start(asked: Option<Duration>, now: Moment) -> Self {
+        let until = asked.map(|wait| now + wait);
+        Self { asked, until }
     }
 
-    /// The longest time that one more step at the store may take from `now` on.
+    /// The time for which the caller still waits for a busy lock.
     pub(crate) fn left(self, now: Moment) -> Duration {
-        let left = |end: Moment| end.since(now).min(BEYOND);
-        self.0.map_or(BEYOND, left)
+        self.until.map_or(Duration::MAX, |until| until.since(now))
+    }
+
+    /// The longest time that one more step at the store may take from `now` on. The caller gets an
+    /// answer by then, also when the store hangs.
+    pub(crate) fn left_at_store(self, now: Moment) -> Duration {
+        let left = |until: Moment| (until + BEYOND).since(now).min(BEYOND);
+        self.until.map_or(BEYOND, left)
+    }
+
+    /// Resolves at the end of the wait for a busy lock.
+    pub(crate) async fn ended(self, clock: &dyn Clock) {
+        match self.until {
+            Some(until) => clock.sleep(until.since(clock.now())).await,
+            None => pending().await,
+        }
     }
 }
 
@@ -106,8 +125,6 @@ pub(crate) async fn at_most<T>(
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
-
     use super::*;
     use crate::ManualClock;
 

@@ -16,7 +16,7 @@ use crate::{
     contract::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Lease},
     engine::{
         acquire_errors::store_unreachable,
-        bounded::{CallEnd, bounded},
+        bounded::{Wait, bounded},
         clean_up::{Abandoned, InFlight, InFlightAnswer, clean_up, leave},
         clock::Moment,
         lifecycle::closed_error,
@@ -35,20 +35,12 @@ use crate::{
 /// The longest time for which a process lets other processes go first after a run of hand-overs.
 const STEP_ASIDE: Duration = Duration::from_millis(50);
 
-/// The end of a claim's wait.
-pub(crate) enum Waiting {
-    Never,
-    /// Waits until this moment; `None` = without end.
-    Until(Option<Moment>),
-}
-
 /// One task's acquire at the store. The drop of a claim has the keeper undo every request that the
 /// claim has started.
 pub(crate) struct Claim {
     parts: Arc<LockerParts>,
     request: AcquireRequest,
-    wait: Option<Duration>,
-    end: CallEnd,
+    wait: Wait,
     gives_up: bool,
     turn: Option<LocalTurn>,
     /// The place among the contenders of this process. The place replaces `turn` when this task has
@@ -76,7 +68,6 @@ impl Claim {
             parts: Arc::clone(parts),
             request: wanted.request.clone(),
             wait: wanted.wait,
-            end: wanted.end,
             gives_up: wanted.gives_up,
             turn,
             store_place: None,
@@ -87,39 +78,27 @@ impl Claim {
         }
     }
 
-    /// Asks the store, waits, and asks again. Returns `Busy` when the wait has ended.
-    pub(crate) async fn contend(
-        mut self,
-        waiting: Waiting,
-        step_aside: bool,
-    ) -> Result<Attempt<WonLock>> {
-        let waits = matches!(waiting, Waiting::Until(_));
-        let until = match waiting {
-            Waiting::Never => Some(self.parts.timing.now()),
-            Waiting::Until(until) => until,
-        };
-        let time_left = |parts: &LockerParts| {
-            until.map_or(Duration::MAX, |until| until.since(parts.timing.now()))
-        };
+    /// Asks the store, waits, and asks again. Returns `Busy` when the wait has ended. With a wait
+    /// of zero, the claim makes one attempt.
+    pub(crate) async fn contend(mut self, step_aside: bool) -> Result<Attempt<WonLock>> {
+        let waits = !self.time_left().is_zero();
         // An attempt without a wait cannot join the queue, so it gives way by not asking. A request
         // whose outcome is unknown must still be asked about.
-        if time_left(&self.parts).is_zero()
-            && self.unanswered == 0
-            && self.parts.gives_way(&self.request.name)
-        {
+        if !waits && self.unanswered == 0 && self.parts.gives_way(&self.request.name) {
             return Ok(Attempt::Busy(None));
         }
         // With a store that keeps a queue, an attempt before joining would only cost time, and
-        // other contenders would join ahead.
-        let queues = self.parts.queues_at_the_store();
+        // other contenders would join ahead. Only a claim that can join asks whether it lets others
+        // go first: the answer `true` resets the count of the name.
         let mut join = waits
-            && (queues || step_aside || self.parts.lets_others_go_first(&self.request.name))
-            && !time_left(&self.parts).is_zero();
+            && (self.parts.queues_at_the_store()
+                || step_aside
+                || self.parts.lets_others_go_first(&self.request.name));
         let mut aside = step_aside;
         let mut outage = Outage::default();
         loop {
             if !join && !self.is_first() {
-                let left = time_left(&self.parts);
+                let left = self.time_left();
                 if !left.is_zero() {
                     self.waited = true;
                     self.wait(left).await?;
@@ -146,12 +125,12 @@ impl Claim {
                         outage.store_answered(&self.request.name);
                         return Ok(Attempt::Acquired(self.into_won_lock(grant, sent, granted)));
                     }
-                    self.refuse_late_grant(&mut outage, until).await?;
+                    self.refuse_late_grant(&mut outage).await?;
                 }
                 Ok((_, Some(Attempt::Busy(holder)))) => {
                     outage.store_answered(&self.request.name);
                     self.note_holder(holder.as_ref());
-                    let left = time_left(&self.parts);
+                    let left = self.time_left();
                     if left.is_zero() {
                         self.leave_store_queue().await;
                         return Ok(Attempt::Busy(holder));
@@ -163,10 +142,15 @@ impl Claim {
                     self.waited = true;
                     self.wait(left.min(time_to_expiry(holder.as_ref()))).await?;
                 }
-                Err(error) => self.count_failure(error, &mut outage, until).await?,
+                Err(error) => self.count_failure(error, &mut outage).await?,
             }
             self.parts.lifecycle.check_open()?;
         }
+    }
+
+    /// The time for which the caller still waits for a busy lock.
+    fn time_left(&self) -> Duration {
+        self.wait.left(self.parts.timing.now())
     }
 
     /// Waits for the answer to the operation in flight. If no operation is in flight, sends a new
@@ -193,33 +177,22 @@ impl Claim {
     }
 
     /// Releases a grant whose answer came after its deadline, and pauses.
-    async fn refuse_late_grant(
-        &mut self,
-        outage: &mut Outage,
-        until: Option<Moment>,
-    ) -> Result<()> {
+    async fn refuse_late_grant(&mut self, outage: &mut Outage) -> Result<()> {
         let given_back = self.give_back().await;
         let error = self.late_grant_error(given_back.as_ref().err());
         let once_more = outage.failures() == 0 && given_back.is_ok();
-        self.pause_after_failure(error, outage, until, once_more)
-            .await
+        self.pause_after_failure(error, outage, once_more).await
     }
 
     /// Counts a failed attempt as unanswered if its outcome is unknown, and pauses.
-    async fn count_failure(
-        &mut self,
-        error: Error,
-        outage: &mut Outage,
-        until: Option<Moment>,
-    ) -> Result<()> {
+    async fn count_failure(&mut self, error: Error, outage: &mut Outage) -> Result<()> {
         // An operation that is still in flight may still be answered. The clean-up counts that
         // operation if the claim ends first.
         let unknown = !error.did_not_happen() && self.in_flight.is_none();
         self.unanswered += u32::from(unknown);
         // The next attempt, with the same owner, finds out whether this attempt was granted.
         let once_more = outage.failures() == 0 && unknown;
-        self.pause_after_failure(error, outage, until, once_more)
-            .await
+        self.pause_after_failure(error, outage, once_more).await
     }
 
     /// Pauses after an attempt that failed. Returns the caller's error when there is no next
@@ -229,7 +202,6 @@ impl Claim {
         &mut self,
         error: Error,
         outage: &mut Outage,
-        until: Option<Moment>,
         once_more: bool,
     ) -> Result<()> {
         if !error.is_retryable() {
@@ -237,13 +209,13 @@ impl Claim {
         }
         let clock = Arc::clone(self.parts.timing.clock());
         let now = clock.now();
-        let left = until.map_or(Duration::MAX, |until| until.since(now));
+        let left = self.wait.left(now);
         let hangs = self.in_flight.is_some();
         outage.failed(&error, &self.request.name);
         if self.gives_up && (hangs || outage.failures() > QUICK_RETRIES) {
             return Err(error);
         }
-        let beyond = self.end.left(now);
+        let beyond = self.wait.left_at_store(now);
         if beyond.is_zero() || (left.is_zero() && !once_more) {
             return Err(self.error_of_ended_wait(error));
         }
@@ -277,11 +249,11 @@ impl Claim {
     /// `Unavailable` here: the caller does not hold the lock, because the clean-up releases a grant
     /// that still arrives.
     fn error_of_ended_wait(&self, error: Error) -> Error {
-        match (self.wait, error.kind()) {
-            (Some(wait), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
-                if !wait.is_zero() && !self.gives_up =>
+        match (self.wait.asked, error.kind()) {
+            (Some(asked), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
+                if !asked.is_zero() && !self.gives_up =>
             {
-                store_unreachable(wait, error)
+                store_unreachable(asked, error)
             }
             _ => error,
         }
@@ -380,7 +352,7 @@ impl Claim {
             .ttl
             .duration()
             .clamp(Duration::from_secs(1), Duration::from_secs(5))
-            .min(self.end.left(now));
+            .min(self.wait.left_at_store(now));
         let answered = bounded(&*clock, limit, async {
             let answered = poll_fn(|context| {
                 let answered = self.poll_in_flight(context);
@@ -453,7 +425,7 @@ impl Claim {
         self.unanswered += 1;
         let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
         let clock = &**self.parts.timing.clock();
-        let limit = Duration::from_secs(1).min(self.end.left(clock.now()));
+        let limit = Duration::from_secs(1).min(self.wait.left_at_store(clock.now()));
         bounded(clock, limit, self.parts.backend.release(&lease)).await?;
         self.unanswered -= 1;
         Ok(())

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::engine::clock::{Clock, Moment, Sleep};
+use crate::engine::clock::{Clock, Moment};
 
 /// A clock and a generator of random numbers.
 pub(crate) struct Timing {
@@ -39,14 +39,6 @@ impl Timing {
     pub(crate) fn jitter(&self, pause: Duration) -> Duration {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         pause.mul_f64(0.5 + random.f64() / 2.0)
-    }
-
-    /// Sleeps until a moment. Without a moment, the sleep never ends.
-    pub(crate) fn sleep_until(&self, until: Option<Moment>) -> Sleep {
-        match until {
-            Some(until) => self.clock.sleep(until.since(self.clock.now())),
-            None => Box::pin(std::future::pending()),
-        }
     }
 }
 

@@ -4,12 +4,12 @@
 //! grant that becomes a lease is in the keeper's schedule before its caller sees it. The module
 //! sends nothing to the store.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
     contract::{AcquireRequest, Grant},
     engine::{
-        bounded::CallEnd,
+        bounded::Wait,
         clock::Moment,
         lease_state::{LeaseState, Renew},
         local_queue::LocalTurn,
@@ -22,9 +22,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct WantedLock {
     pub(crate) request: AcquireRequest,
-    /// The longest wait; `None` = without end.
-    pub(crate) wait: Option<Duration>,
-    pub(crate) end: CallEnd,
+    pub(crate) wait: Wait,
     pub(crate) renew: Renew,
     /// Whether the caller gets an error after a few attempts while the store is unreachable,
     /// instead of waiting until the store answers again.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::support::{Script, eventually, pause};
-use distlock_core::{Locker, ManualClock, SystemClock};
+use distlock_core::{Locker, ManualClock, SystemClock, Wakeup};
 use tokio::task::JoinSet;
 
 const TASKS: u32 = 5;
@@ -147,4 +147,36 @@ async fn a_store_without_an_order_is_asked_before_its_queue_is_joined() {
     let guard = locker.lock("a").acquire().await.unwrap();
     assert!(guard.release().await.is_clean());
     assert_eq!(store.0.contend.calls.load(SeqCst), 0);
+}
+
+/// An acquire without a wait cannot join the store queue. So the process lets others go first at
+/// its next acquire with a wait.
+#[tokio::test]
+async fn an_acquire_without_a_wait_does_not_use_up_the_turn_of_other_processes() {
+    let store = Script::with_capabilities(Arc::new(SystemClock), |capabilities| {
+        capabilities.wakeup = Wakeup::Push;
+    });
+    let (mine, others) = (
+        Locker::new(Arc::new(store.clone())),
+        Locker::new(Arc::new(store.clone())),
+    );
+    let theirs = others.lock("a").acquire().await.unwrap();
+    let waiting = tokio::spawn(mine.lock("a").acquire());
+    // The first holder asks once. The waiter asks before it joins, after it has joined, and for the
+    // third time only after it has waited.
+    eventually("the other locker has waited", || {
+        store.0.wake_waiters();
+        store.0.acquire.calls.load(SeqCst) >= 4
+    })
+    .await;
+    assert!(theirs.release().await.is_clean());
+    assert!(waiting.await.unwrap().unwrap().release().await.is_clean());
+    let joined = || store.0.contend.calls.load(SeqCst);
+    assert_eq!(joined(), 1);
+    let at_once = mine.lock("a").wait(Duration::ZERO).acquire().await.unwrap();
+    assert!(at_once.release().await.is_clean());
+    assert_eq!(joined(), 1);
+    let later = mine.lock("a").acquire().await.unwrap();
+    assert!(later.release().await.is_clean());
+    assert_eq!(joined(), 2, "the process joins before it asks again");
 }
