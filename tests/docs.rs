@@ -48,7 +48,7 @@ fn the_main_items_have_an_example_that_callers_can_copy() {
             "crates/core/src/client/builder.rs",
             "pub struct LockBuilder",
         ),
-        ("crates/core/src/engine/clock.rs", "pub struct ManualClock"),
+        ("crates/core/src/clock.rs", "pub struct ManualClock"),
         ("crates/core/src/fence/file.rs", "pub struct FencedFile"),
         ("crates/core/src/fence/guard.rs", "pub struct FenceGuard"),
         ("crates/core/src/client/guard.rs", "pub struct Guard "),

@@ -22,12 +22,12 @@
 //! | the contract of a backend: traits, requests, answers, capabilities | `contract` |
 //! | values, parsed once where they come in | `types` |
 //! | what callers hold: locker, builders, guards, scope, store | `client` |
-//! | time, local queue, acquire, renewal, release, clean-up | `engine` |
+//! | local queue, acquire, renewal, release, clean-up | `engine` |
+//! | the clock, and one for tests | `clock` |
 //! | the check of fencing tokens by the protected resource | `fence` |
 //!
-//! Inside `engine`, an acquire passes through `acquire` (the local queue), `claim` (the requests to
-//! the store), `wanted` (from the grant to the lease) and `parts` (which passes the lease to the
-//! keeper). No circle of imports is longer than two files.
+//! Inside `engine`, an acquire passes through `acquire` (the local queue, and the lease at the
+//! end), `claim` (the requests to the store) and `parts` (which passes the lease to the keeper).
 //!
 //! # Guarantees
 //!
@@ -45,6 +45,7 @@
 //!   most. An inspection: 10 s. A close: 10 s. No option of a store makes these longer.
 
 mod client;
+mod clock;
 mod contract;
 mod engine;
 mod fence;
@@ -59,29 +60,23 @@ pub use client::{
     store::Store,
     watch::{Ended, LockWatch},
 };
+pub use clock::{Clock, ManualClock, Moment, Sleep, SystemClock, unix_time};
 pub use contract::{
-    AcquireRequest, Attempt, Contender, DistLock, Finding, Forced, Grant, HandOver, Health,
-    HolderInfo, Lease, LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
+    AcquireRequest, Attempt, Contender, DistLock, Finding, Forced, Grant, HandOver, Health, Lease,
+    LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
     capabilities::{Capabilities, ExpiryClock, Fairness, FencingScope, LeaseKind, Reach, Wakeup},
     loss::{LossFeed, LossSender},
     records::{Deleted, Entry, Expect, MAX_VALUE_BYTES, Records, Version, Written, check_value},
 };
-#[doc(hidden)]
-pub use engine::acquire_errors::BUSY_ADVICE;
 pub use engine::{
-    clock::{Clock, ManualClock, Moment, Sleep, SystemClock, unix_time},
-    hash,
-    lease_state::Renew,
-    log,
-    release::Released,
-    threads,
+    bounded::at_most, hash, lease_state::Renew, log, release::Released, threads,
     unreleased::Unreleased,
 };
 pub use fence::{Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile};
 pub use types::{
     duration::parse_duration,
-    error::{Error, ErrorKind, Result},
-    ident::{HolderLabel, Meta, OwnerId},
+    error::{Error, ErrorKind, Remedy, Result},
+    ident::{HolderInfo, HolderLabel, Meta, OwnerId},
     name::{LockName, RecordKey, decode, encode},
     presentable::{excerpt, path_excerpt, presentable},
     ticket::Ticket,

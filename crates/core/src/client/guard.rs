@@ -11,15 +11,15 @@ use tracing::{Instrument as _, debug_span};
 
 use crate::{
     client::watch::LockWatch,
+    clock::Moment,
     contract::LossReason,
     engine::{
-        clock::Moment,
-        keeper::renew_for_caller,
         lease_state::LeaseState,
         lifecycle::closed_error,
         local_queue::LocalTurn,
         parts::LockerParts,
         release::{self, LeaseToRelease, Released, release_or_hand_over},
+        renewal::renew_for_caller,
         ticket_steps,
     },
     fence::Fence,

@@ -8,16 +8,16 @@ use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use crate::{
     client::{
+        builder::{LockOptions, take},
         guard::Guard,
-        options::{LockOptions, take},
     },
+    clock::Clock,
     contract::LossReason,
     engine::{
+        acquire::WantedLock,
         bounded::{Wait, at_most},
-        clock::Clock,
         parts::LockerParts,
         release::Released,
-        wanted::WantedLock,
     },
     types::{
         error::{Error, ErrorKind, Result},

@@ -4,12 +4,7 @@
 //! Invariant: every call ends within a bound, also when the store hangs. The engine does the work
 //! of acquires, renewals and releases.
 
-use std::{
-    fmt,
-    pin::Pin,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 #[cfg(doc)]
 use crate::types::error::ErrorKind;
@@ -18,14 +13,12 @@ use crate::{
         builder::{LockAllBuilder, LockBuilder},
         guard::Guard,
     },
+    clock::{Clock, SystemClock},
     contract::{DistLock, Forced, Health, LockInfo, capabilities::Capabilities},
     engine::{
         bounded::{DROPPING, LANDING, STOPPING, at_most, bounded, close_bounded},
-        clock::{Clock, SystemClock},
-        keeper::Spawn,
-        local_queue::OnAbandoned,
+        jobs::Spawn,
         parts::LockerParts,
-        release::{self, LeaseToRelease},
         settings::Settings,
         ticket_steps,
         unreleased::Unreleased,
@@ -390,10 +383,9 @@ impl LockerBuilder {
         self
     }
 
-    /// For simulations only: no keeper thread is started. Instead, `spawn` gets the keeper's loop
-    /// and each of its jobs, and must have them polled as long as a guard lives. With its own clock
-    /// and seed, the simulation then controls every step.
-    #[doc(hidden)]
+    /// For simulations: no keeper thread is started. Instead, `spawn` gets the keeper's loop and
+    /// each of its jobs, and must have them polled as long as a guard lives. With its own clock and
+    /// seed, the simulation then controls every step.
     pub fn keeper_on(
         mut self,
         spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static,
@@ -413,21 +405,9 @@ impl LockerBuilder {
             seed,
             keeper_on,
         } = self;
-        let on_abandoned = |parts: Weak<LockerParts>| -> OnAbandoned {
-            Arc::new(move |turn, request| {
-                // The upgrade fails only after the last clone was dropped. The lease then ends by
-                // itself.
-                if let Some(parts) = parts.upgrade() {
-                    release::release_in_background(
-                        &parts,
-                        LeaseToRelease::not_picked_up(&parts.timing, turn, &request),
-                    );
-                }
-            })
-        };
         let settings = Settings::new(hand_over_limit);
         Locker {
-            parts: LockerParts::start(backend, clock, seed, settings, keeper_on, on_abandoned),
+            parts: LockerParts::start(backend, clock, seed, settings, keeper_on),
         }
     }
 }

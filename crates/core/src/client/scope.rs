@@ -15,7 +15,10 @@ use crate::{
     client::guard::Guard,
     contract::Attempt,
     engine::{
-        acquire, bounded::bounded, lease_state::LeaseState, parts::LockerParts, wanted::WantedLock,
+        acquire::{self, WantedLock},
+        bounded::bounded,
+        lease_state::LeaseState,
+        parts::LockerParts,
     },
     types::{
         error::{ErrorKind, Result},
@@ -142,7 +145,10 @@ async fn nested_guard(
     min_hold: Duration,
 ) -> Result<Guard> {
     let longer = wanted.request.ttl > lease_state.ttl();
-    let (clock, limit) = (parts.timing.clock(), wanted.wait.left_at_store(parts.timing.now()));
+    let (clock, limit) = (
+        parts.timing.clock(),
+        wanted.wait.left_at_store(parts.timing.now()),
+    );
     let guard = Guard::nested(parts, lease_state, min_hold);
     if longer {
         let extension = guard.extend(wanted.request.ttl.duration());

@@ -10,12 +10,9 @@ use std::{
 
 use crate::{
     client::locker::Locker,
+    clock::{Clock, SystemClock},
     contract::{DistLock, records::Records},
-    engine::{
-        bounded::close_bounded,
-        clock::{Clock, SystemClock},
-        unreleased::Unreleased,
-    },
+    engine::{bounded::close_bounded, unreleased::Unreleased},
     types::error::Result,
 };
 

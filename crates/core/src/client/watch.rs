@@ -8,8 +8,9 @@ use std::{fmt, sync::Arc, time::Duration};
 #[cfg(doc)]
 use crate::types::error::ErrorKind;
 use crate::{
+    clock::Moment,
     contract::LossReason,
-    engine::{clock::Moment, lease_state::LeaseState},
+    engine::lease_state::LeaseState,
     fence::Fence,
     types::{error::Result, name::LockName, token::FencingToken},
 };

@@ -9,21 +9,18 @@
 //! Invariant: every answer is a fact that the store established in one atomic step. No type of this
 //! module may wait, retry or read a clock.
 
-use std::{
-    fmt,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
+    clock::Moment,
     contract::{capabilities::Capabilities, loss::LossFeed},
-    engine::clock::Moment,
     types::{
         error::Result,
-        ident::{HolderLabel, Meta, OwnerId},
+        ident::{HolderInfo, HolderLabel, Meta, OwnerId},
         name::LockName,
         token::{Epoch, FencingToken},
         ttl::Ttl,
@@ -465,35 +462,6 @@ pub enum Forced {
     NotHeld,
     /// The lock is held with another token, and nothing changed.
     OtherToken(FencingToken),
-}
-
-/// The holder of a lock, as far as the store knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HolderInfo {
-    /// The holder's label, for people.
-    pub holder: String,
-    /// The free text of the acquire request.
-    pub meta: Option<String>,
-    /// The token of its grant.
-    pub token: Option<FencingToken>,
-    /// The time of the grant by the store's wall clock, for display only.
-    pub acquired_at: Option<SystemTime>,
-    /// The remaining time of the lease, if it is not renewed.
-    pub expires_in: Option<Duration>,
-}
-
-impl HolderInfo {
-    /// A holder of which only the label is known.
-    pub fn new(holder: impl Into<String>) -> Self {
-        Self {
-            holder: holder.into(),
-            meta: None,
-            token: None,
-            acquired_at: None,
-            expires_in: None,
-        }
-    }
 }
 
 /// The state of a lock.

@@ -6,6 +6,6 @@ pub(crate) mod loss;
 pub(crate) mod records;
 
 pub use lock::{
-    AcquireRequest, Attempt, Contender, DistLock, Finding, Forced, Grant, HandOver, Health,
-    HolderInfo, Lease, LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
+    AcquireRequest, Attempt, Contender, DistLock, Finding, Forced, Grant, HandOver, Health, Lease,
+    LockInfo, LossReason, ReleaseOutcome, Renewal, Renewed, TicketStep, Verdict,
 };

@@ -1,25 +1,88 @@
-//! An acquire: first the local queue, then a claim at the store.
+//! An acquire: first the local queue, then a claim at the store, then a lease.
 //!
-//! This module owns these two steps of one acquire, and the metrics of the acquire. Invariant: only
-//! a task that has the local turn asks the store for its name. The one exception is `try_acquire`,
-//! see there. The module never renews or releases a lease.
+//! This module owns these steps of one acquire, its metrics, and the text of a time-out.
+//! Invariants: only a task that has the local turn asks the store for its name, with the one
+//! exception of `try_acquire`, see there; every grant that becomes a lease is in the keeper's
+//! schedule before its caller sees it. The module never renews or releases a lease.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use crate::{
-    contract::{Attempt, HolderInfo},
+    clock::Moment,
+    contract::{AcquireRequest, Attempt, Grant},
     engine::{
-        acquire_errors::{not_free_in_time, store_unreachable},
+        bounded::Wait,
         claim::Claim,
-        clock::Moment,
-        lease_state::LeaseState,
+        lease_state::{LeaseState, Renew},
         lifecycle::closed_error,
         local_queue::{Entered, HandedOver, LocalTurn, NextStep},
         parts::LockerParts,
-        wanted::{WantedLock, WonLock, before_deadline},
     },
-    types::error::{Error, ErrorKind, Result},
+    types::{
+        error::{Error, ErrorKind, Remedy, Result},
+        ident::HolderInfo,
+        ttl::margin,
+    },
 };
+
+/// One lock that a caller asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct WantedLock {
+    pub(crate) request: AcquireRequest,
+    pub(crate) wait: Wait,
+    pub(crate) renew: Renew,
+    /// Whether the caller gets an error after a few attempts while the store is unreachable,
+    /// instead of waiting until the store answers again.
+    pub(crate) gives_up: bool,
+}
+
+/// A lock that was granted, before its lease is in the keeper's schedule.
+pub(crate) struct WonLock {
+    pub(crate) request: AcquireRequest,
+    pub(crate) turn: Option<LocalTurn>,
+    pub(crate) grant: Grant,
+    pub(crate) sent: Moment,
+    pub(crate) granted: Moment,
+    /// Whether an earlier request of the same owner was never answered. Such a request may reach
+    /// the store late and set the lease to its own TTL, which may end sooner.
+    pub(crate) has_unanswered: bool,
+}
+
+impl WonLock {
+    /// Creates the lease and puts it into the keeper's schedule. Returns the lease, and the moment
+    /// at which this process knew of the grant.
+    pub(crate) fn into_lease_state(
+        self,
+        parts: &Arc<LockerParts>,
+        renew: Renew,
+    ) -> (Arc<LeaseState>, Moment) {
+        let turn = if parts.queues_at_the_store() {
+            // The drop passes the turn on, so the next task of this process joins the store queue
+            // while this task holds the lock.
+            drop(self.turn);
+            None
+        } else {
+            self.turn
+        };
+        let lease_state = LeaseState::new(
+            &self.request,
+            &self.grant,
+            self.sent,
+            renew,
+            turn,
+            parts.timing.clock(),
+            &parts.meters,
+        );
+        if self.has_unanswered {
+            lease_state.note_unanswered_ttl(self.request.ttl);
+        }
+        parts.adopt(&lease_state, &self.grant.loss);
+        (lease_state, self.granted)
+    }
+}
 
 /// Takes the lock, and waits for the lock at most as long as the caller wants.
 pub(crate) async fn acquire(
@@ -111,7 +174,7 @@ async fn wait_for_lock(
                         return Err(store_unreachable(asked, error));
                     }
                     let holder = parts.queues.believed_holder(&wanted.request.name);
-                    return Err(timeout_error(parts, wanted, holder.as_ref()));
+                    return Err(not_free_in_time(parts, wanted, holder));
                 }
                 _ = closed.wait_for(|closed| *closed) => return Err(closed_error()),
             }
@@ -130,13 +193,8 @@ async fn wait_for_lock(
     let claim = Claim::new(parts, wanted, Some(turn), has_unanswered);
     match claim.contend(step_aside).await? {
         Attempt::Acquired(won) => Ok(won.into_lease_state(parts, wanted.renew)),
-        Attempt::Busy(holder) => Err(timeout_error(parts, wanted, holder.as_ref())),
+        Attempt::Busy(holder) => Err(not_free_in_time(parts, wanted, holder)),
     }
-}
-
-/// The error of a wait that ended without the lock.
-fn timeout_error(parts: &LockerParts, wanted: &WantedLock, holder: Option<&HolderInfo>) -> Error {
-    not_free_in_time(parts.timing.clock().wall(), wanted.wait.asked, holder)
 }
 
 /// Picks up a lock that was handed over. Returns `Err` with the turn when the task must ask the
@@ -161,5 +219,80 @@ fn pick_up_hand_over(
             has_unanswered: false,
         }),
         None => Err(turn),
+    }
+}
+
+/// Returns `now` if the deadline of the grant has not passed at `now`.
+pub(crate) fn before_deadline(now: Moment, grant: &Grant, sent: Moment) -> Option<Moment> {
+    let from = grant.counted_from(sent);
+    (now < from + (grant.valid_for - margin(grant.valid_for))).then_some(now)
+}
+
+/// The error of a wait that ended without the lock, with the holder that was seen last.
+fn not_free_in_time(parts: &LockerParts, wanted: &WantedLock, holder: Option<HolderInfo>) -> Error {
+    let waited = match wanted.wait.asked {
+        Some(Duration::ZERO) => "busy".to_owned(),
+        Some(wait) => format!("not free within {wait:?}"),
+        None => "not free".to_owned(),
+    };
+    let who = match &holder {
+        Some(holder) => describe(holder, parts.timing.clock().wall()),
+        None => "the store does not say who holds it".to_owned(),
+    };
+    Error::new(ErrorKind::Timeout, format!("{waited}: {who}"))
+        .held_by(holder)
+        .with_remedy(Remedy::WaitLonger)
+}
+
+/// The error for a wait that ended while the store was unreachable.
+pub(crate) fn store_unreachable(wait: Duration, error: Error) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("the store was away when the wait of {wait:?} ended"),
+    )
+    .caused_by(error)
+}
+
+/// Describes a holder, for example: `held by ci@host:12 (token 7) for 3.2s, until 6.8s from now
+/// unless renewed`.
+fn describe(holder: &HolderInfo, now: SystemTime) -> String {
+    use std::fmt::Write as _;
+    let rounded =
+        |time: Duration| Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let mut text = format!("held by {}", holder.holder.escape_debug());
+    if let Some(token) = holder.token {
+        let _ = write!(text, " (token {token})");
+    }
+    if let Some(since) = holder
+        .acquired_at
+        .and_then(|at| now.duration_since(at).ok())
+    {
+        let _ = write!(text, " for {:?}", rounded(since));
+    }
+    if let Some(left) = holder.expires_in {
+        let _ = write!(text, ", until {:?} from now unless renewed", rounded(left));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_described_with_the_facts_that_are_known() {
+        let mut holder = HolderInfo::new("ci@host:12");
+        assert_eq!(
+            describe(&holder, SystemTime::UNIX_EPOCH),
+            "held by ci@host:12"
+        );
+        holder.token = crate::FencingToken::new(7).ok();
+        holder.acquired_at = Some(SystemTime::UNIX_EPOCH);
+        holder.expires_in = Some(Duration::from_millis(6800));
+        let now = SystemTime::UNIX_EPOCH + Duration::from_micros(3_200_400);
+        assert_eq!(
+            describe(&holder, now),
+            "held by ci@host:12 (token 7) for 3.2s, until 6.8s from now unless renewed"
+        );
     }
 }

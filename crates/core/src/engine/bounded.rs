@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    engine::clock::{Clock, Moment, Timer},
+    clock::{Clock, Moment, Timer},
     types::error::{Error, ErrorKind, Result},
 };
 
@@ -96,7 +96,13 @@ pub(crate) async fn close_bounded(clock: &dyn Clock, closing: impl Future<Output
 
 /// Waits for `operation` at most for `limit`, and then drops it. An operation that is ready at its
 /// first poll starts no timer. With a limit of zero, the operation is polled once.
-pub(crate) async fn at_most<T>(
+///
+/// Every bounded wait of this library uses this function: when the operation and its limit are due
+/// at the same poll, the operation counts.
+///
+/// # Cancel safety
+/// That of `operation`.
+pub async fn at_most<T>(
     clock: &dyn Clock,
     limit: Duration,
     operation: impl Future<Output = T>,

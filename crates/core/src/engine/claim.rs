@@ -13,22 +13,21 @@ use std::{
 };
 
 use crate::{
-    contract::{AcquireRequest, Attempt, Contender, Grant, HolderInfo, Lease},
+    clock::Moment,
+    contract::{AcquireRequest, Attempt, Contender, Grant, Lease},
     engine::{
-        acquire_errors::store_unreachable,
+        acquire::{WantedLock, WonLock, before_deadline, store_unreachable},
         bounded::{Wait, bounded},
         clean_up::{Abandoned, InFlight, InFlightAnswer, clean_up, leave},
-        clock::Moment,
         lifecycle::closed_error,
         local_queue::LocalTurn,
         outage::{Outage, QUICK_RETRIES, pause_after},
         parts::LockerParts,
         store_queue::StorePlace,
-        wanted::{WantedLock, WonLock, before_deadline},
     },
     types::{
         error::{Error, ErrorKind, Result},
-        ident::OwnerId,
+        ident::{HolderInfo, OwnerId},
     },
 };
 
@@ -117,6 +116,8 @@ impl Claim {
                     continue;
                 }
                 Ok((sent, Some(Attempt::Acquired(grant)))) => {
+                    // The locker may have been closed while the request was in flight. The keeper
+                    // would not renew the lease any more.
                     if self.parts.lifecycle.is_closed() {
                         let _ = self.give_back().await;
                         return Err(closed_error());
@@ -135,6 +136,8 @@ impl Claim {
                         self.leave_store_queue().await;
                         return Ok(Attempt::Busy(holder));
                     }
+                    // A wait without a contender would miss a release between the answer and the
+                    // wait.
                     if self.contender.is_none() {
                         join = true;
                         continue;
@@ -344,6 +347,8 @@ impl Claim {
         joins_store_queue: bool,
     ) -> Result<(Moment, Option<Attempt<Grant>>)> {
         let clock = Arc::clone(self.parts.timing.clock());
+        // After an earlier wait without an answer this is the same operation. Its lease counts from
+        // the moment at which it was sent, not from this wait.
         let sent = self.in_flight.as_ref().map_or(now, |(_, sent)| *sent);
         // A grant that comes later than its TTL is useless, and a store without an answer for 5 s
         // counts as unreachable.
@@ -356,6 +361,8 @@ impl Claim {
         let answered = bounded(&*clock, limit, async {
             let answered = poll_fn(|context| {
                 let answered = self.poll_in_flight(context);
+                // Not before the poll: the next task could send its request to join first, and the
+                // store would serve the two in the reverse order.
                 if joins_store_queue && let Some(turn) = self.turn.take() {
                     let name = &self.request.name;
                     self.store_place = Some(self.parts.store_queues.join(name, turn));
@@ -414,6 +421,8 @@ impl Claim {
         let now = self.send(operation);
         if let Err(error) = self.await_answer(now, false).await {
             tracing::debug!(%error, lock = ?self.request.name, "leaving the queue failed");
+            // A store that grants in the order of its queue may grant the lock to an entry that
+            // stays there.
             self.unanswered += 1;
         }
     }
@@ -457,6 +466,8 @@ impl Claim {
             grant,
             sent,
             granted,
+            // An earlier attempt of this owner may still reach the store, and set the lease to its
+            // own TTL, counted from its arrival.
             has_unanswered: std::mem::take(&mut self.unanswered) > 0,
         }
     }

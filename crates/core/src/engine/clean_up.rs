@@ -8,14 +8,9 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
+    clock::{Clock, Moment},
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease, ReleaseOutcome},
-    engine::{
-        bounded::bounded,
-        clock::{Clock, Moment},
-        log,
-        parts::LockerParts,
-        store_queue::StorePlace,
-    },
+    engine::{bounded::bounded, log, parts::LockerParts, store_queue::StorePlace},
     types::{error::Result, name::LockName},
 };
 

@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{engine::clock::Moment, types::name::LockName};
+use crate::{clock::Moment, types::name::LockName};
 
 /// The most names. The number is bounded, because only a later acquire of a name removes that name.
 const MOST: usize = 4096;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::{engine::clock::Moment, types::ttl::margin};
+use crate::{clock::Moment, types::ttl::margin};
 
 /// The local deadline of one lease.
 ///

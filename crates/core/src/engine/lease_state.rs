@@ -8,7 +8,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -17,18 +17,13 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
-    contract::{AcquireRequest, Grant, HolderInfo, Lease, LossReason, Renewed},
-    engine::{
-        clock::{Clock, Moment},
-        deadline::Deadline,
-        local_queue::{LocalHolder, LocalTurn},
-        log,
-        meters::Meters,
-    },
+    clock::{Clock, Moment},
+    contract::{AcquireRequest, Grant, Lease, LossReason, Renewed},
+    engine::{deadline::Deadline, local_queue::LocalTurn, log, meters::Meters},
     fence::Fence,
     types::{
         error::{Error, ErrorKind, Result},
-        ident::{HolderLabel, OwnerId},
+        ident::{HolderInfo, HolderLabel, OwnerId},
         name::LockName,
         token::{Epoch, FencingToken},
         ttl::Ttl,
@@ -171,8 +166,9 @@ impl LeaseState {
             io: tokio::sync::Mutex::new(()),
         });
         if let Some(turn) = turn {
-            let holder: Weak<dyn LocalHolder> = Arc::<Self>::downgrade(&lease_state);
-            turn.held_by(holder);
+            // `held_by` locks the mutex of the local queue, so the mutex of this state is locked
+            // only after it. No thread ever holds both, so no order of the two can deadlock.
+            turn.held_by(Arc::downgrade(&lease_state));
             lease_state.state().turn = Some(turn);
         }
         lease_state
@@ -255,14 +251,17 @@ impl LeaseState {
         Fence::new(state.token, self.owner.tag(), state.epoch.clone())
     }
 
-    /// The holder, as other tasks of this process see it.
-    fn info(&self) -> HolderInfo {
+    /// The holder, as other tasks of this process see it; `None` when the lease may have ended.
+    pub(crate) fn held_info(&self) -> Option<HolderInfo> {
+        if !self.is_valid() {
+            return None;
+        }
         let mut info = HolderInfo::new(self.holder.as_str());
         info.token = Some(self.token());
         let held = self.clock.now().since(self.acquired);
         info.acquired_at = self.clock.wall().checked_sub(held);
         info.expires_in = Some(self.remaining());
-        info
+        Some(info)
     }
 
     /// Whether the lock is certainly held, without I/O. After `false`, the answer stays `false`:
@@ -297,6 +296,8 @@ impl LeaseState {
         if let Phase::Lost(reason) = state.phase {
             return Err(reason);
         }
+        // The check itself ends an expired lease. If it only looked, a renewal whose answer comes
+        // late could make the lease valid again after a caller was told that it is not.
         match self.expired_now(&state) {
             Some(reason) => {
                 self.end(state, Phase::Lost(reason));
@@ -341,6 +342,8 @@ impl LeaseState {
     /// Resolves once the lease has ended: `Some` = lost, `None` = released.
     pub(crate) async fn ended(&self) -> Option<LossReason> {
         loop {
+            // Registered before the look at the phase, so that an end between the two is not
+            // missed.
             let changed = self.changed.notified();
             match self.state_now().map(|state| state.phase) {
                 Err(reason) => return Some(reason),
@@ -364,6 +367,8 @@ impl LeaseState {
     /// lost before.
     pub(crate) fn finish(&self) -> Result<Option<LocalTurn>, LossReason> {
         let mut state = self.state_now()?;
+        // Taken out before `end`, which would pass the turn on: the next task would then ask the
+        // store before this release has reached it.
         let turn = state.turn.take();
         self.end(state, Phase::Released);
         Ok(turn)
@@ -399,6 +404,8 @@ impl LeaseState {
     /// ended or its last guard is ending it.
     pub(crate) fn add_guard(&self) -> bool {
         match self.state_now() {
+            // A depth of zero: the last guard was just dropped, and has not marked the release yet.
+            // A guard that joined now would lose its lock without a loss.
             Ok(mut state) if state.phase == Phase::Held && state.depth > 0 && !state.leaving => {
                 state.depth += 1;
                 true
@@ -423,6 +430,8 @@ impl LeaseState {
     /// As [`LeaseState::begin_release`]; `false`, and no change, when other guards share the lease.
     pub(crate) fn begin_release_of_only_guard(&self) -> bool {
         let mut state = self.state();
+        // One step with the mark below: a guard that joins in between would share the lease of a
+        // ticket.
         if state.depth > 1 {
             return false;
         }
@@ -455,6 +464,8 @@ impl LeaseState {
         let deadline = state.deadline.at();
         match state.renew_at {
             Some(at) if at <= self.clock.now() => {
+                // Until `take_answer` plans the next renewal, the keeper only watches the deadline,
+                // so a renewal that hangs does not start a second one.
                 state.renew_at = None;
                 Due::Renew { deadline }
             }
@@ -484,6 +495,8 @@ impl LeaseState {
     /// `Err` when the lease is lost.
     pub(crate) fn note_sending(&self, ttl: Ttl) -> Result<Moment, LossReason> {
         let mut state = self.state_now()?;
+        // The deadline drops before the request is sent. In the reverse order, the store could
+        // shorten the lease while a check still reads the old deadline.
         let sent = self.clock.now();
         state.deadline.note_sending(sent, ttl.duration());
         Ok(sent)
@@ -508,6 +521,7 @@ impl LeaseState {
         // now.
         self.check()?;
         let mut state = self.state();
+        // Another thread may have ended the lease between the check and this lock.
         if state.phase != Phase::Held {
             return Ok(None);
         }
@@ -528,6 +542,7 @@ impl LeaseState {
                 }
                 self.meters.renewed.increment(1);
                 drop(state);
+                // The confirmed lease counts from the sending, and may be over by now.
                 return self.check().map(|()| new_history);
             }
             Some(Ok(Renewed::NotHeld(reason))) => {
@@ -601,12 +616,6 @@ impl LeaseState {
     fn state(&self) -> MutexGuard<'_, LeaseFields> {
         // The poison is ignored: no code in this module panics while it holds the mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl LocalHolder for LeaseState {
-    fn held_info(&self) -> Option<HolderInfo> {
-        self.is_valid().then(|| self.info())
     }
 }
 

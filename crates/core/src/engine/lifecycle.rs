@@ -14,7 +14,7 @@ use std::{
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    engine::clock::Clock,
+    clock::Clock,
     types::error::{Error, ErrorKind, Result},
 };
 

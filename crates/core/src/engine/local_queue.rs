@@ -19,12 +19,15 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    contract::{AcquireRequest, Grant, HolderInfo},
+    clock::Moment,
+    contract::{AcquireRequest, Grant},
     engine::{
-        clock::Moment,
         hash::{AsIs, OfNames},
+        lease_state::LeaseState,
+        parts::LockerParts,
+        release::{LeaseToRelease, release_in_background},
     },
-    types::{error::Error, name::LockName},
+    types::{error::Error, ident::HolderInfo, name::LockName},
 };
 
 /// Number of mutexes over all names. Tasks that want different names seldom share a mutex.
@@ -68,18 +71,11 @@ struct LocalQueue {
     /// The number of counted hand-overs since the lock was last released at the store.
     hand_overs: u32,
     /// The lease of the task that holds the lock, if a task of this process does.
-    holder: Option<Weak<dyn LocalHolder>>,
+    holder: Option<Weak<LeaseState>>,
     /// The holder in another process, as the store reported that holder last.
     seen: Option<HolderInfo>,
     /// The error of the last attempt, while the store is unreachable.
     outage: Option<Error>,
-}
-
-/// The part of a lease that the local queue calls. The trait avoids a circle of imports, because
-/// the lease owns a [`LocalTurn`].
-pub(crate) trait LocalHolder: Send + Sync {
-    /// The holder, as other tasks of this process see it; `None` when the lease may have ended.
-    fn held_info(&self) -> Option<HolderInfo>;
 }
 
 struct LocalWaiter {
@@ -105,15 +101,12 @@ pub(crate) enum NextStep {
 /// A lock that was handed over to a waiter, or may have been, and that the waiter has not picked up
 /// yet.
 ///
-/// When this value is dropped before the waiter picked the lock up (the waiter was cancelled),
-/// `on_abandoned` releases the lock.
+/// When this value is dropped before the waiter picked the lock up (the waiter was cancelled), the
+/// lock is released in the background.
 pub(crate) struct HandedOver {
     pub(crate) unclaimed: Option<NotPickedUp>,
-    pub(crate) on_abandoned: OnAbandoned,
+    pub(crate) parts: Arc<LockerParts>,
 }
-
-/// Releases a lock that was handed over to a waiter that has gone.
-pub(crate) type OnAbandoned = Arc<dyn Fn(LocalTurn, AcquireRequest) + Send + Sync>;
 
 /// The local turn; the grant with the moment at which the hand-over was sent (`None` = unknown
 /// outcome); and the request of the new owner.
@@ -128,7 +121,8 @@ impl fmt::Debug for HandedOver {
 impl Drop for HandedOver {
     fn drop(&mut self) {
         if let Some((turn, _, request)) = self.unclaimed.take() {
-            (self.on_abandoned)(turn, request);
+            let what = LeaseToRelease::not_picked_up(&self.parts.timing, turn, &request);
+            release_in_background(&self.parts, what);
         }
     }
 }
@@ -277,7 +271,7 @@ impl LocalQueues {
 /// Returns the holder in this process if there is one, else the holder that the store reported
 /// last. The caller must not hold the queue's mutex: `held_info` may notice that the lease has
 /// ended. The lease then drops its turn, which locks that mutex.
-fn believed(holder: Option<Weak<dyn LocalHolder>>, seen: Option<HolderInfo>) -> Option<HolderInfo> {
+fn believed(holder: Option<Weak<LeaseState>>, seen: Option<HolderInfo>) -> Option<HolderInfo> {
     holder
         .and_then(|holder| holder.upgrade())
         .and_then(|holder| holder.held_info())
@@ -299,7 +293,7 @@ impl LocalTurn {
     }
 
     /// Notes that this process holds the lock now.
-    pub(crate) fn held_by(&self, holder: Weak<dyn LocalHolder>) {
+    pub(crate) fn held_by(&self, holder: Weak<LeaseState>) {
         self.with_queue(|queue| {
             queue.set_holder(None);
             queue.holder = Some(holder);
@@ -503,36 +497,6 @@ mod tests {
         // `also_gone` has the turn by now, but was never polled.
         drop(also_gone);
         drop(asks(stays.await));
-        assert_eq!(queues.len(), 0);
-    }
-
-    #[tokio::test]
-    async fn a_handed_over_lock_is_released_when_its_waiter_has_gone() {
-        let queues = LocalQueues::new();
-        let turn = first(queues.enter(&request("a")));
-        let place = behind(queues.enter(&request("a")));
-        let next = turn.next_waiter(16).unwrap();
-        let (abandoned, mut seen) = tokio::sync::mpsc::unbounded_channel();
-        let grant = Grant::new(
-            crate::FencingToken::new(1).unwrap(),
-            crate::Epoch::new("e"),
-            Duration::from_secs(1),
-        );
-        let request = next.request().clone();
-        let handed = HandedOver {
-            unclaimed: Some((
-                turn,
-                Some((grant, Moment::from_boot(Duration::ZERO))),
-                request,
-            )),
-            on_abandoned: Arc::new(move |turn, _| {
-                drop(turn);
-                let _ = abandoned.send(());
-            }),
-        };
-        next.give_lock(handed);
-        drop(place);
-        seen.recv().await.unwrap();
         assert_eq!(queues.len(), 0);
     }
 }

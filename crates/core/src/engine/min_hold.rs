@@ -11,6 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    clock::Moment,
     contract::{
         DistLock, Lease, Renewal, Renewed,
         capabilities::{Capabilities, LeaseKind},
@@ -18,7 +19,6 @@ use crate::{
     engine::{
         bounded::bounded,
         clean_up::release_until_expiry,
-        clock::Moment,
         log,
         outage::pause_after,
         parts::LockerParts,

@@ -5,11 +5,16 @@
 //! errors say when to try again ([`Error::retry_pause`]). This module chooses the pause after every
 //! other error. The module never decides whether the task goes on waiting. The claim decides that,
 //! because the claim knows the caller's wait.
+//!
+//! Waiters, releases of guards and of tickets, minimum holds and the keeper's connection all pause
+//! by [`pause_after`]. Two steps have a rhythm of their own: a renewal, whose tries divide the rest
+//! of its lease (`lease_state`), and a background release, which lasts as long as a lease and
+//! becomes rarer with time (`clean_up`).
 
 use std::time::Duration;
 
 use crate::{
-    engine::timing::Timing,
+    engine::settings::Timing,
     types::{error::Error, name::LockName},
 };
 
@@ -75,7 +80,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{engine::clock::SystemClock, types::error::ErrorKind};
+    use crate::{clock::SystemClock, types::error::ErrorKind};
 
     /// A log that keeps the level of each line.
     #[derive(Clone, Default)]

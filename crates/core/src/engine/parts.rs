@@ -4,28 +4,25 @@
 //! one part takes that part. A function that drives a whole acquire, release or clean-up takes all
 //! parts.
 
-use std::{
-    fmt,
-    sync::{Arc, Weak},
-};
+use std::{fmt, sync::Arc};
 
 use crate::{
+    clock::Clock,
     contract::{
         DistLock,
         capabilities::{Fairness, Wakeup},
         loss::LossFeed,
     },
     engine::{
-        clock::Clock,
         contended::ContendedNames,
-        keeper::{Keeper, Spawn},
+        jobs::Spawn,
+        keeper::Keeper,
         lease_state::LeaseState,
         lifecycle::Lifecycle,
-        local_queue::{LocalQueues, OnAbandoned},
+        local_queue::LocalQueues,
         meters::Meters,
-        settings::Settings,
+        settings::{Settings, Timing},
         store_queue::StoreQueues,
-        timing::Timing,
         unreleased::UnreleasedLeases,
     },
     types::name::LockName,
@@ -46,24 +43,20 @@ pub(crate) struct LockerParts {
     pub(crate) settings: Settings,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) unreleased: Arc<UnreleasedLeases>,
-    /// Releases a lock that was handed over to a task that has gone.
-    pub(crate) on_abandoned: OnAbandoned,
 }
 
 impl LockerParts {
-    /// Starts the keeper, and puts the parts together. `on_abandoned` gets a weak reference to the
-    /// parts, so that a lock that no task picks up does not keep the locker alive.
+    /// Starts the keeper, and puts the parts together.
     pub(crate) fn start(
         backend: Arc<dyn DistLock>,
         clock: Arc<dyn Clock>,
         seed: Option<u64>,
         settings: Settings,
         keeper_on: Option<Spawn>,
-        on_abandoned: impl FnOnce(Weak<Self>) -> OnAbandoned,
     ) -> Arc<Self> {
         let meters = Arc::new(Meters::new(backend.capabilities().backend));
         let keeper = Keeper::start(Arc::clone(&backend), Arc::clone(&clock), keeper_on);
-        Arc::new_cyclic(|parts: &Weak<Self>| Self {
+        Arc::new(Self {
             backend,
             queues: LocalQueues::new(),
             store_queues: Arc::default(),
@@ -74,7 +67,6 @@ impl LockerParts {
             settings,
             lifecycle: Lifecycle::new(),
             unreleased: Arc::default(),
-            on_abandoned: on_abandoned(Weak::clone(parts)),
         })
     }
 
@@ -114,22 +106,13 @@ impl LockerParts {
         self.settings.hand_over_limit().max(1)
     }
 
-    /// Puts a new lease into the keeper's schedule, and listens to the store's notification of a
-    /// loss. That notification ends the lease. Counts the first guard of the lease, which the
-    /// caller makes.
+    /// Gives a new lease to the keeper, and counts the first guard of the lease, which the caller
+    /// makes.
     pub(crate) fn adopt(&self, lease_state: &Arc<LeaseState>, loss: &LossFeed) {
         // The call that a close waits for is still running. If the guard were counted after it, a
         // close in between would see neither.
         self.lifecycle.add_guard();
-        self.keeper.keep(lease_state);
-        let (lease_state, log) = (Arc::downgrade(lease_state), self.keeper.loss_log());
-        loss.on_loss(move |reason| {
-            if let Some(lease_state) = lease_state.upgrade()
-                && lease_state.lose(reason)
-            {
-                log(lease_state, reason);
-            }
-        });
+        self.keeper.keep(lease_state, loss);
     }
 }
 

@@ -9,6 +9,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    clock::{Clock, Moment},
     contract::{
         AcquireRequest, DistLock, Grant, HandOver, Lease, LossReason, ReleaseOutcome, Renewal,
         Renewed,
@@ -16,13 +17,12 @@ use crate::{
     engine::{
         bounded::bounded,
         clean_up::{release_repeatedly, release_until_expiry},
-        clock::{Clock, Moment},
         lease_state::LeaseState,
         local_queue::{HandedOver, LocalTurn, NextWaiter},
         log, min_hold,
         outage::{QUICK_RETRIES, pause_after},
         parts::LockerParts,
-        timing::Timing,
+        settings::Timing,
     },
     types::{
         error::{Error, Result},
@@ -391,7 +391,7 @@ impl HandOverInFlight<'_> {
             let request = next.request().clone();
             next.give_lock(HandedOver {
                 unclaimed: Some((turn, grant, request)),
-                on_abandoned: Arc::clone(&self.parts.on_abandoned),
+                parts: Arc::clone(self.parts),
             });
         }
     }

@@ -1,14 +1,20 @@
-//! The options of one locker, and the check of a TTL against its store.
+//! The options of one locker, its clock, the jitter of its pauses, and the check of a TTL against
+//! its store.
 //!
-//! Invariant: a TTL that passed [`Settings::checked_ttl`] is at least the store's shortest one.
-//! This module sends nothing to the store: it reads only the backend's capabilities.
+//! A seed makes the random numbers of a locker repeatable. Invariant: a TTL that passed
+//! [`Settings::checked_ttl`] is at least the store's shortest one. This module sends nothing to the
+//! store: it reads only the backend's capabilities.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use crate::{
+    clock::{Clock, Moment},
     contract::capabilities::Capabilities,
     types::{
         duration::format_duration,
@@ -96,5 +102,53 @@ impl Settings {
             "the store grants shorter leases than the TTL of {ttl} that was asked for, \
              {max_lease:.1?} at most, and renewal goes on at that rhythm{longer}",
         );
+    }
+}
+
+/// A clock and a generator of random numbers.
+pub(crate) struct Timing {
+    clock: Arc<dyn Clock>,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl Timing {
+    /// Without a `seed`, the random numbers differ in each locker.
+    pub(crate) fn new(clock: Arc<dyn Clock>, seed: Option<u64>) -> Self {
+        let random = seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        Self {
+            clock,
+            random: Mutex::new(random),
+        }
+    }
+
+    pub(crate) const fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// A random time between half of `pause` and all of it, so that callers that failed at the same
+    /// moment do not ask again at the same moment.
+    pub(crate) fn jitter(&self, pause: Duration) -> Duration {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        pause.mul_f64(0.5 + random.f64() / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+
+    #[test]
+    fn jitter_leaves_at_least_half_of_a_pause_and_never_makes_it_longer() {
+        let timing = Timing::new(Arc::new(SystemClock), Some(7));
+        let pause = Duration::from_secs(1);
+        let times: Vec<_> = (0..1000).map(|_| timing.jitter(pause)).collect();
+        assert!(times.iter().all(|time| (pause / 2..=pause).contains(time)));
+        let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+        assert!(*most - *least > pause / 4, "{least:?} to {most:?}");
     }
 }

@@ -11,12 +11,13 @@ use uuid::Uuid;
 
 use crate::{
     contract::{
-        AcquireRequest, Grant, ReleaseOutcome, Renewal, Renewed, TicketStep,
+        AcquireRequest, Grant, Lease, ReleaseOutcome, Renewal, Renewed, TicketStep,
         capabilities::Capabilities,
     },
     engine::{
         bounded::bounded,
         lease_state::{LeaseState, Renew},
+        outage::pause_after,
         parts::LockerParts,
     },
     types::{
@@ -28,9 +29,6 @@ use crate::{
 
 /// The longest wait for the answer to one step.
 const LIMIT: Duration = Duration::from_secs(5);
-
-/// The pause between two tries of one step.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Writes a nonce beside a held lock, and returns the ticket. The caller must then end the lease in
 /// this process.
@@ -129,9 +127,10 @@ pub(crate) async fn renew(parts: &Arc<LockerParts>, ticket: &Ticket, ttl: Durati
 pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<()> {
     parts.lifecycle.check_open()?;
     check_supported(parts.backend.capabilities())?;
-    let (clock, lease) = (&**parts.timing.clock(), ticket.lease());
+    let (clock, lease) = (&**parts.timing.clock(), lease_of(ticket));
     let until = clock.now() + LIMIT;
     let mut maybe_released = false;
+    let mut failures = 0;
     loop {
         let left = until.since(clock.now());
         match bounded(clock, left, parts.backend.release(&lease)).await {
@@ -139,10 +138,12 @@ pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result
             // An earlier try released the lock, and its answer was lost.
             Ok(ReleaseOutcome::NotHeld) if maybe_released => return Ok(()),
             Ok(ReleaseOutcome::NotHeld) => return Err(not_held(ticket)),
-            Err(error) if error.is_retryable() && clock.now() + PAUSE < until => {
+            Err(error) if error.is_retryable() && clock.now() < until => {
                 tracing::debug!(%error, "asking again");
                 maybe_released |= !error.did_not_happen();
-                clock.sleep(parts.timing.jitter(PAUSE)).await;
+                failures += 1;
+                let pause = parts.timing.jitter(pause_after(failures));
+                clock.sleep(pause.min(until.since(clock.now()))).await;
             }
             Err(error) => {
                 return Err(error
@@ -161,7 +162,7 @@ async fn step(
     step: TicketStep,
 ) -> Result<Renewed> {
     check_supported(parts.backend.capabilities())?;
-    let (lease, renewal) = (ticket.lease(), Renewal { ttl, ticket: step });
+    let (lease, renewal) = (lease_of(ticket), Renewal { ttl, ticket: step });
     bounded(
         &**parts.timing.clock(),
         LIMIT,
@@ -196,4 +197,11 @@ fn not_held(ticket: &Ticket) -> Error {
         ),
     )
     .about(&ticket.name)
+}
+
+/// The lease behind a ticket. The store accepts it only while the nonce of the ticket is stored.
+fn lease_of(ticket: &Ticket) -> Lease {
+    let mut lease = Lease::new(ticket.name.clone(), ticket.owner, Some(ticket.token));
+    lease.nonce = Some(ticket.nonce);
+    lease
 }

@@ -11,8 +11,8 @@ use std::{
 };
 
 use crate::{
+    clock::Moment,
     contract::Lease,
-    engine::clock::Moment,
     types::{error::Error, ident::OwnerId, name::LockName},
 };
 
@@ -91,7 +91,7 @@ impl UnreleasedLeases {
 mod tests {
     use super::*;
     use crate::{
-        engine::clock::{Clock as _, ManualClock},
+        clock::{Clock as _, ManualClock},
         types::error::ErrorKind,
     };
 

@@ -8,6 +8,7 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use crate::types::{
+    ident::HolderInfo,
     name::LockName,
     presentable::{excerpt, presentable},
 };
@@ -33,6 +34,8 @@ struct Inner {
     passes: bool,
     /// The pause before the next attempt (see [`Error::retry_in`]).
     retry_pause: Option<Duration>,
+    holder: Option<HolderInfo>,
+    remedy: Option<Remedy>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -73,6 +76,25 @@ pub enum ErrorKind {
     Unsupported,
 }
 
+/// The step that the reader of an error can take. `Display` is a sentence for users of the library;
+/// a program with its own commands prints its own sentence after [`Error::problem`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// The lock was busy: wait longer, or look who holds the lock.
+    WaitLonger,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WaitLonger => {
+                f.write_str("allow more time with `LockBuilder::wait`, look with `Locker::inspect`")
+            }
+        }
+    }
+}
+
 impl Error {
     /// An error with a message. The message begins in lower case, names the value or resource that
     /// caused the error, and ends without a full stop.
@@ -85,6 +107,8 @@ impl Error {
             name: None,
             passes: false,
             retry_pause: None,
+            holder: None,
+            remedy: None,
             source: None,
         }))
     }
@@ -113,13 +137,17 @@ impl Error {
     /// Adds the cause. The text of the cause is shown, so it must hold no secret. If the cause is
     /// an [`Error`] of the same kind and marks its limit as [passing](Error::passing), this error
     /// marks its limit as passing too. This error takes over the cause's
-    /// [pause](Error::retry_pause), unless it has one.
+    /// [pause](Error::retry_pause), [holder](Error::holder) and [remedy](Error::remedy), unless it
+    /// has its own.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         let source = source.into();
         if let Some(cause) = source.downcast_ref::<Self>() {
             self.0.passes |= cause.kind() == self.kind() && cause.0.passes;
             self.0.retry_pause = self.0.retry_pause.or(cause.0.retry_pause);
+            let (holder, remedy) = (&cause.0.holder, &cause.0.remedy);
+            self.0.holder = self.0.holder.take().or_else(|| holder.clone());
+            self.0.remedy = self.0.remedy.take().or_else(|| remedy.clone());
         }
         self.0.source = Some(Arc::from(source));
         self
@@ -147,6 +175,39 @@ impl Error {
     #[must_use]
     pub fn retry_pause(&self) -> Option<Duration> {
         self.0.retry_pause
+    }
+
+    /// Adds the holder that kept the lock busy.
+    #[must_use]
+    pub(crate) fn held_by(mut self, holder: Option<HolderInfo>) -> Self {
+        self.0.holder = holder;
+        self
+    }
+
+    /// The holder that kept the lock busy, of a [time-out](ErrorKind::Timeout); `None` if the store
+    /// does not know the holder.
+    #[must_use]
+    pub fn holder(&self) -> Option<&HolderInfo> {
+        self.0.holder.as_ref()
+    }
+
+    /// Adds the step that the reader can take.
+    #[must_use]
+    pub fn with_remedy(mut self, remedy: Remedy) -> Self {
+        self.0.remedy = Some(remedy);
+        self
+    }
+
+    /// The step that the reader can take, if there is a known one.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&Remedy> {
+        self.0.remedy.as_ref()
+    }
+
+    /// The text without the [remedy](Error::remedy).
+    #[must_use]
+    pub fn problem(&self) -> String {
+        Problem(self).to_string()
     }
 
     /// The error of an operation that only reads. A read changes nothing, so a lost answer leaves
@@ -203,9 +264,12 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+/// The text of an error without its remedy, which stands once at the end of the whole text.
+struct Problem<'a>(&'a Error);
+
+impl fmt::Display for Problem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &self.0;
+        let inner = &self.0.0;
         if let Some(backend) = inner.backend {
             write!(f, "{backend}: ")?;
         }
@@ -219,11 +283,23 @@ impl fmt::Display for Error {
             write!(f, "{name:?}: ")?;
         }
         f.write_str(&presentable(&inner.message))?;
-        match &inner.source {
-            Some(source) if source.is::<Self>() => write!(f, ": {source}"),
+        let Some(source) = &inner.source else {
+            return Ok(());
+        };
+        match source.downcast_ref::<Error>() {
+            Some(cause) => write!(f, ": {}", Problem(cause)),
             // The text of a driver's error quotes the server, which may send control characters and
             // pages of text.
-            Some(source) => write!(f, ": {}", excerpt(&source.to_string())),
+            None => write!(f, ": {}", excerpt(&source.to_string())),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Problem(self))?;
+        match &self.0.remedy {
+            Some(remedy) => write!(f, "; {remedy}"),
             None => Ok(()),
         }
     }
@@ -262,6 +338,19 @@ mod tests {
         );
         assert!(error.is_retryable() && !error.is_lost() && error.did_not_happen());
         assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn the_remedy_stands_once_at_the_end_and_apart_from_the_problem() {
+        let busy = Error::new(ErrorKind::Timeout, "busy")
+            .held_by(Some(HolderInfo::new("ci@host:12")))
+            .with_remedy(Remedy::WaitLonger);
+        let outer = Error::new(ErrorKind::Unavailable, "no turn").caused_by(busy);
+        assert_eq!(outer.problem(), "no turn: busy");
+        assert_eq!(outer.remedy(), Some(&Remedy::WaitLonger));
+        assert_eq!(outer.holder().unwrap().holder, "ci@host:12");
+        let remedy = "allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
+        assert_eq!(outer.to_string(), format!("no turn: busy; {remedy}"));
     }
 
     #[test]

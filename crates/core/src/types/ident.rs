@@ -1,17 +1,22 @@
 //! The identities around a lock: the owner that a store compares, and the holder's label for
 //! people.
 //!
-//! This module owns [`OwnerId`], [`HolderLabel`] and [`Meta`]. Invariant: a label or text is
-//! checked before any I/O. The id of an owner must never reach a log, an error or `Debug`: a
-//! process that knows the id can renew and release the lock.
+//! This module owns [`OwnerId`], [`HolderLabel`], [`Meta`] and [`HolderInfo`]. Invariant: a label
+//! or text is checked before any I/O. The id of an owner must never reach a log, an error or
+//! `Debug`: a process that knows the id can renew and release the lock.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use uuid::Uuid;
 
 use crate::types::{
     error::{Error, ErrorKind, Result},
     name::shorten,
+    token::FencingToken,
 };
 
 /// The identity of one acquisition: 128 random bits, stored as `holder_id`.
@@ -178,6 +183,35 @@ fn user_of_this_process() -> String {
         (fields.nth(1)? == id).then(|| name.to_owned())
     });
     name.unwrap_or(id)
+}
+
+/// The holder of a lock, as far as the store knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HolderInfo {
+    /// The holder's label, for people.
+    pub holder: String,
+    /// The free text of the acquire request.
+    pub meta: Option<String>,
+    /// The token of its grant.
+    pub token: Option<FencingToken>,
+    /// The time of the grant by the store's wall clock, for display only.
+    pub acquired_at: Option<SystemTime>,
+    /// The remaining time of the lease, if it is not renewed.
+    pub expires_in: Option<Duration>,
+}
+
+impl HolderInfo {
+    /// A holder of which only the label is known.
+    pub fn new(holder: impl Into<String>) -> Self {
+        Self {
+            holder: holder.into(),
+            meta: None,
+            token: None,
+            acquired_at: None,
+            expires_in: None,
+        }
+    }
 }
 
 #[cfg(test)]

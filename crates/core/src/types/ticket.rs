@@ -9,15 +9,12 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{
-    contract::Lease,
-    types::{
-        error::{Error, ErrorKind, Result},
-        ident::OwnerId,
-        name::LockName,
-        token::FencingToken,
-        ttl::Ttl,
-    },
+use crate::types::{
+    error::{Error, ErrorKind, Result},
+    ident::OwnerId,
+    name::LockName,
+    token::FencingToken,
+    ttl::Ttl,
 };
 
 /// The first characters of every ticket. The digit is the version of the form, so that a later
@@ -77,12 +74,6 @@ impl Ticket {
     #[must_use]
     pub const fn ttl(&self) -> Ttl {
         self.ttl
-    }
-
-    pub(crate) fn lease(&self) -> Lease {
-        let mut lease = Lease::new(self.name.clone(), self.owner, Some(self.token));
-        lease.nonce = Some(self.nonce);
-        lease
     }
 }
 

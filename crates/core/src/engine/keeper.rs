@@ -9,21 +9,44 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{
-    jobs::{Job, Jobs, Spawn},
-    renew,
-    shared::KeeperShared,
-};
 use crate::{
-    contract::{DistLock, LossReason},
+    clock::Clock,
+    contract::{DistLock, loss::LossFeed},
     engine::{
         bounded::close_bounded,
-        clock::Clock,
+        jobs::{Job, Jobs, Spawn},
         lease_state::{Due, LeaseState},
-        log, threads,
+        log,
+        own_connection::OwnConnection,
+        renewal,
+        schedule::Schedule,
+        threads,
     },
     types::error::{Error, ErrorKind, Result},
 };
+
+/// The state that the keeper thread shares with the locker, which owns the thread.
+pub(crate) struct KeeperShared {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) schedule: Schedule,
+    pub(crate) connection: OwnConnection,
+    /// The number of awaited jobs that have not ended.
+    jobs: watch::Sender<usize>,
+    /// The number of jobs that have not ended and keep a released lock for its minimum hold.
+    holds: watch::Sender<usize>,
+}
+
+impl KeeperShared {
+    fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            schedule: Schedule::new(Arc::clone(&clock)),
+            clock,
+            connection: OwnConnection::new(),
+            jobs: watch::Sender::new(0),
+            holds: watch::Sender::new(0),
+        }
+    }
+}
 
 /// The control of the keeper thread. The drop of this value ends the thread when the jobs of the
 /// thread have ended.
@@ -91,9 +114,26 @@ impl Keeper {
         self.shared.connection.ready().await
     }
 
-    /// Renews a lease and watches its deadline until the lease ends.
-    pub(crate) fn keep(&self, lease_state: &Arc<LeaseState>) {
+    /// Renews a lease and watches its deadline until the lease ends. A notification of the store
+    /// that the lock was lost ends the lease too.
+    pub(crate) fn keep(&self, lease_state: &Arc<LeaseState>, loss: &LossFeed) {
         self.shared.schedule.put(lease_state);
+        // Both references are weak, because a listener at the store must keep neither the lease nor
+        // the keeper thread alive.
+        let (lease_state, orders) = (Arc::downgrade(lease_state), self.orders.downgrade());
+        loss.on_loss(move |reason| {
+            let Some(lease_state) = lease_state.upgrade().filter(|it| it.lose(reason)) else {
+                return;
+            };
+            // The keeper thread writes the line: the thread that reports the loss may have other
+            // holders to notify, and a slow log must not delay that.
+            let job_state = Arc::clone(&lease_state);
+            let log = Order::Run(Box::pin(async move { job_state.log_loss(reason) }));
+            let sent = orders.upgrade().map(|orders| orders.send(log));
+            if !matches!(sent, Some(Ok(()))) {
+                lease_state.log_loss(reason);
+            }
+        });
     }
 
     /// Removes a lease that has ended from the schedule.
@@ -126,24 +166,6 @@ impl Keeper {
     /// Runs a job on the keeper thread that a close does not wait for.
     pub(crate) fn spawn_detached(&self, job: impl Future<Output = ()> + Send + 'static) {
         let _ = self.orders.send(Order::Run(Box::pin(job)));
-    }
-
-    /// Returns a function that logs a loss on the keeper thread. The thread that reports the loss
-    /// may have other holders to notify, and a slow log must not delay that.
-    pub(crate) fn loss_log(&self) -> impl Fn(Arc<LeaseState>, LossReason) + Send + use<> {
-        // The reference is weak, because a listener at the store must not keep the keeper thread
-        // alive.
-        let orders = self.orders.downgrade();
-        move |lease_state, reason| {
-            let job_state = Arc::clone(&lease_state);
-            let log = Order::Run(Box::pin(async move { job_state.log_loss(reason) }));
-            if orders
-                .upgrade()
-                .is_none_or(|orders| orders.send(log).is_err())
-            {
-                lease_state.log_loss(reason);
-            }
-        }
     }
 
     /// Waits until all awaited jobs have ended.
@@ -206,7 +228,7 @@ async fn keep_leases(
     let mut stopped = None;
     loop {
         serve_due(shared, |lease_state| {
-            jobs.spawn(renew::renew_in_background(
+            jobs.spawn(renewal::renew_in_background(
                 Arc::clone(shared),
                 Arc::clone(&lease_state),
             ));

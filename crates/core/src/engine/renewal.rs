@@ -8,11 +8,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use super::shared::KeeperShared;
 use crate::{
     contract::{DistLock, Renewal},
     engine::{
         bounded::bounded,
+        keeper::KeeperShared,
         lease_state::{LeaseState, NewHistory},
     },
     types::{

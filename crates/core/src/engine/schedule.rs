@@ -12,9 +12,9 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::engine::{
+use crate::{
     clock::{Clock, Moment},
-    lease_state::LeaseState,
+    engine::lease_state::LeaseState,
 };
 
 /// The longest sleep of the keeper while it has a lease. The keeper's timer does not count the time

@@ -7,6 +7,7 @@
 //! injecting a clock.
 
 use std::{
+    any::{Any, TypeId},
     collections::BTreeMap,
     fmt,
     future::Future,
@@ -66,7 +67,7 @@ pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The time source of a [`Locker`](crate::Locker).
 ///
 /// Inject a [`ManualClock`] to test your own handling of expiry.
-pub trait Clock: fmt::Debug + Send + Sync + 'static {
+pub trait Clock: Any + fmt::Debug + Send + Sync {
     /// The present moment, on a clock that also counts while the machine is suspended.
     fn now(&self) -> Moment;
 
@@ -77,12 +78,6 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Sleeps for about `time`. Callers check [`Clock::now`] afterwards, since a sleep may end late
     /// after a suspend.
     fn sleep(&self, time: Duration) -> Sleep;
-
-    /// Whether this is [`SystemClock`], whose sleeps need no box.
-    #[doc(hidden)]
-    fn is_system(&self) -> bool {
-        false
-    }
 }
 
 /// The machine's own clock: `CLOCK_BOOTTIME` on Linux. Unlike [`std::time::Instant`], this clock
@@ -115,10 +110,6 @@ impl Clock for SystemClock {
     fn sleep(&self, time: Duration) -> Sleep {
         Box::pin(SystemSleep::start(time))
     }
-
-    fn is_system(&self) -> bool {
-        true
-    }
 }
 
 pin_project! {
@@ -133,7 +124,7 @@ pin_project! {
 
 impl Timer {
     pub(crate) fn start(clock: &dyn Clock, time: Duration) -> Self {
-        if clock.is_system() {
+        if clock.type_id() == TypeId::of::<SystemClock>() {
             let sleep = SystemSleep::start(time);
             Self::System { sleep }
         } else {
@@ -347,6 +338,13 @@ mod tests {
     fn the_wall_clock_is_told_as_the_time_since_1970() {
         let in_2020 = Duration::from_secs(50 * 365 * 24 * 3600);
         assert!(unix_time(&SystemClock) > in_2020);
+    }
+
+    #[tokio::test]
+    async fn only_a_sleep_of_the_system_clock_needs_no_box() {
+        let timer = |clock: &dyn Clock| Timer::start(clock, Duration::ZERO);
+        assert!(matches!(timer(&SystemClock), Timer::System { .. }));
+        assert!(matches!(timer(&ManualClock::new()), Timer::Other { .. }));
     }
 
     #[test]

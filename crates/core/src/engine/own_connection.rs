@@ -10,8 +10,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::{
+    clock::Clock,
     contract::DistLock,
-    engine::{clock::Clock, log, outage::pause_after},
+    engine::{log, outage::pause_after},
     types::error::{Error, ErrorKind, Result},
 };
 
