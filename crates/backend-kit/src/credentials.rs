@@ -13,7 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_core::{Clock, Error, ErrorKind, Moment, Result, excerpt};
+use distlock_core::{Clock, Error, ErrorKind, Moment, Result, at_most, excerpt};
 
 use crate::{Secret, mask, panics};
 
@@ -239,23 +239,17 @@ impl CredentialSource {
                 provider.credentials().await.map(Some)
             }
         };
-        let given = tokio::select! {
-            biased;
-            given = panics::catching(asking) => given,
-            () = self.clock.sleep(self.limit) => {
-                return Err(not_given(format!("no answer within {:?}", self.limit)));
-            }
-        };
-        match given {
-            Ok(Ok(Some(mut given))) => {
+        match at_most(&*self.clock, self.limit, panics::catching(asking)).await {
+            None => Err(not_given(format!("no answer within {:?}", self.limit))),
+            Some(Ok(Ok(Some(mut given)))) => {
                 if given.user.is_none() {
                     given.user.clone_from(&self.written.user);
                 }
                 Ok(given)
             }
-            Ok(Ok(None)) => Ok(self.written.clone()),
-            Ok(Err(error)) => Err(not_given(error)),
-            Err(_) => Err(not_given("it panicked")),
+            Some(Ok(Ok(None))) => Ok(self.written.clone()),
+            Some(Ok(Err(error))) => Err(not_given(error)),
+            Some(Err(_)) => Err(not_given("it panicked")),
         }
     }
 

@@ -1,10 +1,10 @@
 //! The list of drivers, which opens a store from its URL.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use distlock_core::{Clock, Error, ErrorKind, Result, Store};
+use distlock_core::{Clock, Error, ErrorKind, Result, Store, at_most};
 
-use crate::{Driver, Migrated, Target, TargetParts, not_compiled_in, suggest::nearest};
+use crate::{Driver, Migrated, Target, TargetParts, nearest};
 
 /// The drivers with which a program opens stores.
 ///
@@ -72,14 +72,13 @@ impl Drivers {
     /// Safe.
     pub async fn open(&self, target: impl Into<Target>) -> Result<Store> {
         let parts = target.into().parts()?;
-        let limit = Limit::of(&parts);
-        limit
-            .bound(async {
-                let store = self.open_parts(parts).await?;
-                store.ready().await?;
-                Ok(store)
-            })
-            .await
+        let limit = limit_of(&parts);
+        let opening = async {
+            let store = self.open_parts(parts).await?;
+            store.ready().await?;
+            Ok(store)
+        };
+        in_time(limit, opening).await
     }
 
     /// Opens the store with these parts of a target. A driver that wraps another store calls this
@@ -104,7 +103,7 @@ impl Drivers {
     /// Each step is atomic. After a drop of the future, the next call does the remaining steps.
     pub async fn migrate(&self, target: impl Into<Target>) -> Result<Migrated> {
         let parts = target.into().parts()?;
-        Limit::of(&parts).bound(self.migrate_parts(parts)).await
+        in_time(limit_of(&parts), self.migrate_parts(parts)).await
     }
 
     /// Creates or upgrades the tables of the store with these parts of a target, without a limit of
@@ -174,36 +173,75 @@ fn is_prefix(known: &str, scheme: &str) -> bool {
     known.ends_with('+') && scheme.len() > known.len() && scheme.starts_with(known)
 }
 
-/// The time limit on opening a store, for all steps together.
-struct Limit {
-    clock: Arc<dyn Clock>,
-    time: std::time::Duration,
-    masked_url: String,
+/// Bounds all steps of opening a store together by the option `connect_timeout`.
+async fn in_time<T>(
+    (clock, limit, masked_url): (Arc<dyn Clock>, Duration, String),
+    opening: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    // Boxed, because the drivers' futures are large, and the futures of all callers would contain
+    // them.
+    at_most(&*clock, limit, Box::pin(opening))
+        .await
+        .unwrap_or_else(|| {
+            let late = format!("{masked_url} did not answer within {limit:?} (connect_timeout)");
+            Err(Error::new(ErrorKind::Unavailable, late))
+        })
 }
 
-impl Limit {
-    fn of(parts: &TargetParts) -> Self {
-        Self {
-            clock: Arc::clone(&parts.clock),
-            time: parts.connect_timeout,
-            masked_url: parts.masked_url().to_owned(),
-        }
-    }
+fn limit_of(parts: &TargetParts) -> (Arc<dyn Clock>, Duration, String) {
+    let url = parts.masked_url().to_owned();
+    (Arc::clone(&parts.clock), parts.connect_timeout, url)
+}
 
-    async fn bound<T>(self, opening: impl Future<Output = Result<T>>) -> Result<T> {
-        // Boxed, because the drivers' futures are large, and the futures of all callers would
-        // contain them.
-        let opening = Box::pin(opening);
-        tokio::select! {
-            biased;
-            done = opening => done,
-            () = self.clock.sleep(self.time) => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!(
-                    "{} did not answer within {:?} (connect_timeout)",
-                    self.masked_url, self.time
-                ),
-            )),
-        }
+/// The sentence of the error about the part `what` that this build does not have, and that these
+/// `features` of the library add. The features are separated by commas (`redis,tls`). The
+/// command-line tool always has every backend, so the sentence mentions the tool only for features
+/// that the tool also has.
+///
+/// The crates are not published, so the sentence names the steps that work in a checkout: the line
+/// for `Cargo.toml` and the command, as in the README. `tests/readme.rs` keeps the two texts equal.
+#[must_use]
+pub fn not_compiled_in(what: &str, features: &str) -> String {
+    let listed: Vec<_> = features
+        .split(',')
+        .map(|name| format!("{name:?}"))
+        .collect();
+    let mut text = format!(
+        "{what} is not compiled in: in Cargo.toml, write `distlock = {{ path = \"../distlock\", \
+         features = [{}] }}`",
+        listed.join(", ")
+    );
+    let of_the_tool = features
+        .split(',')
+        .find(|name| TOOL_FEATURES.contains(name));
+    if let Some(feature) = of_the_tool {
+        text += &format!(
+            "; for the command, run `cargo install --locked --path cli --features {feature}` in \
+             the checkout"
+        );
+    }
+    text
+}
+
+/// The features of the library that the package of the command-line tool also has.
+const TOOL_FEATURES: [&str; 2] = ["sasl", "tls"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sentence_names_the_line_of_cargo_toml_and_the_command() {
+        assert_eq!(
+            not_compiled_in("the sqlite backend", "sqlite"),
+            "the sqlite backend is not compiled in: in Cargo.toml, write `distlock = { path = \
+             \"../distlock\", features = [\"sqlite\"] }`"
+        );
+        assert_eq!(
+            not_compiled_in("TLS", "redis,tls"),
+            "TLS is not compiled in: in Cargo.toml, write `distlock = { path = \"../distlock\", \
+             features = [\"redis\", \"tls\"] }`; for the command, run `cargo install --locked \
+             --path cli --features tls` in the checkout"
+        );
     }
 }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock as _, Error, ErrorKind, Result, SystemClock, threads};
+use distlock_core::{Error, ErrorKind, Result, SystemClock, at_most, threads};
 use tokio::sync::Mutex;
 
 /// The longest wait for the files of a connection that is made now. A connection is made within
@@ -88,20 +88,22 @@ impl FileReads {
             .await?
         };
         // The limit is for a file system of this host, and so by the clock of this host.
-        tokio::select! {
-            biased;
-            read = reading => read,
-            () = SystemClock.sleep(self.limit) => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("the file system did not answer within {:?}", self.limit),
-            )),
-        }
+        at_most(&SystemClock, self.limit, reading)
+            .await
+            .unwrap_or_else(|| {
+                Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("the file system did not answer within {:?}", self.limit),
+                ))
+            })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+
+    use distlock_core::Clock as _;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, Result};
+use distlock_core::{Clock, Error, ErrorKind, Result, at_most};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Lends connections of type `C`.
@@ -46,13 +46,15 @@ impl<C> Lender<C> {
     /// # Cancel safety
     /// Safe: a caller that goes away borrows nothing.
     pub async fn lend(&self, clock: &dyn Clock, timeout: Duration) -> Result<Loan<'_, C>> {
-        let permit = tokio::select! {
-            biased;
-            permit = self.permits.acquire() => permit.map_err(|_| {
-                Error::new(ErrorKind::Closed, "the store's handle was closed")
-            })?,
-            () = clock.sleep(timeout) => {
-                return Err(Error::new(ErrorKind::Unavailable, "all connections are in use"));
+        let permit = match at_most(clock, timeout, self.permits.acquire()).await {
+            Some(Ok(permit)) => permit,
+            Some(Err(_)) => {
+                let closed = "the store's handle was closed";
+                return Err(Error::new(ErrorKind::Closed, closed));
+            }
+            None => {
+                let busy = "all connections are in use";
+                return Err(Error::new(ErrorKind::Unavailable, busy));
             }
         };
         Ok(Loan {

@@ -29,13 +29,11 @@ mod certificate_files;
 mod connect_gate;
 mod credentials;
 mod driver;
-mod driver_help;
 mod drivers;
 mod epoch_history;
 mod file_reads;
 mod lending;
 mod mask;
-mod not_built;
 mod open_flag;
 pub mod operation;
 mod options;
@@ -43,8 +41,6 @@ pub mod panics;
 mod password;
 mod percent;
 pub mod queue_entry;
-mod secret;
-mod suggest;
 mod target;
 #[cfg(feature = "tls")]
 mod tls_files;
@@ -59,19 +55,15 @@ pub use {
     credentials::{
         Certificates, CredentialProvider, CredentialSource, Credentials, SharedProvider,
     },
-    driver::{Driver, Migrated},
-    driver_help::{DriverOption, DriverUrl},
-    drivers::Drivers,
+    driver::{Driver, DriverOption, DriverUrl, Migrated},
+    drivers::{Drivers, not_compiled_in},
     epoch_history::EpochHistory,
     file_reads::{FileReads, read_bounded},
     lending::{Lender, Loan},
     mask::{is_secret, mask},
-    not_built::not_compiled_in,
     open_flag::OpenFlag,
-    options::{Given, Options, Origin, unknown_option},
-    password::{PasswordRule, TLS_DISABLE, is_loopback},
+    options::{Given, Options, Origin, hint, nearest, unknown_option},
+    password::{PasswordRule, Secret, TLS_DISABLE, is_loopback},
     percent::{has_whole_escapes, percent_decode, percent_encode, percent_encode_path},
-    secret::Secret,
-    suggest::{hint, nearest},
     target::{Target, TargetParts, WrittenCredentials},
 };

@@ -1,15 +1,52 @@
-//! The rule for sending a password to a server, which is the same for every store.
+//! Passwords: a type that does not show its password, and the rule for sending one to a server.
 //!
-//! This module owns the rule and the texts of its errors and findings. Invariant: a password leaves
-//! this machine through TLS only, or in clear text if the option `tls=disable` allows that. The
-//! module must never resolve a name or open a connection, so a refusal comes before anything is
-//! sent.
+//! The rule is the same for every store. This module owns the rule and the texts of its errors and
+//! findings. Invariant: a password leaves this machine through TLS only, or in clear text if the
+//! option `tls=disable` allows that. The module must never resolve a name or open a connection, so
+//! a refusal comes before anything is sent.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+};
 
 use distlock_core::{Error, ErrorKind, Health, Result, Verdict};
+use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::not_compiled_in;
+
+/// A password. `Debug` does not show it, and dropping it overwrites its memory with zeros. Copies
+/// that a database driver makes are not overwritten.
+#[derive(Clone)]
+pub struct Secret(SecretString);
+
+impl Secret {
+    /// Wraps a password.
+    pub fn new(password: impl Into<String>) -> Self {
+        let password: String = password.into();
+        Self(password.into())
+    }
+
+    /// The password itself, for the database driver. Never print the result.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.reveal() == other.reveal()
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
 
 /// The value of the option `tls` that allows a password to leave this machine in clear text.
 pub const TLS_DISABLE: &str = "disable";

@@ -9,7 +9,7 @@ use crate::{
     mask::{mask, names_hosts},
     options::{Options, Origin},
     percent::{percent_decode, percent_encode_path},
-    secret::Secret,
+    password::Secret,
 };
 
 /// A backend URL with its options: the store to open.

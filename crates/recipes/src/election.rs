@@ -163,7 +163,7 @@ impl Election {
             let nomination = match nomination {
                 // A nomination is only a wish of the former leader. A candidate that cannot read
                 // the nomination keeps the lock.
-                Err(error) if is_transient(&error) => None,
+                Err(error) if error.is_retryable() => None,
                 nomination => nomination?,
             };
             if let Some((version, nomination)) = nomination {
@@ -207,12 +207,12 @@ impl Election {
             // removing the record.
             Ok(_) => match self.records.get(&key).await {
                 Ok(entry) => Ok(entry.map(|entry| (key, entry.version))),
-                Err(error) if is_transient(&error) => Ok(None),
+                Err(error) if error.is_retryable() => Ok(None),
                 Err(error) => Err(error),
             },
             // Without the record the candidate can still win, but no leader can nominate this
             // candidate.
-            Err(error) if is_transient(&error) => Ok(None),
+            Err(error) if error.is_retryable() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -462,11 +462,6 @@ impl Observer {
 /// The error of a leader that cannot nominate because another candidate leads now.
 fn another_leads_error(name: &LockName) -> Error {
     Error::new(ErrorKind::Lost, format!("somebody else leads {name:?}"))
-}
-
-/// Whether the error may pass with time.
-fn is_transient(error: &Error) -> bool {
-    error.is_retryable() || error.kind() == ErrorKind::OutcomeUnknown
 }
 
 fn nomination_key(name: &LockName) -> Result<RecordKey> {

@@ -20,9 +20,8 @@ use distlock_core::{Error, ErrorKind, Result};
 
 use super::{
     executor::{Executor, Failure, Reply},
-    handout::{Outcome, hand_out, reply_of},
     queue::{Answered, Batch, ClaimedKeys},
-    shared::BatcherShared,
+    shared::{BatcherShared, Outcome, reply_of},
 };
 
 /// The permit to have one batch in flight. The owner of a permit sends batches until the queue is
@@ -76,6 +75,9 @@ impl<E: Executor> FlightPermit<E> {
             .caller_driven
             .retain(|other| !Arc::ptr_eq(other, operation));
         state.queue.unclaim(&claimed);
+        // The look at the queue and the return of the permit are one step under the mutex. An
+        // operation that is queued in between would count this permit as running, start no task,
+        // and wait for the next submit.
         if state.queue.is_empty() {
             self.given_back = true;
             state.running -= 1;
@@ -107,10 +109,15 @@ impl<E: Executor> FlightPermit<E> {
                 let Some((batch, outcome)) = answered.take() else {
                     return;
                 };
-                hand_out(&shared, batch, outcome);
+                // The keys are freed after the hand-out, which queues the undo of an answer without
+                // a receiver. In the reverse order, an operation with the same key could be sent
+                // before that undo, and the undo would end its grant.
+                shared.hand_out(batch, outcome);
                 self.unclaim();
                 continue;
             };
+            // The permit keeps the keys of both batches: if its task is destroyed at an await
+            // below, the drop frees them all.
             self.unanswered = mem::replace(&mut self.claimed, mem::take(&mut batch.claimed));
             let outcome = {
                 let mut flight = pin!(shared.executor.run(batch.kind, &batch.ops));
@@ -119,7 +126,7 @@ impl<E: Executor> FlightPermit<E> {
                     // The first poll sends the new batch. The answers of the last batch are handed
                     // out while the store works.
                     first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
-                    hand_out(&shared, batch, outcome);
+                    shared.hand_out(batch, outcome);
                     self.free_answered_keys();
                     if shared.in_steps {
                         // The yield lets the callers that were just answered run first. Otherwise
@@ -132,6 +139,8 @@ impl<E: Executor> FlightPermit<E> {
                     Poll::Pending => flight.await,
                 }
             };
+            // An answer shows that this runtime lives. So if a later batch panics, the permit
+            // starts a task again, instead of giving up the queue.
             self.tasks_lost = 0;
             answered = Some((batch, outcome));
         }
@@ -290,6 +299,8 @@ impl<E: Executor> CallerOperation<E> {
                 // The woken caller finds the channel, and waits for the answer of the task.
                 waker.into_iter().for_each(Waker::wake);
             }
+            // The caller is inside a poll on another thread, and a running future cannot be moved.
+            // The caller finds the flag after that poll, and starts the task itself.
             DrivenBy::CallerPolling { .. } => {}
             by_task @ DrivenBy::Task(_) => *driven = by_task,
         }
@@ -320,6 +331,7 @@ fn spawn_rest<E: Executor>(
         if let Err((op, Ok(answer))) = reply.send((op, answer)) {
             permit.shared.undo(&op, &answer);
         }
+        // After the undo is queued, for the reason that `send_queue` gives.
         permit.unclaim();
         permit.send_queue().await;
     };
@@ -376,6 +388,9 @@ impl<E: Executor> Future for CallerDriven<E> {
                     }
                     Poll::Pending => {
                         let mut driven = self.operation.driven();
+                        // `take_over` may have set the flag during the poll. Then nobody else
+                        // drives the operation, and operations wait for it that this caller may
+                        // never serve: it may not be polled again.
                         if matches!(*driven, DrivenBy::CallerPolling { task_wanted: false }) {
                             let waker = waker.filter(|it| it.will_wake(context.waker()));
                             let waker = waker.unwrap_or_else(|| context.waker().clone());
@@ -409,6 +424,8 @@ impl<E: Executor> Drop for CallerDriven<E> {
             .caller_driven
             .retain(|it| !Arc::ptr_eq(it, &self.operation));
         drop(state);
+        // A thread that took the operation out of the list before may call `take_over` only now. It
+        // finds `CallerPolling`, and changes nothing.
         let reply = match self.operation.take() {
             // The channel has no receiver, so the task undoes the answer.
             DrivenBy::Caller(flight, _) => return spawn_rest(shared, flight, oneshot::channel().0),

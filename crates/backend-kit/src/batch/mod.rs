@@ -25,7 +25,6 @@
 mod batcher;
 mod drive;
 mod executor;
-mod handout;
 mod queue;
 mod shared;
 #[cfg(test)]

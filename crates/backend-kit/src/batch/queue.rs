@@ -186,6 +186,7 @@ impl<E: Executor> Queue<E> {
         if self.single_failures < MAX_SINGLE_FAILURES {
             return VecDeque::new();
         }
+        // The count starts again for the operations that are queued from now on.
         self.single_failures = 0;
         std::mem::take(&mut self.singles)
     }
@@ -254,6 +255,8 @@ impl<E: Executor> Queue<E> {
     /// Undos are sent first, then the urgent kind. The other kinds take turns, so that no kind
     /// waits without end.
     pub(super) fn take(&mut self, executor: &E) -> Option<Batch<E>> {
+        // An undo whose key is in flight stays in front of its sub-queue, and the other sub-queues
+        // go on: none of them can send that key before the undo, because the key is busy.
         if let Some(first) = self.undo.front() {
             let kind = executor.kind(&first.op);
             if let Some(batch) = self.gather(executor, SubQueue::Undo, kind) {
@@ -314,12 +317,17 @@ impl<E: Executor> Queue<E> {
                 continue;
             }
             let key = self.hasher.hash_one(executor.key(&pending.op));
+            // The store could apply two batches in flight in either order: the release of an owner
+            // before its acquire, for example. Later operations with this key find it busy too, so
+            // none of them passes this one.
             if !self.busy.insert(key) {
                 left.push_back(pending);
                 continue;
             }
             let size = executor.bytes(&pending.op);
             if !taken.is_empty() && bytes + size > self.limits.bytes {
+                // The operation is not in this batch, so its key must not stay claimed: no batch
+                // would ever free it.
                 self.busy.remove(&key);
                 left.push_back(pending);
                 break;
@@ -329,12 +337,16 @@ impl<E: Executor> Queue<E> {
             taken.push(pending);
         }
         if !left.is_empty() {
+            // In front of the operations that were not looked at, so that the order of submission
+            // stays.
             left.append(waiting);
             *waiting = left;
         }
         if taken.is_empty() {
             return None;
         }
+        // Two requests that lock the same rows in different orders deadlock each other on a
+        // database server.
         taken.sort_by(|a, b| executor.key(&a.op).cmp(executor.key(&b.op)));
         let (ops, replies) = taken
             .into_iter()

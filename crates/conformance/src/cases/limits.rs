@@ -59,7 +59,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Opens a locker over a backend that records every request.
 async fn recording_locker(cx: &Context) -> Outcome<(Locker, Arc<RecordingBackend>)> {
-    let recording = Arc::new(RecordingBackend::new(cx.store().await?.lock()));
+    let recording = Arc::new(RecordingBackend::new(cx.store().await?.backend()));
     let locker = Locker::new(recording.clone());
     // The keeper thread opens its own handle here. So every later request comes from the case.
     locker.ready().await?;

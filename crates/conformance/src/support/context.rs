@@ -136,7 +136,7 @@ impl Context {
     /// Opens another independent client, and returns the interface that the engine uses. Nothing
     /// renews a lock that a case takes through this interface.
     pub(crate) async fn backend(&self) -> Outcome<Arc<dyn DistLock>> {
-        Ok(self.store().await?.lock())
+        Ok(self.store().await?.backend())
     }
 
     /// Opens two independent clients.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use distlock_core::{
-    Attempt, Clock, Error, ErrorKind, FencingToken, Guard, LockName, Locker, Result, Store,
+    Attempt, Clock, Error, ErrorKind, FencingToken, Guard, LockName, Locker, Result, Store, at_most,
 };
 use futures_util::FutureExt as _;
 use tokio::sync::watch;
@@ -391,15 +391,14 @@ impl Shared {
         let loading = LoadName::new(self, key).run(async { loader().await });
         let loading = AssertUnwindSafe(loading).catch_unwind();
         let most = self.settings.max_load;
-        let loaded = tokio::select! {
-            biased;
-            loaded = loading => loaded.unwrap_or_else(|panic| {
+        let loaded = match at_most(&*self.clock, most, loading).await {
+            Some(loaded) => loaded.unwrap_or_else(|panic| {
                 let why = panic.downcast_ref::<&str>().map(|it| (*it).to_owned());
                 let why = why.or_else(|| panic.downcast_ref::<String>().cloned());
                 let says = format!("the loader panicked: {}", why.unwrap_or_default());
                 Err(Error::new(ErrorKind::Internal, says))
             }),
-            () = self.clock.sleep(most) => {
+            None => {
                 let says = format!("the load took longer than {most:?}, and was given up");
                 Err(Error::new(ErrorKind::Timeout, says))
             }

@@ -1,10 +1,7 @@
 //! Long queues: the sizes of their batches, and the delivery of many answers.
 
 use super::*;
-use crate::batch::{
-    handout::hand_out,
-    queue::{Pending, Queue},
-};
+use crate::batch::queue::{Pending, Queue};
 
 fn batch_sizes(undivided: usize, waiting: u32) -> Vec<usize> {
     let limits = Limits {
@@ -78,7 +75,7 @@ fn answered_batch(batcher: &Batcher<Script>, count: u32) -> (impl FnOnce() + use
         .collect();
     let batch = queue.take(&shared.executor).unwrap();
     let replies = (0..count).map(|id| Reply::Done(Ok(id))).collect();
-    let handing = move || hand_out(&shared, batch, Ok(replies));
+    let handing = move || shared.hand_out(batch, Ok(replies));
     (handing, answers)
 }
 

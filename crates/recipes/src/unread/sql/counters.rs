@@ -6,7 +6,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Clock as _, Error, ErrorKind, Result, SystemClock};
+use distlock_core::{Error, ErrorKind, Result, SystemClock, at_most};
 use sqlx::{
     Any, AnyConnection, AnyPool, AssertSqlSafe, Row as _, Transaction,
     any::{AnyPoolOptions, install_default_drivers},
@@ -238,11 +238,9 @@ impl fmt::Debug for SqlCounters {
 /// Runs a step with a time limit. A step that takes too long fails with
 /// [`sqlx::Error::PoolTimedOut`], the error of a full pool.
 async fn with_time_limit<T>(step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
-    tokio::select! {
-        biased;
-        done = step => done,
-        () = SystemClock.sleep(TIMEOUT) => Err(sqlx::Error::PoolTimedOut),
-    }
+    at_most(&SystemClock, TIMEOUT, step)
+        .await
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
 /// Whether a transaction failed because of another client: in a deadlock, or because the other
