@@ -1,8 +1,10 @@
 //! The driver for stores in memory: their URLs, and the opening of a store.
 
+use std::any::Any;
+
 use async_trait::async_trait;
 use distlock_backend_kit::{Driver, DriverOption, DriverUrl, Drivers, TargetParts};
-use distlock_core::{Result, Store};
+use distlock_core::{Clock, Result, Store, SystemClock};
 
 use crate::Memory;
 
@@ -82,7 +84,7 @@ impl Driver for MemoryDriver {
         let private = self.check_target(&mut parts)?;
         let memory = if private {
             Memory::new(parts.clock.clone())
-        } else if parts.clock.is_system() {
+        } else if is_system(&*parts.clock) {
             Memory::shared(&parts.body)
         } else {
             return Err(parts.wrong(
@@ -96,4 +98,9 @@ impl Driver for MemoryDriver {
             parts.clock,
         ))
     }
+}
+
+fn is_system(clock: &(dyn Clock + 'static)) -> bool {
+    let clock: &dyn Any = clock;
+    clock.is::<SystemClock>()
 }

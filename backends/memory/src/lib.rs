@@ -32,9 +32,8 @@
 //!   public, so that a server can host it.
 //! - `shard`, `row`, `store_queue`: the parts of the table: one shard, one held lock, and the
 //!   contenders of one lock in order.
-//! - `lock`, `wait`, `shared_table`: the asynchronous shell around the table.
+//! - `lock`, `wait`: the asynchronous shell around the table.
 //! - `records`: the versioned key-value store.
-//! - `now`: the time of one call.
 //!
 //! Guarantees: a lease is counted on the boot-time clock. The tokens of a name rise while the
 //! process lives, and across restarts if the wall clock is right. Contenders get the lock in the
@@ -44,11 +43,9 @@
 mod driver;
 mod lock;
 mod memory;
-mod now;
 mod records;
 mod row;
 mod shard;
-mod shared_table;
 mod store_queue;
 mod table;
 mod wait;
@@ -56,7 +53,6 @@ mod wait;
 pub use driver::MemoryDriver;
 pub use lock::MemoryLock;
 pub use memory::Memory;
-pub use now::Now;
 pub use records::MemoryRecords;
 pub use store_queue::QueueEntry;
-pub use table::{Armed, Table};
+pub use table::{Armed, Now, Table};

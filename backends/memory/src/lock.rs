@@ -14,11 +14,41 @@ use distlock_core::{
 };
 
 use crate::{
-    now::Now,
-    shared_table::{BACKEND, SharedTable},
-    table::Table,
+    store_queue::QueueEntry,
+    table::{Now, Table},
     wait::MemoryContender,
 };
+
+/// The backend's short name.
+pub(crate) const BACKEND: &str = "memory";
+
+/// The table, and the clock, capabilities and epoch that all its handles share.
+#[derive(Debug)]
+pub(crate) struct SharedTable {
+    pub(crate) table: Table,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) epoch: Epoch,
+}
+
+impl SharedTable {
+    /// Makes one attempt, at the clock's present time.
+    pub(crate) fn try_acquire(
+        &self,
+        request: &AcquireRequest,
+        entry: Option<QueueEntry>,
+    ) -> Result<Attempt<Grant>> {
+        let attempt = self
+            .table
+            .try_acquire(Now::of(&*self.clock), request, entry)?;
+        Ok(attempt.map(|token| self.new_grant(token, request)))
+    }
+
+    /// Returns the grant of this request, with the store's epoch.
+    pub(crate) fn new_grant(&self, token: FencingToken, request: &AcquireRequest) -> Grant {
+        Grant::new(token, self.epoch.clone(), request.ttl.duration())
+    }
+}
 
 /// One handle on a lock table. All handles share the table.
 #[derive(Debug)]

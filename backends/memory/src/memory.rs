@@ -11,7 +11,10 @@ use std::{
 use distlock_core::{Clock, DistLock, Epoch, Records, SystemClock};
 use uuid::Uuid;
 
-use crate::{lock::MemoryLock, records::MemoryRecords, shared_table::BACKEND};
+use crate::{
+    lock::{BACKEND, MemoryLock},
+    records::MemoryRecords,
+};
 
 /// One lock table and the records beside it. Clones share them.
 #[derive(Clone, Debug)]

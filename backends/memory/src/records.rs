@@ -16,7 +16,7 @@ use distlock_core::{
     Written, check_value, micros, unix_time,
 };
 
-use crate::shared_table::BACKEND;
+use crate::lock::BACKEND;
 
 /// One handle on records in memory. All handles share the records.
 ///

@@ -11,7 +11,7 @@ use distlock_core::{
 };
 use uuid::Uuid;
 
-use crate::now::Now;
+use crate::table::Now;
 
 /// The lease of one lock name. The row may stay in memory after the lease has expired.
 #[derive(Debug)]

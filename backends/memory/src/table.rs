@@ -13,13 +13,12 @@ use std::{
 };
 
 use distlock_core::{
-    AcquireRequest, Attempt, Error, ErrorKind, FencingToken, Forced, HolderInfo, Lease, LockInfo,
-    LockName, LossReason, Moment, ReleaseOutcome, Renewal, Result,
+    AcquireRequest, Attempt, Clock, Error, ErrorKind, FencingToken, Forced, HolderInfo, Lease,
+    LockInfo, LockName, LossReason, Moment, ReleaseOutcome, Renewal, Result, micros, unix_time,
 };
 use foldhash::fast::RandomState;
 
 use crate::{
-    now::Now,
     row::Row,
     shard::Shard,
     store_queue::{DeferredWakes, QueueEntry, StoreQueue},
@@ -28,6 +27,26 @@ use crate::{
 /// Number of shards: a power of two, large enough that threads with different names rarely wait for
 /// one mutex.
 const SHARDS: usize = 64;
+
+/// The time at which a call to the table happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// The boot-time clock, on which leases are counted.
+    pub boot: Moment,
+    /// The wall clock in microseconds since 1970. New tokens are not below this number, and people
+    /// see this time.
+    pub wall_micros: u64,
+}
+
+impl Now {
+    /// Reads both clocks.
+    pub fn of(clock: &dyn Clock) -> Self {
+        Self {
+            boot: clock.now(),
+            wall_micros: micros(unix_time(clock)),
+        }
+    }
+}
 
 /// All locks of a store, with their holders and contenders.
 ///

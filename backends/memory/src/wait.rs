@@ -11,10 +11,10 @@ use distlock_backend_kit::OpenFlag;
 use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
 
 use crate::{
-    now::Now,
-    shared_table::{BACKEND, SharedTable},
+    lock::{BACKEND, SharedTable},
     store_queue::QueueEntry,
     table::Armed,
+    table::Now,
 };
 
 /// The longest sleep without a look at the table; a look costs one hash look-up. Without this
