@@ -1,34 +1,120 @@
-//! Rewrites errors of the library for users of the tool.
+//! The advice at the end of a failure: commands and options of the tool, with the flags that name
+//! the store of this call. The library advises its own methods, which mean nothing on a command
+//! line.
 
-use distlock::{BUSY_ADVICE, Error};
+use std::fmt;
 
-use crate::shell_word::quote_for_shell;
+use distlock::{Error, LockName, Remedy, config::mask};
 
-/// The text of an error for users of the tool. Options and commands of the tool replace the methods
-/// of the library that the error advises.
-pub(crate) fn message_for_tool(error: &Error) -> String {
-    let advice = error.name().map_or_else(String::new, |name| {
-        let name = quote_for_shell(name.as_str());
-        format!("; allow more time with `--wait`, look with `{INSPECT_COMMAND}{name}`")
-    });
-    // The error may be the cause of another one, so the advice is not always the end of the text.
-    error.to_string().replace(BUSY_ADVICE, &advice)
+use crate::{
+    exit::{Failure, code},
+    global::Global,
+    shell_word::quote_for_shell,
+};
+
+/// The step that the reader of a failure can take. `Display` begins with a semicolon.
+#[derive(Debug)]
+pub(crate) struct Advice {
+    remedy: Remedy,
+    name: Option<LockName>,
+    /// The flags that name the store of this call, each after a space.
+    pub(crate) store_flags: String,
 }
 
-/// The command that shows a lock. The name of the lock follows it.
-pub(crate) const INSPECT_COMMAND: &str = "distlock inspect ";
+impl Advice {
+    /// The remedy of an error, for users of the tool.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        Some(Self {
+            remedy: error.remedy()?.clone(),
+            name: error.name().cloned(),
+            store_flags: String::new(),
+        })
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.remedy, &self.name) {
+            (Remedy::WaitLonger, Some(name)) => {
+                let (name, flags) = (quote_for_shell(name.as_str()), &self.store_flags);
+                let look = format!("look with `distlock inspect {name}{flags}`");
+                write!(f, "; allow more time with `--wait`, {look}")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Adds the `--backend` and `--config` of this call to the commands that a failure advises. The
+/// library does not know these flags, and without them the advised command would use another store.
+/// A password is masked.
+pub fn add_store_flags(failure: Failure, global: &Global) -> Failure {
+    let flags = store_flags(global);
+    // An error that advises `migrate` contains the URL of its store, but not the password. Flags
+    // are needed only if that URL is not enough.
+    let named_well = |url: &String| global.config.is_none() && mask(url) == *url;
+    let says_more = !global.backend.last().is_some_and(named_well);
+    // A lock name or a holder may contain any text, also a text that looks like such a command. So
+    // only messages about a wrong configuration are changed: they contain neither names nor
+    // holders.
+    let failure = if failure.code == code::CONFIG && says_more {
+        failure.map_message(|message| complete_migrate_command(message, &flags))
+    } else {
+        failure
+    };
+    failure.at_store(flags)
+}
+
+/// Puts the flags into an advised `distlock migrate`.
+fn complete_migrate_command(message: &str, flags: &str) -> String {
+    const COMMAND: &str = "`distlock migrate";
+    let Some(start) = message.rfind(COMMAND) else {
+        return message.to_owned();
+    };
+    let (before, rest) = message.split_at(start);
+    match rest[1..].split_once('`') {
+        Some((_, after)) => format!("{before}{COMMAND}{flags}`{after}"),
+        None => message.to_owned(),
+    }
+}
+
+/// The flags of this call that name its store, each after a space.
+fn store_flags(global: &Global) -> String {
+    let config = global.config.as_ref().map(|path| path.to_string_lossy());
+    let config = config.map(|path| format!(" --config {}", quote_for_shell(&path)));
+    let backend = global.backend.last();
+    let backend = backend.map(|url| format!(" --backend {}", quote_for_shell(&mask(url))));
+    let system = global.system.then(|| " --system".to_owned());
+    let own = global.own.then(|| " --user".to_owned());
+    [config, backend, system, own]
+        .into_iter()
+        .flatten()
+        .collect()
+}
 
 #[cfg(test)]
 mod tests {
-    use distlock::{ErrorKind, LockName};
+    use distlock::ErrorKind;
 
     use super::*;
+
+    fn advised(failure: Failure, backend: Option<&str>, config: Option<&str>) -> String {
+        let global = Global {
+            backend: backend.into_iter().map(str::to_owned).collect(),
+            config: config.map(Into::into),
+            ..Global::default()
+        };
+        add_store_flags(failure, &global).to_string()
+    }
+
+    fn busy() -> Error {
+        Error::new(ErrorKind::Timeout, "busy: held by a").with_remedy(Remedy::WaitLonger)
+    }
 
     #[test]
     fn a_busy_lock_is_answered_with_options_of_the_tool() {
         let name = LockName::new("it's \u{202e}a").unwrap();
-        let error = |message| Error::new(ErrorKind::Timeout, message).about(&name);
-        let said = message_for_tool(&error(format!("busy: held by a{BUSY_ADVICE}")));
+        let said = advised(busy().about(&name).into(), None, None);
         let advice =
             "allow more time with `--wait`, look with `distlock inspect $'it\\'s \\U0000202ea'`";
         assert!(
@@ -36,12 +122,56 @@ mod tests {
             "{said}"
         );
         assert!(!said.contains("LockBuilder"), "{said}");
-        let outer = Error::new(ErrorKind::Unavailable, "no turn")
-            .caused_by(error(format!("busy: held by a{BUSY_ADVICE}")));
-        let said = message_for_tool(&outer);
-        assert!(said.contains("held by a"), "{said}");
-        assert!(!said.contains("LockBuilder"), "{said}");
-        let other = error("slow".to_owned());
-        assert_eq!(message_for_tool(&other), other.to_string());
+        let outer = Error::new(ErrorKind::Unavailable, "no turn").caused_by(busy());
+        let said = advised(outer.into(), None, None);
+        assert_eq!(said, "no turn: busy: held by a");
+        let other = Error::new(ErrorKind::Timeout, "slow").about(&name);
+        assert_eq!(advised(other.clone().into(), None, None), other.to_string());
+    }
+
+    #[test]
+    fn the_advised_command_names_the_store_of_this_call() {
+        let name = LockName::new("a`b").unwrap();
+        let busy = || Failure::from(busy().about(&name));
+        let strict = "absent: run `distlock migrate --backend 'mysql://bob@h/d'` now";
+        let wrong = |message: &str| Failure::new(code::CONFIG, message);
+        for (failure, backend, config, says) in [
+            (busy(), None, None, "`distlock inspect 'a`b'`"),
+            (
+                busy(),
+                Some("sqlite:/a b.db"),
+                None,
+                "`distlock inspect 'a`b' --backend 'sqlite:/a b.db'`",
+            ),
+            (
+                busy(),
+                Some("redis://u:hunter2@h"),
+                Some("x.toml"),
+                "`distlock inspect 'a`b' --config x.toml --backend 'redis://u:***@h'`",
+            ),
+            (wrong(strict), None, None, "run `distlock migrate` now"),
+            (
+                Failure::new(code::BUSY, "busy: held by `distlock migrate`"),
+                None,
+                Some("x.toml"),
+                "held by `distlock migrate`",
+            ),
+            (wrong(strict), Some("mysql://bob@h/d"), None, strict),
+            (
+                wrong(strict),
+                Some("mysql://bob:hunter2@h/d"),
+                None,
+                "run `distlock migrate --backend 'mysql://bob:***@h/d'` now",
+            ),
+            (
+                wrong(strict),
+                None,
+                Some("x.toml"),
+                "run `distlock migrate --config x.toml` now",
+            ),
+        ] {
+            let said = advised(failure, backend, config);
+            assert!(said.ends_with(says), "{said}");
+        }
     }
 }

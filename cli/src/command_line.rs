@@ -10,16 +10,16 @@ use clap::{
     builder::Styles,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use distlock::{backend::Driver, excerpt};
+use distlock::backend::{Driver, excerpt};
 
 use crate::{
-    commands,
+    advice, commands,
     context::Context,
     drivers,
     exit::{Failure, Outcome, code},
     global::Global,
     group::{survive_full_files, watchdog, watchdog_process},
-    guarded, logging, output, stderr, store_advice,
+    guarded, logging, output, stderr,
 };
 
 /// One distributed lock, many stores.
@@ -207,7 +207,7 @@ pub(crate) fn run() -> Outcome {
     let context = Context::new(cli.global.clone());
     let threads = cli.command.threads();
     run_on_runtime(threads, Box::pin(dispatch(cli.command, context)))
-        .map_err(|failure| store_advice::add_store_flags(failure, &cli.global))
+        .map_err(|failure| advice::add_store_flags(failure, &cli.global))
 }
 
 /// The threads that run a command's tasks.

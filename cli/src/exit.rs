@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use distlock::ErrorKind;
 
-use crate::advice;
+use crate::advice::Advice;
 
 /// The documented exit codes. `distlock run` can also end with the code of its command.
 pub mod code {
@@ -48,6 +48,7 @@ pub struct Failure {
     /// The exit code.
     pub code: u8,
     message: String,
+    advice: Option<Advice>,
 }
 
 impl Failure {
@@ -56,6 +57,7 @@ impl Failure {
         Self {
             code,
             message: message.into(),
+            advice: None,
         }
     }
 
@@ -90,6 +92,14 @@ impl Failure {
         Err(self)
     }
 
+    /// The same failure with the flags that name its store, for the commands that it advises.
+    pub(crate) fn at_store(mut self, flags: String) -> Self {
+        if let Some(advice) = &mut self.advice {
+            advice.store_flags = flags;
+        }
+        self
+    }
+
     /// The same failure with another message.
     pub(crate) fn map_message(mut self, words: impl FnOnce(&str) -> String) -> Self {
         self.message = words(&self.message);
@@ -109,13 +119,18 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.message)?;
+        self.advice.iter().try_for_each(|advice| advice.fmt(f))
     }
 }
 
 impl From<distlock::Error> for Failure {
     fn from(error: distlock::Error) -> Self {
-        Self::new(code_of_kind(error.kind()), advice::message_for_tool(&error))
+        Self {
+            code: code_of_kind(error.kind()),
+            message: error.problem(),
+            advice: Advice::of(&error),
+        }
     }
 }
 

@@ -31,7 +31,6 @@ pub mod program;
 mod progress;
 mod shell_word;
 mod stderr;
-mod store_advice;
 mod values;
 
 use std::process::ExitCode;

@@ -9,6 +9,7 @@
 //! [`distlock_cli::main`](crate::main).
 
 pub use crate::{
+    advice::add_store_flags,
     command_line::{Threads, print_parse_error, run_on_runtime},
     commands::{
         conformance::{OpeningClient, open_client},
@@ -26,6 +27,5 @@ pub use crate::{
     processes::{Node, NodeOutput},
     progress::Progress,
     stderr::set_program,
-    store_advice::add_store_flags,
     values::{parse_lock_name, parse_wait},
 };

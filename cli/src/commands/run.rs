@@ -8,7 +8,6 @@ use distlock_recipes::{Due, Periodic};
 use rustix::process::Signal;
 
 use crate::{
-    advice,
     context::{Context, Sharing},
     drivers,
     exit::{Failure, Outcome, code, code_of_signal},
@@ -404,7 +403,7 @@ impl Run {
         }
         match self.acquire(locker, name, holder).await {
             Err(error) if error.kind() == ErrorKind::Timeout => {
-                Ok(Decision::Skip(advice::message_for_tool(&error)))
+                Ok(Decision::Skip(Failure::from(error).to_string()))
             }
             taken => taken.map(Decision::Run),
         }
