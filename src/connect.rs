@@ -63,7 +63,7 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use distlock_backend_kit::{Drivers, not_compiled_in};
-    use distlock_core::{Attempt, ErrorKind, Expect, ManualClock, RecordKey, Written};
+    use distlock_core::{Attempt, ErrorKind, Expect, ManualClock, RecordKey, Remedy, Written};
 
     use super::*;
 
@@ -154,6 +154,9 @@ mod tests {
                 // program.
                 assert!(!said.contains("distlock inspect"), "{said}");
                 assert!(said.contains("held by"), "{said}");
+                let holder = error.holder().expect("the store knows the holder");
+                assert_eq!(holder.token, Some(guard.token()));
+                assert_eq!(error.remedy(), Some(&Remedy::WaitLonger));
             }
         }
         assert!(guard.release().await.is_clean());

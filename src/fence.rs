@@ -19,7 +19,8 @@
 //! | [`redis`] | `redis = { version = "1.8.1", default-features = false, features = ["script", "tokio-comp"] }` |
 //! | [`zookeeper`] | `zookeeper-client = { version = "0.11.2", features = ["tokio"] }` |
 
-/// Changes on a Redis server that only the latest holder can make.
+/// Changes on a Redis server that only the latest holder can make, with a connection of `redis`
+/// 1.8.1.
 ///
 /// ```no_run
 /// use distlock::{Fence, fence::redis::Fenced};
@@ -43,7 +44,7 @@
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use distlock_redis::fence as redis;
-/// Checks a holder in a transaction of MySQL or MariaDB.
+/// Checks a holder in a transaction of MySQL or MariaDB, with a connection of `sqlx` 0.9.0.
 ///
 /// ```no_run
 /// use distlock::{Fence, fence};
@@ -72,7 +73,7 @@ pub use distlock_redis::fence as redis;
 #[cfg(feature = "mysql")]
 #[doc(inline)]
 pub use distlock_sql::fence::mysql;
-/// Checks a holder in a transaction of Postgres.
+/// Checks a holder in a transaction of Postgres, with a connection of `sqlx` 0.9.0.
 ///
 /// ```no_run
 /// use distlock::{Fence, fence};
@@ -101,7 +102,7 @@ pub use distlock_sql::fence::mysql;
 #[cfg(feature = "postgres")]
 #[doc(inline)]
 pub use distlock_sql::fence::postgres;
-/// Checks a holder in a transaction of SQLite.
+/// Checks a holder in a transaction of SQLite, with a connection of `sqlx` 0.9.0.
 ///
 /// ```
 /// use distlock::{Fence, fence};
@@ -137,7 +138,8 @@ pub use distlock_sql::fence::postgres;
 #[cfg(feature = "sqlite")]
 #[doc(inline)]
 pub use distlock_sql::fence::sqlite;
-/// Changes in a ZooKeeper ensemble that only the latest holder can make.
+/// Changes in a ZooKeeper ensemble that only the latest holder can make, with a client of
+/// `zookeeper-client` 0.11.2.
 ///
 /// ```no_run
 /// use distlock::{Fence, fence};

@@ -1,5 +1,6 @@
 //! One distributed lock, many stores: a program asks for a named lock, and configuration alone
-//! selects the store that arbitrates.
+//! selects the store that arbitrates. For Linux (x86-64), the only system for which this library
+//! was compiled and tested.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -7,18 +8,36 @@
 //! let locker = distlock::connect("memory:").await?;
 //! // Renewal runs in the background until the release.
 //! let guard = locker.lock("order:42").acquire().await?;
-//!
-//! // Higher than the token of every earlier holder: pass it to the protected resource.
-//! println!("token {}", guard.token());
 //! tokio::select! {
 //!     // Resolves before anybody else can get the lock.
 //!     reason = guard.lost() => eprintln!("lost: {reason}"),
-//!     () = work() => {}
+//!     // The token is higher than that of every earlier holder: pass it to the resource.
+//!     () = work(guard.token()) => {}
 //! }
 //! assert!(guard.release().await.is_clean());
 //! # locker.close().await; Ok(()) }
-//! # async fn work() {}
+//! # async fn work(_: distlock::FencingToken) {}
 //! ```
+//!
+//! # Guarantees
+//!
+//! The guarantees are the same on every backend. The conformance suite (`distlock conformance`)
+//! checks the behaviour:
+//!
+//! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid). Three exceptions:
+//!   the lock was force-released or deleted by hand; the store's clock was stepped (the clock of a
+//!   Redis, MySQL, MariaDB or Postgres server, forward by more than a lease); the store lost its
+//!   history (a failover of replicated Redis). A guard counts its deadline from the moment its
+//!   request was *sent*, on a clock that includes suspend. The deadline is a margin earlier than
+//!   the end of the lease at the store.
+//! - A loss is reported. Except in these three cases, [`Guard::lost`] resolves before the store can
+//!   grant the lock to another caller, also while a renewal hangs.
+//! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and
+//!   restarts. Across a failover of replicated Redis, the tokens rise only if the servers' clocks
+//!   agree.
+//! - A release or renewal by a former holder never affects the present one.
+//! - Every async method documents the effect of dropping its future.
+//! - The answer for a busy lock names the holder.
 //!
 //! # Map
 //!
@@ -49,26 +68,6 @@
 //! Options are query parameters (`sqlite:locks.db?connect_timeout=2s`) or keys of the `[backend]`
 //! table in `distlock.toml`. An unknown option is an error that names it.
 //!
-//! # Guarantees
-//!
-//! The guarantees are the same on every backend. The conformance suite (`distlock conformance`)
-//! checks the behaviour:
-//!
-//! - At no time do two guards of one name both say [`is_valid`](Guard::is_valid). Three exceptions:
-//!   the lock was force-released or deleted by hand; the store's clock was stepped (the clock of a
-//!   Redis, MySQL, MariaDB or Postgres server, forward by more than a lease); the store lost its
-//!   history (a failover of replicated Redis). A guard counts its deadline from the moment its
-//!   request was *sent*, on a clock that includes suspend. The deadline is a margin earlier than
-//!   the end of the lease at the store.
-//! - A loss is reported. Except in these three cases, [`Guard::lost`] resolves before the store can
-//!   grant the lock to another caller, also while a renewal hangs.
-//! - [Fencing tokens](FencingToken) of one name strictly rise, across releases, expiry and
-//!   restarts. Across a failover of replicated Redis, the tokens rise only if the servers' clocks
-//!   agree.
-//! - A release or renewal by a former holder never affects the present one.
-//! - Every async method documents the effect of dropping its future.
-//! - The answer for a busy lock names the holder.
-//!
 //! # Features
 //!
 //! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`, `kv`; `tls` for
@@ -79,16 +78,20 @@ pub mod backend;
 pub mod config;
 mod connect;
 pub mod fence;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzzing;
 mod registry;
 
-pub use config::Target;
 pub use connect::{connect, migrate, open};
-pub use distlock_backend_kit::Migrated;
+pub use distlock_backend_kit::{Migrated, Target};
 #[doc(inline)]
-pub use distlock_core::*;
+pub use distlock_core::{
+    Attempt, Capabilities, Clock, Deleted, DistLock, Ended, Entry, Epoch, Error, ErrorKind, Expect,
+    ExpiryClock, Fairness, Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile,
+    FencingScope, FencingToken, Finding, Forced, Guard, GuardSet, Health, HolderInfo, HolderLabel,
+    LeaseKind, LockAllBuilder, LockBuilder, LockInfo, LockName, LockWatch, Locker, LockerBuilder,
+    LossReason, MAX_VALUE_BYTES, ManualClock, Moment, Reach, RecordKey, Records, Released, Remedy,
+    Renew, Result, Scope, Sleep, Store, SystemClock, Ticket, Ttl, Unreleased, Verdict, Version,
+    Wakeup, Written,
+};
 #[cfg(feature = "kv")]
 pub use distlock_kv::KvLock;
 pub use registry::Registry;

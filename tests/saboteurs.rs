@@ -8,10 +8,13 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Clock, Contender, Deleted, DistLock, Entry, Error,
-    ErrorKind, Expect, Fairness, FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo,
-    LockName, LossReason, Moment, RecordKey, Records, ReleaseOutcome, Renewal, Renewed, Result,
-    Sleep, Store, SystemClock, TicketStep, Ttl, Version, Written,
+    Attempt, Capabilities, Clock, Deleted, DistLock, Entry, Error, ErrorKind, Expect, Fairness,
+    FencingToken, Forced, Health, LockInfo, LockName, LossReason, Moment, RecordKey, Records,
+    Result, Sleep, Store, SystemClock, Ttl, Version, Written,
+    backend::{
+        AcquireRequest, Contender, Grant, HandOver, Lease, ReleaseOutcome, Renewal, Renewed,
+        TicketStep,
+    },
 };
 use distlock_conformance::{
     CaseResult, Options, RecordsLayer, Status, Subject, cases, run_with, trials,

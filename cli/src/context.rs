@@ -8,8 +8,8 @@ use std::{
 
 use distlock::{
     Clock as _, Store, SystemClock, Target,
+    backend::path_excerpt,
     config::{Config, Origin, mask, nearest},
-    path_excerpt,
 };
 
 use crate::{

@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use distlock::{Registry, Result, Store, Target, backend::Migrated};
+use distlock::{Migrated, Registry, Result, Store, Target};
 
 use crate::output::{self, format_seconds};
 

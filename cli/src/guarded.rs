@@ -10,8 +10,8 @@ use std::{
     },
 };
 
-use distlock::{
-    backend::panics,
+use distlock::backend::{
+    panics,
     threads::{missed, no_thread},
 };
 use tokio::runtime::{self, Runtime};

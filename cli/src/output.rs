@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use distlock::{HolderInfo, LockInfo, presentable};
+use distlock::{HolderInfo, LockInfo, backend::presentable};
 use serde::Serialize;
 
 use crate::{

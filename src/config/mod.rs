@@ -2,7 +2,7 @@
 //!
 //! | source | how |
 //! |---|---|
-//! | a URL in the program | [`Target::new`], or simply a `&str`; [`Target::credentials`] sets a provider of passwords |
+//! | a URL in the program | [`Target::new`](crate::Target::new), or simply a `&str`; [`Target::credentials`](crate::Target::credentials) sets a provider of passwords |
 //! | `distlock.toml` | [`Config::load`]; [`Config::from_env`], which reads the file that `DISTLOCK_CONFIG` names |
 //! | `DISTLOCK_BACKEND` | [`Config::from_env`]; replaces the file's `[backend]` table as a whole |
 //!
@@ -16,7 +16,7 @@ mod file;
 mod file_credentials;
 
 pub use distlock_backend_kit::{
-    CredentialProvider, Credentials, Given, Options, Origin, Target, mask, nearest,
+    CredentialProvider, Credentials, Given, Options, Origin, mask, nearest,
 };
 pub use distlock_core::parse_duration;
 pub use file::Config;

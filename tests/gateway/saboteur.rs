@@ -12,9 +12,11 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Entry, Error, ErrorKind, Expect,
-    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey, Records,
-    ReleaseOutcome, Renewal, Renewed, Result, Store, Ttl, Version, Written,
+    Attempt, Capabilities, DistLock, Entry, Error, ErrorKind, Expect, FencingToken, Forced, Health,
+    LockInfo, LockName, RecordKey, Records, Result, Store, Ttl, Version, Written,
+    backend::{
+        AcquireRequest, Contender, Grant, HandOver, Lease, ReleaseOutcome, Renewal, Renewed,
+    },
 };
 use distlock_conformance::RecordsLayer;
 use tokio::sync::watch;

@@ -10,9 +10,11 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, Expect,
-    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey, Records,
-    ReleaseOutcome, Renewal, Renewed, Result, Store, Written,
+    Attempt, Capabilities, DistLock, Error, ErrorKind, Expect, FencingToken, Forced, Health,
+    LockInfo, LockName, RecordKey, Records, Result, Store, Written,
+    backend::{
+        AcquireRequest, Contender, Grant, HandOver, Lease, ReleaseOutcome, Renewal, Renewed,
+    },
 };
 use distlock_conformance::RecordsLayer;
 use distlock_harness::eventually_async;

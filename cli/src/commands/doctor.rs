@@ -4,8 +4,7 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use distlock::{
     Verdict,
-    backend::{Driver, DriverOption},
-    presentable,
+    backend::{Driver, DriverOption, presentable},
 };
 use serde_json::json;
 

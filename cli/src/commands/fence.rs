@@ -3,7 +3,9 @@
 use std::{ffi::OsString, os::unix::process::CommandExt as _, path::PathBuf, process::Command};
 
 use clap::{Args, Subcommand};
-use distlock::{Epoch, Fence as Shown, FencedFile, FencingToken, LockName, Store, path_excerpt};
+use distlock::{
+    Epoch, Fence as Shown, FencedFile, FencingToken, LockName, Store, backend::path_excerpt,
+};
 use distlock_recipes::RecordsFence;
 use serde::Serialize;
 use uuid::Uuid;

@@ -111,7 +111,7 @@ impl Man {
                     code::UNAVAILABLE,
                     format!(
                         "cannot write to {}: {error}",
-                        distlock::path_excerpt(&folder)
+                        distlock::backend::path_excerpt(&folder)
                     ),
                 )
             })?;

@@ -11,10 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use distlock::{
-    Error, ErrorKind, Result,
-    backend::{Entry, Version},
-};
+use distlock::{Entry, Error, ErrorKind, Result, Version};
 use uuid::Uuid;
 
 /// The first word of the file of every record. Another format would have another number.

@@ -7,9 +7,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 use distlock::{
-    Clock, RecordKey, Result,
-    backend::{Deleted, Entry, Expect, OpenFlag, Records, Version, Written, check_value, threads},
-    unix_time,
+    Clock, Deleted, Entry, Expect, RecordKey, Records, Result, Version, Written,
+    backend::{OpenFlag, check_value, threads, unix_time},
 };
 
 use crate::files::Files;

@@ -1,4 +1,4 @@
-use distlock::{ErrorKind, config::Config, fuzzing};
+use distlock::{ErrorKind, Registry, config::Config};
 use distlock_gateway::GatewayConfig;
 
 use crate::text::{SECRET, is_bounded, keeps_secret};
@@ -35,7 +35,7 @@ fn read(text: &str) -> Option<Config> {
     keeps_secret(format_args!("{config:?}"));
     if let Some(target) = config.backend() {
         keeps_secret(target.masked_url());
-        if let Err(error) = fuzzing::target(target) {
+        if let Err(error) = Registry::builtin().drivers().check(target) {
             keeps_secret(&error);
             is_bounded(&error, text.len());
         }

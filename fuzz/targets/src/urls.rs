@@ -1,4 +1,4 @@
-use distlock::{ErrorKind, Target, fuzzing};
+use distlock::{ErrorKind, Registry, Target};
 
 use crate::text::{SECRET, is_bounded, keeps_secret};
 
@@ -51,7 +51,7 @@ pub fn urls(data: &[u8]) {
 
 /// Returns the error for a URL that is not valid. The text is empty for a valid URL.
 fn check(target: &Target, input: usize) -> String {
-    let Err(error) = fuzzing::target(target) else {
+    let Err(error) = Registry::builtin().drivers().check(target) else {
         return String::new();
     };
     let kinds = [ErrorKind::InvalidConfig, ErrorKind::Unsupported];

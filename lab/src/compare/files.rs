@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use distlock::path_excerpt;
+use distlock::backend::path_excerpt;
 use distlock_report::{Comparison, render};
 
 use distlock_cli::program::{Failure, Outcome};

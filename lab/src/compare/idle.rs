@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock::{
-    AcquireRequest, Attempt, DistLock, HolderLabel, Lease, LockName, OwnerId, Store, Ttl,
+    Attempt, DistLock, HolderLabel, LockName, Store, Ttl,
+    backend::{AcquireRequest, Lease, OwnerId},
 };
 use distlock_report::{Arm, LockerSubject, Workload};
 use tokio::{sync::Semaphore, task::JoinSet};

@@ -7,9 +7,12 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
-    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, ReleaseOutcome, Renewal,
-    Renewed, Result,
+    Attempt, Capabilities, DistLock, Error, ErrorKind, FencingToken, Forced, Health, LockInfo,
+    LockName, Result,
+    backend::{
+        AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, ReleaseOutcome, Renewal,
+        Renewed,
+    },
 };
 use fastrand::Rng;
 use tokio::sync::{Mutex, oneshot};

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use distlock::{
-    Clock as _, DistLock, FencingToken, Forced, LockName, Locker, LossReason, LossSender,
+    Clock as _, DistLock, FencingToken, Forced, LockName, Locker, LossReason, backend::LossSender,
 };
 use distlock_memory::Memory;
 use fastrand::Rng;

@@ -3,7 +3,7 @@
 use std::{io::Read as _, time::Duration};
 
 use clap::Args;
-use distlock::threads::no_thread;
+use distlock::backend::threads::no_thread;
 use distlock_gateway::{Certificates, Event};
 use rustix::process::Signal;
 use tokio::{

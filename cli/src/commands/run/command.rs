@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use distlock::{Clock, FencingToken, Guard, HolderLabel, LockName, excerpt};
+use distlock::{Clock, FencingToken, Guard, HolderLabel, LockName, backend::excerpt};
 use rustix::fs::{Access, access};
 use tokio::process::Command;
 

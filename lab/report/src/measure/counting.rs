@@ -285,7 +285,7 @@ impl CountingStore {
     #[must_use]
     pub fn new(inner: &Store) -> Self {
         Self {
-            lock: CountingLock::new(inner.lock()),
+            lock: CountingLock::new(inner.backend()),
             records: CountingRecords::new(inner.records()),
         }
     }

@@ -12,9 +12,12 @@ use std::{
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, Error, ErrorKind,
-    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, LossReason,
-    ReleaseOutcome, Renewal, Renewed, Store, SystemClock,
+    Attempt, Capabilities, DistLock, Epoch, Error, ErrorKind, FencingToken, Forced, Health,
+    LockInfo, LockName, LossReason, Store, SystemClock,
+    backend::{
+        AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, ReleaseOutcome, Renewal,
+        Renewed,
+    },
 };
 use tokio::time::timeout;
 

@@ -11,9 +11,12 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Clock as _, Contender, DistLock, Epoch, FencingToken,
-    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, Moment, OwnerId,
-    ReleaseOutcome, Renewal, Renewed, Result, SystemClock, TicketStep, Ttl, unix_time,
+    Attempt, Capabilities, Clock as _, DistLock, Epoch, FencingToken, Forced, Health, LockInfo,
+    LockName, Moment, Result, SystemClock, Ttl,
+    backend::{
+        AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, OwnerId, ReleaseOutcome,
+        Renewal, Renewed, TicketStep, unix_time,
+    },
 };
 
 use tokio::time::timeout;

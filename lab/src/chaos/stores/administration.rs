@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use distlock::encode;
+use distlock::backend::encode;
 use tokio::runtime::Handle;
 
 use super::running::{ROOT, RunningStore, StoreServers};

@@ -9,9 +9,12 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, FencingToken, Forced, Grant,
-    HandOver, Health, Lease, LockInfo, LockName, LossFeed, OwnerId, ReleaseOutcome, Renewal,
-    Renewed, Result,
+    Attempt, Capabilities, DistLock, Epoch, FencingToken, Forced, Health, LockInfo, LockName,
+    Result,
+    backend::{
+        AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, OwnerId, ReleaseOutcome,
+        Renewal, Renewed,
+    },
 };
 
 use super::kinds::EngineBug;
