@@ -8,8 +8,8 @@ use crate::{
     credentials::{CredentialProvider, Credentials, SharedProvider},
     mask::{mask, names_hosts},
     options::{Options, Origin},
-    percent::{percent_decode, percent_encode_path},
     password::Secret,
+    percent::{percent_decode, percent_encode_path},
 };
 
 /// A backend URL with its options: the store to open.

@@ -170,11 +170,11 @@ async fn waiting_round(
     // The requests with which callers start to wait must not be counted.
     pause(Duration::from_millis(1500)).await;
     let moved = || counter.as_ref().map(ByteCounter::bytes);
-    let before = (waiter.lock().requests_sent(), moved());
+    let before = (waiter.backend().requests_sent(), moved());
     let start = SystemClock.now();
     pause(time).await;
     let seconds = SystemClock.now().since(start).as_secs_f64();
-    let after = (waiter.lock().requests_sent(), moved());
+    let after = (waiter.backend().requests_sent(), moved());
     waiters.shutdown().await;
     let _ = guard.release().await;
     waiter.close().await;

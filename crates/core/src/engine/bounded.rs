@@ -4,11 +4,13 @@
 //! at its limit, also when the store hangs. The module never repeats an operation.
 
 use std::{
-    future::{Future, pending, poll_fn},
-    pin::pin,
-    task::Poll,
+    future::{Future, pending},
+    pin::Pin,
+    task::{Context, Poll},
     time::Duration,
 };
+
+use pin_project_lite::pin_project;
 
 use crate::{
     clock::{Clock, Moment, Timer},
@@ -102,31 +104,53 @@ pub(crate) async fn close_bounded(clock: &dyn Clock, closing: impl Future<Output
 ///
 /// # Cancel safety
 /// That of `operation`.
-pub async fn at_most<T>(
+pub fn at_most<F: Future>(
     clock: &dyn Clock,
     limit: Duration,
-    operation: impl Future<Output = T>,
-) -> Option<T> {
-    let mut operation = pin!(operation);
-    let mut timer = pin!(None);
-    // The operation is polled only once each time this future is polled, because its futures are
-    // nested many layers deep and each poll is expensive.
-    poll_fn(|context| {
-        if let Poll::Ready(answer) = operation.as_mut().poll(context) {
+    operation: F,
+) -> impl Future<Output = Option<F::Output>> {
+    AtMost {
+        clock,
+        limit,
+        operation,
+        timer: None,
+    }
+}
+
+pin_project! {
+    // An `async fn` would keep its argument beside the pinned value, and so double the size of each
+    // of the futures that are nested here.
+    struct AtMost<'a, F> {
+        clock: &'a dyn Clock,
+        limit: Duration,
+        #[pin]
+        operation: F,
+        #[pin]
+        timer: Option<Timer>,
+    }
+}
+
+impl<F: Future> Future for AtMost<'_, F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        // The operation is polled only once each time this future is polled, because its futures
+        // are nested many layers deep and each poll is expensive.
+        if let Poll::Ready(answer) = this.operation.poll(context) {
             return Poll::Ready(Some(answer));
         }
-        if limit.is_zero() {
+        if this.limit.is_zero() {
             return Poll::Ready(None);
         }
-        if timer.is_none() {
-            timer.set(Some(Timer::start(clock, limit)));
+        if this.timer.is_none() {
+            this.timer.set(Some(Timer::start(*this.clock, *this.limit)));
         }
-        match timer.as_mut().as_pin_mut() {
+        match this.timer.as_pin_mut() {
             Some(timer) => timer.poll(context).map(|()| None),
             None => Poll::Pending,
         }
-    })
-    .await
+    }
 }
 
 #[cfg(test)]
