@@ -11,7 +11,8 @@ use distlock_core::{Health, HolderLabel, LockName, Result, Verdict};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::config::{Login, ServerConfig, ServerHost};
 use crate::{
-    dialect::{Dialect, QueueEntry},
+    dialect::Dialect,
+    rows::QueueEntry,
     tables::{SchemaDifference, describe},
 };
 

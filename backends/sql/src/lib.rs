@@ -26,7 +26,7 @@
 //! | `driver` | the driver of database servers |
 //! | `resend` | operations that are sent twice because an answer never came |
 //! | `lock` | [`DistLock`](distlock_core::DistLock): locks |
-//! | `wait` | contenders, and one poller per process for all of them |
+//! | `contender`, `wait`, `wait_tasks` | contenders, and one poller per process for all of them |
 //! | `records` | [`Records`](distlock_core::Records): versioned values |
 //! | `counters`, `singleton_task` | requests for metrics, and background tasks that are replaced |
 //! | `reaper` | removes rows that nobody has used for `reap_after` |
@@ -73,6 +73,7 @@
 )]
 
 mod config;
+mod contender;
 mod counters;
 mod dialect;
 mod doctor;
@@ -86,12 +87,14 @@ mod reaper;
 mod records;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod resend;
+mod rows;
 mod singleton_task;
 mod sql_store;
 mod statement_error;
 mod store;
 mod tables;
 mod wait;
+mod wait_tasks;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use config::{Product, ServerConfig, ServerHost, SslMode};

@@ -16,11 +16,8 @@ use distlock_core::{
 };
 
 use crate::{
-    dialect::{Dialect, LockRow},
-    doctor,
-    sql_store::reopen,
+    contender::SqlContender, dialect::Dialect, doctor, rows::LockRow, sql_store::reopen,
     store::Store,
-    wait::SqlContender,
 };
 
 pub(crate) struct SqlLock<D: Dialect> {

@@ -19,10 +19,7 @@ use distlock_backend_kit::{
 use distlock_core::{Forced, HandOver, ReleaseOutcome, Result};
 use tokio::task::AbortHandle;
 
-use crate::{
-    dialect::{Dialect, QueueEntry},
-    singleton_task::SingletonTask,
-};
+use crate::{dialect::Dialect, rows::QueueEntry, singleton_task::SingletonTask};
 
 /// The state that the locks and the records of a handle share.
 pub(crate) struct Store<D: Dialect> {

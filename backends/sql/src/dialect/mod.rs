@@ -12,9 +12,6 @@ pub(crate) mod sqlite;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::contract::REAPED_ROWS;
 pub(crate) use self::{
-    answers::{Effect, FORCED, LockRow, carried_out, lock_of_refusal, refused},
-    contract::{
-        CommonContext, Configured, Dialect, QueueEntry, Reaped, ReapedPage, above_prefix,
-        renewed_entry, shown_queue,
-    },
+    answers::{Effect, carried_out, lock_of_refusal, refused},
+    contract::{CommonContext, Configured, Dialect, Reaped, ReapedPage, above_prefix},
 };

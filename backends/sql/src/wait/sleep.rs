@@ -12,7 +12,7 @@ use distlock_core::{Error, HolderInfo, Moment};
 
 /// The pause after a poll that failed, if its error names no other, and before another attempt to
 /// receive notifications.
-pub(super) const AFTER_FAILURE: Duration = Duration::from_millis(250);
+pub(crate) const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// The longest sleep of a poller.
 const LONGEST_POLLER_SLEEP: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const CHECK_TASKS_EVERY: Duration = Duration::from_secs(1);
 /// The pace for SQLite: 16 polls a second on average, and 19 at most. A poll of a SQLite file
 /// delays the writers of the same file.
 #[cfg(feature = "sqlite")]
-pub(super) const STEADY: Pace = Pace {
+pub(crate) const STEADY: Pace = Pace {
     first: 57_000..68_000,
     last: 57_000..68_000,
     at_least: Duration::from_micros(52_500),
@@ -36,7 +36,7 @@ pub(super) const STEADY: Pace = Pace {
 /// The pace for a store where a poll delays no writer: polls are more frequent right after a
 /// change.
 #[cfg(feature = "mysql")]
-pub(super) const ADAPTIVE: Pace = Pace {
+pub(crate) const ADAPTIVE: Pace = Pace {
     first: 10_000..15_000,
     last: 57_000..68_000,
     at_least: Duration::from_millis(10),
@@ -45,7 +45,7 @@ pub(super) const ADAPTIVE: Pace = Pace {
 /// The pace for a store that notifies of releases. A poll only finds a release whose notification
 /// was lost.
 #[cfg(feature = "postgres")]
-pub(super) const PUSHED: Pace = Pace {
+pub(crate) const PUSHED: Pace = Pace {
     first: 900_000..1_100_000,
     last: 900_000..1_100_000,
     at_least: Duration::from_micros(52_500),
@@ -54,13 +54,13 @@ pub(super) const PUSHED: Pace = Pace {
 /// The pause between two polls. Each pause is a random value from a range in microseconds, so that
 /// several processes do not poll at the same moment.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// The pause right after a change.
     first: Range<u64>,
     /// The longest pause, after several polls without a change.
     last: Range<u64>,
     /// The shortest pause, even when a lease ends sooner.
-    pub(super) at_least: Duration,
+    pub(crate) at_least: Duration,
 }
 
 impl Pace {
@@ -77,15 +77,15 @@ impl Pace {
 }
 
 /// The time of the next poll of a process.
-pub(super) struct PollSchedule {
+pub(crate) struct PollSchedule {
     pace: Pace,
-    pub(super) next: Option<Moment>,
+    pub(crate) next: Option<Moment>,
     /// The number of polls in a row that found no change.
-    pub(super) unchanged: u32,
+    pub(crate) unchanged: u32,
 }
 
 impl PollSchedule {
-    pub(super) const fn new(pace: Pace) -> Self {
+    pub(crate) const fn new(pace: Pace) -> Self {
         Self {
             pace,
             next: None,
@@ -96,7 +96,7 @@ impl PollSchedule {
     /// The time until the poller must send its next request. `entry_due_in` is the time until a
     /// queue entry must be renewed. `is_first` says whether this process is first in at least one
     /// queue: only then it polls.
-    pub(super) fn sleep(
+    pub(crate) fn sleep(
         &mut self,
         now: Moment,
         entry_due_in: Option<Duration>,
@@ -124,18 +124,18 @@ impl PollSchedule {
         }
     }
 
-    pub(super) fn is_due(&self, now: Moment) -> bool {
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
         self.next.is_none_or(|next| next <= now)
     }
 
     /// Notes that a poll is sent now.
-    pub(super) fn note_sent(&mut self, now: Moment) {
+    pub(crate) fn note_sent(&mut self, now: Moment) {
         self.next = Some(now + self.random_pause());
     }
 
     /// Notes what the poll of `polled` found: whether a lock has changed, and the time until the
     /// first of the leases ends.
-    pub(super) fn note_answer(&mut self, polled: Moment, changed: bool, first_end: Duration) {
+    pub(crate) fn note_answer(&mut self, polled: Moment, changed: bool, first_end: Duration) {
         if changed {
             self.note_change(polled);
         } else {
@@ -147,14 +147,14 @@ impl PollSchedule {
         }
     }
 
-    pub(super) fn note_failure(&mut self, now: Moment, error: &Error) {
+    pub(crate) fn note_failure(&mut self, now: Moment, error: &Error) {
         self.next = Some(now + error.retry_pause().unwrap_or(AFTER_FAILURE));
     }
 
     /// Restarts an adaptive pace with its shortest pause. The callers report that a waiter has
     /// joined, that a queue entry has become the first, or that a poll saw a change. Another change
     /// is then likely. Returns whether the next poll is due sooner than before.
-    pub(super) fn note_change(&mut self, now: Moment) -> bool {
+    pub(crate) fn note_change(&mut self, now: Moment) -> bool {
         if !self.pace.is_adaptive() {
             return false;
         }
@@ -177,7 +177,7 @@ impl PollSchedule {
 /// A store that notifies of a release does not notify of an expiry. So a contender of such a store
 /// asks again at the end of the holder's lease. At other stores, only the poller decides.
 #[derive(Default)]
-pub(super) struct AttemptSchedule {
+pub(crate) struct AttemptSchedule {
     again_at: Option<Moment>,
     /// The number of consecutive attempts that lost against another process but found no holder in
     /// the row: the lock had changed hands too fast.
@@ -186,7 +186,7 @@ pub(super) struct AttemptSchedule {
 
 impl AttemptSchedule {
     /// Notes the answer "busy" to an attempt that was sent at `asked`, with the present holder.
-    pub(super) fn note_busy(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
+    pub(crate) fn note_busy(&mut self, asked: Moment, holder: Option<&HolderInfo>) {
         self.again_at = holder
             .and_then(|holder| holder.expires_in)
             .map(|left| asked + left);
@@ -198,7 +198,7 @@ impl AttemptSchedule {
 
     /// Notes that the lock was free when its hint was to be set, so that the store notifies nobody.
     /// Returns whether the contender asks again at once.
-    pub(super) fn note_no_hint(&mut self, now: Moment) -> bool {
+    pub(crate) fn note_no_hint(&mut self, now: Moment) -> bool {
         // One lost race may be chance. After more lost races, another immediate attempt would most
         // likely lose too, and would delay the faster processes.
         let at_once = self.lost_races <= 1;
@@ -209,13 +209,13 @@ impl AttemptSchedule {
     }
 
     /// The end of a wait that lasts `at_most`.
-    pub(super) fn end_of_wait(now: Moment, at_most: Duration) -> Moment {
+    pub(crate) fn end_of_wait(now: Moment, at_most: Duration) -> Moment {
         now + at_most.min(LONGEST_WAIT)
     }
 
     /// The next sleep of a contender that waits until `over`, and whether the wait ends with this
     /// sleep. `is_first` says whether its process is first in the store queue.
-    pub(super) fn sleep(&self, now: Moment, over: Moment, is_first: bool) -> (Duration, bool) {
+    pub(crate) fn sleep(&self, now: Moment, over: Moment, is_first: bool) -> (Duration, bool) {
         let until = match self.again_at {
             Some(again) if is_first => over.min(again),
             _ => over,

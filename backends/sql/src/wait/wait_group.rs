@@ -23,14 +23,14 @@ use super::{
     sleep::{self, Pace},
     wait_state::{AwaitedLock, WaitState, Waiter},
 };
-use crate::dialect::QueueEntry;
+use crate::rows::QueueEntry;
 
 /// The waiters of all handles of this process on one store, and the time of the next poll.
 pub(crate) struct WaitGroup {
     /// Identifies this process in waiter hints.
     hint_id: i64,
     /// Wakes the poller when the next poll is due sooner than before.
-    pub(super) poll_sooner: Notify,
+    pub(crate) poll_sooner: Notify,
     // A std mutex: no caller holds this mutex across an await.
     waiting: Mutex<WaitState>,
 }
@@ -82,7 +82,7 @@ impl WaitGroup {
     }
 
     /// Whether no other process is ahead of this one in the queue of a lock.
-    pub(super) fn is_first(&self, name: &LockName) -> bool {
+    pub(crate) fn is_first(&self, name: &LockName) -> bool {
         let waiting = self.waiting();
         let awaited = waiting.by_name.get(name);
         awaited.is_none_or(|awaited| awaited.position.is_first())
@@ -104,11 +104,11 @@ impl WaitGroup {
         self.poll_sooner.notify_one();
     }
 
-    pub(super) fn waiting(&self) -> MutexGuard<'_, WaitState> {
+    pub(crate) fn waiting(&self) -> MutexGuard<'_, WaitState> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn join(&self, name: &LockName, holder: &HolderLabel, now: Moment) -> Arc<Waiter> {
+    pub(crate) fn join(&self, name: &LockName, holder: &HolderLabel, now: Moment) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter::new(now, holder.clone()));
         let mut waiting = self.waiting();
         let notified_by = waiting.notified_by;
@@ -125,7 +125,7 @@ impl WaitGroup {
     /// at the store, in two cases. Either the last waiter of the name has left. Or the waiter has
     /// the lock: then the other waiters of this process join the end of the queue with a new
     /// entry, so that other processes are served in between.
-    pub(super) fn leave(
+    pub(crate) fn leave(
         &self,
         name: &LockName,
         waiter: &Arc<Waiter>,
@@ -161,7 +161,7 @@ impl WaitGroup {
     }
 
     /// The queue entry of this process for a lock, noted as sent at `now`.
-    pub(super) fn entry_to_renew(&self, name: &LockName, now: Moment) -> Option<QueueEntry> {
+    pub(crate) fn entry_to_renew(&self, name: &LockName, now: Moment) -> Option<QueueEntry> {
         let mut waiting = self.waiting();
         let awaited = waiting.by_name.get_mut(name)?;
         awaited.position.asking(now);
@@ -200,7 +200,7 @@ impl<K: Eq + Hash> WaitGroups<K> {
 
 /// The lifetime of a hint. Together with [`RENEW_HINT_BELOW`], a process writes its hint once in
 /// 4 s.
-pub(super) const HINT_LIFETIME: Duration = Duration::from_secs(5);
+pub(crate) const HINT_LIFETIME: Duration = Duration::from_secs(5);
 
 /// A hint is renewed when no more than this remains.
 pub(crate) const RENEW_HINT_BELOW: Duration = Duration::from_secs(1);
@@ -229,7 +229,7 @@ mod tests {
     use distlock_core::{FencingToken, HolderInfo};
 
     use super::*;
-    use crate::dialect::LockRow;
+    use crate::rows::LockRow;
 
     const START: Moment = Moment::from_boot(Duration::from_secs(100));
 

@@ -21,30 +21,30 @@ use super::{
     sleep::{Pace, PollSchedule},
     wait_group::RENEW_HINT_BELOW,
 };
-use crate::dialect::{LockRow, QueueEntry};
+use crate::rows::{LockRow, QueueEntry};
 
 /// Queue entries that become due within this time are renewed together, in one request.
 const SHARED_REQUEST_WINDOW: Duration = Duration::from_millis(650);
 
-pub(super) struct WaitState {
-    pub(super) by_name: HashMap<LockName, AwaitedLock>,
-    pub(super) polls: PollSchedule,
-    pub(super) notified_by: LearnsOfChange,
+pub(crate) struct WaitState {
+    pub(crate) by_name: HashMap<LockName, AwaitedLock>,
+    pub(crate) polls: PollSchedule,
+    pub(crate) notified_by: LearnsOfChange,
 }
 
 /// A lock that at least one waiter of this process waits for.
-pub(super) struct AwaitedLock {
-    pub(super) waiters: Vec<Arc<Waiter>>,
+pub(crate) struct AwaitedLock {
+    pub(crate) waiters: Vec<Arc<Waiter>>,
     /// The fencing token that the last poll found.
-    pub(super) token: Option<FencingToken>,
+    pub(crate) token: Option<FencingToken>,
     /// The position of this process in the store queue.
-    pub(super) position: EntrySchedule,
+    pub(crate) position: EntrySchedule,
     /// The random id of the queue entry.
-    pub(super) entry_id: i64,
+    pub(crate) entry_id: i64,
 }
 
 impl WaitState {
-    pub(super) fn new(pace: Pace, notified_by: LearnsOfChange) -> Self {
+    pub(crate) fn new(pace: Pace, notified_by: LearnsOfChange) -> Self {
         Self {
             by_name: HashMap::new(),
             polls: PollSchedule::new(pace),
@@ -53,7 +53,7 @@ impl WaitState {
     }
 
     /// The time until the poller must send its next request, for a lock or for a queue entry.
-    pub(super) fn pause(&mut self, now: Moment) -> Duration {
+    pub(crate) fn pause(&mut self, now: Moment) -> Duration {
         let asleep = || self.by_name.values().filter(|it| it.is_asleep(now));
         let entry_due_in = asleep().map(|it| it.position.due_in(now)).min();
         let is_first = asleep().any(|it| it.position.is_first());
@@ -62,7 +62,7 @@ impl WaitState {
 
     /// Claims the poll that is due, and returns the names to read. `None` when no poll is due: the
     /// poller of another handle has claimed this poll.
-    pub(super) fn claim_poll(&mut self, now: Moment) -> Option<Vec<LockName>> {
+    pub(crate) fn claim_poll(&mut self, now: Moment) -> Option<Vec<LockName>> {
         if !self.polls.is_due(now) {
             return None;
         }
@@ -79,7 +79,7 @@ impl WaitState {
 
     /// The queue entries to renew now. As soon as one entry is due, all entries that are due within
     /// [`SHARED_REQUEST_WINDOW`] are included.
-    pub(super) fn entries_due(&mut self, now: Moment) -> Vec<QueueEntry> {
+    pub(crate) fn entries_due(&mut self, now: Moment) -> Vec<QueueEntry> {
         let asleep = self.by_name.iter_mut().filter(|(_, it)| it.is_asleep(now));
         let due: Vec<_> = asleep
             .map(|(name, it)| {
@@ -104,7 +104,7 @@ impl WaitState {
 
     /// Notes the result `kept` of renewing `entries`. Returns the entries that no waiter uses any
     /// more.
-    pub(super) fn note_renewed(
+    pub(crate) fn note_renewed(
         &mut self,
         entries: &[QueueEntry],
         kept: Result<Vec<(LockName, ContendersAhead)>>,
@@ -136,7 +136,7 @@ impl WaitState {
     }
 
     /// Notes a new position of an entry. Wakes the waiters if this process became the first.
-    pub(super) fn update(
+    pub(crate) fn update(
         &mut self,
         entry: &QueueEntry,
         now: Moment,
@@ -162,7 +162,7 @@ impl WaitState {
 
     /// Applies the rows that a poll read: wakes the waiters of free locks, and sets the time of the
     /// next poll. Returns the held names whose hint must be set.
-    pub(super) fn apply_poll(
+    pub(crate) fn apply_poll(
         &mut self,
         polled: Moment,
         names: Vec<LockName>,
@@ -195,7 +195,7 @@ impl WaitState {
         unmarked
     }
 
-    pub(super) fn wake(&self, name: &LockName) {
+    pub(crate) fn wake(&self, name: &LockName) {
         if let Some(awaited) = self.by_name.get(name) {
             awaited.wake();
         }
@@ -203,7 +203,7 @@ impl WaitState {
 }
 
 impl AwaitedLock {
-    pub(super) fn new(notified_by: LearnsOfChange) -> Self {
+    pub(crate) fn new(notified_by: LearnsOfChange) -> Self {
         Self {
             waiters: Vec::new(),
             token: None,
@@ -214,7 +214,7 @@ impl AwaitedLock {
 
     /// The queue entry of this process, with the label of the waiter that came first. `None`
     /// without a waiter.
-    pub(super) fn entry(&self, name: &LockName) -> Option<QueueEntry> {
+    pub(crate) fn entry(&self, name: &LockName) -> Option<QueueEntry> {
         Some(QueueEntry {
             name: name.clone(),
             id: self.entry_id,
@@ -222,12 +222,12 @@ impl AwaitedLock {
         })
     }
 
-    pub(super) fn is_asleep(&self, now: Moment) -> bool {
+    pub(crate) fn is_asleep(&self, now: Moment) -> bool {
         self.waiters.iter().any(|waiter| waiter.is_asleep(now))
     }
 
     /// Wakes the waiters if this process is first in the queue.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if !self.position.is_first() {
             return;
         }
@@ -243,12 +243,12 @@ impl AwaitedLock {
 const UNPOLLED_LIMIT: Duration = Duration::from_millis(2500);
 
 /// One contender.
-pub(super) struct Waiter {
-    pub(super) signal: Notify,
+pub(crate) struct Waiter {
+    pub(crate) signal: Notify,
     /// The label of this contender.
-    pub(super) holder: HolderLabel,
+    pub(crate) holder: HolderLabel,
     /// Whether the waiter sleeps now. The value changes only under the mutex of the wait group.
-    pub(super) asleep: AtomicBool,
+    pub(crate) asleep: AtomicBool,
     /// The time of the last poll of the waiter's future. A caller can keep a future without polling
     /// it. Without [`UNPOLLED_LIMIT`], the queue entry of such a future would be renewed for ever,
     /// and all contenders behind the entry would wait for ever.
@@ -256,7 +256,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(now: Moment, holder: HolderLabel) -> Self {
+    pub(crate) fn new(now: Moment, holder: HolderLabel) -> Self {
         Self {
             signal: Notify::new(),
             holder,
@@ -267,7 +267,7 @@ impl Waiter {
 
     /// Notes that the waiter's future was polled. Returns whether the waiter counted as absent
     /// until now.
-    pub(super) fn note_polled(&self, now: Moment) -> bool {
+    pub(crate) fn note_polled(&self, now: Moment) -> bool {
         let mut last_polled = self
             .last_polled
             .lock()
@@ -276,7 +276,7 @@ impl Waiter {
         now.since(before) >= UNPOLLED_LIMIT
     }
 
-    pub(super) fn is_asleep(&self, now: Moment) -> bool {
+    pub(crate) fn is_asleep(&self, now: Moment) -> bool {
         let last_polled = *self
             .last_polled
             .lock()

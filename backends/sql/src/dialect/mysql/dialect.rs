@@ -24,10 +24,8 @@ use super::{
 };
 use crate::{
     config::ServerConfig,
-    dialect::{
-        CommonContext, Configured, Dialect, LockRow, QueueEntry, Reaped, ReapedPage, above_prefix,
-        renewed_entry, shown_queue,
-    },
+    dialect::{CommonContext, Configured, Dialect, Reaped, ReapedPage, above_prefix},
+    rows::{LockRow, QueueEntry, renewed_entry, shown_queue},
     statement_error::Access,
     wait::WaitGroups,
 };

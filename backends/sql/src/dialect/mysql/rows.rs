@@ -15,7 +15,7 @@ use super::{
     pool::{OpenConnection, StatementResults},
 };
 use crate::{
-    dialect::{FORCED, LockRow},
+    rows::{FORCED, LockRow},
     statement_error::{Access, StatementError, decode},
     wait::remaining_of_hint,
 };

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::context::StoreContext;
 use crate::{
-    dialect::{FORCED, LockRow},
+    rows::{FORCED, LockRow},
     statement_error::{Access, StatementError, decode},
     wait::remaining_of_hint,
 };

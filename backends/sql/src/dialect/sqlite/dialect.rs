@@ -30,10 +30,8 @@ use super::{
     tables, write,
 };
 use crate::{
-    dialect::{
-        CommonContext, Configured, Dialect, LockRow, QueueEntry, REAPED_ROWS, Reaped, ReapedPage,
-        above_prefix, renewed_entry, shown_queue,
-    },
+    dialect::{CommonContext, Configured, Dialect, REAPED_ROWS, Reaped, ReapedPage, above_prefix},
+    rows::{LockRow, QueueEntry, renewed_entry, shown_queue},
     statement_error::{Access, StatementError},
     wait::{RENEW_HINT_BELOW, WaitGroups},
 };

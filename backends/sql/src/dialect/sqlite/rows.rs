@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::context::{ClockReadings, StoreContext};
 use crate::{
-    dialect::{FORCED, LockRow},
+    rows::{FORCED, LockRow},
     statement_error::{Access, StatementError},
     wait::remaining_of_hint,
 };

@@ -10,7 +10,10 @@ use uuid::Uuid;
 use super::set::{
     NOBODY, NOW, ROW_NOW, Statement, Statements, Value, WANTED, free_condition, hex, list,
 };
-use crate::dialect::{FORCED, Reaped, mysql::flavour::Flavour};
+use crate::{
+    dialect::{Reaped, mysql::flavour::Flavour},
+    rows::FORCED,
+};
 
 /// The report of an acquire after which the rows must be read, because at least one lock has
 /// another result than a grant with the present time as its token. Such a lock was refused, or its

@@ -8,7 +8,8 @@ use distlock_core::{LockName, RecordKey};
 
 use super::set::{NOBODY, NOW, ROW_NOW, Statements, hex, idle_condition, list, push_text};
 use crate::{
-    dialect::{QueueEntry, Reaped},
+    dialect::Reaped,
+    rows::QueueEntry,
     tables::{KEY, STORAGE, UNTOUCHED, WRITES},
     wait::{RENEW_HINT_BELOW, SEVERAL_PROCESSES},
 };

@@ -15,14 +15,17 @@ use distlock_core::{
 };
 use sqlx::mysql::MySqlQueryResult;
 
-use crate::dialect::{
-    Effect, LockRow, carried_out, lock_of_refusal,
-    mysql::{
-        flavour::Flavour,
-        rows,
-        statements::{READ_THE_ROWS, Statement, Statements, WANTED},
+use crate::{
+    dialect::{
+        Effect, carried_out, lock_of_refusal,
+        mysql::{
+            flavour::Flavour,
+            rows,
+            statements::{READ_THE_ROWS, Statement, Statements, WANTED},
+        },
+        refused,
     },
-    refused,
+    rows::LockRow,
 };
 
 /// A renewal waits for a locked row only if the lease is at least this long. Such a lease is longer

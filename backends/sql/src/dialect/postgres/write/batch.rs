@@ -22,7 +22,7 @@ use sqlx::PgConnection;
 use super::request::{BatchQuery, bind};
 use crate::{
     dialect::{
-        Effect, LockRow, carried_out,
+        Effect, carried_out,
         postgres::{
             connect::with_statement_timeout,
             context::StoreContext,
@@ -32,6 +32,7 @@ use crate::{
         refused,
     },
     resend::{answer_after_resend, may_be_resent},
+    rows::LockRow,
     statement_error::{Access, StatementError},
     wait::RENEW_HINT_BELOW,
 };

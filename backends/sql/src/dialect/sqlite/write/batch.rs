@@ -17,13 +17,14 @@ use tokio::sync::Mutex;
 use super::request::bind_batch;
 use crate::{
     dialect::{
-        Effect, LockRow, carried_out, lock_of_refusal, refused,
+        Effect, carried_out, lock_of_refusal, refused,
         sqlite::{
             context::{ClockReadings, StoreContext},
             pool::{BusyRetry, ConnectionSlot, OpenConnection},
             rows::{self, read_rows},
         },
     },
+    rows::LockRow,
     statement_error::{Access, StatementError},
 };
 

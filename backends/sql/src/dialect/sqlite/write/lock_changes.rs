@@ -20,9 +20,10 @@ use super::{
 };
 use crate::{
     dialect::{
-        Effect, LockRow, carried_out, refused,
+        Effect, carried_out, refused,
         sqlite::{pool::BusyRetry, rows},
     },
+    rows::LockRow,
     statement_error::{Access, StatementError},
 };
 

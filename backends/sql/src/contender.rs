@@ -19,15 +19,12 @@ use distlock_backend_kit::{
 };
 use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
 
-use super::{
-    sleep::AttemptSchedule,
-    tasks::{ensure_listening, ensure_polling, renew_queue_entries},
-    wait_group::HINT_LIFETIME,
-    wait_state::Waiter,
-};
 use crate::{
-    dialect::{Dialect, QueueEntry},
+    dialect::Dialect,
+    rows::QueueEntry,
     store::Store,
+    wait::{sleep::AttemptSchedule, wait_group::HINT_LIFETIME, wait_state::Waiter},
+    wait_tasks::{ensure_listening, ensure_polling, renew_queue_entries},
 };
 
 /// One waiter for a lock, at the store and in this process.

@@ -13,21 +13,22 @@ use std::{
 use distlock_backend_kit::queue_entry::ENTRY_LEASE;
 use distlock_core::Sleep;
 
-use super::{
-    sleep::AFTER_FAILURE,
-    wait_group::{HINT_LIFETIME, WaitGroup},
-};
 use crate::{
-    dialect::{CommonContext, Dialect, QueueEntry},
+    dialect::{CommonContext, Dialect},
+    rows::QueueEntry,
     singleton_task::SingletonTask,
     store::Store,
+    wait::{
+        sleep::AFTER_FAILURE,
+        wait_group::{HINT_LIFETIME, WaitGroup},
+    },
 };
 
 /// The time limit of one poll. A poller that exceeds this limit counts as ended with its runtime.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 /// Makes sure that a poller runs for the waiters of this handle.
-pub(super) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
+pub(crate) fn ensure_polling<D: Dialect>(store: &Arc<Store<D>>) {
     if let Some(turn) = store.poller.start(store.dialect().context().clock.now()) {
         let task = poll(Arc::clone(store), turn);
         store.track_task(tokio::spawn(task).abort_handle());
@@ -104,7 +105,7 @@ impl Drop for PollerTurn<'_> {
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(5);
 
 /// Makes sure that a task receives the store's notifications.
-pub(super) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
+pub(crate) fn ensure_listening<D: Dialect>(store: &Arc<Store<D>>) {
     if let Some(turn) = store.listener.start(store.dialect().context().clock.now()) {
         let task = listen(Arc::downgrade(store), turn);
         store.track_task(tokio::spawn(task).abort_handle());
@@ -155,7 +156,7 @@ impl<D: Dialect> Drop for ListenerTurn<D> {
 }
 
 /// Takes or renews queue entries. Wakes the waiters of each name whose entry became the first.
-pub(super) async fn renew_queue_entries<D: Dialect>(
+pub(crate) async fn renew_queue_entries<D: Dialect>(
     group: &WaitGroup,
     dialect: &D,
     entries: &[QueueEntry],
