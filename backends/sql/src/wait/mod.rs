@@ -1,5 +1,5 @@
-//! Waiting for locks: which names this process waits for, and when it asks again.
-//! A release inside this process wakes the waiters of this process at once.
+//! Waiting for locks: which names this process waits for, and when it asks again. A release inside
+//! this process wakes the waiters of this process at once.
 //!
 //! All waiters of one process share the polls, so that the load on the store does not grow with the
 //! number of waiters.
