@@ -10,7 +10,6 @@
 //! | `{b017}:c` | the bucket's counter: the last token or version that it gave; never expires |
 //! | `{b017}:l:NAME` | a held lock |
 //! | `{b017}:q:NAME` | the store queue of this lock |
-//! | `{b017}:w:NAME` | the waiter hint, for clients of older versions that do not read the queue |
 //! | `{b017}:p:NAME:WAITER` | one entry of the queue: the label of its waiter |
 //! | `{b017}:r:KEY` | a record |
 //! | `{b017}:i` | the keys of the bucket's records, in order |
@@ -65,8 +64,6 @@ pub(crate) struct Target {
 #[derive(Clone, Debug)]
 pub(crate) struct QueueKeys {
     pub(crate) queue: String,
-    /// The waiter hint. Clients of older versions read the hint instead of the queue.
-    pub(crate) waiter_hint: String,
     entries: String,
 }
 
@@ -106,7 +103,6 @@ impl KeyLayout {
         let (start, name) = (&lock.key[..kind], &lock.key[kind + 1..]);
         QueueKeys {
             queue: format!("{start}q{name}"),
-            waiter_hint: format!("{start}w{name}"),
             entries: format!("{start}p{name}:"),
         }
     }
@@ -230,7 +226,6 @@ mod tests {
         assert_eq!(lock.key, "distlock:{b137}:l:order~3a42");
         let queue = layout().queue(&lock);
         assert_eq!(queue.queue, "distlock:{b137}:q:order~3a42");
-        assert_eq!(queue.waiter_hint, "distlock:{b137}:w:order~3a42");
         assert_eq!(queue.entry("17"), "distlock:{b137}:p:order~3a42:17");
         let mut key = b"something else".to_vec();
         layout().counter(Bucket::of("order:42"), &mut key);

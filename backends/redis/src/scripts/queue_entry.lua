@@ -1,6 +1,5 @@
 -- Creates, renews or deletes one entry of a lock's store queue.
--- KEYS: the queue; the key of this entry; the waiter hint, which older versions read instead of the
--- queue.
+-- KEYS: the queue; the key of this entry.
 -- ARGV: the id of the waiter; how long the entry lasts, in ms; 1 to delete the entry, otherwise 0;
 -- the label of the waiter, for people.
 -- Answers the number of entries ahead, the waiter right ahead or an empty text, and the time in ms
@@ -32,7 +31,6 @@ for waiter, ends in string.gmatch(call('GET', KEYS[1]) or '', '(%x+) (%d+);') do
     end
   end
 end
--- The queue and the hint outlive every entry, and expire when no entry is renewed.
 if leaves then
   call('DEL', KEYS[2])
 else
@@ -42,9 +40,9 @@ else
   -- The entry's key has a long TTL, because its expiry wakes the waiter behind. So the key of a
   -- waiter that died exists until the end of that TTL.
   call('SET', KEYS[2], ARGV[4], 'NX', 'PX', lease * 15)
-  call('SET', KEYS[3], 1, 'PX', lease)
 end
 if kept[1] then
+  -- The queue outlives every entry, and expires when no entry is renewed.
   call('SET', KEYS[1], table.concat(kept), 'PX', lease * 3)
 else
   call('DEL', KEYS[1])

@@ -201,10 +201,9 @@ impl QueueEntry {
         let mut command = redis::cmd("EVALSHA");
         command
             .arg(&scripts::QUEUE_ENTRY.sha)
-            .arg(3)
+            .arg(2)
             .arg(&self.keys.queue)
             .arg(self.keys.entry(&self.waiter))
-            .arg(&self.keys.waiter_hint)
             .arg(&self.waiter)
             .arg(ENTRY_LEASE.as_millis().to_string())
             .arg(u8::from(leaves))

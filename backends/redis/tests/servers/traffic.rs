@@ -326,16 +326,15 @@ fn renewals(commands: &[String]) -> BTreeMap<String, Vec<f64>> {
     let mut times: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for line in commands {
         let words: Vec<_> = line.split(' ').collect();
-        // `TIME [DB ADDRESS] "EVALSHA" SHA "3" QUEUE ENTRY HINT WAITER LEASE LEAVES LABEL`
+        // `TIME [DB ADDRESS] "EVALSHA" SHA "2" QUEUE ENTRY WAITER LEASE LEAVES LABEL`
         if let [
             time,
             _,
             _,
             "\"EVALSHA\"",
             _,
-            "\"3\"",
+            "\"2\"",
             queue,
-            _,
             _,
             waiter,
             _,
