@@ -183,12 +183,7 @@ pub(crate) fn run() -> Outcome {
         .and_then(|given| Cli::from_arg_matches(&given));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => {
-            return match commands::moved::moved_command(&error) {
-                Some(failure) => Err(failure),
-                None => print_parse_error::<Cli>(error),
-            };
-        }
+        Err(error) => return print_parse_error::<Cli>(error),
     };
     if cli.global.backend.len() > 1 {
         return Err(Failure::usage(

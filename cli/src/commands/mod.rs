@@ -15,7 +15,6 @@ pub(crate) mod jobs;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod migrate;
-pub(crate) mod moved;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod run;

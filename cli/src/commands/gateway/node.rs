@@ -39,7 +39,7 @@ pub(super) struct RunNode {
     #[arg(long)]
     events: bool,
     /// End when standard input ends, as it does when the process that started this one dies
-    #[arg(long, hide = true)]
+    #[arg(long)]
     exit_with_stdin: bool,
 }
 
