@@ -24,9 +24,9 @@ fn the_demo_passes_and_leaves_nothing() {
     let output = run.output();
     assert_eq!(status.code(), Some(0), "{output}");
     assert!(output.contains("all 7 scenes passed"), "{output}");
-    assert_eq!(server.command(&["KEYS", "*:r:*"]).unwrap(), "", "{output}");
+    assert_eq!(server.command(&["KEYS", "*:record:*"]).unwrap(), "", "{output}");
     // The lease of the killed node must be removed, too.
-    assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "", "{output}");
+    assert_eq!(server.command(&["KEYS", "*:lock:*"]).unwrap(), "", "{output}");
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn a_server_without_memory_fails_the_doctor_and_takes_releases() {
         let done = finish(home.bare(step).env("DISTLOCK_BACKEND", &url), ticket);
         assert_eq!(done.code, 0, "{step:?}: {done:?}");
     }
-    assert_eq!(server.command(&["KEYS", "*:l:*"]).unwrap(), "");
+    assert_eq!(server.command(&["KEYS", "*:lock:*"]).unwrap(), "");
 }
 
 /// Data of another program under the key of a lock is no lock, whatever its size and its first
@@ -396,7 +396,7 @@ fn a_value_of_20_mb_is_corrupt_and_is_not_fetched() {
     let url = server.url();
     let taken = run(&home, &url, &["acquire", "job", "--ttl", "10m"]);
     assert_eq!(taken.code, 0, "{taken:?}");
-    let key = server.command(&["KEYS", "*:l:job"]).unwrap();
+    let key = server.command(&["KEYS", "*:lock:job"]).unwrap();
     server
         .command(&["SETRANGE", &key, "20000000", "x"])
         .unwrap();
@@ -453,7 +453,7 @@ fn a_cluster_without_one_primary_serves_the_names_of_the_others() {
         let name = names.next().unwrap();
         let taken = run(&home, &url, &["acquire", &name, "--ttl", "10m"]);
         assert_eq!(taken.code, 0, "{taken:?}");
-        let key = servers.nodes[1].command(&["KEYS", &format!("*:l:{name}")]);
+        let key = servers.nodes[1].command(&["KEYS", &format!("*:lock:{name}")]);
         let found = if key.unwrap().is_empty() {
             &mut alive
         } else {

@@ -64,7 +64,7 @@ fn a_wrong_url_gets_an_error_that_names_the_mistake() {
         ("redis+cluster://a?db=1", "database 0 only"),
         ("redis://bob@a", "without a password"),
         ("redis://a?prefx=a", "did you mean `prefix`?"),
-        ("redis://a?zzz=1", "known are ca, cert"),
+        ("redis://a?zzz=1", "known are connect_timeout, db"),
         ("redis://a?prefix=", "`prefix`"),
         ("redis://a?prefix=a{b}", "`prefix`"),
         ("redis://a?prefix=a*", "`prefix`"),

@@ -7,18 +7,21 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `{b017}:c` | the bucket's counter: the last token or version that it gave; never expires |
-//! | `{b017}:l:NAME` | a held lock |
-//! | `{b017}:q:NAME` | the store queue of this lock |
-//! | `{b017}:p:NAME:WAITER` | one entry of the queue: the label of its waiter |
-//! | `{b017}:r:KEY` | a record |
-//! | `{b017}:i` | the keys of the bucket's records, in order |
+//! | `{b017}:counter` | the bucket's counter: its last token or version; never expires |
+//! | `{b017}:lock:NAME` | a held lock |
+//! | `{b017}:queue:NAME` | the store queue of this lock |
+//! | `{b017}:queue-entry:NAME:WAITER` | one entry of the queue: the label of its waiter |
+//! | `{b017}:record:KEY` | a record |
+//! | `{b017}:record-index` | the keys of the bucket's records, in order |
 
 use distlock_core::{LockName, RecordKey, decode, encode};
 
 /// The number of buckets. This number is a part of the format: two clients with different numbers
 /// would not exclude each other.
 pub(crate) const BUCKETS: u16 = 1024;
+
+/// The kind of a lock's key.
+const LOCK: &str = "lock:";
 
 /// The number of slots of a cluster.
 pub(crate) const SLOTS: u16 = 16384;
@@ -90,33 +93,33 @@ impl KeyLayout {
     }
 
     pub(crate) fn lock(&self, name: &LockName) -> Target {
-        self.target(b'l', name.as_str())
+        self.target(LOCK, name.as_str())
     }
 
     pub(crate) fn record(&self, key: &RecordKey) -> Target {
-        self.target(b'r', key.as_str())
+        self.target("record:", key.as_str())
     }
 
     /// Returns the keys of a lock's store queue.
     pub(crate) fn queue(&self, lock: &Target) -> QueueKeys {
         let kind = self.head.len() + "000}:".len();
-        let (start, name) = (&lock.key[..kind], &lock.key[kind + 1..]);
+        let (start, name) = (&lock.key[..kind], &lock.key[kind + LOCK.len()..]);
         QueueKeys {
-            queue: format!("{start}q{name}"),
-            entries: format!("{start}p{name}:"),
+            queue: format!("{start}queue:{name}"),
+            entries: format!("{start}queue-entry:{name}:"),
         }
     }
 
     /// Writes the key of a bucket's counter into `key`.
     pub(crate) fn counter(&self, bucket: Bucket, key: &mut Vec<u8>) {
         key.clear();
-        self.push_head(key, bucket, b'c');
+        self.push_head(key, bucket, "counter");
     }
 
     /// Writes the key of a bucket's index of records into `key`.
     pub(crate) fn index(&self, bucket: Bucket, key: &mut Vec<u8>) {
         key.clear();
-        self.push_head(key, bucket, b'i');
+        self.push_head(key, bucket, "record-index");
     }
 
     /// Returns a glob that matches the keys of all locks whose names start with `prefix`, and no
@@ -124,7 +127,7 @@ impl KeyLayout {
     ///
     /// Neither the store's prefix nor an encoded name has a special character of globs.
     pub(crate) fn locks_like(&self, prefix: &str) -> String {
-        format!("{}???}}:l:{}*", self.head, encode(prefix))
+        format!("{}???}}:{LOCK}{}*", self.head, encode(prefix))
     }
 
     /// Returns the name of the lock with this key; `None` unless the key is that of a lock of this
@@ -132,24 +135,25 @@ impl KeyLayout {
     pub(crate) fn lock_of(&self, key: &str) -> Option<LockName> {
         let rest = key.strip_prefix(&*self.head)?;
         let (bucket, rest) = rest.split_at_checked(3)?;
-        let name = LockName::new(decode(rest.strip_prefix("}:l:")?)?).ok()?;
+        let name = rest.strip_prefix("}:")?.strip_prefix(LOCK)?;
+        let name = LockName::new(decode(name)?).ok()?;
         (u16::from_str_radix(bucket, 16).ok()? == Bucket::of(name.as_str()).0).then_some(name)
     }
 
-    fn target(&self, kind: u8, name: &str) -> Target {
+    fn target(&self, kind: &str, name: &str) -> Target {
         let bucket = Bucket::of(name);
-        let mut key = Vec::with_capacity(self.head.len() + 7 + name.len() + 16);
+        let mut key = Vec::with_capacity(self.head.len() + 12 + name.len() + 16);
         self.push_head(&mut key, bucket, kind);
-        key.push(b':');
         push_encoded(&mut key, name);
         let key = text(key);
         Target { key, bucket }
     }
 
-    fn push_head(&self, key: &mut Vec<u8>, bucket: Bucket, kind: u8) {
+    fn push_head(&self, key: &mut Vec<u8>, bucket: Bucket, kind: &str) {
         key.extend_from_slice(self.head.as_bytes());
         let [high, middle, low] = [8, 4, 0].map(|shift| hex(bucket.0 >> shift));
-        key.extend_from_slice(&[high, middle, low, b'}', b':', kind]);
+        key.extend_from_slice(&[high, middle, low, b'}', b':']);
+        key.extend_from_slice(kind.as_bytes());
     }
 }
 
@@ -223,28 +227,28 @@ mod tests {
         // The hash is a part of the format: with another hash, two versions of the library could
         // hold one lock.
         let lock = layout().lock(&name);
-        assert_eq!(lock.key, "distlock:{b137}:l:order~3a42");
+        assert_eq!(lock.key, "distlock:{b137}:lock:order~3a42");
         let queue = layout().queue(&lock);
-        assert_eq!(queue.queue, "distlock:{b137}:q:order~3a42");
-        assert_eq!(queue.entry("17"), "distlock:{b137}:p:order~3a42:17");
+        assert_eq!(queue.queue, "distlock:{b137}:queue:order~3a42");
+        assert_eq!(queue.entry("17"), "distlock:{b137}:queue-entry:order~3a42:17");
         let mut key = b"something else".to_vec();
         layout().counter(Bucket::of("order:42"), &mut key);
-        assert_eq!(key, b"distlock:{b137}:c");
+        assert_eq!(key, b"distlock:{b137}:counter");
         layout().index(Bucket(0x3ff), &mut key);
-        assert_eq!(key, b"distlock:{b3ff}:i");
-        assert_eq!(layout().locks_like("order:"), "distlock:{b???}:l:order~3a*");
+        assert_eq!(key, b"distlock:{b3ff}:record-index");
+        assert_eq!(layout().locks_like("order:"), "distlock:{b???}:lock:order~3a*");
     }
 
     #[test]
     fn a_foreign_key_is_not_read_as_a_lock() {
         for key in [
             "",
-            "distlock:{b137}:l:",
-            "distlock:{b137}:r:order~3a42",
-            "distlock:{b138}:l:order~3a42",
-            "distlock:{b137}:l:order:42",
-            "distlock:{bé}:l:a",
-            "other:{b137}:l:order~3a42",
+            "distlock:{b137}:lock:",
+            "distlock:{b137}:record:order~3a42",
+            "distlock:{b138}:lock:order~3a42",
+            "distlock:{b137}:lock:order:42",
+            "distlock:{bé}:lock:a",
+            "other:{b137}:lock:order~3a42",
         ] {
             assert_eq!(layout().lock_of(key), None, "{key}");
         }
@@ -294,7 +298,7 @@ mod tests {
             let key = layout().lock(&name).key;
             prop_assert!(key.ends_with(&encode(name.as_str())));
             let tail = key.strip_prefix("distlock:{b").unwrap();
-            let tail = tail[3..].strip_prefix("}:l:").unwrap();
+            let tail = tail[3..].strip_prefix("}:lock:").unwrap();
             prop_assert!(tail.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-~".contains(&b)));
             prop_assert_eq!(layout().lock_of(&key), Some(name));
         }

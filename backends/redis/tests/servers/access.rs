@@ -115,7 +115,7 @@ async fn databases_and_prefixes_separate_stores() {
             .await;
         guards.push(guard.unwrap());
     }
-    let keys = server.command(&["KEYS", "*:l:*"]).unwrap();
+    let keys = server.command(&["KEYS", "*:lock:*"]).unwrap();
     let mut heads: Vec<_> = keys
         .lines()
         .filter_map(|key| key.split('{').next())

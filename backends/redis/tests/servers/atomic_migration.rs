@@ -141,7 +141,7 @@ async fn locks_survive_moves(flavour: Flavour) {
     }
     let moved = held.iter().filter(|guard| {
         let first = |command: &[&str]| cluster.nodes[0].command(command).unwrap();
-        let key = first(&["KEYS", &format!("*:l:{}", guard.name())]);
+        let key = first(&["KEYS", &format!("*:lock:{}", guard.name())]);
         !key.is_empty() && first(&["CLUSTER", "KEYSLOT", &key]).parse::<u16>().unwrap() <= 2730
     });
     assert!(moved.count() > 10, "few of the held locks have moved");

@@ -87,7 +87,7 @@ async fn a_batch_of_acquires_stores_holders_and_rising_tokens() {
             assert!(matches!(outcome, ReleaseOutcome::Released { .. }));
         }
     }
-    assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
+    assert_eq!(server.command(&["KEYS", "*}:lock:*"]).unwrap(), "");
 }
 
 /// Another owner holds every third lock. Operations on these locks do not succeed, and all other
@@ -169,7 +169,7 @@ async fn one_bad_lock_does_not_affect_its_batch() {
         *last = Some(token(&answer));
     }
     let keys: Vec<_> = names()
-        .map(|name| server.command(&["KEYS", &format!("*}}:l:{name}")]).unwrap())
+        .map(|name| server.command(&["KEYS", &format!("*}}:lock:{name}")]).unwrap())
         .collect();
     let key = |name: &str| {
         keys.iter()
@@ -177,7 +177,7 @@ async fn one_bad_lock_does_not_affect_its_batch() {
             .unwrap()
             .clone()
     };
-    let counter = |name: &str| key(name).replace(&format!("l:{name}"), "c");
+    let counter = |name: &str| key(name).replace(&format!("lock:{name}"), "counter");
     // The first two share a bucket.
     let (ahead, also_ahead, used_up) = ("n8", "n31", "n61");
     let (foreign, list, held, own, gone) = ("n55", "n56", "n57", "n58", "n59");
@@ -192,7 +192,7 @@ async fn one_bad_lock_does_not_affect_its_batch() {
     server
         .command(&[
             "EVAL",
-            "return redis.call('DEL', unpack(redis.call('KEYS', '*}:l:*')))",
+            "return redis.call('DEL', unpack(redis.call('KEYS', '*}:lock:*')))",
             "0",
         ])
         .unwrap();
@@ -299,7 +299,7 @@ async fn acquires_and_releases_of_a_batch_have_their_own_answers() {
         release_all(&*lock, &held).await;
         release_all(&*lock, &wanted).await;
         release_all(&*lock, &strangers).await;
-        assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
+        assert_eq!(server.command(&["KEYS", "*}:lock:*"]).unwrap(), "");
     }
 }
 
@@ -331,7 +331,7 @@ async fn a_server_without_memory_refuses_grants_and_releases_locks() {
             "{freed:?}"
         );
     }
-    assert_eq!(server.command(&["KEYS", "*}:l:*"]).unwrap(), "");
+    assert_eq!(server.command(&["KEYS", "*}:lock:*"]).unwrap(), "");
 }
 
 /// The index or the counter of a record was overwritten by another program. Then nothing of that
@@ -349,19 +349,19 @@ async fn one_bad_record_does_not_affect_its_batch() {
     };
     let written = put_all().await;
     let bucket = |key: &RecordKey| {
-        let found = server.command(&["KEYS", &format!("*:r:{}", key.as_str())]);
+        let found = server.command(&["KEYS", &format!("*:record:{}", key.as_str())]);
         let found = found.unwrap();
         found[..=found.find('}').unwrap()].to_owned()
     };
     let (no_index, no_counter, kept) = (&keys[5], &keys[9], &keys[13]);
     let (index, counter) = (
-        format!("{}:i", bucket(no_index)),
-        format!("{}:c", bucket(no_counter)),
+        format!("{}:record-index", bucket(no_index)),
+        format!("{}:counter", bucket(no_counter)),
     );
-    let kept_index = format!("{}:i", bucket(kept));
+    let kept_index = format!("{}:record-index", bucket(kept));
     let neighbours: Vec<_> = keys
         .iter()
-        .filter(|key| format!("{}:i", bucket(key)) == kept_index)
+        .filter(|key| format!("{}:record-index", bucket(key)) == kept_index)
         .collect();
     let spoil = |key: &str| {
         server.command(&["DEL", key]).unwrap();

@@ -18,7 +18,7 @@ async fn a_lease_survives_a_server_at_its_client_limit() {
     let ttl = Duration::from_secs(12);
     let guard = locker.lock("a").ttl(ttl).acquire().await.unwrap();
     let token = guard.token();
-    let key = server.command(&["KEYS", "*:l:a"]).unwrap();
+    let key = server.command(&["KEYS", "*:lock:a"]).unwrap();
     // From now on, no other client can connect.
     let mut administrator = Administrator::of(&server);
     assert_eq!(administrator.ask("CONFIG SET maxclients 1"), "+OK");

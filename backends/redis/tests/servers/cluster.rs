@@ -34,7 +34,7 @@ fn redis_cli_cluster(servers: &RedisCluster, arguments: &[&str]) {
 
 /// Returns the index of the server that has a lock.
 fn server_with(servers: &RedisCluster, name: &str) -> usize {
-    let pattern = format!("*:l:{name}");
+    let pattern = format!("*:lock:{name}");
     let has_it = |node: &RedisServer| !node.command(&["KEYS", &pattern]).unwrap().is_empty();
     servers.nodes.iter().position(has_it).unwrap()
 }
@@ -192,7 +192,7 @@ async fn a_redirected_grant_reports_the_current_epoch() {
         assert!(guard.release().await.is_clean());
         &servers.nodes[from]
     };
-    let keys = from.command(&["KEYS", "*:c"]).unwrap();
+    let keys = from.command(&["KEYS", "*:counter"]).unwrap();
     let key = keys.lines().next().unwrap();
     let move_key = |from: &RedisServer, to: &RedisServer| {
         let moving = SlotMigration::begin(from, to, key);
@@ -242,7 +242,7 @@ async fn a_wait_survives_the_migration_of_its_slot() {
     .await
     .unwrap();
 
-    let key = old.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
+    let key = old.command(&["KEYS", &format!("*:lock:{name}")]).unwrap();
     let moving = SlotMigration::begin(old, new, &key);
     let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
     moving.move_keys(&keys.unwrap().lines().collect::<Vec<_>>());
@@ -278,7 +278,7 @@ async fn a_redirect_with_only_a_port_is_followed() {
         take(&*lock, &wanted).await;
         let from = server_with(&servers, kind);
         let (old, new) = (&servers.nodes[from], &servers.nodes[(from + 1) % 3]);
-        let key = old.command(&["KEYS", &format!("*:l:{kind}")]).unwrap();
+        let key = old.command(&["KEYS", &format!("*:lock:{kind}")]).unwrap();
         let moving = SlotMigration::begin(old, new, &key);
         let keys = old.command(&["CLUSTER", "GETKEYSINSLOT", &moving.slot, "100"]);
         moving.move_keys(&keys.unwrap().lines().collect::<Vec<_>>());
@@ -308,7 +308,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
         let name = names.next().unwrap();
         let request = request(&name, TTL * 30);
         let grant = take(&*lock, &request).await;
-        let pattern = format!("*:l:{name}");
+        let pattern = format!("*:lock:{name}");
         let mut found = servers.nodes.iter();
         let key = found.find_map(|node| {
             let key = node.command(&["KEYS", &pattern]).unwrap();
@@ -339,7 +339,7 @@ async fn locks_are_acquired_renewed_and_released_while_their_slot_migrates() {
         refused.did_not_happen() && refused.is_retryable(),
         "{refused}"
     );
-    moving.move_keys(&[&format!("{bucket}c"), &held[0].0]);
+    moving.move_keys(&[&format!("{bucket}counter"), &held[0].0]);
     let wanted = request(name, TTL * 30);
     let grant = take(&*lock, &wanted).await;
     assert!(Some(grant.token) > freed.token, "{grant:?} after {freed:?}");
@@ -396,7 +396,7 @@ async fn unserved_slots_are_reported_and_lists_are_refused() {
     assert_eq!(lock.list("", None, 10).await.unwrap().len(), 1);
     // A slot without a lock of this test becomes the unserved slot.
     let at = server_with(&servers, "kept");
-    let key = servers.nodes[at].command(&["KEYS", "*:l:kept"]).unwrap();
+    let key = servers.nodes[at].command(&["KEYS", "*:lock:kept"]).unwrap();
     let slot = servers.nodes[at].command(&["CLUSTER", "KEYSLOT", &key]);
     let slot: u16 = slot.unwrap().parse().unwrap();
     let other = if slot < 8192 { "16000" } else { "5" };
@@ -577,7 +577,7 @@ async fn a_silent_cluster_costs_one_time_out_for_all_locks() {
         let request = request(&name, TTL);
         take(&*lock, &request).await;
         let node = &servers.nodes[server_with(&servers, &name)];
-        let key = node.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
+        let key = node.command(&["KEYS", &format!("*:lock:{name}")]).unwrap();
         let slot = node.command(&["CLUSTER", "KEYSLOT", &key]).unwrap();
         let slot: u16 = slot.parse().unwrap();
         if slot < 1024 && slots.insert(slot) {

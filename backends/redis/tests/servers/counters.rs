@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 const LONG: Duration = Duration::from_secs(60);
 
 fn counters(server: &RedisServer) -> Vec<String> {
-    let keys = server.command(&["KEYS", "*}:c"]).unwrap();
+    let keys = server.command(&["KEYS", "*}:counter"]).unwrap();
     keys.lines().map(str::to_owned).collect()
 }
 

@@ -65,7 +65,7 @@ async fn acquire_until_moved(locker: &Locker, servers: &RedisSentinels) -> Optio
             continue;
         };
         let until = Instant::now() + guard.remaining();
-        let keys = servers.replica.command(&["KEYS", &format!("*:l:{name}")]);
+        let keys = servers.replica.command(&["KEYS", &format!("*:lock:{name}")]);
         if !keys.unwrap().is_empty() {
             break;
         }
@@ -141,7 +141,7 @@ async fn a_record_is_read_from_the_old_primary_for_one_second_at_the_most() {
         panic!("{written:?}");
     };
     eventually("the replica has the record", SOON, || {
-        let keys = servers.replica.command(&["KEYS", "*:r:*"]).unwrap();
+        let keys = servers.replica.command(&["KEYS", "*:record:*"]).unwrap();
         !keys.is_empty()
     })
     .unwrap();
@@ -247,7 +247,7 @@ async fn one_sentinel_that_promotes_alone_is_not_followed() {
     // The old primary still renews the lock.
     pause(TTL).await;
     assert!(guard.is_valid());
-    assert_eq!(servers.replica.command(&["KEYS", "*:l:*"]).unwrap(), "");
+    assert_eq!(servers.replica.command(&["KEYS", "*:lock:*"]).unwrap(), "");
     assert!(guard.release().await.is_clean());
 }
 

@@ -25,8 +25,8 @@ async fn a_replicated_lock_survives_a_failover() {
     let guard = hold(&locker, "a", TTL).await;
     let (epoch, token) = (guard.epoch(), guard.token());
     eventually("the replica has it", SOON, || {
-        let keys = servers.replica.command(&["KEYS", "*:l:*"]);
-        keys.is_ok_and(|keys| keys.ends_with("}:l:a"))
+        let keys = servers.replica.command(&["KEYS", "*:lock:*"]);
+        keys.is_ok_and(|keys| keys.ends_with("}:lock:a"))
     })
     .unwrap();
     servers.primary.kill();
@@ -59,13 +59,13 @@ async fn hold_unreplicated(locker: &Locker, primary: &RedisServer, replica: &Red
     let before = hold(locker, "a", TTL).await;
     let last = before.token();
     eventually("the replica has it", SOON, || {
-        let keys = replica.command(&["KEYS", "*:c"]);
+        let keys = replica.command(&["KEYS", "*:counter"]);
         keys.is_ok_and(|keys| !keys.is_empty())
     })
     .unwrap();
     assert!(before.release().await.is_clean());
     eventually("the replica knows of the release", SOON, || {
-        let keys = replica.command(&["KEYS", "*:l:*"]);
+        let keys = replica.command(&["KEYS", "*:lock:*"]);
         keys.is_ok_and(|keys| keys.is_empty())
     })
     .unwrap();
@@ -141,7 +141,7 @@ async fn the_holder_of_an_unreplicated_lock_of_a_shard_learns_of_its_loss() {
     let locker = locker(&servers.url()).await;
     assert!(hold(&locker, "a", TTL).await.release().await.is_clean());
     let counter = servers.nodes.iter().find_map(|node| {
-        let keys = node.command(&["KEYS", "*:c"]).ok()?;
+        let keys = node.command(&["KEYS", "*:counter"]).ok()?;
         keys.lines().next().map(str::to_owned)
     });
     let primary = servers.primary_of(&counter.unwrap()).unwrap();
@@ -186,10 +186,10 @@ async fn a_failover_of_one_shard_keeps_all_locks() {
     eventually(
         "every lock is on a primary and on its replica",
         SOON,
-        || keys("*:l:*").len() == 2 * guards.len(),
+        || keys("*:lock:*").len() == 2 * guards.len(),
     )
     .unwrap();
-    let first = keys("*:l:lock-0");
+    let first = keys("*:lock:lock-0");
     let primary = servers.primary_of(&first[0]).unwrap();
     servers.nodes[primary].kill();
     let tokens: Vec<_> = guards.iter().map(Guard::token).collect();
@@ -218,7 +218,7 @@ async fn a_frozen_primary_of_a_shard_is_replaced() {
     // No other lock is in use, so no other operation learns of the change of the cluster.
     let guard = hold(&locker, "a", TTL).await;
     let key = servers.nodes.iter().find_map(|node| {
-        let keys = node.command(&["KEYS", "*:l:a"]).ok()?;
+        let keys = node.command(&["KEYS", "*:lock:a"]).ok()?;
         keys.lines().next().map(str::to_owned)
     });
     let primary = servers.primary_of(&key.unwrap()).unwrap();

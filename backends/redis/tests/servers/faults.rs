@@ -34,7 +34,7 @@ async fn behind_a_proxy() -> (RedisServer, FaultProxy, String) {
 }
 
 fn locks(server: &RedisServer) -> Vec<String> {
-    let keys = server.command(&["KEYS", "*:l:*"]).unwrap();
+    let keys = server.command(&["KEYS", "*:lock:*"]).unwrap();
     keys.lines().map(str::to_owned).collect()
 }
 
@@ -631,7 +631,7 @@ async fn tokens_rise_after_a_counter_was_set_back() {
         let guard = hold(&locker, "a", LONG).await;
         assert!(last < Some(guard.token()), "{sabotage:?}");
         last = Some(guard.token());
-        let counter = server.command(&["KEYS", "*:c"]).unwrap();
+        let counter = server.command(&["KEYS", "*:counter"]).unwrap();
         match sabotage {
             Some(value) => server.command(&["SET", &counter, value]).unwrap(),
             None => server.command(&["DEL", &counter]).unwrap(),
@@ -640,7 +640,7 @@ async fn tokens_rise_after_a_counter_was_set_back() {
     }
     // If the counter is at the highest token, an acquire gets an error and no grant.
     assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
-    let counter = server.command(&["KEYS", "*:c"]).unwrap();
+    let counter = server.command(&["KEYS", "*:counter"]).unwrap();
     server
         .command(&["SET", &counter, "9007199254740991"])
         .unwrap();
@@ -656,8 +656,8 @@ async fn a_foreign_value_is_neither_free_nor_overwritten() {
     let server = RedisServer::start().unwrap();
     let locker = locker(&server.url()).await;
     assert!(hold(&locker, "a", LONG).await.release().await.is_clean());
-    let counter = server.command(&["KEYS", "*:c"]).unwrap();
-    let key = counter.replace("}:c", "}:l:a");
+    let counter = server.command(&["KEYS", "*:counter"]).unwrap();
+    let key = counter.replace("}:counter", "}:lock:a");
     for (write, kind) in [
         (vec!["SET", &key, "not a lock"], "string"),
         (vec!["SET", &key, "not a lock", "PX", "60000"], "string"),

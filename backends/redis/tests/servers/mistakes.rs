@@ -73,7 +73,7 @@ async fn expire_after_set_leaves_a_lock_without_expiry() {
     proxy.stop(Direction::ToClient);
     let attempt = tokio::spawn(async move { lock.try_acquire(&request("a", SHORT)).await });
     eventually_async("the server has done it", SOON, || async {
-        (!server.command(&["KEYS", "*:l:a"]).unwrap().is_empty()).then_some(())
+        (!server.command(&["KEYS", "*:lock:a"]).unwrap().is_empty()).then_some(())
     })
     .await
     .unwrap();

@@ -223,16 +223,16 @@ async fn acquire_during_migration(
     let lease = granted(lock.try_acquire(&wanted).await, &wanted)?;
     let mut keys = Vec::new();
     let from = cluster.nodes.iter().position(|node| {
-        let found = node.command(&["KEYS", "*:l:moved"]).unwrap();
+        let found = node.command(&["KEYS", "*:lock:moved"]).unwrap();
         keys.extend(found.lines().map(str::to_owned));
         !found.is_empty()
     });
     let from = from.unwrap();
     got!(lock.release(&lease).await, ReleaseOutcome::Released { .. });
-    let bucket = keys[0].strip_suffix("l:moved").unwrap();
+    let bucket = keys[0].strip_suffix("lock:moved").unwrap();
     let (old, new) = (&cluster.nodes[from], &cluster.nodes[(from + 1) % 3]);
     let moving = SlotMigration::begin(old, new, &keys[0]);
-    moving.move_keys(&[&format!("{bucket}c")]);
+    moving.move_keys(&[&format!("{bucket}counter")]);
     let asked = lock.try_acquire(&wanted).await;
     moving.end();
     granted(asked, &wanted).map(drop)

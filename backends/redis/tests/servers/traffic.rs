@@ -207,7 +207,7 @@ async fn pushes_for_twenty_locks_on_one_connection_wake_only_their_own_waiters()
     let patrols = usize::try_from(start.elapsed().as_secs() / SAFETY_POLL.as_secs()).unwrap();
     // The waiter's connection is the only one with tracking.
     let looks = |lease: &Lease| {
-        let key = format!(":l:{}\"", lease.name);
+        let key = format!(":lock:{}\"", lease.name);
         let looks = commands.iter().filter(|line| line.contains(&key));
         looks.filter(|line| line.contains("600000")).count()
     };
@@ -341,7 +341,7 @@ fn renewals(commands: &[String]) -> BTreeMap<String, Vec<f64>> {
             "\"0\"",
             _,
         ] = *words
-            && queue.contains(":q:")
+            && queue.contains(":queue:")
         {
             let at = time.parse().unwrap();
             times.entry(waiter.to_owned()).or_default().push(at);

@@ -53,7 +53,7 @@ async fn a_release_a_deletion_and_a_flush_wake_a_waiter_long_before_the_lease_en
         match way {
             "release" => assert!(guard.release().await.is_clean()),
             "delete" => {
-                let keys = server.command(&["KEYS", "*:l:*"]).unwrap();
+                let keys = server.command(&["KEYS", "*:lock:*"]).unwrap();
                 assert_eq!(server.command(&["DEL", &keys]).unwrap(), "1");
             }
             _ => assert_eq!(server.command(&["FLUSHALL"]).unwrap(), "OK"),
@@ -349,7 +349,7 @@ async fn a_grant_without_tracking_is_not_reported_as_refused() {
         .unwrap();
     let refused = contender.attempt().await.unwrap_err();
     assert!(!refused.did_not_happen(), "{refused:?}");
-    assert!(!server.command(&["KEYS", "*:l:*"]).unwrap().is_empty());
+    assert!(!server.command(&["KEYS", "*:lock:*"]).unwrap().is_empty());
     server
         .command(&["ACL", "SETUSER", "poor", "+exists"])
         .unwrap();
@@ -495,8 +495,8 @@ async fn a_dead_entry_delays_the_others_for_its_lease() {
         let name = format!("{NAME}-{}", left.as_millis());
         let lock = holder.lock(&name).ttl(Duration::from_secs(60));
         let held = lock.acquire().await.unwrap();
-        let queue = server.command(&["KEYS", &format!("*:l:{name}")]).unwrap();
-        let queue = queue.replace(":l:", ":q:");
+        let queue = server.command(&["KEYS", &format!("*:lock:{name}")]).unwrap();
+        let queue = queue.replace(":lock:", ":queue:");
         let time = server.command(&["TIME"]).unwrap();
         let time: Vec<u64> = time.lines().map(|it| it.parse().unwrap()).collect();
         let ends = time[0] * 1000 + time[1] / 1000 + u64::try_from(left.as_millis()).unwrap();
