@@ -336,7 +336,7 @@ fn a_hanging_store_ends_the_command_before_the_lease_expires() {
         1,
         "TERM came once, before KILL"
     );
-    assert!(run.output().contains("lapses in"), "{}", run.output());
+    assert!(run.output().contains("expires in"), "{}", run.output());
 }
 
 #[test]

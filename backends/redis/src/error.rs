@@ -61,14 +61,14 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         }
         _ if error.is_timeout() => {
             format!(
-                "{at} did not answer in time; a server that wants TLS, or one that does not, may \
-                 also stay silent"
+                "{at} did not answer in time; a server is also silent if only one side uses TLS \
+                 (rediss://)"
             )
         }
         _ if error.is_connection_dropped() && !error.is_connection_refusal() => {
             format!(
-                "{at} broke the connection off; a server that wants TLS does so, or one that does \
-                 not"
+                "{at} closed the connection; a server also does so if only one side uses TLS \
+                 (rediss://)"
             )
         }
         _ => match ServerError::try_from(error.clone()) {

@@ -97,14 +97,14 @@ fn entry_removed_error() -> Error {
     .on("zookeeper")
 }
 
-/// Returns the error when a contender lost its place in the queue, because its caller did not poll
-/// its future for too long.
-pub(crate) fn place_expired_error() -> Error {
+/// Returns the error when a contender lost its queue entry, because its caller did not poll its
+/// future for too long.
+pub(crate) fn entry_expired_error() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "the caller's task stood still for {ENTRY_LEASE:?}, so its place in the queue was \
-             given up"
+            "the caller's task stood still for {ENTRY_LEASE:?}, so its queue entry was given up: \
+             ask again"
         ),
     )
     .on("zookeeper")
@@ -114,7 +114,7 @@ pub(crate) fn place_expired_error() -> Error {
 pub(crate) fn entry_lost_error(reason: LossReason) -> Error {
     match reason {
         LossReason::SessionLost => session_ended_error(),
-        LossReason::Expired => place_expired_error(),
+        LossReason::Expired => entry_expired_error(),
         _ => entry_removed_error(),
     }
 }

@@ -18,11 +18,11 @@ use crate::{
 
 /// Run a command while leading an election.
 ///
-/// Of all candidates one leads, and runs CMD; the others stand by. The command is ended before its
-/// lease can lapse, as by distlock run, and only then does the next one begin. When it ends by
-/// itself the seat is given up to whoever stands by, and this candidate stands again after a pause:
-/// 1 s at first, twice as long each time, up to 1 min; a command that has run for a minute begins
-/// anew with 1 s. TERM, INT, HUP and QUIT end the command and then this process.
+/// Of all candidates one leads, and runs CMD; the others wait. The command is ended before the
+/// lease can expire, as by distlock run, and only then does the next leader's command start. When
+/// the command ends by itself, another candidate leads, and this one stands again after a pause:
+/// 1 s at first, twice as long each time, up to 1 min, and 1 s again after a command that has run
+/// for a minute. TERM, INT, HUP and QUIT end the command and then this process.
 ///
 /// The store must be named, so that all candidates ask the same one.
 #[derive(Args, Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Elect {
     /// The election
     #[arg(value_name = "NAME")]
     name: OsString,
-    /// How long the seat is nobody's when a leader dies; renewed at a third of it
+    /// How long nobody leads after a leader has died; renewed at a third of it
     #[arg(
         long,
         value_name = "DURATION",
@@ -40,8 +40,8 @@ pub(crate) struct Elect {
         allow_hyphen_values = true,
     )]
     ttl: Duration,
-    /// Time between TERM and KILL when the seat cannot be kept [default: 5s, but at most a quarter
-    /// of the TTL]
+    /// Time between TERM and KILL when the lease cannot be renewed [default: 5s, but at most a
+    /// quarter of the TTL]
     #[arg(
         long,
         value_name = "DURATION",
@@ -49,11 +49,11 @@ pub(crate) struct Elect {
         allow_hyphen_values = true
     )]
     kill_after: Option<Duration>,
-    /// Run by sh before the command; when it fails the seat is given up
+    /// Run by sh at the start of a term, before the command; the term ends if it fails
     #[arg(long, value_name = "SCRIPT")]
     on_gain: Option<OsString>,
-    /// Run by sh when the command has ended and the seat was given up, when another one may lead
-    /// already; for half a minute at most, and not if this process is killed
+    /// Run by sh after the end of a term, when another one may lead already; for half a minute at
+    /// most, and not if this process is killed
     #[arg(long, value_name = "SCRIPT")]
     on_loss: Option<OsString>,
     /// This candidate's name [default: user@host:pid]
@@ -70,7 +70,7 @@ Environment of the command and of both scripts:
 
 Exit codes:
   the command's own when this process was told to end; 128 + the signal's number
-  when it was told so while it stood by; 76 when it was losing the seat then;
+  when it was told so while it waited; 76 when it was losing the lock then;
   126 and 127 when the command cannot be started; 69, 77 and 78 when the store
   cannot be used
 

@@ -188,7 +188,7 @@ impl MemoryOption {
         };
         if context.has_backend_flag() {
             return Err(Failure::usage(
-                "--file and --backend are two places: give one",
+                "--file and --backend exclude each other: give one of them",
             ));
         }
         let file = FencedFile::open(path)?;

@@ -35,12 +35,12 @@ use command::find_program;
 /// except those that were ignored from the start, as under nohup. XCPU and the real-time signals
 /// become TERM.
 ///
-/// If the lock cannot be kept, the whole process group gets TERM shortly before the lock lapses and
-/// KILL no later than when it does; if it is gone already (released by force, say), KILL at once.
-/// The exit code is then 76. A watchdog process does it where this one cannot: when this one was
-/// killed, the command gets TERM at once and KILL when the lock lapses; when it was stopped, KILL.
-/// A command that ended by itself while the lock was held has succeeded, also when the store cannot
-/// be told of the release.
+/// If the lock cannot be kept, the whole process group gets TERM shortly before the lease expires
+/// and KILL no later than when it does; if the lock is gone already (released by force, say), KILL
+/// at once. The exit code is then 76. A watchdog process does it where this one cannot: when this
+/// one was killed, the command gets TERM at once and KILL when the lease expires; when it was
+/// stopped, KILL. A command that ended by itself while the lock was held has succeeded, also when
+/// the store cannot be told of the release.
 ///
 /// A command that changes its user (sudo, a set-user-ID program) refuses the signals of a process
 /// without privileges. When the lock is lost, what may still run is named, and the exit code is 76

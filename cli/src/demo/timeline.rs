@@ -164,7 +164,7 @@ impl Timeline {
             }
             let left = until.since(SystemClock.now());
             if left.is_zero() {
-                bail!("no node describe_transition within {within:?} that {what}");
+                bail!("no node reported within {within:?} that {what}");
             }
             tokio::select! {
                 () = changed => {}

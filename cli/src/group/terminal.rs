@@ -163,7 +163,7 @@ impl Terminal {
                 .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
         });
         if let Err(error) = changed {
-            tracing::debug!(%error, "the terminal did not change hands");
+            tracing::debug!(%error, "the terminal was not given to another process group");
         }
     }
 }

@@ -171,7 +171,7 @@ impl Connector {
                     ErrorKind::Unavailable,
                     format!(
                         "{address} did not answer in time (option `connect_timeout`); a server \
-                         that wants TLS, or one that does not, may also stay silent"
+                         is also silent if only one side uses TLS (rediss://)"
                     ),
                 )
                 .on(BACKEND)),

@@ -171,7 +171,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Returns the error for an attempt that was abandoned, because it took too long or because the
 /// owner was closed.
 fn abandoned() -> Error {
-    Error::new(ErrorKind::Unavailable, "the connection was given up").on(BACKEND)
+    Error::new(ErrorKind::Unavailable, "the attempt to connect was abandoned").on(BACKEND)
 }
 
 fn task_ended() -> Error {

@@ -40,7 +40,7 @@ impl<'a> ScriptReply<'a> {
                 Some(number) => Ok(Self::Number(number)),
                 None => Err(corrupt(
                     op,
-                    "the store holds something else where a token should be",
+                    "the store holds no number where a token or a version should be",
                 )),
             },
             Value::Int(code) => Ok(Self::Code(*code)),
@@ -145,7 +145,7 @@ pub(crate) fn answer(
 
 fn token(op: &KeyedOperation, number: u64) -> Result<FencingToken> {
     FencingToken::new(number)
-        .map_err(|_| corrupt(op, "the store holds a number that can be no token"))
+        .map_err(|_| corrupt(op, "the store holds a number that is too large for a token"))
 }
 
 fn corrupt(op: &KeyedOperation, problem: &str) -> Error {
@@ -165,7 +165,10 @@ fn counter_at_end(op: &KeyedOperation) -> Error {
         .unwrap_or_default();
     Error::new(
         ErrorKind::LimitExceeded,
-        format!("the counter of tokens is at its end: somebody has set {bucket}c, delete it"),
+        format!(
+            "the counter {bucket}counter is at the highest token, which only somebody else can \
+             have written: delete this key"
+        ),
     )
     .on(BACKEND)
 }
@@ -175,8 +178,8 @@ fn counter_at_end(op: &KeyedOperation) -> Error {
 fn unknown_reply() -> Error {
     Error::new(
         ErrorKind::OutcomeUnknown,
-        "the server answered a script with something that the script never says: is it Redis or \
-         Valkey itself?",
+        "the reply to a script has an unknown form: distlock needs Redis or Valkey itself, not a \
+         product that imitates it",
     )
     .on(BACKEND)
 }

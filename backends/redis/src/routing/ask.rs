@@ -290,5 +290,5 @@ fn is_in_doubt(answer: &Option<Result<Response>>) -> bool {
 }
 
 fn no_answer() -> Error {
-    Error::new(ErrorKind::Internal, "a request was sent nowhere").on(BACKEND)
+    Error::new(ErrorKind::Internal, "a request was sent to no server").on(BACKEND)
 }

@@ -229,7 +229,7 @@ impl Refusal {
         }
         Error::new(
             ErrorKind::OutcomeUnknown,
-            "the server did as asked, and will not tell of changes",
+            "the server carried the request out, and refused to track its keys",
         )
         .on(BACKEND)
         .caused_by(error)

@@ -204,7 +204,7 @@ impl Sentinels {
         let make = || async move {
             match me.upgrade() {
                 Some(me) => me.hold_round().await,
-                None => Err(unavailable("the store's handle is gone".into())),
+                None => Err(unavailable("the store was closed".into())),
             }
         };
         self.round

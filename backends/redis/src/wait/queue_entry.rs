@@ -112,7 +112,7 @@ impl QueueEntry {
             let (others, next) = match answer.as_ref().map_err(Error::clone).and_then(read) {
                 Ok(found) => found,
                 Err(error) => {
-                    tracing::debug!(%error, "no place in the line of those who wait");
+                    tracing::debug!(%error, "this waiter has no entry in the store queue: it asks for the lock by itself until it has");
                     self.position.not_kept(now, &error);
                     return;
                 }
@@ -181,7 +181,7 @@ impl QueueEntry {
             return;
         }
         if let Err(error) = self.store.access().router.ask(self.call(true)).await {
-            tracing::debug!(%error, "a place in the line was not given up");
+            tracing::debug!(%error, "a queue entry was not deleted: it expires by itself");
         }
     }
 
@@ -192,7 +192,7 @@ impl QueueEntry {
         change.arg(entry).arg("").arg("PX").arg(1);
         let call = Call::plain(self.bucket, vec![change]);
         if let Err(error) = self.store.access().router.ask(call).await {
-            tracing::debug!(%error, "the server still remembers a place that is gone");
+            tracing::debug!(%error, "the server goes on tracking the key of a deleted queue entry");
         }
     }
 
@@ -239,7 +239,7 @@ fn read(response: &Response) -> Result<(ContendersAhead, &str)> {
         _ => None,
     };
     found.ok_or_else(|| {
-        let strange = "the script of a place answered with something it never says";
+        let strange = "the reply to the script of a queue entry has an unknown form";
         Error::new(ErrorKind::OutcomeUnknown, strange).on(BACKEND)
     })
 }

@@ -40,7 +40,7 @@ pub(crate) async fn watch_leases(session: Arc<Session>) {
             if node.mark_expired(session.clock().now()) {
                 tracing::debug!(
                     path = node.path(),
-                    "lease or place ran out, deleting its node"
+                    "a lease or a queue entry expired: its node is deleted"
                 );
                 session
                     .context()

@@ -11,7 +11,7 @@ use distlock_core::{Moment, OwnerId, Result};
 use zookeeper_client as zk;
 
 use crate::{
-    error::{Access, place_expired_error, session_ended_error, translate},
+    error::{Access, entry_expired_error, session_ended_error, translate},
     names::contender_prefix,
     nodes::UnknownCreation,
     session::Session,
@@ -62,7 +62,7 @@ impl<'a> PendingEntry<'a> {
             Some(_) => Ok(()),
             // The end of a session empties the tables.
             None if self.session.end_reason().is_some() => Err(session_ended_error()),
-            None => Err(place_expired_error()),
+            None => Err(entry_expired_error()),
         }
     }
 }

@@ -244,7 +244,7 @@ async fn send_heartbeat(session: &Session, until: Moment) -> Result<()> {
 fn give_up_session(session: &Session) {
     tracing::warn!(
         session = format_args!("{:#x}", session.id),
-        "nobody has answered this session for {SILENCE_PERCENT} % of its timeout, giving it up"
+        "no server has answered this session for {SILENCE_PERCENT} % of its timeout: it is given up"
     );
     // The session ends before its tasks are aborted. A task that waits for a watch must stop before
     // the client's tasks are gone, because the client panics in such a task.

@@ -370,7 +370,7 @@ impl<'a> Supervision<'a> {
             group.signal(Signal::CONT);
             self.warned = true;
             output::print_message(format_args!(
-                "{:?} could not be renewed and lapses in {}: terminating the command",
+                "{:?} could not be renewed and expires in {}: terminating the command",
                 self.guard.name(),
                 format_seconds(self.guard.remaining())
             ));
