@@ -404,7 +404,7 @@ fn a_file_that_is_too_large_or_no_regular_file_is_not_read() {
 #[test]
 fn invalid_exit_codes_are_refused() {
     let home = Home::new();
-    for (flag, more) in [("-E", &[][..]), ("--every-exit", &["--every", "1h"])] {
+    for (flag, more) in [("-E", &[][..]), ("--every-exit-code", &["--every", "1h"])] {
         let line = [&["run", "job", flag, "-1"], more, &["--", "true"]].concat();
         home.run(line)
             .assert_failed(64, "a whole number from 0 to 255");

@@ -31,10 +31,10 @@ fn assert_one_leads_and_another_takes_over(url: &str) {
     let log = home.path("log");
     let script = "echo pid $$; echo term $DISTLOCK_TOKEN; while :; do sleep 0.1; done";
     let hooks = [
-        "--on-gain".to_owned(),
-        format!("echo gain >> {}", log.display()),
-        "--on-loss".to_owned(),
-        format!("echo loss$DISTLOCK_BACKEND >> {}", log.display()),
+        "--on-start".to_owned(),
+        format!("echo start >> {}", log.display()),
+        "--on-end".to_owned(),
+        format!("echo end$DISTLOCK_BACKEND >> {}", log.display()),
     ];
     let hooks: Vec<_> = hooks.iter().map(String::as_str).collect();
     let mut first = Process::spawn(&mut candidate(&home, url, &hooks, script)).unwrap();
@@ -50,7 +50,7 @@ fn assert_one_leads_and_another_takes_over(url: &str) {
     wait_until_gone(u32::try_from(pid).unwrap());
     let next = printed_number(&second, "term");
     assert!(next > term, "{next} after {term}");
-    assert_eq!(read_whole_lines(&log), "gain\ngain\n");
+    assert_eq!(read_whole_lines(&log), "start\nstart\n");
     let _ = first.wait(SOON).unwrap();
 
     // Another program frees the lock by force. The command is ended, and its candidate takes part
@@ -68,7 +68,7 @@ fn assert_one_leads_and_another_takes_over(url: &str) {
         second.output().matches("term ").count() >= 4
     })
     .unwrap();
-    assert_eq!(read_whole_lines(&log), "gain\ngain\nloss\ngain\n");
+    assert_eq!(read_whole_lines(&log), "start\nstart\nend\nstart\n");
 
     // A candidate that gets TERM ends its command first.
     let mut second = second;
@@ -79,7 +79,7 @@ fn assert_one_leads_and_another_takes_over(url: &str) {
         "{}",
         second.output()
     );
-    assert_eq!(read_whole_lines(&log), "gain\ngain\nloss\ngain\nloss\n");
+    assert_eq!(read_whole_lines(&log), "start\nstart\nend\nstart\nend\n");
     let left = finish(home.bare(["list"]).env("DISTLOCK_BACKEND", url), "");
     assert_eq!(left.stdout.matches("election/").count(), 0, "{left:?}");
 }

@@ -43,7 +43,7 @@ fn assert_once_per_period(url: &str) {
     let log = home.path("log");
     let script = format!("echo ran >> {}", log.display());
     let period = Duration::from_secs(20);
-    let every = ["--every", "20s", "--every-exit", "7"];
+    let every = ["--every", "20s", "--every-exit-code", "7"];
     for times in 1..=2 {
         let mut hosts: Vec<_> = (0..HOSTS)
             .map(|_| Process::spawn(&mut tool(&home, url, "job", &every, &script)).unwrap())

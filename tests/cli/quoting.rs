@@ -63,7 +63,7 @@ fn input_of_any_kind_is_quoted_without_control_characters_and_shortened() {
             &["run", "job", "-E", text, "--", "true"],
             &["run", "job", "--every", text, "--", "true"],
             &["run", "job", "--", text],
-            &["elect", "job", "--on-gain", "true", "--", text],
+            &["elect", "job", "--on-start", "true", "--", text],
             &["fence", "check", "job", "--file", text, "--token", "1"],
             &["fence", "check", "job", "--file", "f", "--token", text],
             &["list", "--config", text],

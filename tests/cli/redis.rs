@@ -24,9 +24,17 @@ fn the_demo_passes_and_leaves_nothing() {
     let output = run.output();
     assert_eq!(status.code(), Some(0), "{output}");
     assert!(output.contains("all 7 scenes passed"), "{output}");
-    assert_eq!(server.command(&["KEYS", "*:record:*"]).unwrap(), "", "{output}");
+    assert_eq!(
+        server.command(&["KEYS", "*:record:*"]).unwrap(),
+        "",
+        "{output}"
+    );
     // The lease of the killed node must be removed, too.
-    assert_eq!(server.command(&["KEYS", "*:lock:*"]).unwrap(), "", "{output}");
+    assert_eq!(
+        server.command(&["KEYS", "*:lock:*"]).unwrap(),
+        "",
+        "{output}"
+    );
 }
 
 #[test]

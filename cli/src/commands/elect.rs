@@ -51,11 +51,11 @@ pub(crate) struct Elect {
     kill_after: Option<Duration>,
     /// Run by sh at the start of a term, before the command; the term ends if it fails
     #[arg(long, value_name = "SCRIPT")]
-    on_gain: Option<OsString>,
+    on_start: Option<OsString>,
     /// Run by sh after the end of a term, when another one may lead already; for half a minute at
     /// most, and not if this process is killed
     #[arg(long, value_name = "SCRIPT")]
-    on_loss: Option<OsString>,
+    on_end: Option<OsString>,
     /// This candidate's name [default: user@host:pid]
     #[arg(long, value_name = "LABEL")]
     holder: Option<String>,
@@ -76,14 +76,14 @@ Exit codes:
 
 Examples:
   distlock elect scheduler --backend redis://locks.example -- ./scheduler
-  distlock elect cron --config locks.toml --on-gain ./announce -- ./cron
+  distlock elect cron --config locks.toml --on-start ./announce -- ./cron
   distlock inspect election/scheduler        (who leads)";
 
 /// The first and the longest pause before this candidate takes part in the election again, after a
 /// command that ended by itself.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// The longest time that the script after a term may take.
-const LOSS_SCRIPT_LIMIT: Duration = Duration::from_secs(30);
+const END_SCRIPT_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a term ended.
 enum TermEnd {
@@ -144,8 +144,8 @@ impl Elect {
             let token = guard.token();
             let _ = guard.release().await;
             output::print_message(format_args!("leads {name:?} no more"));
-            if let Some(script) = &self.on_loss {
-                self.run_loss_script(locker, script, name, holder, token)
+            if let Some(script) = &self.on_end {
+                self.run_end_script(locker, script, name, holder, token)
                     .await;
             }
             match term? {
@@ -165,7 +165,7 @@ impl Elect {
         }
     }
 
-    /// Runs one term: the script of `--on-gain`, and then the command. The term ends when the
+    /// Runs one term: the script of `--on-start`, and then the command. The term ends when the
     /// script fails, when the command ends or when the lock is lost.
     async fn run_term(
         &self,
@@ -180,17 +180,17 @@ impl Elect {
             holder,
             kill_after: self.kill_after,
         };
-        if let Some(script) = &self.on_gain {
+        if let Some(script) = &self.on_start {
             let script = shell_words(script);
-            let gain = Supervised {
+            let start = Supervised {
                 command: &script,
                 ..supervised
             };
-            let end = match gain.run(guard, signals, &*clock).await {
+            let end = match start.run(guard, signals, &*clock).await {
                 Err(failure) if failure.code == code::LOST => return Ok(TermEnd::Lost),
                 end => end?,
             };
-            match term_end(end, "--on-gain") {
+            match term_end(end, "--on-start") {
                 TermEnd::Ended if succeeded(end) => {}
                 term => return Ok(term),
             }
@@ -202,8 +202,8 @@ impl Elect {
         }
     }
 
-    /// Runs the script of `--on-loss` after a term. No lock protects it any more.
-    async fn run_loss_script(
+    /// Runs the script of `--on-end` after a term. No lock protects it any more.
+    async fn run_end_script(
         &self,
         locker: &Locker,
         script: &OsString,
@@ -216,16 +216,16 @@ impl Elect {
         let mut group = match ProcessGroup::spawn(&mut command) {
             Ok(group) => group,
             Err(error) => {
-                return output::print_message(format_args!("--on-loss cannot be run: {error}"));
+                return output::print_message(format_args!("--on-end cannot be run: {error}"));
             }
         };
         tokio::select! {
             ended = group.wait_for_leader() => if !ended.as_ref().is_ok_and(ExitStatus::success) {
-                output::print_message(format_args!("--on-loss failed: {ended:?}"));
+                output::print_message(format_args!("--on-end failed: {ended:?}"));
             },
-            () = locker.clock().sleep(LOSS_SCRIPT_LIMIT) => {
+            () = locker.clock().sleep(END_SCRIPT_LIMIT) => {
                 output::print_message(format_args!(
-                    "--on-loss has not ended after {LOSS_SCRIPT_LIMIT:?}: killing it"
+                    "--on-end has not ended after {END_SCRIPT_LIMIT:?}: killing it"
                 ));
             }
         }

@@ -24,7 +24,12 @@ pub(crate) struct ForceRelease {
     #[arg(value_name = "NAME")]
     name: OsString,
     /// The token that `distlock inspect` showed
-    #[arg(long, value_name = "N", value_parser = values::parse_token, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        value_parser = values::parse_token,
+        allow_hyphen_values = true
+    )]
     token: FencingToken,
 }
 

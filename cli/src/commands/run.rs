@@ -131,7 +131,7 @@ pub(crate) struct Run {
         value_parser = values::parse_exit_code,
         allow_hyphen_values = true,
     )]
-    every_exit: u8,
+    every_exit_code: u8,
     /// With --every: a command that failed, or whose host died, is run again within the period
     #[arg(long, requires = "every")]
     retry_failed: bool,
@@ -321,7 +321,7 @@ impl Run {
             }
             Ok(Decision::Skip(why)) => {
                 output::print_message(format_args!("not run: {why}"));
-                return Ok(self.every_exit);
+                return Ok(self.every_exit_code);
             }
             Err(error) if error.kind() == ErrorKind::Timeout => {
                 let mut busy = Failure::from(error);

@@ -114,8 +114,11 @@ impl Told {
 
     /// Notes one line.
     fn note(&mut self, line: &str) -> Outcome<()> {
-        let no_number =
-            |_| Failure::usage("wrong arguments of a watchdog: only `distlock run` and `elect` start one");
+        let no_number = |_| {
+            Failure::usage(
+                "wrong arguments of a watchdog: only `distlock run` and `elect` start one",
+            )
+        };
         if line == DONE {
             self.is_dismissed = true;
         } else if let Some(is) = line.strip_prefix(LOCK) {

@@ -171,7 +171,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Returns the error for an attempt that was abandoned, because it took too long or because the
 /// owner was closed.
 fn abandoned() -> Error {
-    Error::new(ErrorKind::Unavailable, "the attempt to connect was abandoned").on(BACKEND)
+    Error::new(
+        ErrorKind::Unavailable,
+        "the attempt to connect was abandoned",
+    )
+    .on(BACKEND)
 }
 
 fn task_ended() -> Error {

@@ -230,13 +230,19 @@ mod tests {
         assert_eq!(lock.key, "distlock:{b137}:lock:order~3a42");
         let queue = layout().queue(&lock);
         assert_eq!(queue.queue, "distlock:{b137}:queue:order~3a42");
-        assert_eq!(queue.entry("17"), "distlock:{b137}:queue-entry:order~3a42:17");
+        assert_eq!(
+            queue.entry("17"),
+            "distlock:{b137}:queue-entry:order~3a42:17"
+        );
         let mut key = b"something else".to_vec();
         layout().counter(Bucket::of("order:42"), &mut key);
         assert_eq!(key, b"distlock:{b137}:counter");
         layout().index(Bucket(0x3ff), &mut key);
         assert_eq!(key, b"distlock:{b3ff}:record-index");
-        assert_eq!(layout().locks_like("order:"), "distlock:{b???}:lock:order~3a*");
+        assert_eq!(
+            layout().locks_like("order:"),
+            "distlock:{b???}:lock:order~3a*"
+        );
     }
 
     #[test]

@@ -169,7 +169,11 @@ async fn one_bad_lock_does_not_affect_its_batch() {
         *last = Some(token(&answer));
     }
     let keys: Vec<_> = names()
-        .map(|name| server.command(&["KEYS", &format!("*}}:lock:{name}")]).unwrap())
+        .map(|name| {
+            server
+                .command(&["KEYS", &format!("*}}:lock:{name}")])
+                .unwrap()
+        })
         .collect();
     let key = |name: &str| {
         keys.iter()

@@ -65,7 +65,9 @@ async fn acquire_until_moved(locker: &Locker, servers: &RedisSentinels) -> Optio
             continue;
         };
         let until = Instant::now() + guard.remaining();
-        let keys = servers.replica.command(&["KEYS", &format!("*:lock:{name}")]);
+        let keys = servers
+            .replica
+            .command(&["KEYS", &format!("*:lock:{name}")]);
         if !keys.unwrap().is_empty() {
             break;
         }

@@ -495,7 +495,9 @@ async fn a_dead_entry_delays_the_others_for_its_lease() {
         let name = format!("{NAME}-{}", left.as_millis());
         let lock = holder.lock(&name).ttl(Duration::from_secs(60));
         let held = lock.acquire().await.unwrap();
-        let queue = server.command(&["KEYS", &format!("*:lock:{name}")]).unwrap();
+        let queue = server
+            .command(&["KEYS", &format!("*:lock:{name}")])
+            .unwrap();
         let queue = queue.replace(":lock:", ":queue:");
         let time = server.command(&["TIME"]).unwrap();
         let time: Vec<u64> = time.lines().map(|it| it.parse().unwrap()).collect();

@@ -137,7 +137,9 @@ pub(crate) async fn follow_credentials(session: Arc<Session>) {
         }
         match login.current().await {
             Ok(current) => show(&session, current),
-            Err(error) => tracing::debug!(%error, "the credentials cannot be read: the session goes on with those that it showed last"),
+            Err(error) => {
+                tracing::debug!(%error, "the credentials cannot be read: the session goes on with those that it showed last")
+            }
         }
     }
 }
