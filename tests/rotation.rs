@@ -266,8 +266,8 @@ async fn no_lock_is_lost_while_certificates_change_on_redis() -> Result<()> {
     let url = |address: SocketAddr, files: &Path| {
         let (password, files) = (server.password(), files.display());
         format!(
-            "rediss://:{password}@{address}?ca={files}/ca.crt&cert={files}/client.crt\
-             &key={files}/client.key"
+            "rediss://:{password}@{address}?tls_ca={files}/ca.crt&tls_cert={files}/client.crt\
+             &tls_key={files}/client.key"
         )
     };
     let change = |next: &Pki| server.replace_certificates(next.folder());

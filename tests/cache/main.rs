@@ -343,7 +343,7 @@ fn check_options() -> Result<()> {
             .await
     };
     Runtime::new()?.block_on(async {
-        let url = format!("redis://{host}?db=3&prefix=app:&username=app&password=p%2Fw");
+        let url = format!("redis://{host}?db=3&prefix=app:&user=app&password=p%2Fw");
         let cache = RedisCache::new(&url)?;
         let mark = cache.get("k").await?.mark;
         let loaded = Loaded {
@@ -362,17 +362,17 @@ fn check_options() -> Result<()> {
 
         for (options, kind, says) in [
             (
-                "?username=app&password=wrong",
+                "?user=app&password=wrong",
                 ErrorKind::AccessDenied,
                 "or the password is wrong",
             ),
             (
-                "?username=app&password=p%2Fw",
+                "?user=app&password=p%2Fw",
                 ErrorKind::AccessDenied,
                 "does not permit this user",
             ),
             (
-                "/9999?username=app&password=p%2Fw",
+                "/9999?user=app&password=p%2Fw",
                 ErrorKind::InvalidConfig,
                 "no such database",
             ),

@@ -664,7 +664,7 @@ fn files_for_tls_that_cannot_be_used_are_78_and_named() {
     let (missing, foreign) = (home.path("missing.pem"), other.path("client.key"));
     let [ca, cert, key] = ["ca.crt", "client.crt", "client.key"].map(|name| pki.path(name));
     for (url, options) in [
-        ("rediss://127.0.0.1:1?", ["ca", "cert", "key"]),
+        ("rediss://127.0.0.1:1?", ["tls_ca", "tls_cert", "tls_key"]),
         (
             "mysql://u@127.0.0.1:1/d?ssl-mode=VERIFY_CA&",
             ["ssl-ca", "ssl-cert", "ssl-key"],

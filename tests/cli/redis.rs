@@ -162,7 +162,7 @@ fn wrong_urls_of_sentinels_are_refused_with_their_code() {
     let closed = servers.sentinels[2].address().to_string();
     let close = ["ACL", "SETUSER", "default", "resetpass", ">secret"];
     assert_eq!(servers.sentinels[2].command(&close).unwrap(), "OK");
-    let wrong = "sentinel_username=nobody&sentinel_password=canary";
+    let wrong = "sentinel_user=nobody&sentinel_password=canary";
     let right = format!("sentinel_password={}", servers.sentinels[0].password());
     let refused = |url: &str, code, says: &[&str]| {
         assert_refused(&home, &format!("redis+sentinel://{url}"), code, says);
@@ -237,7 +237,7 @@ fn wrong_urls_of_servers_with_tls_are_refused_with_their_code() {
     let files = |pki: &Pki| {
         let file = |name| pki.path(name).display().to_string();
         let (ca, cert, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
-        format!("password=canary&ca={ca}&cert={cert}&key={key}")
+        format!("password=canary&tls_ca={ca}&tls_cert={cert}&tls_key={key}")
     };
     let (right, wrong) = (files(&pki), files(&other));
     let plain = server.url();

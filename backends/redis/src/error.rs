@@ -218,7 +218,7 @@ pub(crate) fn of_connecting_to_sentinel(error: &RedisError, at: &str) -> Error {
             ErrorKind::AccessDenied,
             format!(
                 "the sentinel at {at} refused the credentials, or wants some (options \
-                 `sentinel_username`, `sentinel_password`)"
+                 `sentinel_user`, `sentinel_password`)"
             ),
         )
         .on(BACKEND),

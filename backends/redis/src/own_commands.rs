@@ -176,8 +176,11 @@ mod tests {
         refused("redis://:hunter2@localhost/x", "no database");
         refused("redis://localhost?db=x", "option `db`");
         refused("redis://localhost?bd=3", "did you mean `db`");
-        refused("redis://localhost?ca=/ca.pem", "option `ca`");
-        refused("rediss://localhost?ca=/missing/ca.pem", "/missing/ca.pem");
+        refused("redis://localhost?tls_ca=/ca.pem", "option `tls_ca`");
+        refused(
+            "rediss://localhost?tls_ca=/missing/ca.pem",
+            "/missing/ca.pem",
+        );
         refused("redis://localhost#insecure", "host number 1");
         refused("unix:///run/redis.sock", "unknown scheme");
         refused("localhost", "not a URL");

@@ -56,7 +56,7 @@ fn decoded(part: &str) -> String {
 }
 
 /// Options that name the file of a private key.
-const KEY_FILES: [&str; 5] = ["key", "ssl-key", "sslkey", "tls_key", "peer_tls_key"];
+const KEY_FILES: [&str; 4] = ["ssl-key", "sslkey", "tls_key", "peer_tls_key"];
 
 /// Whether the value of an option must not be shown. The path of a key file is no secret. A private
 /// key itself, given by mistake instead of its path, is a secret.
@@ -158,8 +158,8 @@ mod tests {
             ),
             ("memory:", "memory:"),
             (
-                "rediss://h?key=/etc/tls/a.key&ca=/etc/ca.pem",
-                "rediss://h?key=/etc/tls/a.key&ca=/etc/ca.pem",
+                "rediss://h?tls_key=/etc/tls/a.key&tls_ca=/etc/ca.pem",
+                "rediss://h?tls_key=/etc/tls/a.key&tls_ca=/etc/ca.pem",
             ),
             (
                 "mysql://h/d?ssl-key=%2Fa%2Fb",

@@ -306,11 +306,11 @@ impl Target {
         Ok(WrittenCredentials {
             address: format!("{scheme}://{address}"),
             store: Credentials::written(
-                take("username").or_else(|| take("user")).or(user),
+                take("user").or(user),
                 take("password").or(password).map(Secret::new),
             ),
             sentinels: Credentials::written(
-                take("sentinel_username"),
+                take("sentinel_user"),
                 take("sentinel_password").map(Secret::new),
             ),
         })
@@ -413,7 +413,7 @@ mod tests {
                 Some("bob"),
                 Some("hunter2"),
             ),
-            ("redis://a:b@h:1/0?username=bob", Some("bob"), Some("b")),
+            ("redis://a:b@h:1/0?user=bob", Some("bob"), Some("b")),
             (
                 "mysql://a:b@h:1/0?user=bob&password=c",
                 Some("bob"),

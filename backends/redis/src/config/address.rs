@@ -12,7 +12,7 @@ use crate::{
 
 /// The parts of `//user:password@host:port,host:port/path`.
 pub(super) struct Address {
-    pub(super) username: Option<String>,
+    pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     hosts: String,
     path: String,
@@ -24,8 +24,8 @@ impl Address {
             .strip_prefix("//")
             .ok_or_else(|| invalid("after the scheme comes `//`, as in redis://127.0.0.1:6379"))?;
         // A password may contain anything but `@`, so the last `@` ends it.
-        let (user, rest) = match rest.rsplit_once('@') {
-            Some((user, rest)) => (Some(user), rest),
+        let (userinfo, rest) = match rest.rsplit_once('@') {
+            Some((userinfo, rest)) => (Some(userinfo), rest),
             None => (None, rest),
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -33,13 +33,12 @@ impl Address {
             decode(text)
                 .ok_or_else(|| invalid("user name or password is not valid percent-encoded UTF-8"))
         };
-        let (username, password) = match user.map(|user| user.split_once(':').unwrap_or((user, "")))
-        {
-            Some((username, password)) => (Some(decoded(username)?), Some(decoded(password)?)),
+        let (user, password) = match userinfo.map(|it| it.split_once(':').unwrap_or((it, ""))) {
+            Some((user, password)) => (Some(decoded(user)?), Some(decoded(password)?)),
             None => (None, None),
         };
         Ok(Self {
-            username: username.filter(|text| !text.is_empty()),
+            user: user.filter(|text| !text.is_empty()),
             password: password.filter(|text| !text.is_empty()),
             hosts: hosts.to_owned(),
             path: decode(path).ok_or_else(|| invalid("the path is not UTF-8"))?,

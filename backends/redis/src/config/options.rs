@@ -26,8 +26,8 @@ pub struct RedisConfig {
     /// The servers and the relation between them.
     pub topology: Topology,
     /// The ACL user; by default the server's user `default`.
-    pub username: Option<String>,
-    /// The password of `username`.
+    pub user: Option<String>,
+    /// The password of `user`.
     pub password: Option<Secret>,
     /// The number of the database; 0 by default, and always 0 in a cluster.
     pub database: u16,
@@ -42,8 +42,8 @@ pub struct RedisConfig {
     /// The time limit of one attempt to connect; 5 s by default.
     pub connect_timeout: Duration,
     /// The ACL user at the sentinels.
-    pub sentinel_username: Option<String>,
-    /// The password of `sentinel_username`.
+    pub sentinel_user: Option<String>,
+    /// The password of `sentinel_user`.
     pub sentinel_password: Option<Secret>,
     /// Gives the credentials for each new connection, instead of those above.
     pub provider: Option<SharedProvider>,
@@ -56,7 +56,7 @@ impl RedisConfig {
         const CERTIFICATE: &str = "PEM files of the client's certificate";
         const SENTINELS: &str = "credentials for the sentinels";
         [
-            DriverOption::new("username", CREDENTIALS, "none"),
+            DriverOption::new("user", CREDENTIALS, "none"),
             DriverOption::new("password", CREDENTIALS, "none"),
             DriverOption::new("db", "number of the database, instead of the path", "0"),
             DriverOption::new(
@@ -76,13 +76,13 @@ impl RedisConfig {
                 "false",
             ),
             DriverOption::new(
-                "ca",
+                "tls_ca",
                 "PEM file with the authorities to trust",
                 "the system's",
             ),
-            DriverOption::new("cert", CERTIFICATE, "none"),
-            DriverOption::new("key", CERTIFICATE, "none"),
-            DriverOption::new("sentinel_username", SENTINELS, "none"),
+            DriverOption::new("tls_cert", CERTIFICATE, "none"),
+            DriverOption::new("tls_key", CERTIFICATE, "none"),
+            DriverOption::new("sentinel_user", SENTINELS, "none"),
             DriverOption::new("sentinel_password", SENTINELS, "none"),
             DriverOption::CONNECT_TIMEOUT,
         ]
@@ -93,7 +93,7 @@ impl RedisConfig {
     pub fn new(topology: Topology) -> Self {
         Self {
             topology,
-            username: None,
+            user: None,
             password: None,
             database: 0,
             tls: None,
@@ -101,7 +101,7 @@ impl RedisConfig {
             prefix: "distlock:".into(),
             timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(5),
-            sentinel_username: None,
+            sentinel_user: None,
             sentinel_password: None,
             provider: None,
         }
@@ -153,7 +153,7 @@ impl RedisConfig {
         let (topology, path_database) = address.topology(scheme)?;
         let mut config = Self::new(topology);
         config.provider = provider;
-        config.username = address.username;
+        config.user = address.user;
         config.password = address.password.map(Secret::new);
         if let Some(database) = path_database {
             config.database = database;
@@ -170,8 +170,8 @@ impl RedisConfig {
         let (mut cert, mut key, mut without_tls) = (None, None, None);
         for (name, value) in options {
             match name.as_str() {
-                "ca" => self.tls_option(name)?.ca = Some(value.into()),
-                "cert" => {
+                "tls_ca" => self.tls_option(name)?.ca = Some(value.into()),
+                "tls_cert" => {
                     self.tls_option(name)?;
                     cert = Some(PathBuf::from(value));
                 }
@@ -181,7 +181,7 @@ impl RedisConfig {
                         invalid(format!("option `db`: {value:?} is no number of a database"))
                     })?;
                 }
-                "key" => {
+                "tls_key" => {
                     self.tls_option(name)?;
                     key = Some(PathBuf::from(value));
                 }
@@ -189,7 +189,7 @@ impl RedisConfig {
                 "prefix" => self.prefix.clone_from(value),
                 "request_timeout" => self.timeout = duration(name, value)?,
                 "sentinel_password" => self.sentinel_password = Some(Secret::new(value.clone())),
-                "sentinel_username" => self.sentinel_username = Some(value.clone()),
+                "sentinel_user" => self.sentinel_user = Some(value.clone()),
                 "tls" => match (value.as_str(), scheme) {
                     ("true", "redis") => {
                         return Err(invalid("option `tls`: write rediss:// instead of redis://"));
@@ -211,7 +211,7 @@ impl RedisConfig {
                         )));
                     }
                 },
-                "username" => self.username = Some(value.clone()),
+                "user" => self.user = Some(value.clone()),
                 _ => return Err(unknown_option(name, BACKEND, &Self::OPTIONS)),
             }
         }
@@ -220,12 +220,16 @@ impl RedisConfig {
             (Some(cert), Some(key)) => {
                 self.tls.get_or_insert_default().client = Some((cert, key));
             }
-            (Some(_), None) => return Err(invalid("option `cert` needs option `key` as well")),
-            (None, Some(_)) => return Err(invalid("option `key` needs option `cert` as well")),
+            (Some(_), None) => {
+                return Err(invalid("option `tls_cert` needs option `tls_key` as well"));
+            }
+            (None, Some(_)) => {
+                return Err(invalid("option `tls_key` needs option `tls_cert` as well"));
+            }
         }
         if let (Some(value), Some(_)) = (without_tls, &self.tls) {
             return Err(invalid(format!(
-                "option `tls` is `{value}`, and `ca`, `cert` and `key` are about TLS: leave out \
+                "option `tls` is `{value}`, and `tls_ca`, `tls_cert` and `tls_key` are about TLS: leave out \
                  one of the two"
             )));
         }
@@ -266,18 +270,18 @@ impl RedisConfig {
                 )));
             }
         }
-        if self.username.is_some() && self.password.is_none() && self.provider.is_none() {
+        if self.user.is_some() && self.password.is_none() && self.provider.is_none() {
             return Err(invalid("a user name without a password"));
         }
         let is_sentinel = matches!(self.topology, Topology::Sentinel { .. });
-        if !is_sentinel && (self.sentinel_username.is_some() || self.sentinel_password.is_some()) {
+        if !is_sentinel && (self.sentinel_user.is_some() || self.sentinel_password.is_some()) {
             return Err(invalid(
-                "options `sentinel_username` and `sentinel_password` are for redis+sentinel://",
+                "options `sentinel_user` and `sentinel_password` are for redis+sentinel://",
             ));
         }
-        if self.sentinel_username.is_some() && self.sentinel_password.is_none() {
+        if self.sentinel_user.is_some() && self.sentinel_password.is_none() {
             return Err(invalid(
-                "option `sentinel_username` needs option `sentinel_password` as well",
+                "option `sentinel_user` needs option `sentinel_password` as well",
             ));
         }
         if matches!(self.topology, Topology::Cluster(_)) && self.database != 0 {
@@ -294,15 +298,12 @@ impl RedisConfig {
 
     /// Returns the credentials for the store in these options.
     pub(crate) fn written_credentials(&self) -> Credentials {
-        Credentials::written(self.username.clone(), self.password.clone())
+        Credentials::written(self.user.clone(), self.password.clone())
     }
 
     /// Returns the credentials for the sentinels in these options.
     pub(crate) fn written_sentinel_credentials(&self) -> Credentials {
-        Credentials::written(
-            self.sentinel_username.clone(),
-            self.sentinel_password.clone(),
-        )
+        Credentials::written(self.sentinel_user.clone(), self.sentinel_password.clone())
     }
 
     /// Refuses a password that would travel in clear over a network to a server in the URL.

@@ -19,7 +19,7 @@ fn urls_are_parsed() {
         config.topology,
         Topology::Single(Endpoint::new("::1", 7000))
     );
-    assert_eq!(config.username.as_deref(), Some("bob"));
+    assert_eq!(config.user.as_deref(), Some("bob"));
     assert_eq!(config.password, Some(Secret::new("p@ss:word")));
     assert_eq!((config.database, &*config.prefix), (3, "app:"));
     assert_eq!(config.timeout, Duration::from_millis(500));
@@ -39,7 +39,7 @@ fn urls_are_parsed() {
             primary: "mymaster".into()
         }
     );
-    assert_eq!((config.database, config.username), (2, None));
+    assert_eq!((config.database, config.user), (2, None));
 
     let config = RedisConfig::from_url("redis+cluster://a:7000,b:7001").unwrap();
     assert!(matches!(config.topology, Topology::Cluster(seeds) if seeds.len() == 2));
@@ -73,14 +73,14 @@ fn a_wrong_url_gets_an_error_that_names_the_mistake() {
         ("redis://a?tls=true", "rediss://"),
         ("redis://a?tls=off", "none of `true`, `false` and `disable`"),
         ("rediss://a?tls=disable", "redis:// instead of rediss://"),
-        ("redis+cluster://a?ca=/x&tls=disable", "leave out one"),
-        ("redis+cluster://a?tls=disable&ca=/x", "leave out one"),
-        ("redis+cluster://a?tls=false&ca=/x", "leave out one"),
+        ("redis+cluster://a?tls_ca=/x&tls=disable", "leave out one"),
+        ("redis+cluster://a?tls=disable&tls_ca=/x", "leave out one"),
+        ("redis+cluster://a?tls=false&tls_ca=/x", "leave out one"),
         (
-            "redis+cluster://a?cert=/x&key=/y&tls=false",
+            "redis+cluster://a?tls_cert=/x&tls_key=/y&tls=false",
             "leave out one",
         ),
-        ("redis://a?ca=/x", "rediss://"),
+        ("redis://a?tls_ca=/x", "rediss://"),
         ("redis://a?sentinel_password=x", "redis+sentinel://"),
         ("redis+unix:///tmp/x", "unknown scheme"),
     ] {
@@ -133,7 +133,7 @@ fn a_password_leaves_this_machine_only_through_tls_unless_tls_is_disabled() {
     for url in [
         "rediss://:hunter2@db.example",
         "redis+sentinel://:hunter2@db.example/m?tls=true",
-        "redis+cluster://:hunter2@db.example?ca=/ca.pem",
+        "redis+cluster://:hunter2@db.example?tls_ca=/ca.pem",
     ] {
         RedisConfig::from_url(url).unwrap();
     }
@@ -142,7 +142,7 @@ fn a_password_leaves_this_machine_only_through_tls_unless_tls_is_disabled() {
 #[test]
 fn debug_hides_passwords() {
     let config = RedisConfig::from_url(
-        "redis+sentinel://bob:canary1@a/m?sentinel_username=x&sentinel_password=canary2\
+        "redis+sentinel://bob:canary1@a/m?sentinel_user=x&sentinel_password=canary2\
          &tls=disable",
     )
     .unwrap();

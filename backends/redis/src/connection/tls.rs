@@ -17,9 +17,9 @@ pub(crate) fn open_files(config: &RedisConfig) -> Result<Option<CertificateFiles
     let Some(tls) = &config.tls else {
         return Ok(None);
     };
-    let authorities = tls.ca.clone().map(|path| ("ca", path));
+    let authorities = tls.ca.clone().map(|path| ("tls_ca", path));
     let client = tls.client.clone();
-    let client = client.map(|(cert, key)| (("cert", cert), ("key", key)));
+    let client = client.map(|(cert, key)| (("tls_cert", cert), ("tls_key", key)));
     let files = CertificateFiles::open(authorities, client, true);
     files
         .map(|(files, _)| Some(files))
@@ -42,7 +42,7 @@ pub(crate) async fn latest(files: &CertificateFiles) -> TlsCertificates {
 pub(crate) fn refused(error: &RedisError) -> Error {
     Error::new(
         ErrorKind::InvalidConfig,
-        format!("options `ca`, `cert` and `key`: {error}"),
+        format!("options `tls_ca`, `tls_cert` and `tls_key`: {error}"),
     )
     .on(BACKEND)
 }

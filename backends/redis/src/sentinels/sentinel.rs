@@ -207,7 +207,7 @@ impl Sentinel {
                 ErrorKind::AccessDenied,
                 format!(
                     "the sentinel at {at} refused the credentials, or the user may not do what it \
-                     takes (options `sentinel_username`, `sentinel_password`): {detail}"
+                     takes (options `sentinel_user`, `sentinel_password`): {detail}"
                 ),
             ),
             _ if detail.contains("No such master") => Error::new(

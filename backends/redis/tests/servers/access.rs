@@ -149,9 +149,9 @@ mod tls {
     }
 
     const ALL: [(&str, &str); 3] = [
-        ("ca", "ca.crt"),
-        ("cert", "client.crt"),
-        ("key", "client.key"),
+        ("tls_ca", "ca.crt"),
+        ("tls_cert", "client.crt"),
+        ("tls_key", "client.key"),
     ];
 
     #[tokio::test(flavor = "multi_thread")]
@@ -200,16 +200,19 @@ mod tls {
     async fn wrong_certificate_files_are_an_invalid_configuration() {
         let pki = Pki::new().unwrap();
         std::fs::write(pki.path("garbage"), "garbage").unwrap();
-        let garbage = format!("rediss://127.0.0.1:1?ca={}", pki.path("garbage").display());
+        let garbage = format!(
+            "rediss://127.0.0.1:1?tls_ca={}",
+            pki.path("garbage").display()
+        );
         let key_is_none = format!(
-            "rediss://127.0.0.1:1?cert={}&key={}",
+            "rediss://127.0.0.1:1?tls_cert={}&tls_key={}",
             pki.path("client.crt").display(),
             pki.path("garbage").display()
         );
-        let absent = "rediss://127.0.0.1:1?ca=/nowhere/ca.crt".to_owned();
+        let absent = "rediss://127.0.0.1:1?tls_ca=/nowhere/ca.crt".to_owned();
         for (url, says) in [
-            (garbage, "`ca`"),
-            (key_is_none, "`key`"),
+            (garbage, "`tls_ca`"),
+            (key_is_none, "`tls_key`"),
             (absent, "/nowhere/ca.crt"),
         ] {
             let error = redis(&url).await.unwrap_err();

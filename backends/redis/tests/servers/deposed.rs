@@ -134,7 +134,7 @@ async fn a_record_is_read_from_the_old_primary_for_one_second_at_the_most() {
         let user: Vec<_> = USER.split(' ').collect();
         assert_eq!(sentinel.command(&user).unwrap(), "OK");
     }
-    let quiet = "sentinel_username=quiet&sentinel_password=canary";
+    let quiet = "sentinel_user=quiet&sentinel_password=canary";
     let reader = redis(&format!("{}&{quiet}", servers.url())).await.unwrap();
     let reader = reader.records();
     let key = RecordKey::new("k").unwrap();

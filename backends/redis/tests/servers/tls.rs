@@ -16,7 +16,10 @@ const TTL: Duration = Duration::from_secs(60);
 fn secured(url: &str, pki: &Pki) -> String {
     let file = |name| pki.path(name).display().to_string();
     let (ca, cert, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
-    with(url, &format!("tls=true&ca={ca}&cert={cert}&key={key}"))
+    with(
+        url,
+        &format!("tls=true&tls_ca={ca}&tls_cert={cert}&tls_key={key}"),
+    )
 }
 
 /// Returns the URL with these options added.

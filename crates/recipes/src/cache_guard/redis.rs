@@ -73,7 +73,7 @@ pub struct RedisCache {
 impl RedisCache {
     /// A cache in the server at this URL: `redis://user:password@host:6379/0`, or `rediss://..` for
     /// TLS (feature `tls`). The options are those of the locks' store: `db`, `prefix`
-    /// (`distlock:`), `request_timeout`, `ca` and so on. No connection is opened yet.
+    /// (`distlock:`), `request_timeout`, `tls_ca` and so on. No connection is opened yet.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] that names the option that is wrong or unknown, and for
