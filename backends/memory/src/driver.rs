@@ -17,8 +17,7 @@ const OPTIONS: [DriverOption; 1] = [DriverOption::new(
 
 const URLS: [DriverUrl; 1] = [DriverUrl::new(
     "memory:NAME",
-    "the tasks of one process (bench, conformance): one store per name, or with \
-         ?private=true a new one",
+    "the tasks of one process: one store per name, or with ?private=true a new one",
 )];
 
 /// The driver of stores in the memory of this process.
