@@ -1,10 +1,20 @@
-//! Tests that a program describes to its recorder exactly the metrics that docs/metrics.md lists.
+//! Tests that a program describes to its recorder exactly the metrics that docs/metrics.md lists,
+//! and that the metric of requests has the count of each store.
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
+use distlock_harness::servers::{
+    mysql::{MySqlServer, Product},
+    postgres::PostgresServer,
+    redis::RedisServer,
+    zookeeper::ZooKeeper,
+};
 use distlock_recipes::{
     Periodic,
     cache_guard::{CacheGuard, MemoryCache, Settings},
@@ -16,18 +26,36 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 
 const PAGE: &str = include_str!("../docs/metrics.md");
 
-/// A recorder that keeps the name of every metric that got a help text.
+/// A recorder that keeps the name of every metric that got a help text, and the value of every
+/// counter.
 #[derive(Clone, Default)]
-struct Described(Arc<Mutex<BTreeSet<String>>>);
+struct Recorded {
+    described: Arc<Mutex<BTreeSet<String>>>,
+    counters: Arc<Mutex<Vec<(Key, Arc<AtomicU64>)>>>,
+}
 
-impl Described {
+impl Recorded {
     fn add(&self, key: &KeyName, help: &SharedString) {
         assert!(!help.is_empty(), "{key:?}");
-        self.0.lock().unwrap().insert(key.as_str().to_owned());
+        let mut described = self.described.lock().unwrap();
+        described.insert(key.as_str().to_owned());
+    }
+
+    /// The number of requests to stores of this backend.
+    fn requests_to(&self, backend: &str) -> u64 {
+        let counters = self.counters.lock().unwrap();
+        let of_backend = counters.iter().filter(|(key, _)| {
+            let mut labels = key.labels();
+            key.name() == "distlock_store_requests_total"
+                && labels.any(|label| label.key() == "backend" && label.value() == backend)
+        });
+        of_backend
+            .map(|(_, count)| count.load(Ordering::Relaxed))
+            .sum()
     }
 }
 
-impl Recorder for Described {
+impl Recorder for Recorded {
     fn describe_counter(&self, key: KeyName, _: Option<Unit>, help: SharedString) {
         self.add(&key, &help);
     }
@@ -41,8 +69,14 @@ impl Recorder for Described {
         self.add(&key, &help);
     }
 
-    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::noop()
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        let mut counters = self.counters.lock().unwrap();
+        if let Some((_, count)) = counters.iter().find(|(known, _)| known == key) {
+            return Counter::from_arc(Arc::clone(count));
+        }
+        let count = Arc::default();
+        counters.push((key.clone(), Arc::clone(&count)));
+        Counter::from_arc(count)
     }
 
     fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
@@ -55,10 +89,10 @@ impl Recorder for Described {
 }
 
 // This file has one test, because a process has one recorder.
-#[tokio::test]
-async fn every_metric_of_the_page_has_a_help_text() {
-    let described = Described::default();
-    metrics::set_global_recorder(described.clone()).unwrap();
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_of_the_page_has_a_help_text_and_requests_are_counted() {
+    let recorded = Recorded::default();
+    metrics::set_global_recorder(recorded.clone()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("locks.db").display());
     let store = distlock::open(url.as_str()).await.unwrap();
@@ -74,6 +108,27 @@ async fn every_metric_of_the_page_has_a_help_text() {
     let listed: BTreeSet<_> = rows
         .map(|row| format!("distlock_{}", row.split(['`', '{']).next().unwrap()))
         .collect();
-    assert_eq!(*described.0.lock().unwrap(), listed);
+    assert_eq!(*recorded.described.lock().unwrap(), listed);
+    count_requests(&recorded, store).await;
+
+    let redis = RedisServer::start().unwrap();
+    let zookeeper = ZooKeeper::start().unwrap();
+    let at_zookeeper = format!("zookeeper://{}/distlock", zookeeper.servers());
+    let postgres = PostgresServer::start().unwrap();
+    let mysql = MySqlServer::start(Product::MariaDb).unwrap();
+    for url in [redis.url(), at_zookeeper, postgres.url(), mysql.url()] {
+        count_requests(&recorded, distlock::open(url).await.unwrap()).await;
+    }
+}
+
+/// Checks that the metric has counted each request of this store, the only one of its backend.
+async fn count_requests(recorded: &Recorded, store: distlock::Store) {
+    let guard = store.locker().lock("counted").acquire().await.unwrap();
+    assert!(guard.release().await.is_clean());
     store.close().await;
+    // A closed store sends nothing more.
+    let backend = store.backend();
+    let (name, sent) = (backend.capabilities().backend, backend.requests_sent());
+    assert!(sent >= Some(2), "{name}: {sent:?}");
+    assert_eq!(Some(recorded.requests_to(name)), sent, "{name}");
 }

@@ -150,6 +150,6 @@ impl Redis {
     /// Returns the number of commands that all handles of this store have sent to its servers.
     #[must_use]
     pub fn commands(&self) -> u64 {
-        self.store.access().router.connector.command_count().sent()
+        self.store.access().router.connector.requests().total()
     }
 }

@@ -306,7 +306,7 @@ impl DistLock for RedisLock {
     }
 
     fn requests_sent(&self) -> Option<u64> {
-        Some(self.store.access().router.connector.command_count().sent())
+        Some(self.store.access().router.connector.requests().total())
     }
 
     async fn close(&self) {

@@ -16,6 +16,7 @@
 //! | the connections of a pool, and the epochs that they found | [`Lender`], [`EpochHistory`] |
 //! | the pace of attempts to connect to a server that is away | [`ConnectGate`] |
 //! | when a waiter renews its entry in the store queue | [`queue_entry`] |
+//! | how many requests a store has sent | [`RequestCount`] |
 //! | escapes such as `%41` | [`percent_decode`], [`percent_encode`] |
 //! | passwords and certificates | [`Secret`], [`PasswordRule`], `TlsFile`, [`mask`](fn@mask) |
 //! | credentials and certificates that change | [`CredentialProvider`], [`CredentialSource`], `CertificateFiles` |
@@ -41,6 +42,7 @@ pub mod panics;
 mod password;
 mod percent;
 pub mod queue_entry;
+mod request_count;
 mod target;
 #[cfg(feature = "tls")]
 mod tls_files;
@@ -65,5 +67,6 @@ pub use {
     options::{Given, Options, Origin, hint, nearest, unknown_option},
     password::{PasswordRule, Secret, TLS_DISABLE, is_loopback},
     percent::{has_whole_escapes, percent_decode, percent_encode, percent_encode_path},
+    request_count::RequestCount,
     target::{Target, TargetParts, WrittenCredentials},
 };

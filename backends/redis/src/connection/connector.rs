@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_backend_kit::{ConnectGate, CredentialSource, Credentials};
+use distlock_backend_kit::{ConnectGate, CredentialSource, Credentials, RequestCount};
 use distlock_core::{Clock, Error, ErrorKind, Result};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
@@ -28,7 +28,7 @@ use crate::{
     connection::{
         addresses::{OneAddress, first_to_answer},
         last_use::LastUse,
-        open_connection::{CommandCount, Connection},
+        open_connection::Connection,
         push_listener::{ConnectionState, PushListener},
         server_epoch::{ServerEpoch, ServerEpochs},
         server_info::{InfoReply, ServerInfo},
@@ -45,7 +45,7 @@ pub(crate) struct Connector {
     config: RedisConfig,
     clock: Arc<dyn Clock>,
     waiters: Arc<WaiterRegistry>,
-    command_count: Arc<CommandCount>,
+    requests: Arc<RequestCount>,
     server_epochs: Arc<ServerEpochs>,
     credentials: Arc<CredentialSource>,
     sentinel_credentials: Arc<CredentialSource>,
@@ -77,7 +77,7 @@ impl Connector {
             config,
             clock,
             waiters,
-            command_count: Arc::default(),
+            requests: Arc::new(RequestCount::new(BACKEND)),
             server_epochs: Arc::default(),
             gates: Arc::default(),
         })
@@ -89,7 +89,7 @@ impl Connector {
             config: self.config.clone(),
             clock: Arc::clone(&self.clock),
             waiters,
-            command_count: Arc::clone(&self.command_count),
+            requests: Arc::clone(&self.requests),
             server_epochs: Arc::clone(&self.server_epochs),
             credentials: Arc::clone(&self.credentials),
             sentinel_credentials: Arc::clone(&self.sentinel_credentials),
@@ -107,8 +107,9 @@ impl Connector {
         &self.clock
     }
 
-    pub(crate) fn command_count(&self) -> &CommandCount {
-        &self.command_count
+    /// Returns the count of commands that were sent to the servers and sentinels.
+    pub(crate) fn requests(&self) -> &RequestCount {
+        &self.requests
     }
 
     pub(crate) const fn server_epochs(&self) -> &Arc<ServerEpochs> {
@@ -218,11 +219,11 @@ impl Connector {
         let mut questions = redis::pipe();
         questions.cmd("TIME").cmd("INFO");
         // The driver sends `HELLO`, and also `SELECT` if the database is not 0.
-        self.command_count
-            .count(1 + usize::from(self.config.database != 0));
+        self.requests
+            .add(1 + usize::from(self.config.database != 0));
         let (clock_read, server, asked_generation) = loop {
             let begun = server_epoch.generation();
-            self.command_count.count(questions.len());
+            self.requests.add(questions.len());
             let answers = connection
                 .send_packed_commands(&questions, 0, questions.len())
                 .await
@@ -245,7 +246,7 @@ impl Connector {
             state,
             last_use: LastUse::now(Arc::clone(&self.clock)),
             tracking: AtomicBool::new(false),
-            command_count: Arc::clone(&self.command_count),
+            requests: Arc::clone(&self.requests),
             waiters: Arc::clone(&self.waiters),
         })
     }
@@ -383,7 +384,7 @@ impl Connector {
                 .set_response_timeout(Some(self.config.timeout))
                 .set_push_sender(events);
             // The driver sends `HELLO`.
-            self.command_count.count(1);
+            self.requests.add(1);
             client
                 .get_multiplexed_async_connection_with_config(&options)
                 .await

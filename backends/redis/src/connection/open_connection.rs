@@ -6,10 +6,11 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
+use distlock_backend_kit::RequestCount;
 use distlock_core::{Clock, Epoch, Error, Moment, Result};
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value, aio::MultiplexedConnection};
 
@@ -39,24 +40,8 @@ pub(crate) struct Connection {
     pub(super) last_use: LastUse,
     /// Whether the server tracks the keys that this connection reads.
     pub(super) tracking: AtomicBool,
-    pub(super) command_count: Arc<CommandCount>,
+    pub(super) requests: Arc<RequestCount>,
     pub(super) waiters: Arc<WaiterRegistry>,
-}
-
-/// The number of commands that were sent.
-#[derive(Debug, Default)]
-pub(crate) struct CommandCount(AtomicU64);
-
-impl CommandCount {
-    pub(crate) fn sent(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Adds to the number of sent commands.
-    pub(crate) fn count(&self, commands: usize) {
-        self.0
-            .fetch_add(u64::try_from(commands).unwrap_or(0), Ordering::Relaxed);
-    }
 }
 
 impl Connection {
@@ -72,7 +57,7 @@ impl Connection {
 
     /// Tests a connection that was idle. Without an answer the connection counts as broken.
     pub(crate) async fn is_alive(&self) -> bool {
-        self.command_count.count(1);
+        self.requests.add(1);
         let question = redis::cmd("TIME");
         let is_alive = self.last_use.is_answered(&self.driver, &question).await;
         if !is_alive {
@@ -128,7 +113,7 @@ impl Connection {
     /// [`ErrorKind::OutcomeUnknown`](distlock_core::ErrorKind::OutcomeUnknown) when the replies did
     /// not come: any of the commands may have been carried out.
     pub(crate) async fn send(&self, commands: &Pipeline) -> Result<Vec<Value>> {
-        self.command_count.count(commands.len());
+        self.requests.add(commands.len());
         self.last_use.note();
         let mut driver = self.driver.clone();
         let sent = driver
@@ -141,7 +126,7 @@ impl Connection {
     /// Sends one command and reads its reply, like [`Connection::send`]. The driver does less work
     /// for one command than for a pipeline.
     pub(crate) async fn send_one(&self, command: &Cmd) -> Result<Value> {
-        self.command_count.count(1);
+        self.requests.add(1);
         self.last_use.note();
         let mut driver = self.driver.clone();
         let sent = driver.send_packed_command(command).await;

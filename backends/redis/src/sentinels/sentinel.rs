@@ -120,7 +120,7 @@ impl Sentinel {
         questions.cmd("SENTINEL").arg("MYID");
         questions.cmd("SENTINEL").arg("MASTER").arg(primary);
         questions.cmd("SENTINEL").arg("SENTINELS").arg(primary);
-        connector.command_count().count(questions.len());
+        connector.requests().add(questions.len());
         connection.last_use.note();
         let mut driver = connection.driver.clone();
         let answers = driver
@@ -164,7 +164,7 @@ impl Sentinel {
                 if let Some(idle) = idle {
                     let mut question = redis::cmd("SENTINEL");
                     question.arg("MYID");
-                    connector.command_count().count(1);
+                    connector.requests().add(1);
                     if idle.last_use.is_answered(&idle.driver, &question).await {
                         return Ok(idle);
                     }

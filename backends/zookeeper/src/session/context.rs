@@ -4,14 +4,9 @@
 //! must not refer to any session, because each session refers to this part, and a cycle of
 //! references would never be freed.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use distlock_backend_kit::RequestCount;
 use distlock_core::{Clock, Moment};
 use tokio::{runtime::Handle as Runtime, sync::OnceCell};
 
@@ -29,6 +24,8 @@ pub(crate) struct StoreContext {
     /// The servers' tick or a longer time; empty before it was measured.
     pub(crate) tick: OnceCell<Duration>,
     pub(crate) ended_leases: EndedLeases,
+    /// The requests that were sent. The client's own pings, and the requests that open a session,
+    /// are not counted.
     pub(crate) requests: RequestCount,
 }
 
@@ -41,20 +38,5 @@ impl StoreContext {
     /// Returns the time limit for the answers to an operation that starts now.
     pub(crate) fn operation_deadline(&self) -> Moment {
         self.clock.now() + self.config.request_timeout
-    }
-}
-
-/// The number of requests that were sent. The client's own pings, and the requests that open a
-/// session, are not counted.
-#[derive(Default)]
-pub(crate) struct RequestCount(AtomicU64);
-
-impl RequestCount {
-    pub(crate) fn add(&self, requests: u64) {
-        self.0.fetch_add(requests, Ordering::Relaxed);
-    }
-
-    pub(crate) fn total(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
     }
 }

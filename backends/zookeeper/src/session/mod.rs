@@ -12,7 +12,7 @@ pub(crate) mod login;
 mod state;
 pub(crate) mod tree;
 
-pub(crate) use context::{RequestCount, StoreContext};
+pub(crate) use context::StoreContext;
 pub(crate) use ended_leases::EndedLeases;
 pub(crate) use login::Login;
 pub(crate) use state::{RequestStart, Session};

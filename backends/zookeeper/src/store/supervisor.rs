@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, mpsc},
 };
 
-use distlock_backend_kit::{ConnectGate, LONGEST_PAUSE};
+use distlock_backend_kit::{ConnectGate, LONGEST_PAUSE, RequestCount};
 use distlock_core::{Clock, Error, ErrorKind, Moment, Result, threads};
 use tokio::sync::{OnceCell, watch};
 
@@ -21,7 +21,7 @@ use crate::{
     config::ZooKeeperConfig,
     error::{closed_error, not_connected_error},
     names::Layout,
-    session::{EndedLeases, Login, RequestCount, Session, StoreContext, io_thread::IoThread},
+    session::{EndedLeases, Login, Session, StoreContext, io_thread::IoThread},
 };
 
 /// The shared part of all handles of one store.
@@ -78,7 +78,7 @@ impl Supervisor {
             io_thread,
             tick: OnceCell::new(),
             ended_leases: EndedLeases::default(),
-            requests: RequestCount::default(),
+            requests: RequestCount::new("zookeeper"),
         };
         let supervisor = Arc::new(Self {
             context: Arc::new(context),

@@ -169,8 +169,9 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     /// The number of statements, commands or requests that this opened store has sent so far,
     /// including those of waiting contenders. All handles of one opened store share the number: the
     /// first handle, and every handle that [`reopen`](Self::reopen) made from a handle of this
-    /// store. Another opened store of this process has its own number. Benchmarks and tests read
-    /// the number. `None`: this backend does not count.
+    /// store. Another opened store of this process has its own number. The metric
+    /// `distlock_store_requests_total` is the sum over all of them. `None`: this backend has no
+    /// server or file, or it counts as the store that it uses.
     fn requests_sent(&self) -> Option<u64> {
         None
     }
