@@ -3,7 +3,6 @@
 //! The map may be stale at any time; a redirect of a server shows that. This folder never sends an
 //! operation on a lock.
 
-mod map_search;
 mod slot_map;
 mod state;
 

@@ -29,10 +29,9 @@ use crate::{
         addresses::{OneAddress, first_to_answer},
         last_use::LastUse,
         open_connection::Connection,
-        push_listener::{ConnectionState, PushListener},
         server_epoch::{ServerEpoch, ServerEpochs},
         server_info::{InfoReply, ServerInfo},
-        waiter_registry::WaiterRegistry,
+        waiter_registry::{ConnectionState, PushListener, WaiterRegistry},
     },
     error::{self, BACKEND},
 };

@@ -8,7 +8,6 @@ mod addresses;
 mod connector;
 mod last_use;
 mod open_connection;
-mod push_listener;
 mod server;
 mod server_epoch;
 mod server_info;

@@ -16,8 +16,10 @@ use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value, aio::MultiplexedCo
 
 use crate::{
     connection::{
-        last_use::LastUse, push_listener::ConnectionState, server_epoch::ServerEpoch,
-        server_info::ServerInfo, waiter_registry::WaiterRegistry,
+        last_use::LastUse,
+        server_epoch::ServerEpoch,
+        server_info::ServerInfo,
+        waiter_registry::{ConnectionState, WaiterRegistry},
     },
     error,
 };

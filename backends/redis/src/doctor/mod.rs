@@ -4,8 +4,6 @@
 //! good.
 
 mod examine;
-mod finding;
-mod rights;
 mod server_report;
 mod settings;
 #[cfg(test)]

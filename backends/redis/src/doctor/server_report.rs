@@ -7,7 +7,10 @@ use redis::Value;
 
 use crate::{
     connection::{Connection, InfoReply},
-    doctor::{finding::Finding, rights, settings},
+    doctor::{
+        examine,
+        settings::{self, Finding},
+    },
     routing::Router,
 };
 
@@ -68,7 +71,7 @@ impl ServerReport {
         let mut refused = None;
         for answer in answers {
             match answer {
-                Value::ServerError(refusal) if rights::is_unknown(&refusal) => {
+                Value::ServerError(refusal) if examine::is_unknown(&refusal) => {
                     refused =
                         Some("the server knows no CONFIG (rename-command): ask the administrator");
                 }

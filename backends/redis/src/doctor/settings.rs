@@ -2,7 +2,10 @@
 
 use distlock_core::Verdict;
 
-use crate::{connection::InfoReply, doctor::finding::Finding};
+use crate::connection::InfoReply;
+
+/// A check, its verdict, and the detail with its remedy.
+pub(super) type Finding = (&'static str, Verdict, String);
 
 /// The largest size in bytes of unsent answers that the server buffers for one client. Full batches
 /// reach this size if they find every lock held, each with a holder and a meta of maximum length.

@@ -11,18 +11,19 @@ use distlock_core::{
 };
 use redis::Value;
 
-use crate::{error::BACKEND, format::value, operations::operation::KeyedOperation};
+use crate::{
+    error::BACKEND,
+    format::value,
+    operations::{Histories, request::KeyedOperation},
+};
 
-/// Facts about the server that sent a reply.
-pub(crate) struct ReplyContext<'a> {
-    /// The store's epoch.
-    pub(crate) epoch: &'a Epoch,
+/// The origin of a reply: the number of the server's epoch, and the store's epoch.
+pub(crate) struct ReplyOrigin {
+    pub(crate) history: u32,
+    pub(crate) epoch: Epoch,
     /// The moment at which a majority of the sentinels last confirmed the server as primary; `None`
     /// without sentinels.
     pub(crate) confirmed_at: Option<Moment>,
-    /// Turns the observed end of a lease into the reason of the loss that is reported to its
-    /// holder.
-    pub(crate) reason: &'a dyn Fn(&Lease, LossReason) -> LossReason,
 }
 
 /// A reply to one operation. Tokens and versions are texts of 16 digits; everything else is a small
@@ -61,13 +62,14 @@ impl<'a> ScriptReply<'a> {
 pub(crate) fn answer(
     op: &KeyedOperation,
     reply: &Value,
-    context: &ReplyContext<'_>,
+    origin: &ReplyOrigin,
+    histories: &Histories,
 ) -> Result<Answer> {
     let reply = ScriptReply::parse(op, reply)?;
     let grant = |number: u64, request: &AcquireRequest| -> Result<Grant> {
         let token = token(op, number)?;
-        let mut grant = Grant::new(token, context.epoch.clone(), request.ttl.duration());
-        grant.counts_from = context.confirmed_at;
+        let mut grant = Grant::new(token, origin.epoch.clone(), request.ttl.duration());
+        grant.counts_from = origin.confirmed_at;
         Ok(grant)
     };
     let not_held_reason = |code: i64, lease: &Lease| {
@@ -76,7 +78,7 @@ pub(crate) fn answer(
             -2 => LossReason::Expired,
             _ => LossReason::TakenOver,
         };
-        (context.reason)(lease, reason)
+        histories.reason(op.target.bucket, lease, reason)
     };
     Ok(match (&op.operation, reply) {
         (Operation::Acquire(request), ScriptReply::Number(number)) => {
@@ -89,7 +91,7 @@ pub(crate) fn answer(
         (Operation::Renew(_, renewal), ScriptReply::Number(number)) => {
             Answer::Renewed(Renewed::Extended {
                 valid_for: renewal.ttl.duration(),
-                epoch: context.epoch.clone(),
+                epoch: origin.epoch.clone(),
                 token: token(op, number)?,
                 loss: LossFeed::silent(),
             })

@@ -6,7 +6,7 @@ use distlock_backend_kit::{
     batch::{Executor, Failure, Reply},
     operation::{Answer, Operation, OperationKind},
 };
-use distlock_core::{Attempt, Epoch, Error, Lease, Moment, Renewed, Result};
+use distlock_core::{Attempt, Error, Moment, Renewed, Result};
 use redis::Value;
 
 use crate::{
@@ -14,9 +14,8 @@ use crate::{
     format::keys::KeyLayout,
     operations::{
         Histories, WaiterChecks,
-        answer::{ReplyContext, answer},
-        operation::{BatchKind, KeyedOperation},
-        request,
+        answer::{ReplyOrigin, answer},
+        request::{self, BatchKind, KeyedOperation},
     },
     routing::{Call, MaxAge, Router},
 };
@@ -28,14 +27,6 @@ pub(crate) struct ServerAccess {
     pub(crate) waiters: Arc<WaiterRegistry>,
     pub(crate) waiter_checks: Arc<WaiterChecks>,
     pub(crate) histories: Arc<Histories>,
-}
-
-/// The origin of an answer: the number of the server's epoch, and the store's epoch.
-struct ReplyOrigin {
-    history: u32,
-    epoch: Epoch,
-    /// The moment at which a majority of the sentinels last confirmed the server as primary.
-    confirmed_at: Option<Moment>,
 }
 
 /// The executor that the batches call.
@@ -159,13 +150,7 @@ impl ServerAccess {
             let now = op.granted(reply).map_or(now, |token| now.min(token));
             (!connection.is_outdated()).then_some(now)
         });
-        let reason = |lease: &Lease, seen| histories.reason(bucket, lease, seen);
-        let context = ReplyContext {
-            epoch: &origin.epoch,
-            confirmed_at: origin.confirmed_at,
-            reason: &reason,
-        };
-        let answer = answer(op, reply, &context)?;
+        let answer = answer(op, reply, origin, histories)?;
         match (&op.operation, &answer) {
             (Operation::Renew(lease, _), Answer::Renewed(Renewed::Extended { .. }))
                 // An answer from before a change of the epoch does not show that the lock survived

@@ -6,8 +6,7 @@
 mod answer;
 pub(crate) mod executor;
 mod history;
-mod operation;
 mod request;
 mod waiter_checks;
 
-pub(crate) use self::{history::Histories, operation::KeyedOperation, waiter_checks::WaiterChecks};
+pub(crate) use self::{history::Histories, request::KeyedOperation, waiter_checks::WaiterChecks};

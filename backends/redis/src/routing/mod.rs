@@ -5,12 +5,10 @@
 
 mod ask;
 mod call;
-mod primaries;
 mod router;
 
 pub(crate) use self::{
     ask::Response,
     call::Call,
-    primaries::{MaxAge, OpenMode, Primaries},
-    router::Router,
+    router::{MaxAge, OpenMode, Primaries, Router},
 };

@@ -24,7 +24,7 @@ use crate::{
     error::BACKEND,
     sentinels::{
         last_majority::{LastMajority, NamedPrimary},
-        sentinel::{OnSwitch, Sentinel, SentinelAnswer},
+        sentinel::{Sentinel, SentinelAnswer},
         votes::{OtherSentinel, Votes},
     },
 };
@@ -40,7 +40,6 @@ const LEASE_PART: u32 = 6;
 /// The sentinels of one handle, and the connection to the primary that they name.
 pub(crate) struct Sentinels {
     me: Weak<Self>,
-    on_switch: OnSwitch,
     /// The sentinels' name for the primary.
     primary: String,
     connector: Arc<Connector>,
@@ -68,16 +67,11 @@ impl Sentinels {
         primary: &str,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| {
-            let on_switch = OnSwitch::new({
-                let me = Weak::clone(me);
-                move || Self::ask_now(&me)
-            });
             let sentinel =
-                |endpoint: &Endpoint| Arc::new(Sentinel::new(endpoint.clone(), on_switch.clone()));
+                |endpoint: &Endpoint| Arc::new(Sentinel::new(endpoint.clone(), Weak::clone(me)));
             let configured = configured.iter().map(sentinel).collect();
             Self {
                 me: Weak::clone(me),
-                on_switch: on_switch.clone(),
                 primary: primary.to_owned(),
                 connector: Arc::clone(connector),
                 last_majority: Arc::clone(last_majority),
@@ -172,8 +166,8 @@ impl Sentinels {
     }
 
     /// Begins a round, because a sentinel reports that another primary serves. The other sentinels
-    /// will soon report the same.
-    fn ask_now(me: &Weak<Self>) {
+    /// will soon report the same. The driver's task calls this, so it must not block.
+    pub(super) fn ask_now(me: &Weak<Self>) {
         let Some(me) = me.upgrade() else { return };
         let now = me.connector.clock().now();
         tokio::spawn(async move {
@@ -289,7 +283,7 @@ impl Sentinels {
             if is_known || sentinels.closed {
                 continue;
             }
-            let sentinel = Arc::new(Sentinel::learned(other, self.on_switch.clone()));
+            let sentinel = Arc::new(Sentinel::learned(other, Weak::clone(&self.me)));
             sentinels.learned.push(Arc::clone(&sentinel));
             new.push(sentinel);
         }

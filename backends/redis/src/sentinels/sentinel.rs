@@ -1,7 +1,7 @@
 //! One sentinel, and the connection that is used only for its votes.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError, Weak,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -15,7 +15,10 @@ use crate::{
     config::Endpoint,
     connection::{Connector, LastUse, SingleFlight},
     error::{self, BACKEND},
-    sentinels::votes::{OtherSentinel, Vote},
+    sentinels::{
+        rounds::Sentinels,
+        votes::{OtherSentinel, Vote},
+    },
 };
 
 /// The event that a sentinel publishes when another primary serves.
@@ -29,7 +32,8 @@ pub(super) struct Sentinel {
     // A std mutex: it is held to read and to write only.
     id: Mutex<Option<String>>,
     is_configured: bool,
-    on_switch: OnSwitch,
+    /// All sentinels of this handle, which ask again when another primary serves.
+    sentinels: Weak<Sentinels>,
     connection: SingleFlight<SentinelConnection>,
 }
 
@@ -47,37 +51,20 @@ struct SentinelConnection {
     last_use: Arc<LastUse>,
 }
 
-/// The function that is called when a sentinel reports that another primary serves. This function
-/// must not block, because the driver's task calls it.
-#[derive(Clone)]
-pub(super) struct OnSwitch(Arc<dyn Fn() + Send + Sync>);
-
-impl OnSwitch {
-    pub(super) fn new(call: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(call))
-    }
-}
-
-impl std::fmt::Debug for OnSwitch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OnSwitch")
-    }
-}
-
 /// Receives the sentinel's events.
 struct SwitchListener {
-    on_switch: OnSwitch,
+    sentinels: Weak<Sentinels>,
     broken: Arc<AtomicBool>,
 }
 
 impl Sentinel {
     /// Creates a sentinel with an address from the configuration.
-    pub(super) fn new(endpoint: Endpoint, on_switch: OnSwitch) -> Self {
+    pub(super) fn new(endpoint: Endpoint, sentinels: Weak<Sentinels>) -> Self {
         Self {
             endpoint,
             id: Mutex::default(),
             is_configured: true,
-            on_switch,
+            sentinels,
             connection: SingleFlight::default(),
         }
     }
@@ -90,11 +77,11 @@ impl Sentinel {
     }
 
     /// Creates a sentinel with an address that another sentinel reported.
-    pub(super) fn learned(other: OtherSentinel, on_switch: OnSwitch) -> Self {
+    pub(super) fn learned(other: OtherSentinel, sentinels: Weak<Sentinels>) -> Self {
         Self {
             id: Mutex::new(Some(other.id)),
             is_configured: false,
-            ..Self::new(other.endpoint, on_switch)
+            ..Self::new(other.endpoint, sentinels)
         }
     }
 
@@ -159,7 +146,7 @@ impl Sentinel {
         let idle = idle.filter(|connection| !is_broken(connection));
         let make = || {
             let (connector, endpoint) = (Arc::clone(connector), self.endpoint.clone());
-            let on_switch = self.on_switch.clone();
+            let sentinels = Weak::clone(&self.sentinels);
             async move {
                 if let Some(idle) = idle {
                     let mut question = redis::cmd("SENTINEL");
@@ -171,7 +158,7 @@ impl Sentinel {
                 }
                 let broken = Arc::<AtomicBool>::default();
                 let events = SwitchListener {
-                    on_switch,
+                    sentinels,
                     broken: Arc::clone(&broken),
                 };
                 let driver = connector.connect_to_sentinel(&endpoint, events).await?;
@@ -237,7 +224,7 @@ impl Sentinel {
 
 impl std::fmt::Debug for SentinelConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wire").finish_non_exhaustive()
+        f.debug_struct("SentinelConnection").finish_non_exhaustive()
     }
 }
 
@@ -246,7 +233,7 @@ impl AsyncPushSender for SwitchListener {
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
         match push.kind {
             PushKind::Message => {
-                (self.on_switch.0)();
+                Sentinels::ask_now(&self.sentinels);
             }
             PushKind::Disconnection => self.broken.store(true, Ordering::Release),
             _ => {}

@@ -18,7 +18,9 @@ use distlock_backend_kit::{
     OpenFlag,
     operation::{Answer, Operation},
 };
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
+use distlock_core::{
+    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, Result,
+};
 
 use redis::Value;
 
@@ -28,16 +30,20 @@ use crate::{
     format::keys::{Bucket, Target},
     routing::Call,
     store::Store,
-    wait::{
-        queue_entry::QueueEntry,
-        spurious_pushes::{SpuriousPushes, UNTRACKED_POLL},
-    },
+    wait::queue_entry::QueueEntry,
 };
 
 /// The time after which a contender asks without any push. If the runtime that carries the
 /// connection is blocked, no push arrives although nothing is broken. This poll costs one request
 /// of each process for each name.
 const SAFETY_POLL: Duration = Duration::from_secs(10);
+
+/// The pause between two attempts if no push will come, for example while the lock's slot migrates.
+pub(super) const UNTRACKED_POLL: Duration = Duration::from_millis(100);
+
+/// The number of spurious pushes in a row after which a contender asks as rarely as one without
+/// tracking.
+pub(super) const MAX_SPURIOUS: u32 = 3;
 
 pub(crate) struct RedisContender {
     store: Arc<Store>,
@@ -193,5 +199,40 @@ impl fmt::Debug for RedisContender {
         f.debug_struct("RedisContender")
             .field("lock", &self.request.name)
             .finish_non_exhaustive()
+    }
+}
+
+/// The history of one contender's pushes.
+#[derive(Debug, Default)]
+struct SpuriousPushes {
+    /// The moment of the last attempt, and the token of the holder that it found.
+    asked: Option<(Moment, Option<FencingToken>)>,
+    /// Whether a push came within [`UNTRACKED_POLL`] after the last attempt.
+    at_once: bool,
+    /// The number of such pushes in a row after which the holder was unchanged.
+    spurious: u32,
+}
+
+impl SpuriousPushes {
+    /// Records an attempt that found the lock held.
+    fn on_busy(&mut self, at: Moment, holder: Option<&HolderInfo>) {
+        let token = holder.and_then(|holder| holder.token);
+        let same = self.asked.is_some_and(|(_, before)| before == token);
+        self.spurious = if same && self.at_once {
+            self.spurious + 1
+        } else {
+            0
+        };
+        (self.asked, self.at_once) = (Some((at, token)), false);
+    }
+
+    /// Records a push. Returns the pause before the next attempt; `None` = no pause. Before the
+    /// limit of spurious pushes there is no pause at all, because even the shortest sleep takes at
+    /// least a millisecond.
+    fn on_push(&mut self, now: Moment) -> Option<Duration> {
+        let (asked, _) = self.asked?;
+        let left = (asked + UNTRACKED_POLL).since(now);
+        self.at_once = !left.is_zero();
+        (self.spurious >= MAX_SPURIOUS && self.at_once).then_some(left)
     }
 }

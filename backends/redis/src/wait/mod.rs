@@ -5,10 +5,8 @@
 
 mod contender;
 mod queue_entry;
-mod read_queue;
-mod spurious_pushes;
 
 pub(crate) use self::{
     contender::RedisContender,
-    read_queue::{queue_call, read_labels, waiters_of},
+    queue_entry::{queue_call, read_labels, waiters_of},
 };
