@@ -19,12 +19,10 @@ mod fence;
 mod history;
 mod idle;
 mod mistakes;
-mod newer;
-mod older;
 mod own_commands;
 mod rights;
-mod slow_opening;
 #[cfg(feature = "tls")]
 mod tls;
 mod traffic;
+mod versions;
 mod waiting;
