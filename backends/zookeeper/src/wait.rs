@@ -24,8 +24,7 @@ use crate::{
         delete::delete_node,
         enter::{KnownAhead, QueueEntry, enter_queue},
         grant::grant_or_extend,
-        holder::try_read_holder,
-        list,
+        list::{list_ahead, try_read_holder},
     },
     session::Session,
     store::Supervisor,
@@ -225,7 +224,7 @@ impl QueuedContender {
                     .map(Attempt::Acquired);
             }
             if !std::mem::take(&mut self.fresh) {
-                let ahead = list::list_ahead(session, node, until).await?;
+                let ahead = list_ahead(session, node, until).await?;
                 self.set_ahead(KnownAhead::Children(ahead));
                 continue;
             }

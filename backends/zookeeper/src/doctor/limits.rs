@@ -9,7 +9,10 @@ use zookeeper_client as zk;
 
 use crate::{
     error::as_connection_loss,
-    session::{StoreContext, addresses::endpoints, dial::dial},
+    session::{
+        StoreContext,
+        dial::{dial, endpoints},
+    },
 };
 
 /// The size of the largest request: the largest record value, with room for the other fields.

@@ -6,7 +6,7 @@ use distlock_core::{Clock, Error, ErrorKind};
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::{config::ZooKeeperConfig, session::addresses::connect};
+use crate::{config::ZooKeeperConfig, session::dial::connect};
 
 /// The time limit for the answer of one server.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);

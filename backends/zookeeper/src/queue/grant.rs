@@ -6,10 +6,10 @@ use std::{borrow::Cow, sync::Arc};
 
 use distlock_core::{Attempt, Grant, Moment, Result, Ttl};
 
-use super::{container_watch::watch_container, holder::try_read_holder, list};
+use super::list::{list_ahead, try_read_holder};
 use crate::{
     error::entry_lost_error,
-    nodes::{Node, NodeStatus},
+    nodes::{Node, NodeStatus, known_queues::ContainerWatch},
     session::Session,
 };
 
@@ -45,7 +45,7 @@ pub(crate) async fn grant_if_first(
         if holder.is_some() || listing == MAX_LISTINGS {
             return Ok(Attempt::Busy(holder));
         }
-        ahead = Cow::Owned(list::list_ahead(session, node, until).await?);
+        ahead = Cow::Owned(list_ahead(session, node, until).await?);
     }
     grant_or_extend(session, node, asked_at, ttl, until)
         .await
@@ -86,4 +86,26 @@ pub(crate) async fn grant_or_extend(
     let mut grant = Grant::new(node.token, session.epoch(), valid_for);
     grant.loss = node.loss_feed();
     Ok(grant)
+}
+
+/// Sets a watch on a container in the background, and stores the watch in the known queues. If the
+/// request fails, the known queues record that the container has no watch.
+fn watch_container(session: &Arc<Session>, parent: &Arc<str>) {
+    let (task_session, parent) = (Arc::clone(session), Arc::clone(parent));
+    session.spawn(async move {
+        let session = task_session;
+        let connection_number = session.connection_number();
+        let set = async {
+            let client = session.client().ok()?;
+            session.context().requests.add(1);
+            let (stat, watcher) = client.check_and_watch_stat(&parent).await.ok()?;
+            Some(ContainerWatch {
+                connection_number,
+                container_czxid: stat?.czxid,
+                changed: Box::pin(watcher.changed()),
+            })
+        };
+        let watch = set.await;
+        session.known_queues.set_watch(&parent, watch);
+    });
 }

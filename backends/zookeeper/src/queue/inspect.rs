@@ -9,7 +9,7 @@ use distlock_backend_kit::queue_entry::SHOWN_ENTRIES;
 use distlock_core::{FencingToken, Forced, HolderInfo, Lease, LockInfo, LockName, Moment, Result};
 use zookeeper_client as zk;
 
-use super::{holder::read_holder, list::list_children};
+use super::list::{list_children, read_holder};
 use crate::{
     error::{Access, translate},
     names::decode_lock_name,

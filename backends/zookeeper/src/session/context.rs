@@ -4,14 +4,18 @@
 //! must not refer to any session, because each session refers to this part, and a cycle of
 //! references would never be freed.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 use distlock_backend_kit::RequestCount;
-use distlock_core::{Clock, Moment};
+use distlock_core::{Clock, LossReason, Moment, OwnerId};
 use tokio::{runtime::Handle as Runtime, sync::OnceCell};
 
-use super::{Login, ended_leases::EndedLeases, io_thread::IoThread};
-use crate::{config::ZooKeeperConfig, names::Layout};
+use super::{Login, io_thread::IoThread};
+use crate::{config::ZooKeeperConfig, names::Layout, sync::lock};
 
 /// The part of a store that outlives each of its sessions.
 pub(crate) struct StoreContext {
@@ -38,5 +42,42 @@ impl StoreContext {
     /// Returns the time limit for the answers to an operation that starts now.
     pub(crate) fn operation_deadline(&self) -> Moment {
         self.clock.now() + self.config.request_timeout
+    }
+}
+
+/// The limit of stored ends of leases.
+const REMEMBERED: usize = 1024;
+
+/// The reasons for which the latest leases of a store ended, so that a later renewal gets the
+/// reason: owners with their reasons, oldest first. The oldest of [`REMEMBERED`] is dropped first.
+#[derive(Debug, Default)]
+pub(crate) struct EndedLeases(Mutex<VecDeque<(OwnerId, LossReason)>>);
+
+impl EndedLeases {
+    /// Stores the reason for which an owner's lease ended.
+    pub(crate) fn remember(&self, owner: OwnerId, reason: LossReason) {
+        let mut ended = self.lock_entries();
+        if ended.len() >= REMEMBERED {
+            ended.pop_front();
+        }
+        ended.push_back((owner, reason));
+    }
+
+    /// Removes the entry of an owner that has entered a queue again.
+    pub(crate) fn forget(&self, owner: OwnerId) {
+        self.lock_entries().retain(|(known, _)| *known != owner);
+    }
+
+    /// Returns the reason for which an owner's lease ended, if it is stored.
+    pub(crate) fn loss_reason(&self, owner: OwnerId) -> Option<LossReason> {
+        self.lock_entries()
+            .iter()
+            .rev()
+            .find(|(known, _)| *known == owner)
+            .map(|(_, reason)| *reason)
+    }
+
+    fn lock_entries(&self) -> MutexGuard<'_, VecDeque<(OwnerId, LossReason)>> {
+        lock(&self.0)
     }
 }

@@ -11,10 +11,8 @@ use crate::{
     error::{Access, invalid_config, session_ended_error, translate},
     queue::lease_watch,
     session::{
-        Session, StoreContext,
-        addresses::endpoints,
-        connection,
-        dial::dial,
+        Session, StoreContext, connection,
+        dial::{dial, endpoints},
         io_thread::TaskGroup,
         keep_alive,
         tree::{acls_for, probe_session, read_or_create_epoch},

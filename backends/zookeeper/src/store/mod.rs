@@ -1,6 +1,5 @@
 //! An open store: its threads, its sessions one after the other, and the handles of its users.
 
-mod closing;
 mod connect;
 mod handle;
 mod supervisor;

@@ -10,17 +10,19 @@
 use std::{
     fmt,
     sync::{Arc, mpsc},
+    time::Duration,
 };
 
 use distlock_backend_kit::{ConnectGate, LONGEST_PAUSE, RequestCount};
-use distlock_core::{Clock, Error, ErrorKind, Moment, Result, threads};
+use distlock_core::{Clock, Error, ErrorKind, LossReason, Moment, Result, threads};
 use tokio::sync::{OnceCell, watch};
 
-use super::{closing, connect::open_session};
+use super::connect::open_session;
 use crate::{
     config::ZooKeeperConfig,
     error::{closed_error, not_connected_error},
     names::Layout,
+    queue::delete::delete_in_background,
     session::{EndedLeases, Login, Session, StoreContext, io_thread::IoThread},
 };
 
@@ -175,7 +177,7 @@ impl Supervisor {
                             self.phase.send_replace(Phase::Connecting(None));
                         }
                         None => {
-                            closing::close_session(&session).await;
+                            close_session(&session).await;
                             break;
                         }
                     }
@@ -193,6 +195,43 @@ impl Supervisor {
         }
         self.phase.send_replace(Phase::Closed);
         self.context.io_thread.stop();
+    }
+}
+
+/// Gives up every queue entry, waits until no lock is held any more, and closes the session, so
+/// that contenders behind its nodes are woken at once. The node of a held lock stays until its
+/// lease has ended.
+async fn close_session(session: &Arc<Session>) {
+    give_up_entries_and_wait(session).await;
+    let states = session.watch_client_states();
+    session.end(LossReason::SessionLost);
+    if let Some(mut states) = states {
+        let client_closed = async { while !states.changed().await.is_terminated() {} };
+        tokio::select! {
+            () = client_closed => {}
+            () = session.clock().sleep(Duration::from_secs(1)) => {}
+        }
+    }
+}
+
+/// Gives up every queue entry, and waits until the last lease has ended or was released.
+async fn give_up_entries_and_wait(session: &Arc<Session>) {
+    for node in session.nodes.begin_closing() {
+        // The node is deleted now, so that no contender behind it waits for the last lease of the
+        // session.
+        if node.mark_gone(LossReason::SessionLost) {
+            delete_in_background(session, node);
+        }
+    }
+    loop {
+        let removed = session.nodes.next_removal();
+        if session.end_reason().is_some() || session.nodes.held_nodes().is_empty() {
+            return;
+        }
+        tokio::select! {
+            () = removed => {}
+            _ = session.wait_for_end() => return,
+        }
     }
 }
 
