@@ -4,7 +4,7 @@
 //! that contender. So a release wakes one waiter, whatever the number of waiters.
 //!
 //! Invariant: a contender gets the lock only when every contender ahead is gone, or is a node of
-//! this session that is leaving or gone. A contender keeps its place only while its caller polls
+//! this session that is leaving or gone. A contender keeps its entry only while its caller polls
 //! it: a contender that stood still enters the queue again, behind all others.
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -30,9 +30,9 @@ use crate::{
     store::Supervisor,
 };
 
-/// The time between two moments at which a waiting contender keeps its place. Nothing is sent to
+/// The time between two moments at which a waiting contender keeps its entry. Nothing is sent to
 /// the ensemble for that.
-const KEEP_PLACE: Duration = ENTRY_LEASE.checked_div(3).unwrap();
+const KEEP_ENTRY: Duration = ENTRY_LEASE.checked_div(3).unwrap();
 
 /// One waiting contender.
 pub(crate) struct QueuedContender {
@@ -254,17 +254,17 @@ impl QueuedContender {
     }
 }
 
-/// Does a part of a contender's work, and keeps its place in the queue as long as the caller polls
-/// this future.
-async fn keep_place<T>(clock: &dyn Clock, node: &Node, work: impl Future<Output = T>) -> T {
+/// Does a part of a contender's work, and keeps its queue entry as long as the caller polls this
+/// future.
+async fn keep_entry<T>(clock: &dyn Clock, node: &Node, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
-        node.keep_place(clock.now());
+        node.keep_entry(clock.now());
         tokio::select! {
             biased;
             output = &mut work => return output,
             // The block makes the timer only when the work has to wait.
-            () = async { clock.sleep(KEEP_PLACE).await } => {}
+            () = async { clock.sleep(KEEP_ENTRY).await } => {}
         }
     }
 }
@@ -313,7 +313,7 @@ impl Contender for QueuedContender {
         let (session, node) = self.ensure_entry(until).await?;
         let supervisor = Arc::clone(&self.supervisor);
         let clock = &*supervisor.context.clock;
-        keep_place(clock, &node, self.ask(&session, &node, asked_at, until)).await
+        keep_entry(clock, &node, self.ask(&session, &node, asked_at, until)).await
     }
 
     fn is_first(&self) -> bool {
@@ -348,7 +348,7 @@ impl Contender for QueuedContender {
                 () = clock.sleep(at_most) => {}
             }
         };
-        keep_place(clock, &node, change).await;
+        keep_entry(clock, &node, change).await;
     }
 
     async fn leave(mut self: Box<Self>) -> Result<()> {

@@ -30,7 +30,7 @@ pub(crate) struct Node {
     pub(super) created: Moment,
     status: watch::Sender<NodeStatus>,
     /// The moment at which the node is given up for its owner, by the clock of this host: the end
-    /// of the lease while the lock is held, and before that the end of the place in the queue.
+    /// of the lease while the lock is held, and before that the end of the queue entry.
     expires: Mutex<Moment>,
     loss: LossSender,
 }
@@ -44,8 +44,8 @@ pub(crate) enum NodeStatus {
     Held,
     /// The owner gave the node up, and the node is being deleted.
     Leaving,
-    /// The node is lost: another client removed it, its lease or its place ended, or its session
-    /// ended.
+    /// The node is lost: another client removed it, its lease or its queue entry ended, or its
+    /// session ended.
     Gone(LossReason),
 }
 
@@ -109,9 +109,9 @@ impl Node {
         })
     }
 
-    /// Keeps the place of a node that waits for another [`ENTRY_LEASE`].
-    pub(crate) fn keep_place(&self, now: Moment) {
-        // The status is borrowed during the change, so that a place cannot replace the lease of a
+    /// Keeps the queue entry of a node that waits for another [`ENTRY_LEASE`].
+    pub(crate) fn keep_entry(&self, now: Moment) {
+        // The status is borrowed during the change, so that an entry cannot replace the lease of a
         // grant.
         let status = self.status.borrow();
         if *status == NodeStatus::Waiting {
@@ -130,15 +130,16 @@ impl Node {
         })
     }
 
-    /// Marks the node as gone, if its lease or its place has ended by `now`. The moment is tested
-    /// together with the status: a caller that stood still may have been granted the lock just now.
+    /// Marks the node as gone, if its lease or its queue entry has ended by `now`. The moment is
+    /// tested together with the status: a caller that stood still may have been granted the lock
+    /// just now.
     pub(crate) fn mark_expired(&self, now: Moment) -> bool {
         self.mark_gone_if(LossReason::Expired, || *lock(&self.expires) <= now)
     }
 
-    /// Marks the node as gone: another client removed it, its lease or its place ended, or its
-    /// session ended. Reports the loss to the holder if the lock was held. `true` = the node was
-    /// neither given up nor gone before.
+    /// Marks the node as gone: another client removed it, its lease or its queue entry ended, or
+    /// its session ended. Reports the loss to the holder if the lock was held. `true` = the node
+    /// was neither given up nor gone before.
     pub(crate) fn mark_gone(&self, reason: LossReason) -> bool {
         self.mark_gone_if(reason, || true)
     }
@@ -168,7 +169,7 @@ impl Node {
         }
     }
 
-    /// Returns the end of the lease or of the place in the queue; `None` when the node was given up
+    /// Returns the end of the lease or of the queue entry; `None` when the node was given up
     /// or is gone.
     pub(super) fn expires(&self) -> Option<Moment> {
         (!self.is_leaving_or_gone()).then(|| *lock(&self.expires))

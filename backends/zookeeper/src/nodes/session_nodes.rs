@@ -61,7 +61,7 @@ pub(crate) struct DueWork {
     /// Nodes that need a watch of their own now.
     pub(crate) to_watch: Vec<Arc<Node>>,
     /// Nodes of held locks whose leases have ended, and nodes of contenders that have lost their
-    /// places.
+    /// queue entries.
     pub(crate) expired: Vec<Arc<Node>>,
     /// Creations that no attempt waits for any more.
     pub(crate) to_undo: Vec<UnknownCreation>,

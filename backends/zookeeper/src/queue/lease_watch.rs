@@ -1,4 +1,4 @@
-//! Watches the nodes of one session, and ends leases that were not renewed and places in a queue
+//! Watches the nodes of one session, and ends leases that were not renewed and entries in a queue
 //! that nobody waits at.
 //!
 //! The ensemble keeps an ephemeral node as long as its session lives. But a lock must not outlast
@@ -6,9 +6,9 @@
 //! ended by the clock of this host, and never earlier. The holder's own deadline is earlier by the
 //! margin.
 //!
-//! In the same way a contender must not keep its place after its caller stopped polling the future
-//! of its acquire: the place would come first in the queue, and nobody would take the lock. So a
-//! place lasts as long as an entry in the queue of every other store, unless the contender keeps it
+//! In the same way a contender must not keep its entry after its caller stopped polling the future
+//! of its acquire: the entry would come first in the queue, and nobody would take the lock. So an
+//! entry lasts as long as at every other store, unless the contender keeps it
 //! (`wait.rs`).
 
 use std::{sync::Arc, time::Duration};
@@ -28,7 +28,7 @@ use crate::{
 const CAUSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Watches the nodes of a session for deletion by other clients, and deletes the nodes of expired
-/// leases and places. Runs as long as the session lives.
+/// leases and entries. Runs as long as the session lives.
 pub(crate) async fn watch_leases(session: Arc<Session>) {
     let mut watches = JoinSet::new();
     loop {
