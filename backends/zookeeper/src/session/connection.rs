@@ -38,6 +38,8 @@ pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::Sta
             state.verified = false;
             state.number += 1;
         });
+        // Only after the change of the number. `note_answer` compares the number while it holds
+        // this mutex, so it either comes first, and its entry is cleared here, or sees the change.
         lock(&session.liveness).note_reconnect();
         match state {
             state if state.is_terminated() => {
@@ -45,6 +47,8 @@ pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::Sta
                 return;
             }
             zk::SessionState::SyncConnected => {
+                // The connection is up and not verified: a server may have given the client a new
+                // session, and callers wait until a node shows the id.
                 session.connection.send_modify(|state| state.up = true);
                 session.spawn(verify_session(Arc::clone(&session)));
             }
@@ -83,10 +87,13 @@ async fn verify_session(session: Arc<Session>) {
         }
         let Ok(client) = session.client() else { return };
         let at = session.clock().now();
+        // The probe is a creation and a deletion.
         session.context.requests.add(2);
         match probe_session(&client, session.layout(), session.acls()).await {
             Ok(owner) if owner == session.id => {
                 let mut verified = false;
+                // The connection may have been lost since the answer. The number is compared in
+                // the same step as the change, so a newer connection is never marked.
                 session.connection.send_if_modified(|state| {
                     verified = current(state);
                     state.verified |= verified;

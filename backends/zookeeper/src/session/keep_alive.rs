@@ -82,6 +82,8 @@ impl Session {
         until: Moment,
     ) -> Result<Moment> {
         let wanted = wanted.min(lock(&self.liveness).least_trust());
+        // One write may not be enough: after a standstill it only begins a chain. The next round
+        // then waits until a write completes the chain.
         loop {
             self.ensure_committed_since(since, until).await?;
             let now = self.clock().now();
@@ -114,6 +116,8 @@ impl Session {
     pub(crate) async fn ensure_committed_since(&self, since: Moment, until: Moment) -> Result<()> {
         let _turn = loop {
             let mut over = pin!(self.check_over.notified());
+            // The registration comes before the look at the proof. Otherwise a check that ends
+            // between the two would wake nobody, and this caller would wait for the time-out.
             over.as_mut().enable();
             if lock(&self.liveness).newest_committed() >= since {
                 return Ok(());
@@ -131,6 +135,7 @@ impl Session {
         self.wait_connected(until).await?;
         let client = self.client()?;
         let held = self.nodes.held_nodes();
+        // The time is read before anything is sent, so the proof never counts from a later moment.
         let sent = self.request_start();
         let paths: Vec<_> = held.iter().map(|node| node.path()).collect();
         let root = [self.layout().root.clone()];
@@ -148,6 +153,7 @@ impl Session {
             let Some((at, error)) = failed else {
                 continue;
             };
+            // A check that fails is a committed transaction too, and proves as much.
             if !passed_the_session_check(&error) {
                 return Err(translate(error, Access::Read));
             }
@@ -197,6 +203,7 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
     let silence = session.timeout * SILENCE_PERCENT / 100;
     while session.end_reason().is_none() {
         let last_answered = lock(&session.liveness).newest_answered();
+        // Any answered request moves the next heartbeat, so a busy session sends none.
         tokio::select! {
             biased;
             _ = session.wait_for_end() => return,
@@ -209,6 +216,8 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
             && send_heartbeat(&session, limit).await.is_err()
         {
             let now = session.clock().now();
+            // The proof is read again: another request may have been answered while the heartbeat
+            // waited.
             if now >= limit && lock(&session.liveness).newest_answered() == last_answered {
                 give_up_session(&session);
                 return;
@@ -229,6 +238,8 @@ async fn send_heartbeat(session: &Session, until: Moment) -> Result<()> {
     session.wait_connected(until).await?;
     let client = session.client()?;
     let sent = session.request_start();
+    // A `sync` can be A or W1 of a chain, never W2: a leader without a quorum still answers it
+    // (ZOOKEEPER-1675).
     let answer = client.sync(&session.layout().root);
     match session.await_answer(Access::Read, until, answer).await? {
         Ok(()) => {

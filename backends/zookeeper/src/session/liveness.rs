@@ -81,7 +81,12 @@ impl Liveness {
 
     /// Records a new connection: a chain cannot span two connections.
     pub(crate) fn note_reconnect(&mut self) {
+        // The requests before may have gone to another server, whose answers to pings are not
+        // ordered with those of the present one.
         self.answered.clear();
+        // The leader extends the session at some moment of the reconnect, which the client library
+        // does not report. That moment is after the last answer on the old connection, and so
+        // after this sending.
         self.opened = self.newest_answered;
     }
 
@@ -90,11 +95,15 @@ impl Liveness {
     pub(crate) fn note_answer(&mut self, sent: Moment, now: Moment, committed: bool) {
         if committed {
             self.newest_committed = self.newest_committed.max(sent);
+            // The last tenth allows for a leader whose clock runs faster than the clock of this host.
             let extended = self.proven_extension(sent) + self.timeout * 9 / 10;
             let until = extended.min(sent + max_trust(self.timeout));
+            // Two writes may be in flight, and the answer to the one with the older chain may come
+            // last. It proves less and takes nothing back.
             self.trusted_until = self.trusted_until.max(until);
         }
         self.newest_answered = self.newest_answered.max(sent);
+        // Only now, because a request cannot be A or W1 of its own chain.
         self.remember(sent, now);
     }
 
@@ -116,6 +125,8 @@ impl Liveness {
     /// Returns the time in which one request must pass the leader, so that every write can complete
     /// a chain.
     pub(crate) fn period(&self) -> Duration {
+        // Each of A and W1 may be sent up to one period too early. So two of eight parts are lost
+        // at most, and `longest_lease` counts on the other six.
         self.spare() / 8
     }
 
@@ -141,15 +152,20 @@ impl Liveness {
     fn proven_extension(&self, sent: Moment) -> Moment {
         let newest_before = |limit: Moment| {
             let answered = self.answered.iter().rev();
+            // Only the answer counts: a request that was sent in time and answered later may have
+            // been processed after `limit`.
             answered.into_iter().find(|it| it.answered_at <= limit)
         };
         let chain = newest_before(sent).and_then(|w1| newest_before(w1.sent_at - self.tick));
+        // The opening of the connection is a proof as well, and may be newer than A.
         chain.map_or(self.opened, |a| a.sent_at.max(self.opened))
     }
 
     /// Stores a request for later chains, unless another request was sent just before it.
     fn remember(&mut self, sent_at: Moment, answered_at: Moment) {
         let newest = self.answered.back().map(|newest| newest.sent_at);
+        // Answers may come in another order than requests: an older sending is not stored either,
+        // so the list stays sorted.
         if newest.is_some_and(|newest| sent_at < newest + self.timeout / REMEMBERED) {
             return;
         }

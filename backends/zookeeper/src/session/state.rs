@@ -177,6 +177,8 @@ impl Session {
     pub(crate) fn client(&self) -> Result<Arc<zk::Client>> {
         match &*lock(&self.client) {
             Some(client) if self.end_reason().is_none() => Ok(Arc::clone(client)),
+            // `end` has set the reason and does not hold this mutex yet. A request that was sent
+            // now would extend a session whose holders have learned of its loss.
             Some(_) => Err(session_ended_error()),
             None => Err(closed_error()),
         }
@@ -229,6 +231,7 @@ impl Session {
     ) -> Result<Result<T, zk::Error>> {
         self.context.requests.add(1);
         tokio::select! {
+            // After a standstill both may be ready, and an answer that is there is used.
             biased;
             answer = reply => Ok(answer.map_err(|error| match self.end_reason() {
                 // The client reports the end of the session by several errors.
@@ -272,11 +275,16 @@ impl Session {
             .ended
             .send_if_modified(|ended| ended.is_none() && ended.replace(reason).is_none());
         if first {
+            // The reason was set before the nodes are taken. A creation that is answered meanwhile
+            // either adds its node before `take_all`, or sees the reason after its `add`
+            // (`queue/enter.rs`), so no node stays without its loss.
             for node in self.nodes.take_all() {
                 self.context.ended_leases.remember(node.owner, reason);
                 node.mark_gone(reason);
             }
             self.known_queues.clear();
+            // Each holder has its loss by now. The client closes the session at the servers, and
+            // the contenders behind are woken.
             lock(&self.client).take();
         }
     }
