@@ -229,8 +229,8 @@ impl RedisConfig {
         }
         if let (Some(value), Some(_)) = (without_tls, &self.tls) {
             return Err(invalid(format!(
-                "option `tls` is `{value}`, and `tls_ca`, `tls_cert` and `tls_key` are about TLS: leave out \
-                 one of the two"
+                "option `tls` is `{value}`, and `tls_ca`, `tls_cert` and `tls_key` are about TLS: \
+                 leave out one of the two"
             )));
         }
         Ok(())

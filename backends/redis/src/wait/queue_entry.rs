@@ -115,7 +115,10 @@ impl QueueEntry {
             let (others, next) = match answer.as_ref().map_err(Error::clone).and_then(read) {
                 Ok(found) => found,
                 Err(error) => {
-                    tracing::debug!(%error, "this waiter has no entry in the store queue: it asks for the lock by itself until it has");
+                    tracing::debug!(
+                        %error,
+                        "this waiter has no entry in the store queue: it asks by itself until then"
+                    );
                     self.position.not_kept(now, &error);
                     return;
                 }

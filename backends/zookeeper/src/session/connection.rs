@@ -145,7 +145,10 @@ pub(crate) async fn follow_credentials(session: Arc<Session>) {
         match login.current().await {
             Ok(current) => show(&session, current),
             Err(error) => {
-                tracing::debug!(%error, "the credentials cannot be read: the session goes on with those that it showed last")
+                tracing::debug!(
+                    %error,
+                    "the credentials cannot be read: the session goes on with the last ones"
+                );
             }
         }
     }

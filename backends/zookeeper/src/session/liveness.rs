@@ -95,7 +95,7 @@ impl Liveness {
     pub(crate) fn note_answer(&mut self, sent: Moment, now: Moment, committed: bool) {
         if committed {
             self.newest_committed = self.newest_committed.max(sent);
-            // The last tenth allows for a leader whose clock runs faster than the clock of this host.
+            // The last tenth allows for a leader whose clock runs faster than this host's.
             let extended = self.proven_extension(sent) + self.timeout * 9 / 10;
             let until = extended.min(sent + max_trust(self.timeout));
             // Two writes may be in flight, and the answer to the one with the older chain may come
