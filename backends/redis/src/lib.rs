@@ -100,7 +100,6 @@ pub use driver::RedisDriver;
 /// are closed or dropped.
 #[derive(Clone, Debug)]
 pub struct Redis {
-    store: Arc<Store>,
     lock: Arc<RedisLock>,
     records: Arc<RedisRecords>,
 }
@@ -130,8 +129,7 @@ impl Redis {
         let capabilities = lock::capabilities(store.survives_restart());
         Ok(Self {
             lock: Arc::new(RedisLock::new(Arc::clone(&store), capabilities)),
-            records: Arc::new(RedisRecords::new(Arc::clone(&store))),
-            store,
+            records: Arc::new(RedisRecords::new(store)),
         })
     }
 
@@ -145,11 +143,5 @@ impl Redis {
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
         Arc::clone(&self.records) as Arc<dyn Records>
-    }
-
-    /// Returns the number of commands that all handles of this store have sent to its servers.
-    #[must_use]
-    pub fn commands(&self) -> u64 {
-        self.store.access().router.connector.requests().total()
     }
 }

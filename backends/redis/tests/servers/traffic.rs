@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{SOON, locker, redis, request, take, within};
+use crate::common::{SOON, commands_of, locker, redis, request, take, within};
 use distlock_core::{ErrorKind, Expect, Guard, Lease, Locker, RecordKey, Written};
 use distlock_harness::{
     Process, eventually_async,
@@ -59,7 +59,7 @@ async fn fifty_waiters_of_one_process_cost_a_handful_of_commands() {
         done.unwrap();
     }
     // The store's own count includes these commands. The monitor may report them a moment later.
-    let counted = usize::try_from(store.commands()).unwrap();
+    let counted = usize::try_from(commands_of(&store)).unwrap();
     assert!(counted > 5, "{counted}");
     let commands = eventually_async("the monitor tells of all of them", SOON, || async {
         let commands = monitor.commands();
@@ -100,7 +100,7 @@ async fn five_waiters_of_each_of_ten_processes_cost_a_few_commands_each() {
         while let Some(done) = tasks.join_next().await {
             done.unwrap();
         }
-        fs::write(note, store.commands().to_string()).unwrap();
+        fs::write(note, commands_of(&store).to_string()).unwrap();
         return;
     }
     let server = RedisServer::start().unwrap();
@@ -151,7 +151,7 @@ async fn fifty_waiters_ask_once_for_each_renewal_and_are_still_woken() {
         tasks.spawn(async move { acquire.await.unwrap() });
     }
     wait_until_tracked(&server, "1").await;
-    let sent = || holding.commands() + waiting.commands();
+    let sent = || commands_of(&holding) + commands_of(&waiting);
     let before = sent();
     for _ in 0..TIMES {
         guard.extend(ttl).await.unwrap();

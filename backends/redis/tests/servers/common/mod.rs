@@ -31,6 +31,11 @@ pub(crate) async fn over_records(url: String) -> Result<Store> {
     ))
 }
 
+/// Returns the number of commands that the store has sent.
+pub(crate) fn commands_of(store: &Redis) -> u64 {
+    store.lock().requests_sent().expect("Redis counts")
+}
+
 /// Returns a locker whose keeper thread is connected.
 pub(crate) async fn locker(url: &str) -> Locker {
     let redis = redis(url).await.expect("opens");
