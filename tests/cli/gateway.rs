@@ -811,7 +811,7 @@ fn the_admin_http_uses_tls_and_certificates_are_reloaded_at_hup() {
     assert_eq!(ask(&later, &page).code, 0);
     std::fs::write(pki.path("server.key"), "no key").unwrap();
     node.signal(Signal::HUP).unwrap();
-    node.wait_for_line(SOON, |line| line.contains("certificates stay as they were"))
+    node.wait_for_line(SOON, |line| line.contains("the node keeps the old ones"))
         .unwrap();
     assert_eq!(ask(&later, &page).code, 0);
 }
@@ -834,7 +834,7 @@ fn a_certificate_file_that_blocks_does_not_stop_a_node() {
     let made = Command::new("mkfifo").arg(pki.path("server.crt")).status();
     assert!(made.unwrap().success());
     node.signal(Signal::HUP).unwrap();
-    let told = node.wait_for_line(SOON, |line| line.contains("certificates stay as they were"));
+    let told = node.wait_for_line(SOON, |line| line.contains("the node keeps the old ones"));
     let told = told.unwrap();
     assert!(told.contains("it is no regular file"), "{told}");
     let url = ready["page"].as_str().unwrap();

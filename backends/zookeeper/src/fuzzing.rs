@@ -38,5 +38,5 @@ pub fn is_before(one: &str, other: &str) -> Option<bool> {
 /// [`ErrorKind::Corrupt`](distlock_core::ErrorKind::Corrupt) for data that this library never
 /// writes.
 pub fn decode_record(data: Vec<u8>) -> Result<Option<Vec<u8>>> {
-    records::decode_value(data)
+    records::decode_value("", data)
 }

@@ -179,9 +179,9 @@ impl Records for RecordStore {
                 .map(|key| session.layout().record_path(key))
                 .collect();
             let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
-            for asked in asked {
+            for (path, asked) in paths.iter().zip(asked) {
                 let answer = session.await_answer(Access::Read, until, asked).await?;
-                entries.push(decode_answer(answer)?.and_then(StoredRecord::into_entry));
+                entries.push(decode_answer(path, answer)?.and_then(StoredRecord::into_entry));
             }
         }
         Ok(entries)
@@ -271,7 +271,7 @@ impl Records for RecordStore {
             let mut marks = Vec::new();
             for ((key, path), asked) in keys.iter().zip(&paths).zip(asked) {
                 let answer = session.await_answer(Access::Read, until, asked).await?;
-                match decode_answer(answer)? {
+                match decode_answer(path, answer)? {
                     Some(mark) if mark.value.is_none() => marks.push((path.clone(), mark)),
                     Some(live) => {
                         entries.extend(live.into_entry().map(|entry| (key.clone(), entry)));
@@ -307,6 +307,7 @@ async fn read_record(session: &Session, path: &str, until: Moment) -> Result<Opt
     // barrier write.
     session.send_barrier_write(&client);
     decode_answer(
+        path,
         session
             .await_answer(Access::Read, until, client.get_data(path))
             .await?,
@@ -314,14 +315,17 @@ async fn read_record(session: &Session, path: &str, until: Moment) -> Result<Opt
 }
 
 /// Decodes the answer to a read of a record's node; `None` = the node does not exist.
-fn decode_answer(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Option<StoredRecord>> {
+fn decode_answer(
+    path: &str,
+    answer: Result<(Vec<u8>, zk::Stat), zk::Error>,
+) -> Result<Option<StoredRecord>> {
     let (data, stat) = match answer {
         Ok(found) => found,
         Err(zk::Error::NoNode) => return Ok(None),
         Err(error) => return Err(translate(error, Access::Read)),
     };
     Ok(Some(StoredRecord {
-        value: decode_value(data)?,
+        value: decode_value(path, data)?,
         version: version_from_stat(&stat)?,
         data_version: stat.version,
         written_at: stat.mtime,
@@ -329,7 +333,7 @@ fn decode_answer(answer: Result<(Vec<u8>, zk::Stat), zk::Error>) -> Result<Optio
 }
 
 /// Returns the value in a node's data; `None` when the record is deleted.
-pub(crate) fn decode_value(mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
+pub(crate) fn decode_value(path: &str, mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
     match data.first() {
         Some(&MARK_OF_LIVE) => {
             data.remove(0);
@@ -338,7 +342,7 @@ pub(crate) fn decode_value(mut data: Vec<u8>) -> Result<Option<Vec<u8>>> {
         Some(&MARK_OF_DELETED) if data.len() == 1 => Ok(None),
         _ => Err(Error::new(
             ErrorKind::Corrupt,
-            "a node among the records was not written by distlock",
+            format!("the node {path} is among the records, and distlock did not write it"),
         )
         .on("zookeeper")),
     }

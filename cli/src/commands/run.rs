@@ -350,7 +350,7 @@ impl Run {
             (Some(period), Ok(End::ByItself { status, .. })) if status.success() => {
                 if let Err(error) = period.periodic.succeeded(&guard).await {
                     output::print_message(format_args!(
-                        "warning: that {name:?} has succeeded could not be put on record: {error}"
+                        "warning: the success of {name:?} could not be recorded: {error}"
                     ));
                 }
             }

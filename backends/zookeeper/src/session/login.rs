@@ -155,7 +155,9 @@ mod tls {
         pub(super) async fn refresh(&self) {
             match in_clients_form(&self.files.latest().await) {
                 Ok(certs) => self.cell.update(certs),
-                Err(error) => tracing::warn!(%error, "the certificates stay as they were"),
+                Err(error) => {
+                    tracing::warn!(%error, "wrong certificates: the store keeps the old ones");
+                }
             }
         }
 

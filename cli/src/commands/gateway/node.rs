@@ -149,7 +149,7 @@ fn allow_connections(max_connections: usize) {
         tracing::warn!(
             max_connections,
             files,
-            "every connection is an open file, and fewer are allowed (ulimit -n)"
+            "the limit of open files (ulimit -n) is below max_connections: raise it"
         );
     }
 }
@@ -176,7 +176,9 @@ async fn reload_at_hangups(certificates: Option<Certificates>, mut hangups: Sign
         };
         match certificates.reload().await {
             Ok(()) => output::print_message("certificates were read again"),
-            Err(error) => tracing::error!(%error, "certificates stay as they were"),
+            Err(error) => {
+                tracing::error!(%error, "wrong certificates: the node keeps the old ones");
+            }
         }
     }
 }
