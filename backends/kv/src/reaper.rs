@@ -93,9 +93,7 @@ impl ReapTask {
             Ok(MAX_PER_TASK..) => pause = Duration::ZERO,
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "records of expired locks were removed"),
-            Err(error) => {
-                tracing::debug!(%error, "records of expired locks were not removed: the next turn tries again")
-            }
+            Err(error) => tracing::debug!(%error, "records of expired locks were not removed"),
         }
         let mut due = self
             .reaper
