@@ -249,7 +249,7 @@ fn urls_with_an_unknown_scheme_or_option_are_refused() {
         ),
         (
             "redis://h?banana=1",
-            "unknown option `banana` for redis: known are ca, cert, connect_timeout, db,",
+            "unknown option `banana` for redis: known are connect_timeout, db, password,",
         ),
         (&sqlite("reap_after=1"), "reap_after"),
         (&sqlite("migrate=maybe"), "migrate"),

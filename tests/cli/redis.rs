@@ -246,7 +246,7 @@ fn wrong_urls_of_servers_with_tls_are_refused_with_their_code() {
     assert_eq!(taken.code, 0, "{taken:?}");
     let at = server.address().to_string();
     let (sentinels, cluster) = (sentinels.url(), cluster.url());
-    let (certificate, tls) = ("certificate", "wants TLS");
+    let (certificate, tls) = ("certificate", "only one side uses TLS");
     // The message may name any of the servers.
     let any = "127.0.0.1:";
     for (url, what, at) in [
