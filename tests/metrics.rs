@@ -26,12 +26,14 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 
 const PAGE: &str = include_str!("../docs/metrics.md");
 
+type Count = Arc<AtomicU64>;
+
 /// A recorder that keeps the name of every metric that got a help text, and the value of every
 /// counter.
 #[derive(Clone, Default)]
 struct Recorded {
     described: Arc<Mutex<BTreeSet<String>>>,
-    counters: Arc<Mutex<Vec<(Key, Arc<AtomicU64>)>>>,
+    counters: Arc<Mutex<Vec<(Key, Count)>>>,
 }
 
 impl Recorded {

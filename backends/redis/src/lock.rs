@@ -145,7 +145,7 @@ impl RedisLock {
             // The queue decides nothing about the lock, so a queue that this user may not read, or
             // a foreign value under its key, does not hide the holder.
             Err(error) => {
-                tracing::debug!(%error, "the store queue cannot be read, so inspect shows no waiters");
+                tracing::debug!(%error, "the store queue cannot be read");
                 None
             }
         };
@@ -153,7 +153,7 @@ impl RedisLock {
             info.waiters = u32::try_from(waiters.len()).ok();
             let labels = wait::read_labels(&access.router, lock.bucket, &keys, &waiters).await;
             info.queue = labels.unwrap_or_else(|error| {
-                tracing::debug!(%error, "the queue entries cannot be read, so inspect counts the waiters without naming them");
+                tracing::debug!(%error, "the queue entries cannot be read: no waiter is named");
                 Vec::new()
             });
         }

@@ -207,7 +207,11 @@ mod tls {
         let secured = RedisServer::with_tls(pki.folder(), &[]).unwrap();
         let at = secured.address().to_string();
         let error = refused(&format!("redis://:canary@{at}")).await;
-        assert_error(&error, ErrorKind::Unavailable, &[&at, "wants TLS"]);
+        assert_error(
+            &error,
+            ErrorKind::Unavailable,
+            &[&at, "only one side uses TLS"],
+        );
         let error = refused(&format!("rediss://:canary@{at}")).await;
         assert_error(&error, ErrorKind::Unavailable, &[&at, "certificate"]);
     }

@@ -1,5 +1,5 @@
-//! Other versions than that of the distribution: Valkey 9 and Redis 8, and answers of servers before
-//! Redis 7 that differ.
+//! Other versions than that of the distribution: Valkey 9, Redis 8, and answers of servers before
+//! Redis 7.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Sessions that the servers end, or replace by another session; minimum holds that last longer than
-//! a session.
+//! Sessions that the servers end or replace by another session, and minimum holds that last longer
+//! than a session.
 
 use std::{
     future::{Future as _, poll_fn},
