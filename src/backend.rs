@@ -13,10 +13,10 @@ pub use distlock_backend_kit::{CertificateFiles, NamedFile, TlsFile};
 #[doc(inline)]
 pub use distlock_backend_kit::{
     Certificates, ConnectGate, CredentialSource, Driver, DriverOption, DriverUrl, Drivers,
-    EpochHistory, FileReads, LONGEST_PAUSE, Lender, Loan, OpenFlag, PasswordRule, Secret,
-    SharedProvider, TLS_DISABLE, TargetParts, WrittenCredentials, batch, blame, has_whole_escapes,
-    hint, is_loopback, is_secret, not_compiled_in, operation, panics, percent_decode,
-    percent_encode, percent_encode_path, queue_entry, read_bounded, unknown_option,
+    EpochHistory, FileReads, LONGEST_PAUSE, Lender, Loan, OpenFlag, PasswordRule, RequestCount,
+    Secret, SharedProvider, TLS_DISABLE, TargetParts, WrittenCredentials, batch, blame,
+    has_whole_escapes, hint, is_loopback, is_secret, not_compiled_in, operation, panics,
+    percent_decode, percent_encode, percent_encode_path, queue_entry, read_bounded, unknown_option,
 };
 #[doc(inline)]
 pub use distlock_core::{
