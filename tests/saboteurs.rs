@@ -9,15 +9,15 @@ use std::{
 use async_trait::async_trait;
 use distlock::{
     Attempt, Capabilities, Clock, Deleted, DistLock, Entry, Error, ErrorKind, Expect, Fairness,
-    FencingToken, Forced, Health, LockInfo, LockName, LossReason, Moment, RecordKey, Records,
-    Result, Sleep, Store, SystemClock, Ttl, Version, Written,
+    FencingToken, Forced, LockInfo, LockName, LossReason, Moment, RecordKey, Records, Result,
+    Sleep, Store, SystemClock, Ttl, Version, Written,
     backend::{
         AcquireRequest, Contender, Grant, HandOver, Lease, ReleaseOutcome, Renewal, Renewed,
         TicketStep,
     },
 };
 use distlock_conformance::{
-    CaseResult, Options, RecordsLayer, Status, Subject, cases, run_with, trials,
+    CaseResult, LockLayer, Options, RecordsLayer, Status, Subject, cases, run_with, trials,
 };
 use distlock_memory::Memory;
 
@@ -60,7 +60,10 @@ use Sabotage::*;
 async fn connect_saboteur(sabotage: Sabotage) -> Subject {
     let memory = Memory::new(Arc::new(SystemClock));
     Subject::connect("saboteur", move || {
-        let lock = Saboteur::new(memory.lock(), sabotage);
+        let lock = Saboteur {
+            inner: memory.lock(),
+            sabotage,
+        };
         let records = SaboteurRecords {
             inner: memory.records(),
             sabotage,
@@ -70,7 +73,7 @@ async fn connect_saboteur(sabotage: Sabotage) -> Subject {
             _ => Arc::new(SystemClock),
         };
         async move {
-            let (lock, records) = (Arc::new(lock), records.into_records());
+            let (lock, records) = (lock.into_lock(), records.into_records());
             Ok(Store::with_clock(lock, records, clock))
         }
     })
@@ -242,32 +245,13 @@ async fn cases_that_do_not_apply_are_ignored() {
     assert_eq!(ignored, not_applicable);
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Saboteur {
     inner: Arc<dyn DistLock>,
-    capabilities: Capabilities,
     sabotage: Sabotage,
 }
 
 impl Saboteur {
-    fn new(inner: Arc<dyn DistLock>, sabotage: Sabotage) -> Self {
-        let mut capabilities = inner.capabilities().clone();
-        if [CanDoLess, TicketsInSilence].contains(&sabotage) {
-            capabilities.tickets = false;
-        }
-        if [CanDoLess, HandsOverInSilence].contains(&sabotage) {
-            capabilities.hand_over = false;
-        }
-        if sabotage == CanDoLess {
-            capabilities.fairness = Fairness::None;
-        }
-        Self {
-            inner,
-            capabilities,
-            sabotage,
-        }
-    }
-
     fn has_fault(&self, sabotage: Sabotage) -> bool {
         self.sabotage == sabotage
     }
@@ -327,16 +311,27 @@ impl Saboteur {
 }
 
 #[async_trait]
-impl DistLock for Saboteur {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+impl LockLayer for Saboteur {
+    fn below(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.inner)
     }
 
-    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        Ok(Arc::new(Self::new(
-            self.inner.reopen().await?,
-            self.sabotage,
-        )))
+    fn capabilities(&self, mut below: Capabilities) -> Capabilities {
+        if [CanDoLess, TicketsInSilence].contains(&self.sabotage) {
+            below.tickets = false;
+        }
+        if [CanDoLess, HandsOverInSilence].contains(&self.sabotage) {
+            below.hand_over = false;
+        }
+        if self.sabotage == CanDoLess {
+            below.fairness = Fairness::None;
+        }
+        below
+    }
+
+    async fn reopen(&self) -> Result<Self> {
+        let (inner, sabotage) = (self.inner.reopen().await?, self.sabotage);
+        Ok(Self { inner, sabotage })
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
@@ -351,7 +346,7 @@ impl DistLock for Saboteur {
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         Ok(Box::new(SaboteurContender {
             inner: self.inner.contend(&self.sabotage_request(request)).await?,
-            of: Self::new(Arc::clone(&self.inner), self.sabotage),
+            of: self.clone(),
             ttl: request.ttl,
         }))
     }
@@ -463,14 +458,6 @@ impl DistLock for Saboteur {
             return Ok(Forced::Released);
         }
         self.inner.force_release(&name, expected).await
-    }
-
-    async fn health(&self) -> Result<Health> {
-        self.inner.health().await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
     }
 }
 

@@ -12,13 +12,11 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Capabilities, DistLock, Entry, Error, ErrorKind, Expect, FencingToken, Forced, Health,
-    LockInfo, LockName, RecordKey, Records, Result, Store, Ttl, Version, Written,
-    backend::{
-        AcquireRequest, Contender, Grant, HandOver, Lease, ReleaseOutcome, Renewal, Renewed,
-    },
+    Attempt, DistLock, Entry, Error, ErrorKind, Expect, LockName, RecordKey, Records, Result,
+    Store, Ttl, Version, Written,
+    backend::{AcquireRequest, Contender, Grant, HandOver, Lease, Renewal, Renewed},
 };
-use distlock_conformance::RecordsLayer;
+use distlock_conformance::{LockLayer, RecordsLayer};
 use tokio::sync::watch;
 
 /// The planted bug.
@@ -81,7 +79,7 @@ impl Saboteur {
 
     /// The store as this node sees it.
     pub(crate) fn store(&self) -> Store {
-        Store::new(Arc::new(self.clone()), self.clone().into_records())
+        Store::new(self.clone().into_lock(), self.clone().into_records())
     }
 
     /// Delays all answers with an account's record from now on, and fails the renewals of account
@@ -213,13 +211,9 @@ impl RecordsLayer for Saboteur {
 }
 
 #[async_trait]
-impl DistLock for Saboteur {
-    fn capabilities(&self) -> &Capabilities {
-        self.lock.capabilities()
-    }
-
-    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        Ok(Arc::new(self.clone()))
+impl LockLayer for Saboteur {
+    fn below(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.lock)
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
@@ -244,33 +238,8 @@ impl DistLock for Saboteur {
         self.lock.renew(lease, renewal).await
     }
 
-    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        self.lock.release(lease).await
-    }
-
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
         self.lock.hand_over(lease, &self.request(next)).await
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        self.lock.inspect(name).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: u32,
-    ) -> Result<Vec<LockInfo>> {
-        self.lock.list(prefix, after, limit).await
-    }
-
-    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        self.lock.force_release(name, expected).await
-    }
-
-    async fn health(&self) -> Result<Health> {
-        self.lock.health().await
     }
 
     async fn close(&self) {}

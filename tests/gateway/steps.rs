@@ -10,13 +10,10 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Capabilities, DistLock, Error, ErrorKind, Expect, FencingToken, Forced, Health,
-    LockInfo, LockName, RecordKey, Records, Result, Store, Written,
-    backend::{
-        AcquireRequest, Contender, Grant, HandOver, Lease, ReleaseOutcome, Renewal, Renewed,
-    },
+    DistLock, Error, ErrorKind, Expect, RecordKey, Records, Result, Store, Written,
+    backend::{Lease, ReleaseOutcome},
 };
-use distlock_conformance::RecordsLayer;
+use distlock_conformance::{LockLayer, RecordsLayer};
 use distlock_harness::eventually_async;
 use distlock_kickout::{
     Class, Code, DeliverRequest, DeliverResult, Device, KickOut, KickRequest, KickResult, Login,
@@ -136,58 +133,21 @@ impl RecordsLayer for Link {
 }
 
 #[async_trait]
-impl DistLock for Link {
-    fn capabilities(&self) -> &Capabilities {
-        self.lock.capabilities()
+impl LockLayer for Link {
+    fn below(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.lock)
     }
 
-    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        Ok(Arc::new(Self {
+    async fn reopen(&self) -> Result<Self> {
+        Ok(Self {
             lock: self.lock.reopen().await?,
             ..self.clone()
-        }))
-    }
-
-    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        self.lock.try_acquire(request).await
-    }
-
-    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        self.lock.contend(request).await
-    }
-
-    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        self.lock.renew(lease, renewal).await
+        })
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
         let release = self.lock.release(lease);
         self.once.run(Step::Release, cut(), reset(), release).await
-    }
-
-    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        self.lock.hand_over(lease, next).await
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        self.lock.inspect(name).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: u32,
-    ) -> Result<Vec<LockInfo>> {
-        self.lock.list(prefix, after, limit).await
-    }
-
-    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        self.lock.force_release(name, expected).await
-    }
-
-    async fn health(&self) -> Result<Health> {
-        self.lock.health().await
     }
 
     async fn close(&self) {
@@ -254,7 +214,7 @@ pub(crate) async fn each_step_once(mut world: World) {
         let store = if name == "n1" {
             opened.clone()
         } else {
-            Store::new(Arc::new(link.clone()), link.into_records())
+            Store::new(link.clone().into_lock(), link.into_records())
         };
         let wire = Wire {
             nodes: Arc::clone(&nodes),

@@ -27,6 +27,7 @@
 //! | [`history`] | all recorded holds in order of time, and the check that no two overlap |
 //! | `cases/` | one file per property |
 //! | `support/` | clients, names, steps and time for the cases |
+//! | `lock_layer` | [`LockLayer`]: a lock with injected faults, planted bugs or recorded calls |
 //! | `records_layer` | [`RecordsLayer`]: records with injected faults, for tests above a store |
 //!
 //! # Guarantees
@@ -45,15 +46,18 @@ mod case;
 mod cases;
 mod failure;
 pub mod history;
+mod lock_layer;
 mod mimic;
 mod records_layer;
 mod spec;
 mod subject;
 mod support;
+mod time;
 pub mod worker;
 
 pub use case::{Case, CaseResult, Options, Status, cases, run, run_with};
 pub use failure::{Failure, Outcome};
+pub use lock_layer::LockLayer;
 pub use mimic::{mimic, trials};
 pub use records_layer::RecordsLayer;
 pub use subject::{Subject, Workers};

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use distlock_conformance::LockLayer as _;
 use distlock_core::{Ended, Guard, Locker, LossReason, ManualClock, Renew, SystemClock};
 use support::{Script, ScriptedLock, eventually, network::Network};
 use tokio::task::JoinHandle;
@@ -129,7 +130,7 @@ async fn guards_that_the_store_ends_together_are_all_notified_while_the_log_bloc
     stall_the_log();
     let mut network = Network::in_front_of(&Script::open(Arc::new(SystemClock)));
     let feeds = network.feeds.insert(Arc::default()).clone();
-    let locker = Locker::new(Arc::new(network));
+    let locker = Locker::new(network.into_lock());
     let mut notified = Vec::new();
     for name in ["a", "b", "c"] {
         let guard = locker.lock(name).ttl(TTL).acquire().await.unwrap();

@@ -1,10 +1,11 @@
 //! Runs every check over one history.
+//!
+//! The evidence that the checks read, and the report that the checks fill.
 
 use crate::{
     checks::{
         completeness, confirmed, ends, generations, messages, nodes, ownership, removals, stale,
     },
-    context::CheckContext,
     evidence::{history::History, sessions::Sessions},
     report::{Report, Rules},
 };
@@ -30,4 +31,12 @@ pub fn check(history: &History, rules: &Rules) -> Report {
     nodes::check(&mut context);
     messages::check(&mut context);
     report
+}
+
+/// The history of one run, its rules, and the report in progress.
+pub(crate) struct CheckContext<'a> {
+    pub(crate) history: &'a History,
+    pub(crate) sessions: &'a Sessions<'a>,
+    pub(crate) rules: &'a Rules,
+    pub(crate) report: &'a mut Report,
 }

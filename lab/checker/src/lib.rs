@@ -49,7 +49,6 @@
 
 mod check;
 mod checks;
-mod context;
 mod evidence;
 mod judge;
 mod report;

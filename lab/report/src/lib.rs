@@ -29,8 +29,8 @@
 //!   figures computed from them.
 //! - [`TakeoverSample`], [`TakeoverReport`]: the same for the kick-out flow, where a cycle is a
 //!   login that ends another session.
-//! - [`Comparison`]: several stores side by side, as data. [`render`] turns it into a page.
-//! - [`render::Document`]: any other report, as the same kind of page.
+//! - [`Comparison`]: several stores side by side, as data; [`render::comparison()`] makes its page.
+//! - [`render::Document`]: a page of any report.
 //!
 //! # Meaning of the figures
 //! - A *figure* is a number that is measured, or computed from measurements. A drawing of figures
@@ -51,17 +51,16 @@ pub mod compare;
 mod measure;
 pub mod render;
 mod results;
+mod text;
+mod workload;
 
 pub use compare::Comparison;
 pub use measure::{
-    arm::Arm,
     counting::{CountingLock, CountingRecords, CountingStore},
     engine::{measure, measure_round},
     locker::{LockerSubject, bench},
     machine::{load_warning, machine},
-    subject::{Counters, Subject},
-    timing::hold_for,
-    workload::{Options, Workload},
+    subject::{Arm, Counters, Subject, hold_for},
 };
 pub use results::{
     report::Report,
@@ -69,3 +68,4 @@ pub use results::{
     statistics::{Figures, Ratio, Spread},
     takeover::{Ended, Quantiles, TakeoverFigures, TakeoverReport, TakeoverSample},
 };
+pub use workload::{Options, Workload};

@@ -3,11 +3,7 @@
 
 mod made_up;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::PathBuf, process::Command};
 
 /// A script that measures the page from inside and sends the results to the page around it. The
 /// test adds the script to a copy of the page, because the page itself has no script.
@@ -66,10 +62,9 @@ addEventListener("message", told => {
 </script><body>
 <iframe src="page.html" style="border:0;height:800px;width:WIDTHpx"></iframe></body>"#;
 
-/// The page that is published in `docs/comparison`.
-fn published() -> String {
-    let published = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/comparison/report.html");
-    fs::read_to_string(published).unwrap()
+/// Opens all folds, so that everything is measured.
+fn unfolded(page: &str) -> String {
+    page.replace("<details>", "<details open>")
 }
 
 /// Opens the page in a frame of the given width, and returns the measurements of the script.
@@ -122,7 +117,11 @@ fn measure_page(page: &str, name: &str, width: u32) -> serde_json::Value {
 #[test]
 fn the_published_page_reads_well_in_a_browser() {
     for (name, width) in [("wide", 1200), ("narrow", 400)] {
-        let seen = measure_page(&published(), name, width);
+        let seen = measure_page(
+            &unfolded(&made_up::published_file("report.html")),
+            name,
+            width,
+        );
         assert_eq!(seen["width"], width, "{seen}");
         assert!(seen["figures"].as_u64().unwrap() >= 6, "{seen}");
         assert_eq!(seen["drawn"], seen["figures"], "{name}: {seen}");
@@ -137,9 +136,17 @@ fn the_published_page_reads_well_in_a_browser() {
 
 #[test]
 fn no_table_is_cut_off_at_1280_pixels() {
-    let largest = distlock_report::render::html(&made_up::large());
-    for (name, page, tables) in [("published", published(), 10), ("large", largest, 14)] {
-        let seen = measure_page(&page, name, 1280);
+    let published = made_up::published_file("report.html");
+    let robustness = made_up::published_file("../robustness/report.html");
+    let largest = made_up::pages(&made_up::large())
+        .remove("report.html")
+        .unwrap();
+    for (name, page, tables) in [
+        ("published", published, 10),
+        ("robustness", robustness, 14),
+        ("large", largest, 14),
+    ] {
+        let seen = measure_page(&unfolded(&page), name, 1280);
         assert_eq!(seen["width"], 1280, "{seen}");
         assert!(seen["tables"].as_u64().unwrap() >= tables, "{name}: {seen}");
         assert_eq!(seen["clipped"], serde_json::json!([]), "{name}");

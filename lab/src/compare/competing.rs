@@ -4,12 +4,12 @@ use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use distlock::Reach;
+use distlock_cli::program::Outcome;
 use distlock_report::{Report, compare::Measure};
 use futures_util::future::try_join_all;
 
-use super::{rounds::RoundResult, run::ComparisonRun};
+use super::{plan::ComparisonRun, rounds::RoundResult};
 use crate::counts::as_f64;
-use distlock_cli::program::Outcome;
 
 const PROCESSES: usize = 4;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use distlock::{Clock as _, LockWatch, Locker, Moment, SystemClock};
+use distlock_cli::program::{Failure, Outcome, code};
 use distlock_conformance::{
     history::{Hold, check},
     worker::Worker,
@@ -13,11 +14,9 @@ use distlock_harness::{Signal, servers::redis::RedisCluster};
 use distlock_report::compare::{Interval, Lane, Scenario, ScenarioKind};
 
 use super::{
-    patience::{pause, within},
-    run::ComparisonRun,
+    plan::{ComparisonRun, pause, within},
     stores::{Opener, Server, StoreUnderTest},
 };
-use distlock_cli::program::{Failure, Outcome, code};
 
 /// The TTL of each lock here.
 const TTL: Duration = Duration::from_secs(4);

@@ -6,15 +6,14 @@ use distlock::{
     Attempt, DistLock, HolderLabel, LockName, Store, Ttl,
     backend::{AcquireRequest, Lease, OwnerId},
 };
+use distlock_cli::program::Outcome;
 use distlock_report::{Arm, LockerSubject, Workload};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{
-    patience::within,
+    plan::{ComparisonRun, within},
     rounds::{RoundResult, workload_round},
-    run::ComparisonRun,
 };
-use distlock_cli::program::Outcome;
 
 /// The TTL of the idle locks: long enough for all rounds, and short enough that a killed run does
 /// not leave them for long.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use distlock_cli::program::{Outcome, Progress};
 use distlock_report::{Quantiles, Spread, TakeoverReport, compare::Measure};
 
-use super::{rounds::RoundResult, run::ComparisonRun};
+use super::{plan::ComparisonRun, rounds::RoundResult};
 use crate::{
     counts::as_f64,
     takeover::{self, Load, SharedStore},
 };
-use distlock_cli::program::{Outcome, Progress};
 
 /// The extra time of a round for starting nodes, for the first logins, and for closing.
 const EXTRA_TIME: Duration = Duration::from_secs(30);

@@ -6,19 +6,16 @@ use std::{
 };
 
 use distlock::Target;
+use distlock_cli::program::{Failure, Outcome, Progress, code};
 use distlock_report::{Comparison, compare::About};
 
 use super::{
     cpu::Loads,
-    files::{make_folder, write_report},
-    gaps::fill_gaps,
-    kept::SampleFolder,
-    patience::within,
-    plan::{Effort, Plan},
-    run::ComparisonRun,
+    files::{SampleFolder, make_folder, write_report},
+    plan::{ComparisonRun, Effort, Plan, within},
+    rounds::fill_gaps,
     stores::{self, StoreToSpawn, StoreUnderTest, make_keys_unique},
 };
-use distlock_cli::program::{Failure, Outcome, Progress, code};
 
 /// The options of one run.
 #[derive(Debug)]

@@ -3,14 +3,13 @@
 use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use distlock_cli::program::Outcome;
 use distlock_report::{Report, Workload, compare::PeerRun};
 
 use super::{
-    patience::within,
-    run::ComparisonRun,
+    plan::{ComparisonRun, within},
     stores::{Server, StoreUnderTest},
 };
-use distlock_cli::program::Outcome;
 
 /// The environment variable that gives the URL of the server to the program.
 const SERVER_VARIABLE: &str = "DISTLOCK_PEERS_SERVER";

@@ -1,9 +1,16 @@
-//! The lengths and counts of all measurements.
+//! The state of one run: its plan, its stores, and its results so far; and time limits.
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
-use distlock_report::Workload;
+use distlock::{Clock as _, SystemClock};
+use distlock_cli::program::Progress;
+use distlock_report::{
+    Workload,
+    compare::{Figure, PeerRun, Scenario, ScenarioKind},
+};
 use serde::{Deserialize, Serialize};
+
+use super::{cpu::Loads, files::SampleFolder, rounds::Missing, stores::StoreUnderTest};
 
 /// The effort of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,5 +116,40 @@ impl Plan {
             experiment("contended-16", Workload::Contended, 16),
             experiment("handoff-2", Workload::Handoff, 2),
         ]
+    }
+}
+
+/// The result of `work`, or `None` if it takes longer than `time`.
+pub(super) async fn within<F: Future>(time: Duration, work: F) -> Option<F::Output> {
+    tokio::time::timeout(time, Box::pin(work)).await.ok()
+}
+
+/// Waits in real time.
+pub(super) async fn pause(time: Duration) {
+    SystemClock.sleep(time).await;
+}
+
+/// A run in progress.
+pub(super) struct ComparisonRun {
+    pub(super) plan: Plan,
+    pub(super) stores: Vec<StoreUnderTest>,
+    pub(super) kept: SampleFolder,
+    pub(super) progress: Progress,
+    pub(super) figures: Vec<Figure>,
+    pub(super) missing: Vec<Missing>,
+    pub(super) scenarios: Vec<Scenario>,
+    pub(super) peers: Vec<PeerRun>,
+    pub(super) loads: Loads,
+}
+
+impl ComparisonRun {
+    /// The number of steps of the progress bar.
+    pub(super) fn count_steps(&self, experiments: usize) -> usize {
+        // Besides the workloads, these measurements have rounds: wake-ups, competing processes, the
+        // kick-out flow, counters, a cache, and each number of idle locks.
+        let rounds = (experiments + 5 + self.plan.idle.len()) * self.plan.rounds as usize;
+        // These measurements run once per store: properties, waiting, idle sessions, bytes and
+        // memory.
+        (rounds + 5) * self.stores.len() + ScenarioKind::ALL.len()
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use distlock_cli::program::Outcome;
 use distlock_conformance::{Case, CaseResult, Status, cases};
 use distlock_report::compare::{PROPERTIES, PropertyResult};
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use super::run::ComparisonRun;
-use distlock_cli::program::Outcome;
+use super::plan::ComparisonRun;
 
 /// The most cases of one store that run at the same time. They mostly wait.
 const MAX_RUNNING: usize = 4;

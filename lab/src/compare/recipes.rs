@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use distlock_cli::program::Outcome;
 use distlock_report::{Options, Report, compare::Measure};
 
-use super::{rounds::RoundResult, run::ComparisonRun};
+use super::{plan::ComparisonRun, rounds::RoundResult};
 use crate::bench::{cache, counters};
-use distlock_cli::program::Outcome;
 
 /// The most ways of counting that a store supports.
 const MAX_WAYS: u32 = 4;

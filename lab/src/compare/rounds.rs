@@ -1,8 +1,11 @@
 //! Runs interleaved rounds: in each round the stores take turns, every other round in reverse
 //! order. Each finished round is kept.
+//!
+//! Gives a reason for each missing figure.
 
 use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
+use distlock_cli::program::Outcome;
 use distlock_report::{
     Arm, LockerSubject, Options, Sample, Workload,
     compare::{Figure, Measure},
@@ -13,30 +16,24 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     cpu::{CpuTicks, Reading},
-    patience::within,
-    plan::Experiment,
-    run::ComparisonRun,
+    plan::{ComparisonRun, Experiment, within},
     stores::{StoreUnderTest, check_answers},
 };
 use crate::counts::as_f64;
-use distlock_cli::program::Outcome;
 
 /// The result of one round of one store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct RoundResult {
     pub(super) values: Vec<(Measure, f64)>,
     /// Figures for other experiments that the same round gave.
-    #[serde(default)]
     pub(super) beside: Vec<(String, Measure, f64)>,
     /// The other experiments that failed in the same round, with the reason.
-    #[serde(default)]
     pub(super) failed_beside: Vec<(String, String)>,
     /// The reason why the figures do not count, if the round failed.
     pub(super) error: Option<String>,
     /// The sample from which the figures were computed.
     pub(super) sample: Option<Sample>,
     /// The processor time of the round.
-    #[serde(default)]
     pub(super) cpu: Option<CpuTicks>,
 }
 
@@ -312,6 +309,60 @@ fn figures_of(store: &str, experiment: &str, turns: &[RoundResult]) -> Vec<Figur
         }
     }
     figures
+}
+
+/// The key of a store, an experiment, and the reason why the store has no figure there.
+pub(super) type Missing = (String, String, String);
+
+/// Adds the reason wherever a store has no figure and another store has one: the store stopped
+/// answering, or it failed in that experiment.
+pub(super) fn fill_gaps(
+    figures: &mut Vec<Figure>,
+    stores: &[StoreUnderTest],
+    failures: &[Missing],
+) {
+    let mut wanted: Vec<(String, Measure, usize)> = Vec::new();
+    for figure in figures.iter() {
+        match wanted.iter_mut().find(|(experiment, measure, _)| {
+            *experiment == figure.experiment && *measure == figure.measure
+        }) {
+            Some((.., most)) => *most = (*most).max(figure.rounds.len()),
+            None => wanted.push((
+                figure.experiment.clone(),
+                figure.measure,
+                figure.rounds.len(),
+            )),
+        }
+    }
+    for candidate in stores {
+        for (experiment, measure, most) in &wanted {
+            let failed = failures
+                .iter()
+                .find(|(store, failed, _)| store == candidate.key() && failed == experiment)
+                .map(|(.., why)| why);
+            let Some(why) = failed.or(candidate.facts.stopped.as_ref()) else {
+                continue;
+            };
+            let own = figures.iter_mut().find(|it| {
+                it.store == candidate.key()
+                    && it.experiment == *experiment
+                    && it.measure == *measure
+            });
+            match own {
+                Some(figure) if figure.rounds.len() < *most => {
+                    figure.missing.get_or_insert_with(|| why.clone());
+                }
+                Some(_) => {}
+                None => figures.push(Figure {
+                    store: candidate.key().to_owned(),
+                    experiment: experiment.clone(),
+                    measure: *measure,
+                    rounds: Vec::new(),
+                    missing: Some(why.clone()),
+                }),
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::{path::Path, str::FromStr, time::Duration};
 
 use anyhow::{Context as _, Result};
 use distlock::{Reach, Store, Target};
+use distlock_cli::program::{self, CONFORMANCE_WORKER, open_client};
 use distlock_conformance::{Subject, Workers};
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
@@ -13,8 +14,7 @@ use distlock_harness::servers::{
 };
 use distlock_report::compare::{Finding, StoreFacts};
 
-use super::patience::within;
-use distlock_cli::program::{self, CONFORMANCE_WORKER, open_client};
+use super::plan::within;
 
 /// The stores that `--spawn` can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use distlock::{Clock as _, Locker, SystemClock};
+use distlock_cli::program::Outcome;
 use distlock_report::{
     Latencies,
     compare::{Figure, Measure},
@@ -11,14 +12,12 @@ use distlock_report::{
 use tokio::task::JoinSet;
 
 use super::{
-    patience::{pause, within},
+    client::{ByteCounter, CountedConnection},
+    plan::{ComparisonRun, pause, within},
     rounds::RoundResult,
-    run::ComparisonRun,
     stores::Opener,
-    wire::{ByteCounter, CountedConnection},
 };
 use crate::counts::as_f64;
-use distlock_cli::program::Outcome;
 
 /// The number of callers that wait.
 const WAITERS: u32 = 64;

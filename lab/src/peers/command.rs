@@ -9,10 +9,10 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
-    hand_over, link, memory, mysql,
+    hand_over, memory,
     options::{HandOverArgs, Measure, Peer},
-    postgres, redis, rows, sqlite,
-    target::Target,
+    redis, sql, sqlite,
+    target::{self, Target},
     waiting, zookeeper,
 };
 
@@ -64,18 +64,18 @@ pub(crate) fn run(options: PeersOptions) -> anyhow::Result<()> {
             };
             let target = match args.url {
                 Some(url) => Target::existing_server(url),
-                None => mysql::start_private(product, args.way.link)?,
+                None => sql::start_mysql(product, args.way.link)?,
             };
             args.measure
-                .run_on_server(&args.between, &target, mysql::run)?;
+                .run_on_server(&args.between, &target, sql::run_mysql)?;
         }
         Peer::Postgres(args) => {
             let target = match args.url {
                 Some(url) => Target::existing_server(url),
-                None => postgres::start_private(args.way.link)?,
+                None => sql::start_postgres(args.way.link)?,
             };
             args.measure
-                .run_on_server(&args.between, &target, postgres::run)?;
+                .run_on_server(&args.between, &target, sql::run_postgres)?;
         }
         Peer::Redis(args) => {
             let target = match args.url {
@@ -103,10 +103,10 @@ pub(crate) fn run(options: PeersOptions) -> anyhow::Result<()> {
                 print!("{cost}");
             }
         }
-        Peer::Link { server, delay } => link::run_process(server, Duration::from_micros(delay))?,
+        Peer::Link { server, delay } => target::run_process(server, Duration::from_micros(delay))?,
         Peer::PassOn => Runtime::new()?.block_on(hand_over::run_worker())?,
         Peer::Hold { file } => Runtime::new()?.block_on(waiting::run_holder(&file))?,
-        Peer::Rows { rows } => print!("{}", rows::run(rows)?),
+        Peer::Rows { rows } => print!("{}", memory::run_rows(rows)?),
     }
     Ok(())
 }

@@ -5,13 +5,13 @@
 //! | file | content |
 //! |---|---|
 //! | `options`, `command` | the command line, and one measurement |
-//! | `sqlite`, `mysql`, `postgres`, `redis`, `zookeeper`, `memory` | the arms of each store |
-//! | `plain`, `plain_sqlite`, `plain_mysql`, `plain_postgres` | the plain way in SQL: one row for each lock, or a named lock |
+//! | `sqlite`, `sql`, `redis`, `zookeeper`, `memory` | the arms of each store; the memory of a lock table |
+//! | `plain` | the plain ways on a database server: one row for each lock, or a named lock |
 //! | `raw_redis`, `scripts_redis`, `rslock` | the other ways on Redis |
 //! | `floor` | the lower bound in SQL: one durable `UPDATE` |
 //! | `hand_over` | several processes that pass one lock on |
-//! | `waiting`, `rows` | the cost of waiters, and the memory of a lock table |
-//! | `target`, `link` | the server, and a link to the server that delays all bytes |
+//! | `waiting` | the cost of waiters |
+//! | `target` | the server, and a link to the server that delays all bytes |
 #![expect(
     clippy::print_stdout,
     reason = "a command-line tool: its results go to stdout"
@@ -20,20 +20,14 @@
 mod command;
 mod floor;
 mod hand_over;
-mod link;
 mod memory;
-mod mysql;
 mod options;
 mod plain;
-mod plain_mysql;
-mod plain_postgres;
-mod plain_sqlite;
-mod postgres;
 mod raw_redis;
 mod redis;
-mod rows;
 mod rslock;
 mod scripts_redis;
+mod sql;
 mod sqlite;
 mod target;
 mod waiting;

@@ -7,14 +7,14 @@ use anyhow::Context as _;
 use distlock_core::SystemClock;
 use distlock_harness::servers::redis::RedisServer;
 use distlock_redis::{Redis, RedisConfig};
-use distlock_report::{Arm, LockerSubject, Options, Report, Subject, Workload, measure};
+use distlock_report::{Arm, Options, Report, Subject, Workload};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::peers::{
     raw_redis::RawRedis,
     rslock::Rslock,
     scripts_redis::{PassOn, TakeAndFree},
-    target::Target,
+    target::{Target, measure_beside},
 };
 
 /// Starts a private server without persistence, because persistence would cost every arm the same
@@ -43,13 +43,7 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
         arms.push(Arm::new("rslock", Rslock::connect(url)?));
     }
     let store = open(url).await?;
-    let subject = LockerSubject::new(store.lock());
-    let locker = subject.locker().clone();
-    locker.ready().await?;
-    arms.push(Arm::new("distlock-redis", subject));
-    let report = measure(&arms, workload, &options).await?;
-    locker.close().await;
-    Ok(report)
+    measure_beside(arms, "distlock-redis", store.lock(), workload, &options).await
 }
 
 /// Opens distlock's store by its own type, which counts the commands that the store sends.

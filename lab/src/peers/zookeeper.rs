@@ -7,11 +7,11 @@ use std::{mem::ManuallyDrop, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use distlock_core::SystemClock;
 use distlock_harness::servers::zookeeper::{Setup, ZooKeeper as Ensemble};
-use distlock_report::{Arm, LockerSubject, Options, Report, Subject, Workload, measure};
+use distlock_report::{Arm, Options, Report, Subject, Workload};
 use distlock_zookeeper::{ZooKeeper, ZooKeeperConfig};
 use zookeeper_client::{self as zk, Acls, Client, CreateMode, LockClient, LockOptions, LockPrefix};
 
-use crate::peers::target::Target;
+use crate::peers::target::{Target, measure_beside};
 
 /// The scheme in front of an ensemble's servers.
 const SCHEME: &str = "zookeeper";
@@ -72,13 +72,14 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
     let recipe = Recipe(connect_client(server).await?, acls_for(server));
     arms.push(Arm::new("zookeeper-client", recipe));
     let store = open(server).await?;
-    let subject = LockerSubject::new(store.lock());
-    let locker = subject.locker().clone();
-    locker.ready().await?;
-    arms.push(Arm::new("distlock-zookeeper", subject));
-    let report = measure(&arms, workload, &options).await?;
-    locker.close().await;
-    Ok(report)
+    measure_beside(
+        arms,
+        "distlock-zookeeper",
+        store.lock(),
+        workload,
+        &options,
+    )
+    .await
 }
 
 /// Opens distlock's store.

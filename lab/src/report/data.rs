@@ -1,5 +1,4 @@
-//! The data of the published report: numbers and sentences only. Published files contain these
-//! names, so a field must never be renamed without a serialized alias.
+//! The data of the published report: numbers and sentences only.
 
 use std::collections::BTreeMap;
 

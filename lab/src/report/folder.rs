@@ -1,13 +1,39 @@
-//! The folder of the report: reads and writes its data.
+//! The folder of the report: reads and writes its data, and makes its page (`distlock-lab report`).
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::data::{
-    ControlReport, FoundBug, GatewayFigures, PlantedBugs, RunSet, SimulationFigures,
+use super::{
+    data::{ControlReport, FoundBug, GatewayFigures, PlantedBugs, RunSet, SimulationFigures},
+    page,
 };
+
+/// Make report.md and report.html again from the data in a folder.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReportOptions {
+    /// The folder that the other commands wrote into
+    #[arg(long, value_name = "DIR", default_value = "docs/robustness")]
+    out: PathBuf,
+}
+
+/// Makes the page again.
+pub(crate) fn run(report: &ReportOptions) -> Result<()> {
+    render(&report.out)
+}
+
+/// Writes the page into a folder with data.
+pub(crate) fn render(folder: &Path) -> Result<()> {
+    let files = page::document(&ReportData::read(folder)?).files();
+    files
+        .iter()
+        .try_for_each(|(name, text)| write(folder, name, text))
+}
 
 /// All data of a page.
 #[derive(Debug, Default)]
@@ -27,7 +53,7 @@ pub(crate) fn write_part(folder: &Path, name: &str, part: &impl Serialize) -> Re
 }
 
 /// Writes a file, and creates its folder if needed.
-pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
+fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     let path = folder.join(name);
     let parent = path.parent().unwrap_or(folder);
     fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
@@ -36,7 +62,7 @@ pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
 
 impl ReportData {
     /// Reads all data of a page.
-    pub(super) fn read(folder: &Path) -> Result<Self> {
+    fn read(folder: &Path) -> Result<Self> {
         Ok(Self {
             runs: read_parts(&folder.join("runs"))?.into_values().collect(),
             gateways: read_parts(&folder.join("gateways"))?

@@ -11,19 +11,14 @@
 //! | `found.json` | people: all bugs that the lab found in distlock |
 //! | `report.md`, `report.html` | `report`, and each command with `--out` |
 
-mod bugs;
-mod command;
-mod controls;
 mod data;
 mod folder;
 mod page;
-mod runs;
 
 pub(crate) use self::{
-    command::{ReportOptions, render, run},
     data::{
         BrokenPromise, ControlFigures, ControlReport, ControlRow, ExcusedPromise, GatewayFigures,
         PlantedBugResult, PlantedBugs, RunFigures, RunSet, SimulationFigures, Times,
     },
-    folder::write_part,
+    folder::{ReportOptions, render, run, write_part},
 };

@@ -16,7 +16,7 @@ use distlock::{Clock as _, SystemClock};
 
 use super::{
     planted_bugs::{EngineBug, Variant},
-    result::SeedResult,
+    promise::SeedResult,
     run::{run_batcher_seed, run_seed},
 };
 use crate::report::{self, PlantedBugResult, PlantedBugs, SimulationFigures};

@@ -5,7 +5,7 @@
 //! | file | content |
 //! |---|---|
 //! | `command` | the options, and the printed results |
-//! | `run`, `result` | one seed from start to end, and its result |
+//! | `run` | one seed from start to end |
 //! | `setting` | the values that a seed draws |
 //! | `executor`, `time` | the executor and the clocks |
 //! | `world` | the values that all tasks of a run share |
@@ -29,7 +29,6 @@ mod network;
 mod observed;
 mod planted_bugs;
 mod promise;
-mod result;
 mod run;
 mod setting;
 mod time;

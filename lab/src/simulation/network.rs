@@ -7,13 +7,13 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Capabilities, DistLock, Error, ErrorKind, FencingToken, Forced, Health, LockInfo,
-    LockName, Result,
+    Attempt, Capabilities, DistLock, Error, ErrorKind, LockInfo, LockName, Result,
     backend::{
         AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, ReleaseOutcome, Renewal,
         Renewed,
     },
 };
+use distlock_conformance::LockLayer;
 use fastrand::Rng;
 use tokio::sync::{Mutex, oneshot};
 
@@ -32,7 +32,6 @@ pub(super) struct SimulatedConnection {
     world: Arc<World>,
     process: usize,
     store: Arc<dyn DistLock>,
-    capabilities: Capabilities,
 }
 
 /// The delivery of one request and its answer, drawn when the request is sent.
@@ -114,12 +113,10 @@ impl Delivery {
 impl SimulatedConnection {
     /// Connects a process to a handle on the store.
     pub(super) fn new(world: &Arc<World>, process: usize, store: Arc<dyn DistLock>) -> Self {
-        let capabilities = world.setting.capabilities(store.capabilities());
         Self {
             world: Arc::clone(world),
             process,
             store,
-            capabilities,
         }
     }
 
@@ -193,12 +190,16 @@ fn unknown_outcome_error() -> Error {
 }
 
 #[async_trait]
-impl DistLock for SimulatedConnection {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+impl LockLayer for SimulatedConnection {
+    fn below(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.store)
     }
 
-    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+    fn capabilities(&self, below: Capabilities) -> Capabilities {
+        self.world.setting.capabilities(&below)
+    }
+
+    async fn reopen(&self) -> Result<Self> {
         let (_, cut) = self.world.chances_of(self.process);
         let slow = self.world.is_fault_phase();
         let takes = self.world.draw(|random| match random.u32(0..3) {
@@ -210,7 +211,7 @@ impl DistLock for SimulatedConnection {
             return Err(Error::new(ErrorKind::Unavailable, "cut off"));
         }
         let store = self.store.reopen().await?;
-        Ok(Arc::new(Self::new(&self.world, self.process, store)))
+        Ok(Self::new(&self.world, self.process, store))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
@@ -280,27 +281,6 @@ impl DistLock for SimulatedConnection {
             async move { store.inspect(&asked).await }
         };
         self.send("inspect", name, apply).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: u32,
-    ) -> Result<Vec<LockInfo>> {
-        self.store.list(prefix, after, limit).await
-    }
-
-    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        self.store.force_release(name, expected).await
-    }
-
-    async fn health(&self) -> Result<Health> {
-        self.store.health().await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
     }
 }
 

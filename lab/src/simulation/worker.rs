@@ -10,7 +10,8 @@ use std::{
 };
 
 use anyhow::Result;
-use distlock::{Attempt, DistLock, Ended, Error, ErrorKind, Guard, Locker, Renew};
+use distlock::{Attempt, Ended, Error, ErrorKind, Guard, Locker, Renew};
+use distlock_conformance::LockLayer as _;
 use fastrand::Rng;
 
 use super::{
@@ -37,7 +38,7 @@ pub(super) fn start_process(world: &Arc<World>) -> Result<()> {
     world.add_trace_line(owner, "starts", None, None, None);
     let locker = || -> Result<Locker> {
         let connection = SimulatedConnection::new(world, process, world.new_handle()?);
-        let mut lock: Arc<dyn DistLock> = Arc::new(connection);
+        let mut lock = connection.into_lock();
         let mut shown: Arc<dyn distlock::Clock> = Arc::new(clock.clone());
         if let Some(bug) = world.bug {
             lock = around_lock(bug, world, process, lock);

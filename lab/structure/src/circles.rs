@@ -18,14 +18,14 @@ type Graph<'a> = BTreeMap<(PathBuf, PathBuf), Vec<(&'a Path, &'a Path, &'a BTree
 /// Subfolders of one folder that reach each other through imports.
 #[derive(Debug)]
 pub(crate) struct Circle {
-    nodes: BTreeSet<PathBuf>,
+    pub(crate) folders: BTreeSet<PathBuf>,
     /// The imports that close the circle, one to a line.
     imports: String,
 }
 
 impl fmt::Display for Circle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<_> = self.nodes.iter().map(|it| it.to_string_lossy()).collect();
+        let nodes: Vec<_> = self.folders.iter().map(|it| it.to_string_lossy()).collect();
         write!(f, "a circle of {}{}", nodes.join(", "), self.imports)
     }
 }
@@ -60,7 +60,7 @@ fn circles_of(graph: &Graph<'_>) -> Vec<Circle> {
             .into_iter()
             .filter(|node| reached_from(graph, node).contains(start))
             .collect();
-        if !nodes.is_empty() && found.iter().all(|known| known.nodes != nodes) {
+        if !nodes.is_empty() && found.iter().all(|known| known.folders != nodes) {
             let mut imports = String::new();
             for ((from, to), files) in graph {
                 if nodes.contains(from) && nodes.contains(to) {
@@ -71,7 +71,10 @@ fn circles_of(graph: &Graph<'_>) -> Vec<Circle> {
                     }
                 }
             }
-            found.push(Circle { nodes, imports });
+            found.push(Circle {
+                folders: nodes,
+                imports,
+            });
         }
     }
     found
@@ -102,7 +105,7 @@ mod tests {
         circles(&imports)
             .into_iter()
             .map(|it| {
-                it.nodes
+                it.folders
                     .iter()
                     .map(|node| node.display().to_string())
                     .collect()

@@ -1,13 +1,14 @@
 //! Property: a value out of range is refused before a request is sent to the store, and a value at
 //! the limit works.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use distlock_core::{ErrorKind, LockName, Locker, RecordKey};
 
 use crate::{
     Outcome,
     failure::{ensure, ensure_eq, expect_error, fail},
+    lock_layer::LockLayer as _,
     spec::{Spec, case},
     support::{Context, RecordingBackend, acquire_free, inspect_lock, release_clean},
 };
@@ -58,9 +59,9 @@ pub(crate) const CASES: &[Spec] = &[
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Opens a locker over a backend that records every request.
-async fn recording_locker(cx: &Context) -> Outcome<(Locker, Arc<RecordingBackend>)> {
-    let recording = Arc::new(RecordingBackend::new(cx.store().await?.backend()));
-    let locker = Locker::new(recording.clone());
+async fn recording_locker(cx: &Context) -> Outcome<(Locker, RecordingBackend)> {
+    let recording = RecordingBackend::new(cx.store().await?.backend());
+    let locker = Locker::new(recording.clone().into_lock());
     // The keeper thread opens its own handle here. So every later request comes from the case.
     locker.ready().await?;
     Ok((locker, recording))

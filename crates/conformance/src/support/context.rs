@@ -17,11 +17,13 @@ use distlock_core::{
     RecordKey, Store,
 };
 
-use super::{
-    steps::request,
+use super::steps::request;
+use crate::{
+    Outcome, Subject,
+    failure::fail,
     time::{SLACK, now},
+    worker::Worker,
 };
-use crate::{Outcome, Subject, failure::fail, worker::Worker};
 
 /// The subject for one case, with the prefix of its names and the clients that the case has opened.
 #[derive(Clone)]

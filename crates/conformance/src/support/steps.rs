@@ -8,7 +8,7 @@ use distlock_core::{
     Released, Ttl,
 };
 
-use super::time::{now, sleep};
+use crate::time::{now, sleep};
 use crate::{
     Failure, Outcome,
     failure::{ensure, fail},

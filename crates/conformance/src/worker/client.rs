@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::protocol::{Ask, Command, Refused, ReleaseReport, Reply};
-use crate::{Failure, Outcome, Workers, failure::fail, support::within};
+use crate::{Failure, Outcome, Workers, failure::fail, time::within};
 
 /// The time within which a worker must answer a command.
 const TOO_LONG: Duration = Duration::from_secs(60);

@@ -18,7 +18,7 @@ use crate::{
     Failure, Outcome,
     failure::fail,
     history::Hold,
-    support::{now, sleep, sleep_until},
+    time::{now, sleep, sleep_until},
 };
 
 /// Executes the suite's commands until standard input ends. `open` opens the store of a URL.

@@ -7,13 +7,14 @@ use std::{
 };
 
 use crate::support::{Script, eventually, network::Network, pause, time_of};
+use distlock_conformance::LockLayer as _;
 use distlock_core::{
     Attempt, Clock, DistLock, ErrorKind, Locker, LossReason, ManualClock, Renew, Scope, SystemClock,
 };
 
 /// A locker on a manual clock.
-fn by_clock(store: impl DistLock + 'static, clock: &ManualClock) -> Locker {
-    Locker::builder(Arc::new(store))
+fn by_clock(store: Arc<dyn DistLock>, clock: &ManualClock) -> Locker {
+    Locker::builder(store)
         .clock(Arc::new(clock.clone()))
         .build()
 }
@@ -23,7 +24,7 @@ async fn an_attempt_after_an_unconfirmed_release_uses_a_new_owner() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone(), &clock);
+    let locker = by_clock(network.clone().into_lock(), &clock);
     network.keep_release.store(true, SeqCst);
     // 1900 ms is later than the local deadline of a lease of 2 s, and earlier than the end of that
     // lease at the store.
@@ -54,7 +55,7 @@ async fn an_attempt_after_an_unconfirmed_release_uses_a_new_owner() {
         store.0.release.calls.load(SeqCst) > releases
     })
     .await;
-    let theirs = by_clock(store.clone(), &clock)
+    let theirs = by_clock(Arc::new(store.clone()), &clock)
         .lock("a")
         .try_acquire()
         .await;
@@ -72,7 +73,7 @@ async fn a_guard_ends_in_time_when_a_late_attempt_shortens_its_extended_lease() 
     let network = Network::in_front_of(&store);
     let open =
         |lock: Arc<dyn DistLock>| Locker::builder(lock).clock(Arc::new(clock.clone())).build();
-    let locker = open(Arc::new(network.clone()));
+    let locker = open(network.clone().into_lock());
     network.keep_acquire.store(1, SeqCst);
     let acquiring = tokio::spawn(
         locker
@@ -116,7 +117,7 @@ async fn a_guard_ends_in_time_when_an_attempt_before_a_released_one_arrives_late
     network.keep_acquire.store(1, SeqCst);
     store.0.acquire.delay_ms.store(700, SeqCst);
     let acquiring = tokio::spawn(
-        open(Arc::new(network.clone()))
+        open(network.clone().into_lock())
             .lock("a")
             .ttl(Duration::from_millis(500))
             .renew(Renew::Manual)
@@ -157,7 +158,7 @@ async fn an_unanswered_attempt_is_released_when_the_caller_leaves_during_the_nex
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone(), &clock);
+    let locker = by_clock(network.clone().into_lock(), &clock);
     network.keep_acquire.store(1, SeqCst);
     store.0.acquire.delay_ms.store(500, SeqCst);
     let day = Duration::from_secs(24 * 3600);
@@ -196,7 +197,7 @@ async fn two_unanswered_attempts_of_one_caller_are_both_released() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone(), &clock);
+    let locker = by_clock(network.clone().into_lock(), &clock);
     network.keep_acquire.store(2, SeqCst);
     let day = Duration::from_secs(24 * 3600);
     let acquiring = tokio::spawn(locker.lock("a").ttl(day).acquire());
@@ -224,7 +225,7 @@ async fn two_unanswered_attempts_of_one_caller_are_both_released() {
 async fn no_guard_joins_a_lease_that_is_becoming_a_ticket() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = Locker::builder(Arc::new(Network::in_front_of(&store)))
+    let locker = Locker::builder(Network::in_front_of(&store).into_lock())
         .clock(Arc::new(clock.clone()))
         .build();
     let scope = Scope::new();
@@ -258,7 +259,7 @@ async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone(), &clock);
+    let locker = by_clock(network.clone().into_lock(), &clock);
     let ttl = Duration::from_secs(60);
     let first = locker.lock("a").ttl(ttl).acquire().await.unwrap();
     let next = tokio::spawn(locker.lock("a").ttl(ttl).acquire());
@@ -289,7 +290,7 @@ async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
 async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
     let store = Script::open(Arc::new(SystemClock));
     let network = Network::in_front_of(&store);
-    let locker = Locker::new(Arc::new(network.clone()));
+    let locker = Locker::new(network.clone().into_lock());
     let ttl = Duration::from_secs(20);
     // The renewal of another lock blocks the keeper thread.
     let slow = locker
@@ -316,7 +317,7 @@ async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
         }
     }
     let ticket = guard.into_ticket().await.unwrap();
-    let resumed = Locker::new(Arc::new(network.clone()))
+    let resumed = Locker::new(network.clone().into_lock())
         .resume(&ticket)
         .await
         .unwrap();
@@ -337,7 +338,7 @@ async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
 #[tokio::test]
 async fn a_ticket_has_at_most_the_ttl_of_an_unanswered_extension() {
     let store = Script::open(Arc::new(SystemClock));
-    let locker = Locker::new(Arc::new(Network::in_front_of(&store)));
+    let locker = Locker::new(Network::in_front_of(&store).into_lock());
     let guard = locker
         .lock("a")
         .ttl(Duration::from_secs(20))
@@ -360,7 +361,7 @@ async fn the_guard_of_a_resumed_ticket_ends_in_time_when_an_unanswered_renewal_a
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::in_front_of(&store);
-    let open = || by_clock(network.clone(), &clock);
+    let open = || by_clock(network.clone().into_lock(), &clock);
     let (first, second, third) = (open(), open(), open());
     let ttl = Duration::from_secs(10);
     let guard = first.lock("a").ttl(ttl).acquire().await.unwrap();
@@ -409,7 +410,7 @@ async fn an_attempt_that_is_granted_during_a_close_is_released() {
 async fn a_close_ends_although_an_acquire_is_no_longer_polled() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = by_clock(store.clone(), &clock);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
     store.0.acquire.hang.store(1, SeqCst);
     let acquire = locker.lock("a").ttl(Duration::from_secs(2)).acquire();
     tokio::pin!(acquire);
@@ -436,7 +437,7 @@ async fn a_loss_at_the_deadline_is_reported_while_the_locker_closes() {
     let store = Script::open(Arc::new(clock.clone()));
     let mut network = Network::in_front_of(&store);
     network.feeds = Some(Arc::default());
-    let locker = Locker::builder(Arc::new(network))
+    let locker = Locker::builder(network.into_lock())
         .clock(Arc::new(clock.clone()))
         .build();
     let ttl = Duration::from_millis(500);
@@ -462,7 +463,7 @@ async fn a_close_ends_within_a_minute_while_the_store_is_unreachable() {
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::in_front_of(&store);
     network.refuse_reopen.store(true, SeqCst);
-    let locker = Locker::builder(Arc::new(network))
+    let locker = Locker::builder(network.into_lock())
         .clock(Arc::new(clock.clone()))
         .build();
     drop(
@@ -489,7 +490,7 @@ async fn every_call_ends_in_bounded_time_while_the_keeper_has_no_connection() {
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::in_front_of(&store);
     network.refuse_reopen.store(true, SeqCst);
-    let locker = Locker::builder(Arc::new(network))
+    let locker = Locker::builder(network.into_lock())
         .clock(Arc::new(clock.clone()))
         .build();
     let ttl = Duration::from_secs(3600);
@@ -526,7 +527,7 @@ async fn a_dropped_locker_ends_long_before_a_lease_whose_release_is_refused() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone(), &clock);
+    let locker = by_clock(network.clone().into_lock(), &clock);
     let day = Duration::from_secs(24 * 3600);
     let guard = locker.lock("a").ttl(day).acquire().await.unwrap();
     store.0.release.refuse.store(u32::MAX, SeqCst);
@@ -552,7 +553,7 @@ async fn a_long_extension_without_an_answer_is_released_after_a_release_or_a_los
     for released in [true, false] {
         let clock = ManualClock::new();
         let store = Script::open(Arc::new(clock.clone()));
-        let locker = by_clock(store.clone(), &clock);
+        let locker = by_clock(Arc::new(store.clone()), &clock);
         let ttl = Duration::from_secs(10);
         let guard = locker
             .lock("a")
@@ -592,7 +593,7 @@ async fn a_long_extension_without_an_answer_is_released_after_a_release_or_a_los
 async fn an_abandoned_attempt_without_an_answer_is_followed_by_a_release() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = by_clock(store.clone(), &clock);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
     store.0.acquire.hang.store(1, SeqCst);
     let acquiring = tokio::spawn(locker.lock("a").acquire());
     eventually("the attempt is on its way", || {
@@ -613,7 +614,7 @@ async fn an_abandoned_attempt_is_released_exactly_if_it_may_have_been_granted() 
     for lost in [true, false] {
         let clock = ManualClock::new();
         let store = Script::open(Arc::new(clock.clone()));
-        let locker = by_clock(store.clone(), &clock);
+        let locker = by_clock(Arc::new(store.clone()), &clock);
         let acquire = &store.0.acquire;
         acquire.delay_ms.store(500, SeqCst);
         let fault = if lost {
@@ -641,7 +642,7 @@ async fn an_abandoned_attempt_is_released_exactly_if_it_may_have_been_granted() 
 async fn a_late_grant_that_was_given_back_is_not_released_again() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = by_clock(store.clone(), &clock);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
     store.0.acquire.delay_ms.store(1900, SeqCst);
     let lock = locker.lock("a").ttl(Duration::from_secs(2));
     let (_, refused) = time_of(&clock, lock.wait(Duration::from_secs(1)).acquire()).await;
@@ -655,7 +656,7 @@ async fn a_late_grant_that_was_given_back_is_not_released_again() {
 async fn a_refused_release_is_repeated_for_a_while_after_the_locker_was_dropped() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = by_clock(store.clone(), &clock);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
     let day = Duration::from_secs(24 * 3600);
     let guard = locker.lock("a").ttl(day).acquire().await.unwrap();
     store.0.release.refuse.store(u32::MAX, SeqCst);
@@ -681,7 +682,7 @@ async fn a_dropped_guard_is_released_when_the_keeper_gets_a_connection() {
     let store = Script::open(Arc::new(clock.clone()));
     let network = Network::in_front_of(&store);
     network.refuse_reopen.store(true, SeqCst);
-    let locker = by_clock(network.clone(), &clock);
+    let locker = by_clock(network.clone().into_lock(), &clock);
     let day = Duration::from_secs(24 * 3600);
     drop(locker.lock("a").ttl(day).acquire().await.unwrap());
     for _ in 0..20 {
@@ -716,7 +717,7 @@ async fn a_closed_locker_refuses_every_acquire_and_asks_nothing() {
 async fn a_lock_that_expired_is_not_released() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = by_clock(store.clone(), &clock);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
     let ttl = Duration::from_secs(10);
     let lock = locker.lock("a").ttl(ttl).renew(Renew::Manual);
     let guard = lock.acquire().await.unwrap();
@@ -742,7 +743,7 @@ async fn the_shortest_ttl_of_the_store_is_allowed() {
 async fn a_refused_undo_of_an_abandoned_attempt_is_repeated() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = by_clock(store.clone(), &clock);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
     store.0.acquire.delay_ms.store(500, SeqCst);
     store.0.release.refuse.store(1, SeqCst);
     let lock = locker.lock("a").ttl(Duration::from_secs(3600));

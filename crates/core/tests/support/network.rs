@@ -6,10 +6,10 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
+use distlock_conformance::LockLayer;
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
-    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, LossSender,
-    ReleaseOutcome, Renewal, Renewed, Result,
+    AcquireRequest, Attempt, Capabilities, DistLock, Error, ErrorKind, Grant, HandOver, Lease,
+    LossFeed, LossSender, ReleaseOutcome, Renewal, Renewed, Result,
 };
 use tokio::sync::{Semaphore, oneshot};
 
@@ -20,7 +20,6 @@ use super::ScriptedLock;
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     store: ScriptedLock,
-    capabilities: Capabilities,
     /// Delays the next release: the caller gets an unknown outcome at once, and the request reaches
     /// the store when `arrive` gets a permit.
     pub(crate) keep_release: Arc<AtomicBool>,
@@ -45,11 +44,8 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn in_front_of(store: &ScriptedLock) -> Self {
-        let mut capabilities = store.capabilities().clone();
-        capabilities.tickets = true;
         Self {
             store: store.clone(),
-            capabilities,
             keep_release: Arc::default(),
             arrive: Arc::new(Semaphore::new(0)),
             keep_acquire: Arc::default(),
@@ -68,16 +64,21 @@ fn kept() -> Error {
 }
 
 #[async_trait]
-impl DistLock for Network {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+impl LockLayer for Network {
+    fn below(&self) -> Arc<dyn DistLock> {
+        Arc::new(self.store.clone())
     }
 
-    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+    fn capabilities(&self, mut below: Capabilities) -> Capabilities {
+        below.tickets = true;
+        below
+    }
+
+    async fn reopen(&self) -> Result<Self> {
         if self.refuse_reopen.load(SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "refused by the test"));
         }
-        Ok(Arc::new(self.clone()))
+        Ok(self.clone())
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
@@ -101,10 +102,6 @@ impl DistLock for Network {
             }
             grant
         }))
-    }
-
-    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        self.store.contend(request).await
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
@@ -156,27 +153,6 @@ impl DistLock for Network {
             }
         });
         answered.await.unwrap()
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        self.store.inspect(name).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: u32,
-    ) -> Result<Vec<LockInfo>> {
-        self.store.list(prefix, after, limit).await
-    }
-
-    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        self.store.force_release(name, expected).await
-    }
-
-    async fn health(&self) -> Result<Health> {
-        self.store.health().await
     }
 
     async fn close(&self) {}

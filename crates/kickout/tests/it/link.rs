@@ -9,11 +9,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_conformance::RecordsLayer;
+use distlock_conformance::{LockLayer, RecordsLayer};
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind, Expect,
-    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey, Records,
-    ReleaseOutcome, Renewal, Renewed, Result, Store, Written,
+    Clock, DistLock, Error, ErrorKind, Expect, LockInfo, LockName, RecordKey, Records, Result,
+    Store, Written,
 };
 use tokio::sync::Notify;
 
@@ -65,7 +64,11 @@ impl Link {
 
     /// The store behind this connection.
     pub(crate) fn store(self, clock: impl Clock) -> Store {
-        Store::with_clock(Arc::new(self.clone()), self.into_records(), Arc::new(clock))
+        Store::with_clock(
+            self.clone().into_lock(),
+            self.into_records(),
+            Arc::new(clock),
+        )
     }
 
     pub(crate) fn faults(&self) -> Arc<Faults> {
@@ -179,42 +182,16 @@ fn lost_reply_error() -> Error {
 }
 
 #[async_trait]
-impl DistLock for Link {
-    fn capabilities(&self) -> &Capabilities {
-        self.lock.capabilities()
+impl LockLayer for Link {
+    fn below(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.lock)
     }
 
-    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        Ok(Arc::new(self.clone()))
-    }
-
-    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        self.check()?;
-        self.lock.try_acquire(request).await
-    }
-
-    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        self.check()?;
-        self.lock.contend(request).await
-    }
-
-    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
-        self.check()?;
-        self.lock.renew(lease, renewal).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        self.check()?;
-        self.lock.release(lease).await
-    }
-
-    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        self.check()?;
-        self.lock.hand_over(lease, next).await
+    async fn before(&self, _: &'static str) -> Result<()> {
+        self.check()
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        self.check()?;
         if self
             .faults
             .unanswered_locks
@@ -225,26 +202,6 @@ impl DistLock for Link {
             return std::future::pending().await;
         }
         self.lock.inspect(name).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: u32,
-    ) -> Result<Vec<LockInfo>> {
-        self.check()?;
-        self.lock.list(prefix, after, limit).await
-    }
-
-    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        self.check()?;
-        self.lock.force_release(name, expected).await
-    }
-
-    async fn health(&self) -> Result<Health> {
-        self.check()?;
-        self.lock.health().await
     }
 
     async fn close(&self) {}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use distlock_kickout::{Boot, NodeId};
 
-use crate::{context::CheckContext, report::Invariant};
+use crate::{check::CheckContext, report::Invariant};
 
 /// Checks that the events of each process are numbered without gaps. An incomplete history proves
 /// nothing.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{Event, Transition};
 
 use crate::{
-    context::CheckContext,
+    check::CheckContext,
     evidence::{
         history::{Fact, History, Seen, What},
         sessions::SessionLife,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use distlock_kickout::{NodeId, Transition, Uid};
 
 use crate::{
-    context::CheckContext,
+    check::CheckContext,
     evidence::{history::What, sessions::SessionLife},
     report::{Invariant::*, micros},
 };

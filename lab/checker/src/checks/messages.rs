@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{Device, NodeId, Transition, Uid};
 
 use crate::{
-    context::CheckContext,
+    check::CheckContext,
     evidence::history::{DeviceOutcome, History, Seen, What},
     report::Invariant::*,
 };

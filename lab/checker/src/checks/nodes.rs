@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{Boot, Code, NodeId, Uid};
 
 use crate::{
-    context::CheckContext,
+    check::CheckContext,
     evidence::history::{Fact, What},
     report::{Invariant::*, micros},
 };

@@ -3,7 +3,7 @@
 use distlock_kickout::Uid;
 
 use crate::{
-    context::CheckContext,
+    check::CheckContext,
     evidence::{history::Fact, sessions::SessionLife},
     report::{Invariant::*, micros},
 };

@@ -6,7 +6,7 @@ use distlock_kickout::{Generation, SessionId, Transition};
 use uuid::Uuid;
 
 use crate::{
-    context::CheckContext,
+    check::CheckContext,
     evidence::sessions::{SessionLife, Superseded},
     report::{Invariant::*, micros},
 };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use distlock_kickout::{SessionId, Transition};
 use uuid::Uuid;
 
-use crate::{context::CheckContext, report::Invariant::*};
+use crate::{check::CheckContext, report::Invariant::*};
 
 pub(crate) fn check(context: &mut CheckContext<'_>) {
     late_delete_removes_nothing(context);

@@ -79,7 +79,6 @@ pub enum What {
         /// The message.
         id: String,
         /// The receiving account, if the message is known to be for all devices of that account.
-        #[serde(default)]
         to: Option<Uid>,
     },
     /// The client's message was refused, because its session had ended.
@@ -92,7 +91,6 @@ pub enum What {
         /// message was refused. A refused message reaches no session.
         outcome: String,
         /// The outcome for each device, if the client got these outcomes.
-        #[serde(default)]
         devices: Option<Vec<DeviceOutcome>>,
     },
     /// The client leaves by itself, or after a notice.

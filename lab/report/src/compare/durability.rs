@@ -39,16 +39,6 @@ pub fn durability(store: &StoreFacts) -> Option<String> {
     store.durability.clone()
 }
 
-/// The settings that let a crash of the server take back a granted lock.
-pub(crate) fn undurable_settings(store: &StoreFacts) -> Vec<&Finding> {
-    let bad = |it: &&Finding| it.verdict == "warn" || it.verdict == "fail";
-    CHECKS
-        .iter()
-        .flat_map(|check| findings_of(store, check))
-        .filter(bad)
-        .collect()
-}
-
 /// The findings of one check.
 fn findings_of<'a>(store: &'a StoreFacts, check: &'a str) -> impl Iterator<Item = &'a Finding> {
     store.findings.iter().filter(move |it| it.check == check)

@@ -1,5 +1,4 @@
-//! Lookups in a comparison: a figure, its spread, the store that is clearly the best, the ratio of
-//! two stores.
+//! Lookups in a comparison: a figure, its spread, the store that is clearly the best.
 //!
 //! Invariant: a store is called better only when the ranges of all rounds do not meet and the
 //! printed figures differ.
@@ -66,15 +65,10 @@ impl Comparison {
 
     /// The store whose figure is clearly the best: its whole range is better than every other
     /// range, and its printed figure differs from all others. `None` when the ranges overlap, when
-    /// `show` prints the same for another store, or when only one store has a number. A store of
+    /// another store has the same printed figure, or when only one store has a number. A store of
     /// one process is left out, because it does not arbitrate between processes.
     #[must_use]
-    pub fn clear_best(
-        &self,
-        experiment: &str,
-        measure: Measure,
-        show: fn(f64) -> String,
-    ) -> Option<&str> {
+    pub fn clear_best(&self, experiment: &str, measure: Measure) -> Option<&str> {
         let mut all: Vec<(&str, Spread)> = self
             .stores
             .iter()
@@ -95,34 +89,16 @@ impl Comparison {
         let [(best, first), _, ..] = all.as_slice() else {
             return None;
         };
-        let printed = show(first.median);
+        let printed = measure.show(first.median);
         let clear = all[1..].iter().all(|(_, other)| {
             let apart = if more {
                 first.low > other.high
             } else {
                 first.high < other.low
             };
-            apart && show(other.median) != printed
+            apart && measure.show(other.median) != printed
         });
         clear.then_some(best)
-    }
-
-    /// The ratio of the figure of `store` to the figure of `over`, round by round; `None` when a
-    /// number is missing.
-    #[must_use]
-    pub fn ratio(
-        &self,
-        store: &str,
-        over: &str,
-        experiment: &str,
-        measure: Measure,
-    ) -> Option<Spread> {
-        let above = self.figure(store, experiment, measure)?;
-        let below = self.figure(over, experiment, measure)?;
-        if above.missing.is_some() || below.missing.is_some() {
-            return None;
-        }
-        Spread::from_values(above.rounds.iter().zip(&below.rounds).map(|(a, b)| a / b))
     }
 }
 
@@ -147,15 +123,48 @@ pub fn is_difference(ratio: Spread, show: fn(f64) -> String) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{compare::fixtures::small, render::text::number};
+    use crate::{compare::model::About, text::number};
+
+    /// Two stores, three rounds.
+    fn small() -> Comparison {
+        let store = |key: &str| StoreFacts {
+            key: key.into(),
+            ..StoreFacts::default()
+        };
+        let figure = |store: &str, experiment: &str, measure, rounds: [f64; 3]| Figure {
+            store: store.into(),
+            experiment: experiment.into(),
+            measure,
+            rounds: rounds.into(),
+            missing: None,
+        };
+        Comparison {
+            about: About::default(),
+            stores: vec![store("redis"), store("sqlite")],
+            figures: vec![
+                figure("redis", "uncontended", Measure::P50, [100.0, 110.0, 90.0]),
+                figure("sqlite", "uncontended", Measure::P50, [50.0, 220.0, 45.0]),
+                figure("redis", "independent-64", Measure::Rate, [40.0, 50.0, 60.0]),
+                figure(
+                    "sqlite",
+                    "independent-64",
+                    Measure::Rate,
+                    [20.0, 25.0, 30.0],
+                ),
+            ],
+            scenarios: Vec::new(),
+            peers: Vec::new(),
+            loads: Vec::new(),
+        }
+    }
 
     #[test]
     fn a_store_is_the_best_only_when_no_other_range_meets_its_range() {
         let all = small();
         // The range of SQLite, 45 to 220, includes that of Redis, 90 to 110.
-        assert_eq!(all.clear_best("uncontended", Measure::P50, number), None);
+        assert_eq!(all.clear_best("uncontended", Measure::P50), None);
         assert_eq!(
-            all.clear_best("independent-64", Measure::Rate, number),
+            all.clear_best("independent-64", Measure::Rate),
             Some("redis")
         );
     }
@@ -166,54 +175,31 @@ mod tests {
         // Ranges that do not meet: 245.6 to 245.8, and 246.0 to 246.4.
         all.figures[0].rounds = vec![245.6, 245.7, 245.8];
         all.figures[1].rounds = vec![246.0, 246.2, 246.4];
-        for (show, best) in [
-            (number as fn(f64) -> String, None),
-            (|value| format!("{value:.1}"), Some("redis")),
-        ] {
-            assert_eq!(all.clear_best("uncontended", Measure::P50, show), best);
-        }
+        assert_eq!(all.clear_best("uncontended", Measure::P50), None);
+        all.figures[1].rounds = vec![247.0, 247.2, 247.4];
+        assert_eq!(all.clear_best("uncontended", Measure::P50), Some("redis"));
     }
 
     #[test]
     fn a_ratio_printed_as_one_is_no_difference() {
-        let hardly = Spread {
-            median: 1.01,
-            low: 1.005,
-            high: 1.02,
-        };
-        assert!(!is_difference(hardly, number));
-        assert!(is_difference(hardly, |value| format!("{value:.3}")));
+        let ratio = |median, low, high| Spread { median, low, high };
+        assert!(!is_difference(ratio(1.01, 1.005, 1.02), number));
+        assert!(is_difference(ratio(1.01, 1.005, 1.02), |value| format!(
+            "{value:.3}"
+        )));
+        assert!(
+            !is_difference(ratio(2.0, 0.5, 2.0), number),
+            "one round contradicts it"
+        );
+        assert!(is_difference(ratio(2.0, 2.0, 2.0), number));
     }
 
     #[test]
-    fn a_ratio_compares_rounds_of_the_same_number() {
-        let all = small();
-        // The rounds give 100/50, 110/220 and 90/45.
-        let mixed = all
-            .ratio("redis", "sqlite", "uncontended", Measure::P50)
-            .unwrap();
-        assert_eq!((mixed.low, mixed.median, mixed.high), (0.5, 2.0, 2.0));
-        assert!(!is_difference(mixed, number));
-        let clear = all
-            .ratio("redis", "sqlite", "independent-64", Measure::Rate)
-            .unwrap();
-        assert_eq!((clear.low, clear.high), (2.0, 2.0));
-        assert!(is_difference(clear, number));
-    }
-
-    #[test]
-    fn a_missing_figure_has_no_spread_and_no_ratio() {
+    fn a_missing_figure_has_no_spread_and_leaves_no_best() {
         let mut all = small();
         all.figures[2].missing = Some("the server died".into());
         assert_eq!(all.spread("redis", "independent-64", Measure::Rate), None);
-        assert_eq!(
-            all.ratio("redis", "sqlite", "independent-64", Measure::Rate),
-            None
-        );
-        assert_eq!(
-            all.clear_best("independent-64", Measure::Rate, number),
-            None
-        );
+        assert_eq!(all.clear_best("independent-64", Measure::Rate), None);
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! The data of a comparison, as it is written to JSON.
-//!
-//! The names of the fields belong to the format of published reports: an older report must stay
-//! readable.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    measure::workload::Workload,
     results::statistics::{Figures, Ratio},
+    text::{bytes, kib, number, time},
+    workload::Workload,
 };
 
 /// The whole content of a report, as data.
@@ -24,7 +22,6 @@ pub struct Comparison {
     /// Other ways of locking in the same stores.
     pub peers: Vec<PeerRun>,
     /// The load that other processes put on the machine, round by round.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loads: Vec<RoundLoad>,
 }
 
@@ -52,7 +49,7 @@ pub struct About {
 pub struct StoreFacts {
     /// The name that figures refer to: `redis`, or `redis-2` for a second store of one product.
     pub key: String,
-    /// The product in lower case: `redis`, `mariadb`. It decides the colour and the prose.
+    /// The product in lower case: `redis`, `mariadb`. It decides the colour.
     pub product: String,
     /// The name that readers see: `Redis`.
     pub name: String,
@@ -62,7 +59,7 @@ pub struct StoreFacts {
     pub setup: String,
     /// The durability setting of the tool that started the server, for servers that do not report
     /// it themselves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
     /// The backend's promises.
     pub promises: Option<Promises>,
@@ -164,6 +161,23 @@ impl Measure {
     #[must_use]
     pub const fn more_is_better(self) -> bool {
         matches!(self, Self::Rate | Self::LeastShare)
+    }
+
+    /// A value with its unit, as pages show it.
+    pub(crate) fn show(self, value: f64) -> String {
+        match self {
+            Self::P50 | Self::P99 | Self::Cpu | Self::LongestWait => time(value),
+            Self::Bytes | Self::WaitingBytes => bytes(value),
+            Self::Memory => kib(value),
+            Self::LeastShare | Self::MostShare => format!("{} %", number(value)),
+            Self::Rate
+            | Self::Statements
+            | Self::Operations
+            | Self::WaitingStatements
+            | Self::Unfairness
+            | Self::Retries
+            | Self::Loads => number(value),
+        }
     }
 }
 
@@ -273,7 +287,7 @@ pub struct PeerRun {
     /// The ratio of each further way to the first one.
     pub ratios: Vec<Ratio>,
     /// The reason why there are no figures.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
@@ -302,6 +316,10 @@ impl PropertyResult {
         }
     }
 }
+
+/// A round counts as disturbed if other processes used at least this share of the processors. A
+/// tenth is more than the spread between rounds of a quiet machine.
+pub const BUSY_PERCENT: f64 = 10.0;
 
 /// The load that other processes put on the machine during one round of all stores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -62,6 +62,7 @@ impl CountingLock {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl DistLock for CountingLock {
     fn capabilities(&self) -> &Capabilities {

@@ -5,12 +5,11 @@
 
 use distlock_core::{Error, ErrorKind, Result};
 
-use super::{
-    arm::Arm,
-    round::Round,
+use super::{round::Round, subject::Arm};
+use crate::{
+    results::{report::Report, sample::Sample},
     workload::{Options, Workload},
 };
-use crate::results::{report::Report, sample::Sample};
 
 /// Runs one workload on every arm, in rounds, with the arms taking turns. The report compares each
 /// further arm with the first one.

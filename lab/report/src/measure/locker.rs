@@ -5,13 +5,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use distlock_core::{DistLock, Guard, Locker, Released, Result};
 
 use super::{
-    arm::Arm,
     counting::CountingLock,
     engine::measure,
-    subject::{Counters, Subject},
+    subject::{Arm, Counters, Subject},
+};
+use crate::{
+    results::report::Report,
     workload::{Options, Workload},
 };
-use crate::results::report::Report;
 
 /// Measures one backend through [`Locker`] and [`Guard`]. The arm has the name of the backend.
 ///

@@ -1,11 +1,8 @@
 //! Runs workloads on subjects and takes samples. Nothing here computes a figure from the samples.
 
-pub(crate) mod arm;
 pub(crate) mod counting;
 pub(crate) mod engine;
 pub(crate) mod locker;
 pub(crate) mod machine;
 mod round;
 pub(crate) mod subject;
-pub(crate) mod timing;
-pub(crate) mod workload;

@@ -9,12 +9,11 @@ use std::{
 
 use tokio::task::{JoinSet, coop::consume_budget};
 
-use super::{
-    subject::{Counters, Subject},
-    timing::{hold_for, nanos, now, pause_after_error},
+use super::subject::{Counters, Subject, hold_for, now, pause_after_error};
+use crate::{
+    results::sample::{Latencies, Sample, nanos},
     workload::Workload,
 };
-use crate::results::sample::{Latencies, Sample};
 
 /// The work of one arm in one round.
 #[derive(Clone, Debug)]

@@ -1,7 +1,21 @@
 //! The thing that is measured: a way of taking and releasing locks, with totals of the calls that
 //! reached its store.
+//!
+//! An arm: a subject with a name, ready to be measured.
+//!
+//! Real time. Only this module reads the machine's clock or sleeps: the measured times are real
+//! times, and no lease depends on them.
 
-use std::{fmt, future::Future};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::round::{Round, run_round};
+use crate::results::sample::Sample;
 
 /// One way of taking and releasing locks: a locker, a raw driver, another library.
 ///
@@ -48,5 +62,76 @@ impl Counters {
             retries: grown(self.retries, earlier.retries),
             loads: grown(self.loads, earlier.loads),
         }
+    }
+}
+
+/// A named subject, ready to be measured together with others.
+pub struct Arm {
+    name: String,
+    run: Box<dyn Fn(Round) -> RunningRound + Send + Sync>,
+}
+
+/// A running round of one arm.
+type RunningRound = Pin<Box<dyn Future<Output = Sample> + Send>>;
+
+impl Arm {
+    /// Gives a subject its name in the report.
+    pub fn new<S: Subject>(name: impl Into<String>, subject: S) -> Self {
+        Self::shared(name, Arc::new(subject))
+    }
+
+    /// As [`new`](Self::new), for a subject that the caller still uses.
+    pub fn shared<S: Subject>(name: impl Into<String>, subject: Arc<S>) -> Self {
+        Self {
+            name: name.into(),
+            run: Box::new(move |round| Box::pin(run_round(Arc::clone(&subject), round))),
+        }
+    }
+
+    /// The name of the arm.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs one round, and returns its sample.
+    pub(crate) async fn run(&self, round: Round) -> Sample {
+        (self.run)(round).await
+    }
+}
+
+impl fmt::Debug for Arm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Arm").field(&self.name).finish()
+    }
+}
+
+/// The present moment.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "throughput and latency are measured in real time; no lease depends on it"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Pauses after an error, so that a run against a dead store does not spin.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a pause between failures in real time; no lease depends on it"
+)]
+pub(crate) async fn pause_after_error() {
+    tokio::time::sleep(Duration::from_millis(10)).await;
+}
+
+/// Waits for the given time while a lock is held, exact to less than a millisecond.
+///
+/// # Cancel safety
+/// Safe to drop: nothing is changed.
+pub async fn hold_for(time: Duration) {
+    if !time.is_zero() {
+        // Tokio's timers have a resolution of one millisecond and round up, so a wait of one
+        // millisecond could take two.
+        async_io::Timer::after(time).await;
     }
 }

@@ -1,251 +1,231 @@
-//! The data of each chart.
+//! The two kinds of charts, drawn as SVG: a median with its range for each store, and a line for
+//! each store. Both have a logarithmic scale of whole powers of ten.
 
-use super::{
-    svg::{Bar, LineSeries, RangeRow, Svg},
-    text::{millis, number, time},
-};
-use crate::{
-    compare::{Comparison, Measure, Scenario, ScenarioKind, StoreFacts},
-    results::table::with_separators,
-};
+use std::{error::Error, ops::Range};
 
-/// Key and product of each store: the product decides the colour.
-pub(crate) fn store_keys(comparison: &Comparison) -> Vec<(String, String)> {
-    comparison
-        .stores
-        .iter()
-        .map(|store| (store.key.clone(), store.product.clone()))
-        .collect()
+use plotters::{coord::ranged1d::SegmentValue, prelude::*};
+
+use crate::text::{number, time};
+
+/// A finished chart.
+#[derive(Debug)]
+pub struct Chart {
+    /// The name of its file, without the extension.
+    pub(crate) name: &'static str,
+    pub(crate) title: String,
+    pub(crate) svg: String,
 }
 
-/// The note under a chart that says how its values were measured.
-fn rounds_note(comparison: &Comparison) -> String {
-    format!("median of {} interleaved rounds", comparison.about.rounds)
+/// A median with a range up to a slower value, in microseconds.
+#[derive(Clone, Debug)]
+pub struct RangeRow {
+    /// The product of the store, which decides the colour.
+    pub store: String,
+    /// The name of the store.
+    pub label: String,
+    /// The median.
+    pub middle: f64,
+    /// The end of the range.
+    pub high: f64,
 }
 
-/// The charts of what a store costs.
-pub(crate) fn cost_charts(comparison: &Comparison) -> Vec<Svg> {
-    let latency = |experiment, title| latency_chart(comparison, experiment, title);
-    let throughput =
-        (!comparison.sizes("independent").is_empty()).then(|| throughput_chart(comparison));
-    let charts = [
-        latency("uncontended", "One cycle, one caller"),
-        throughput,
-        latency("wakeup", "Wake-up of a waiter elsewhere"),
-        latency("handoff-2", "Hand-over inside a process"),
-        idle_chart(comparison),
-        latency("kickout", "Takeover of a session by a new login"),
-        latency(
-            "takeover-cross",
-            "Takeover of a client of another gateway node",
-        ),
-    ];
-    charts.into_iter().flatten().collect()
+/// A line: one value per step, or none at a step without a value.
+pub(crate) struct Line {
+    pub(crate) store: String,
+    pub(crate) label: String,
+    pub(crate) values: Vec<Option<f64>>,
 }
 
-/// Cycles a second, by the number of callers.
-fn throughput_chart(comparison: &Comparison) -> Svg {
-    let sizes = comparison.sizes("independent");
-    let series = line_series(comparison, |store| {
-        sizes
-            .iter()
-            .map(|size| {
-                let experiment = format!("independent-{size}");
-                let rate = comparison.spread(&store.key, &experiment, Measure::Rate)?;
-                Some(rate.median)
-            })
-            .collect()
-    });
-    let steps: Vec<String> = sizes
-        .iter()
-        .map(|size| {
-            if *size == 1 {
-                "1 caller".into()
-            } else {
-                size.to_string()
-            }
-        })
-        .collect();
-    Svg::new(
-        "Lock cycles a second",
-        &format!("each caller its own name; {}", rounds_note(comparison)),
-        store_keys(comparison),
-    )
-    .draw_lines(&steps, &series, short_number)
+/// Charts are 480 units wide, so that their text is readable on a telephone, and two of them stand
+/// side by side on a screen of 1280 pixels.
+const WIDTH: u32 = 480;
+
+/// Colours of the products.
+const COLOURS: [(&str, RGBColor); 9] = [
+    ("memory", RGBColor(107, 114, 128)),
+    ("sqlite", RGBColor(31, 111, 181)),
+    ("redis", RGBColor(194, 54, 43)),
+    ("redis-sentinel", RGBColor(143, 29, 79)),
+    ("redis-cluster", RGBColor(224, 102, 58)),
+    ("mariadb", RGBColor(138, 90, 43)),
+    ("mysql", RGBColor(199, 119, 0)),
+    ("postgres", RGBColor(91, 70, 184)),
+    ("zookeeper", RGBColor(42, 127, 79)),
+];
+
+fn colour(product: &str) -> RGBColor {
+    let known = COLOURS.iter().find(|(name, _)| *name == product);
+    known.map_or(RGBColor(77, 124, 15), |(_, colour)| *colour)
 }
 
-/// Throughput by the number of callers, as a picture of its own for a README.
-#[must_use]
-pub fn throughput_svg(comparison: &Comparison) -> String {
-    throughput_chart(comparison).standalone()
-}
-
-/// Latency of one caller while other locks are held in the store. `None` when fewer than two
-/// numbers of held locks were measured.
-fn idle_chart(comparison: &Comparison) -> Option<Svg> {
-    let sizes = comparison.sizes("idle");
-    if sizes.len() < 2 {
-        return None;
+impl Chart {
+    /// Draws a row for each store: a dot at the median, and a bar to the end of the range.
+    #[must_use]
+    pub fn ranges(name: &'static str, title: &str, note: &str, rows: &[RangeRow]) -> Self {
+        let height = 80 + 22 * rows.len();
+        Self::draw(name, title, note, height, |area| draw_ranges(area, rows))
     }
-    let series = line_series(comparison, |store| {
-        sizes
-            .iter()
-            .map(|size| {
-                let experiment = format!("idle-{size}");
-                let time = comparison.spread(&store.key, &experiment, Measure::P50)?;
-                Some(time.median)
-            })
-            .collect()
-    });
-    let steps: Vec<String> = sizes
-        .iter()
-        .map(|size| format!("{} held", with_separators(u64::from(*size))))
-        .collect();
-    Some(
-        Svg::new(
-            "One cycle while other locks are held",
-            &format!("one caller; {}", rounds_note(comparison)),
-            store_keys(comparison),
-        )
-        .draw_lines(&steps, &series, coarse_time),
-    )
-}
 
-/// One line for each store that has a value at one step at least.
-fn line_series(
-    comparison: &Comparison,
-    values: impl Fn(&StoreFacts) -> Vec<Option<f64>>,
-) -> Vec<LineSeries> {
-    comparison
-        .stores
-        .iter()
-        .map(|store| LineSeries {
-            key: store.key.clone(),
-            label: store.name.clone(),
-            values: values(store),
+    /// Draws a line for each store over the steps, with the names of the stores beside the lines.
+    pub(crate) fn lines(
+        name: &'static str,
+        title: &str,
+        note: &str,
+        steps: &[String],
+        lines: &[Line],
+        unit: fn(f64) -> String,
+    ) -> Self {
+        Self::draw(name, title, note, 280, |area| {
+            draw_lines(area, steps, lines, unit)
         })
-        .filter(|series| series.values.iter().any(Option::is_some))
-        .collect()
-}
-
-/// A latency of every store: the median, and a bar to the 99th percentile. `None` when no store has
-/// this latency.
-fn latency_chart(comparison: &Comparison, experiment: &str, title: &str) -> Option<Svg> {
-    let mut rows: Vec<RangeRow> = comparison
-        .stores
-        .iter()
-        .filter_map(|store| {
-            let middle = comparison.spread(&store.key, experiment, Measure::P50)?;
-            let slow = comparison.spread(&store.key, experiment, Measure::P99);
-            Some(RangeRow {
-                key: store.key.clone(),
-                label: store.name.clone(),
-                low: middle.median,
-                middle: middle.median,
-                high: slow.map_or(middle.median, |slow| slow.median.max(middle.median)),
-                text: time(middle.median),
-            })
-        })
-        .collect();
-    if rows.is_empty() {
-        return None;
     }
-    rows.sort_by(|a, b| a.middle.total_cmp(&b.middle));
-    let note = "dot: half are faster; bar: to the slowest in a hundred";
-    Some(Svg::new(title, note, store_keys(comparison)).draw_ranges(&rows, coarse_time))
-}
 
-/// The time from a fault to the next holder, or to the next cycle that succeeds.
-pub(crate) fn recovery_chart(comparison: &Comparison, kind: ScenarioKind) -> Option<Svg> {
-    let mut rows: Vec<RangeRow> = comparison
-        .scenarios
-        .iter()
-        .filter(|scenario| scenario.kind == kind)
-        .filter_map(|scenario| {
-            let store = comparison.store(&scenario.store)?;
-            let value = scenario_time(scenario)?;
-            Some(RangeRow {
-                key: store.key.clone(),
-                label: store.name.clone(),
-                low: value,
-                middle: value,
-                high: value,
-                text: millis(value),
-            })
-        })
-        .collect();
-    if rows.is_empty() {
-        return None;
-    }
-    rows.sort_by(|a, b| a.middle.total_cmp(&b.middle));
-    let note = match kind {
-        ScenarioKind::HolderKilled => "from SIGKILL to the grant of the next holder",
-        ScenarioKind::ServerKilled => {
-            "from SIGKILL until a lock can be taken again, restart included"
+    fn draw(
+        name: &'static str,
+        title: &str,
+        note: &str,
+        height: usize,
+        content: impl FnOnce(&Area<'_>) -> Drawn,
+    ) -> Self {
+        let mut svg = String::new();
+        let height = u32::try_from(height).unwrap_or(u32::MAX);
+        {
+            let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+            let drawn = || -> Drawn {
+                area.fill(&WHITE)?;
+                area.draw(&Text::new(title, (8, 6), sans(17)))?;
+                area.draw(&Text::new(note, (8, 26), sans(15).color(&GREY)))?;
+                content(&area.margin(44, 0, 4, 12))?;
+                area.present()?;
+                Ok(())
+            };
+            drawn().expect("a chart in memory has no device that could fail");
         }
-        ScenarioKind::ServerPaused => "from SIGSTOP until a lock can be taken again",
-        ScenarioKind::LeaderLost => {
-            "from SIGKILL of the deciding server until a lock can be taken again"
+        Self {
+            name,
+            title: title.to_owned(),
+            svg,
         }
-    };
-    Some(Svg::new(kind.title(), note, store_keys(comparison)).draw_ranges(&rows, coarse_millis))
-}
-
-/// The time that a scenario measures.
-pub(crate) fn scenario_time(scenario: &Scenario) -> Option<f64> {
-    match scenario.kind {
-        ScenarioKind::HolderKilled => scenario.next_holder_ms,
-        _ => scenario.usable_ms,
     }
 }
 
-/// The clients of a scenario, and the times in which each client believed to hold the lock.
-pub(crate) fn holders_chart(comparison: &Comparison, scenario: &Scenario) -> Option<Svg> {
-    let store = comparison.store(&scenario.store)?;
-    let bar = |it: &crate::compare::Interval| Bar {
-        from: it.from,
-        until: it.until,
-        text: it.label.clone(),
-    };
-    let lanes: Vec<(String, Vec<Bar>)> = scenario
-        .lanes
-        .iter()
-        .map(|lane| (lane.who.clone(), lane.holds.iter().map(bar).collect()))
-        .collect();
-    let end = scenario
-        .lanes
-        .iter()
-        .flat_map(|lane| &lane.holds)
-        .chain(&scenario.fault)
-        .map(|it| it.until)
-        .fold(0.0, f64::max);
-    if end <= 0.0 {
-        return None;
-    }
-    let fault = scenario.fault.as_ref().map(bar);
-    Some(
-        Svg::new(&store.name, scenario.kind.title(), store_keys(comparison)).draw_lanes(
-            &store.key,
-            end * 1.02,
-            fault.as_ref(),
-            &lanes,
-        ),
-    )
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Drawn = Result<(), Box<dyn Error>>;
+
+const GREY: RGBColor = RGBColor(93, 102, 115);
+const GRID: RGBColor = RGBColor(223, 227, 232);
+
+fn sans(size: i32) -> TextStyle<'static> {
+    ("sans-serif", size).into_text_style(&(WIDTH, WIDTH))
 }
 
-/// A number for an axis: `250`, `10k`, `1M`.
-fn short_number(value: f64) -> String {
-    match value {
-        value if value >= 1e6 => format!("{}M", number(value / 1e6)),
-        value if value >= 1e3 => format!("{}k", number(value / 1e3)),
-        value => number(value),
+/// The powers of ten around all values. Values that are no positive numbers do not count.
+fn powers_around(values: impl Iterator<Item = f64>) -> Range<f64> {
+    let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
+    for value in values.filter(|value| value.is_normal() && *value > 0.0) {
+        low = low.min(value);
+        high = high.max(value);
     }
+    if !low.is_finite() {
+        return 1.0..10.0;
+    }
+    let low = 10_f64.powf(low.log10().floor());
+    low..10_f64.powf(high.log10().ceil()).max(low * 10.0)
 }
 
-/// A time for an axis: `10 µs`, `1 ms`.
-fn coarse_time(us: f64) -> String {
+fn draw_ranges(area: &Area<'_>, rows: &[RangeRow]) -> Drawn {
+    let scale = powers_around(rows.iter().flat_map(|row| [row.middle, row.high]));
+    let last = u32::try_from(rows.len().saturating_sub(1))?;
+    let mut chart = ChartBuilder::on(area)
+        .margin_right(20)
+        .x_label_area_size(22)
+        .y_label_area_size(190)
+        .build_cartesian_2d(scale.clone().log_scale(), (0..last).into_segmented())?;
+    // The first row is the highest one.
+    let row_at = |at: u32| rows.get(usize::try_from(last - at).ok()?);
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(GRID)
+        .label_style(sans(15).color(&GREY))
+        .x_labels(5)
+        .x_label_formatter(&|us| axis_time(*us))
+        .y_label_style(sans(15))
+        .y_labels(rows.len() + 1)
+        .y_label_formatter(&|at| match at {
+            SegmentValue::CenterOf(at) => row_at(*at).map_or_else(String::new, |row| {
+                format!("{}  {}", row.label, time(row.middle))
+            }),
+            _ => String::new(),
+        })
+        .draw()?;
+    for at in 0..=last {
+        let Some(row) = row_at(at) else { continue };
+        let colour = colour(&row.store);
+        let [middle, high] = [row.middle, row.high.max(row.middle)].map(|value| {
+            (
+                value.clamp(scale.start, scale.end),
+                SegmentValue::CenterOf(at),
+            )
+        });
+        let bar = PathElement::new([middle.clone(), high], colour.mix(0.35).stroke_width(4));
+        chart.draw_series([bar])?;
+        chart.draw_series([Circle::new(middle, 5, colour.filled())])?;
+    }
+    Ok(())
+}
+
+fn draw_lines(area: &Area<'_>, steps: &[String], lines: &[Line], unit: fn(f64) -> String) -> Drawn {
+    let values = lines.iter().flat_map(|line| line.values.iter().flatten());
+    let scale = powers_around(values.copied());
+    let last = u32::try_from(steps.len().saturating_sub(1))?;
+    let (left, right) = area.split_horizontally(290);
+    let mut chart = ChartBuilder::on(&left)
+        .margin_top(8)
+        .x_label_area_size(22)
+        .y_label_area_size(56)
+        .build_cartesian_2d((0..last).into_segmented(), scale.clone().log_scale())?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(GRID)
+        .label_style(sans(15).color(&GREY))
+        .x_labels(steps.len() + 1)
+        .y_labels(6)
+        .y_label_formatter(&|value| unit(*value))
+        .x_label_formatter(&|at| match at {
+            SegmentValue::CenterOf(at) => usize::try_from(*at)
+                .ok()
+                .and_then(|at| steps.get(at))
+                .map_or_else(String::new, Clone::clone),
+            _ => String::new(),
+        })
+        .draw()?;
+    // The names stand in the order of the ends of the lines.
+    let end = |line: &Line| line.values.iter().flatten().last().copied().unwrap_or(0.0);
+    let mut order: Vec<&Line> = lines.iter().collect();
+    order.sort_by(|a, b| end(b).total_cmp(&end(a)));
+    for (line, y) in order.into_iter().zip((20..).step_by(22)) {
+        let colour = colour(&line.store);
+        let points = (0..).zip(&line.values).filter_map(|(at, value)| {
+            let value = (*value)?.clamp(scale.start, scale.end);
+            Some((SegmentValue::CenterOf(at), value))
+        });
+        let points: Vec<_> = points.collect();
+        chart.draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))?;
+        right.draw(&Circle::new((14, y + 6), 5, colour.filled()))?;
+        right.draw(&Text::new(line.label.clone(), (26, y), sans(15)))?;
+    }
+    Ok(())
+}
+
+/// A time in microseconds for an axis: `10 µs`, `1 ms`.
+pub(crate) fn axis_time(us: f64) -> String {
     match us {
-        us if us <= 0.0 => "0".into(),
         us if us < 1.0 => format!("{} ns", number(us * 1e3)),
         us if us < 1e3 => format!("{} µs", number(us)),
         us if us < 1e6 => format!("{} ms", number(us / 1e3)),
@@ -253,7 +233,48 @@ fn coarse_time(us: f64) -> String {
     }
 }
 
-/// As `coarse_time`, for milliseconds.
-fn coarse_millis(ms: f64) -> String {
-    coarse_time(ms * 1e3)
+/// A number for an axis: `250`, `10k`, `1M`.
+pub(crate) fn axis_number(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{}M", number(value / 1e6)),
+        value if value >= 1e3 => format!("{}k", number(value / 1e3)),
+        value => number(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_has_whole_powers_of_ten_around_its_values() {
+        let scale = |values: &[f64]| powers_around(values.iter().copied());
+        assert_eq!(scale(&[20.0, 800.0]), 10.0..1_000.0);
+        assert_eq!(scale(&[100.0]), 100.0..1_000.0);
+        assert_eq!(scale(&[0.0, f64::NAN, f64::INFINITY]), 1.0..10.0);
+    }
+
+    #[test]
+    fn charts_without_rows_or_with_extreme_values_are_drawn() {
+        let row = |middle, high| RangeRow {
+            store: "redis".into(),
+            label: "Redis <1>".into(),
+            middle,
+            high,
+        };
+        for rows in [
+            vec![],
+            vec![row(0.0, f64::MAX)],
+            vec![row(1.0, 2.0), row(f64::NAN, 0.0)],
+        ] {
+            let svg = Chart::ranges("a", "A & B", "", &rows).svg;
+            assert!(svg.ends_with("</svg>\n"), "{svg}");
+            assert!(svg.contains("A &amp; B") && !svg.contains("<1>"), "{svg}");
+        }
+        assert!(
+            Chart::lines("a", "", "", &[], &[], number)
+                .svg
+                .ends_with("</svg>\n")
+        );
+    }
 }

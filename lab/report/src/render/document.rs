@@ -1,235 +1,258 @@
-//! A report of headings, text, tables and charts, as a page and as Markdown.
+//! A page of headings, text, tables and charts. It is written as Markdown. A converter makes the
+//! HTML form of it, which contains the charts and fetches nothing.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use askama::Template;
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd, html};
 
-use super::{
-    markdown, style,
-    svg::{RangeRow, Svg},
-    text::millis,
-};
+use super::charts::Chart;
 
 #[derive(Template)]
-#[template(path = "document.html")]
-struct DocumentPage<'a> {
+#[template(path = "page.html")]
+struct Page<'a> {
     title: &'a str,
-    /// Key and product of each store; each store gets a colour.
-    stores: &'a [(String, String)],
-    blocks: &'a [Block],
+    content: &'a str,
 }
 
-/// A report of headings, text, tables and charts.
+/// A page of headings, text, tables and charts.
+///
+/// Texts may hold `code` and **bold** words. All other markup is shown as it is.
 #[derive(Debug)]
 pub struct Document {
     title: String,
-    blocks: Vec<Block>,
-}
-
-#[derive(Debug)]
-enum Block {
-    /// A heading of the second or third level.
-    Heading(u8, String),
-    Text(String),
-    Command(String),
-    List(Vec<String>),
-    Table(Vec<String>, Vec<Vec<String>>),
-    Chart(Svg),
-}
-
-/// A row of a chart of times.
-#[derive(Clone, Debug)]
-pub struct Times {
-    /// The key of the store, which decides the colour.
-    pub store: String,
-    /// The name beside the row.
-    pub label: String,
-    /// The median, in milliseconds.
-    pub median_ms: f64,
-    /// The 99th percentile, in milliseconds.
-    pub p99_ms: f64,
+    markdown: String,
+    charts: Vec<Chart>,
+    is_folded: bool,
 }
 
 impl Document {
-    /// An empty document.
+    /// An empty page.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
+        let title = title.into();
         Self {
-            title: title.into(),
-            blocks: Vec::new(),
+            markdown: format!("# {title}\n"),
+            title,
+            charts: Vec::new(),
+            is_folded: false,
         }
+    }
+
+    fn add(&mut self, block: impl Display) {
+        let _ = write!(self.markdown, "\n{block}\n");
     }
 
     /// Begins a chapter.
-    pub fn chapter(&mut self, title: impl Into<String>) {
-        self.blocks.push(Block::Heading(2, title.into()));
+    pub fn chapter(&mut self, title: &str) {
+        self.unfold();
+        self.add(format_args!("## {title}"));
     }
 
     /// Begins a section of a chapter.
-    pub fn section(&mut self, title: impl Into<String>) {
-        self.blocks.push(Block::Heading(3, title.into()));
+    pub fn section(&mut self, title: &str) {
+        self.add(format_args!("### {}", escape(title)));
+    }
+
+    /// Hides the rest of the chapter until a reader opens it.
+    pub fn fold(&mut self, summary: &str) {
+        self.unfold();
+        self.add(format_args!("<details><summary>{summary}</summary>"));
+        self.is_folded = true;
+    }
+
+    fn unfold(&mut self) {
+        if std::mem::take(&mut self.is_folded) {
+            self.add("</details>");
+        }
     }
 
     /// Adds a paragraph.
-    pub fn text(&mut self, text: impl Into<String>) {
-        self.blocks.push(Block::Text(text.into()));
+    pub fn text(&mut self, text: &str) {
+        self.add(escape(text));
+    }
+
+    /// Adds a remark that a reader must not miss.
+    pub fn remark(&mut self, text: &str) {
+        self.add(format_args!("> {}", escape(text)));
     }
 
     /// Adds a command, or several commands on a line each.
-    pub fn command(&mut self, command: impl Into<String>) {
-        self.blocks.push(Block::Command(command.into()));
+    pub fn command(&mut self, command: &str) {
+        self.add(format_args!("```sh\n{command}\n```"));
     }
 
-    /// Adds a list.
-    pub fn list(&mut self, entries: Vec<String>) {
-        self.blocks.push(Block::List(entries));
+    /// Adds a list. Without entries it adds nothing.
+    pub fn list(&mut self, entries: impl IntoIterator<Item = String>) {
+        let entries = entries
+            .into_iter()
+            .map(|entry| format!("- {}", escape(&entry)));
+        let entries: Vec<String> = entries.collect();
+        if !entries.is_empty() {
+            self.add(entries.join("\n"));
+        }
     }
 
-    /// Adds a table. Each row has as many cells as the heading. All cells but the first are
-    /// numbers.
-    pub fn table<const COLUMNS: usize>(
+    /// Adds charts beside each other.
+    pub fn charts(&mut self, charts: impl IntoIterator<Item = Chart>) {
+        let first = self.charts.len();
+        self.charts.extend(charts);
+        let images = self.charts[first..].iter();
+        let images = images.map(|chart| format!("![{}]({}.svg)", chart.title, chart.name));
+        let images: Vec<String> = images.collect();
+        if !images.is_empty() {
+            self.add(images.join("\n"));
+        }
+    }
+
+    /// Adds a table. Each row has as many cells as the heading. Columns of numbers are aligned to
+    /// the right.
+    pub fn table<H: Display, R: IntoIterator<Item = String>>(
         &mut self,
-        heading: [&str; COLUMNS],
-        rows: Vec<[String; COLUMNS]>,
+        heading: impl IntoIterator<Item = H>,
+        rows: impl IntoIterator<Item = R>,
     ) {
-        let rows = rows.into_iter().map(Vec::from).collect();
-        let heading = heading.map(str::to_owned).into();
-        self.blocks.push(Block::Table(heading, rows));
+        let heading: Vec<String> = heading.into_iter().map(|cell| cell.to_string()).collect();
+        let rows: Vec<Vec<String>> = rows
+            .into_iter()
+            .map(|row| row.into_iter().collect())
+            .collect();
+        let line = |cells: &[String]| {
+            let cells = cells.iter().map(|cell| escape(cell).replace('|', "\\|"));
+            format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+        };
+        let mut table = line(&heading) + "|";
+        for at in 0..heading.len() {
+            let mut cells = rows.iter().filter_map(|row| row.get(at));
+            table += if cells.all(|cell| is_number(cell)) {
+                "--:|"
+            } else {
+                "---|"
+            };
+        }
+        table.push('\n');
+        rows.iter().for_each(|row| table += &line(row));
+        self.add(table.trim_end());
     }
 
-    /// Adds a chart of times, from the median to the 99th percentile. Markdown leaves the chart
-    /// out.
-    pub fn times(&mut self, title: &str, note: &str, rows: Vec<Times>) {
-        let stores = rows
-            .iter()
-            .map(|row| (row.store.clone(), row.store.clone()));
-        let svg = Svg::new(title, note, stores.collect());
-        let rows: Vec<_> = rows.into_iter().map(RangeRow::from).collect();
-        self.blocks
-            .push(Block::Chart(svg.draw_ranges(&rows, millis)));
-    }
-
-    /// The report as one self-contained page: it has no script, fetches nothing, and has colours
-    /// for a light and for a dark screen.
+    /// The files of the page, by name: `report.md`, `report.html`, and each chart.
     #[must_use]
-    pub fn html(&self) -> String {
-        let page = DocumentPage {
+    pub fn files(mut self) -> Vec<(String, String)> {
+        self.unfold();
+        let html = self.html();
+        let charts = self.charts.into_iter();
+        let mut files = vec![
+            ("report.md".into(), self.markdown),
+            ("report.html".into(), html),
+        ];
+        files.extend(charts.map(|chart| (format!("{}.svg", chart.name), chart.svg)));
+        files
+    }
+
+    fn html(&self) -> String {
+        let mut is_in_image = false;
+        let events = Parser::new_ext(&self.markdown, Options::ENABLE_TABLES);
+        let events = events.filter_map(|event| match event {
+            Event::Start(Tag::Image { dest_url, .. }) => {
+                is_in_image = true;
+                let name = dest_url.strip_suffix(".svg")?;
+                let chart = self.charts.iter().find(|chart| chart.name == name)?;
+                Some(Event::InlineHtml(chart.svg.clone().into()))
+            }
+            Event::End(TagEnd::Image) => {
+                is_in_image = false;
+                None
+            }
+            // Only the folds are elements. Nothing else may be one, whatever a text contains.
+            Event::Html(html) | Event::InlineHtml(html)
+                if !html.starts_with("<details>") && !html.starts_with("</details>") =>
+            {
+                Some(Event::Text(html))
+            }
+            event => (!is_in_image).then_some(event),
+        });
+        let mut content = String::new();
+        html::push_html(&mut content, events);
+        let page = Page {
             title: &self.title,
-            stores: &self.stores_in_charts(),
-            blocks: &self.blocks,
+            content: &content,
         };
         page.to_string()
     }
-
-    /// The same content as Markdown, for terminals and code hosts.
-    #[must_use]
-    pub fn markdown(&self) -> String {
-        let mut text = format!("# {}\n", self.title);
-        for block in &self.blocks {
-            text.push('\n');
-            match block {
-                Block::Heading(level, title) => {
-                    let _ = writeln!(text, "{} {title}", "#".repeat(usize::from(*level)));
-                }
-                Block::Text(it) => {
-                    let _ = writeln!(text, "{it}");
-                }
-                Block::Command(command) => {
-                    let _ = writeln!(text, "```sh\n{command}\n```");
-                }
-                Block::List(entries) => {
-                    for entry in entries {
-                        let _ = writeln!(text, "- {entry}");
-                    }
-                }
-                Block::Table(heading, rows) => markdown::write_table(&mut text, heading, rows),
-                // The blank line is removed again, because Markdown leaves the chart out.
-                Block::Chart(_) => {
-                    text.pop();
-                }
-            }
-        }
-        text
-    }
-
-    /// Key and product of each store in a chart. Here the key is also the product.
-    fn stores_in_charts(&self) -> Vec<(String, String)> {
-        let mut all = Vec::new();
-        for block in &self.blocks {
-            if let Block::Chart(chart) = block {
-                all.extend_from_slice(&chart.stores);
-            }
-        }
-        all.sort();
-        all.dedup();
-        all
-    }
 }
 
-impl From<Times> for RangeRow {
-    fn from(times: Times) -> Self {
-        Self {
-            key: times.store,
-            label: times.label,
-            low: times.median_ms,
-            middle: times.median_ms,
-            high: times.p99_ms.max(times.median_ms),
-            text: millis(times.median_ms),
-        }
-    }
+/// Joins the lines of a text, and escapes it outside of code.
+fn escape(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let parts = text.split('`').enumerate();
+    let escaped = parts.map(|(at, part)| match at % 2 {
+        0 => part.replace('&', "&amp;").replace('<', "&lt;"),
+        _ => part.to_owned(),
+    });
+    escaped.collect::<Vec<_>>().join("`")
 }
 
-/// Whether a cell of a table has words, which are aligned to the left, or a number, which is
-/// aligned to the right.
-fn has_words(cell: &str) -> bool {
-    cell.contains(' ') && !cell.starts_with(|c: char| c.is_ascii_digit())
+fn is_number(cell: &str) -> bool {
+    let first = cell.trim_start_matches(['*', '×', ' ']);
+    first.starts_with(|c: char| c.is_ascii_digit() || c == '–')
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::render::charts::RangeRow;
 
-    fn example() -> Document {
-        let mut document = Document::new("A < B");
-        document.text("Run `a|b` again.");
-        document.chapter("Stores");
-        document.table(["store", "lost"], vec![["redis".into(), "1 | 2".into()]]);
-        document.times(
+    fn example() -> [String; 3] {
+        let mut page = Document::new("A < B");
+        page.text("Run `a|b <x>` again\nif 1 < 2.");
+        page.charts([Chart::ranges(
+            "recovery",
             "Recovery",
             "median to p99",
-            vec![Times {
+            &[RangeRow {
                 store: "redis".into(),
                 label: "redis".into(),
-                median_ms: 12.0,
-                p99_ms: 400.0,
+                middle: 12_000.0,
+                high: 400_000.0,
             }],
+        )]);
+        page.chapter("Stores");
+        page.fold("All stores");
+        page.table(
+            ["store", "lost"],
+            [["redis".to_owned(), "1 | 2".to_owned()]],
         );
-        document.command("distlock-lab chaos");
-        document.list(vec!["one".into(), "two".into()]);
-        document
+        page.chapter("Commands");
+        page.command("distlock-lab chaos");
+        page.list(["one".to_owned(), "**two**".to_owned()]);
+        let files: [(String, String); 3] = page.files().try_into().expect("three files");
+        files.map(|(_, content)| content)
     }
 
     #[test]
-    fn markdown_has_everything_but_charts() {
+    fn markdown_has_everything_and_names_the_charts() {
         assert_eq!(
-            example().markdown(),
-            "# A < B\n\nRun `a|b` again.\n\n## Stores\n\n| store | lost |\n|---|--:|\n\
-             | redis | 1 \\| 2 |\n\n```sh\ndistlock-lab chaos\n```\n\n- one\n- two\n"
+            example()[0],
+            "# A < B\n\nRun `a|b <x>` again if 1 &lt; 2.\n\n![Recovery](recovery.svg)\n\n\
+             ## Stores\n\n<details><summary>All stores</summary>\n\n\
+             | store | lost |\n|---|--:|\n| redis | 1 \\| 2 |\n\n</details>\n\n\
+             ## Commands\n\n```sh\ndistlock-lab chaos\n```\n\n- one\n- **two**\n"
         );
     }
 
     #[test]
-    fn the_page_has_charts_and_escapes_texts() {
-        let page = example().html();
+    fn html_holds_the_charts_and_escapes_texts() {
+        let [_, html, svg] = example();
         for part in [
-            "<h1>A &#60; B</h1>",
-            "Run <code>a|b</code> again.",
-            "<td>1 | 2</td>",
-            "--redis:",
-            "aria-label=\"Recovery\"",
-            "<li>two</li>",
+            "<h1>A &lt; B</h1>",
+            "Run <code>a|b &lt;x&gt;</code> again if 1 &lt; 2.",
+            "<td style=\"text-align: right\">1 | 2</td>",
+            "<details><summary>All stores</summary>",
+            "<strong>two</strong>",
+            &svg,
         ] {
-            assert!(page.contains(part), "{part} is missing: {page}");
+            assert!(html.contains(part), "{part} is missing: {html}");
         }
+        assert!(!html.contains("<img"), "{html}");
     }
 }

@@ -3,6 +3,4 @@
 pub(crate) mod report;
 pub(crate) mod sample;
 pub(crate) mod statistics;
-pub(crate) mod table;
 pub(crate) mod takeover;
-mod takeover_text;

@@ -5,10 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    measure::workload::Workload,
     results::sample::Sample,
     results::statistics::{Figures, Ratio, Spread},
-    results::table::{Table, format_micros, format_ratio, with_separators},
+    text::{Table, format_ratio, time, with_separators},
+    workload::Workload,
 };
 
 /// One workload on one or several arms.
@@ -190,7 +190,7 @@ fn format_decimals(value: Option<f64>) -> String {
 
 /// A time in microseconds with its unit; a dash where there is none.
 fn format_time(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), format_micros)
+    value.map_or_else(|| "-".into(), time)
 }
 
 #[cfg(test)]
@@ -222,10 +222,10 @@ cycles/s                   1,000   25,000
   highest round            1,000   25,000
 cycles, least of a task    1,000   20,000
 cycles, most of a task     1,000   30,000
-p50                      1.50 ms  75.0 us
-p90                      1.50 ms  75.0 us
-p99                      1.50 ms  75.0 us
-max                      1.50 ms  75.0 us
+p50                      1.50 ms  75.0 µs
+p90                      1.50 ms  75.0 µs
+p99                      1.50 ms  75.0 µs
+max                      1.50 ms  75.0 µs
 ops/cycle                   2.00     2.00
 statements/cycle               -        -
 unfairness                  1.00     1.50

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::measure::{timing::nanos, workload::Workload};
+use crate::workload::Workload;
 
 /// The values that were measured in one round of one arm. All other figures of a report are
 /// computed from them.
@@ -31,10 +31,8 @@ pub struct Sample {
     /// Statements or commands that went to the store.
     pub statements: Option<u64>,
     /// Changes that were started again, because another caller changed the same data in between.
-    #[serde(default)]
     pub retries: Option<u64>,
     /// Values that were loaded because the cache had none that was fresh.
-    #[serde(default)]
     pub loads: Option<u64>,
     /// Time of each cycle, or of each hand-over in [`Workload::Handoff`].
     pub latencies: Latencies,
@@ -139,6 +137,11 @@ impl From<Latencies> for Vec<(u64, u64)> {
             .map(|step| (step.value_iterated_to(), step.count_at_value()))
             .collect()
     }
+}
+
+/// A duration in whole nanoseconds.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A count as a floating-point number; exact below 2^53, and all counts here are far below that.

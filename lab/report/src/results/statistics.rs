@@ -59,10 +59,10 @@ pub struct Figures {
     pub statements_per_cycle: Option<f64>,
     /// Changes that were started again because another caller changed the same data in between, per
     /// cycle.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retries_per_cycle: Option<f64>,
     /// Values that were loaded because the cache had none that was fresh, per second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub loads_per_second: Option<f64>,
     /// Least and most cycles of a task, summed over the rounds.
     pub cycles_per_task: (u64, u64),

@@ -6,9 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
 
 use super::{
-    figures::{NOT_APPLICABLE, control_figures, twin_figures},
     kinds::Control,
-    run::{ControlPlan, run_control},
+    run::{ControlPlan, NOT_APPLICABLE, control_figures, run_control, twin_figures},
 };
 use crate::{
     chaos::{

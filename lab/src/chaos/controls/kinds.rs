@@ -1,9 +1,21 @@
 //! The controls by name: the store of each control, its faults, and the belief of its users.
+//!
+//! The traits that a control implements, so that the lab's workers can use it.
+//!
+//! Opens a control for one process, and starts the servers of a run.
 
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::Result;
+use async_trait::async_trait;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::{nemesis::FaultKind, stores::StoreKind};
+use super::{redlock, rslock, session, set_nx, watchdog, zookeeper};
+use crate::chaos::{
+    nemesis::FaultKind,
+    stores::{RunningStore, StoreKind},
+};
 
 /// One control: a lock of another library, or a recipe that people write.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -138,4 +150,63 @@ impl Control {
             }
         }
     }
+}
+
+/// The lock of another library in one process.
+#[async_trait]
+pub(in crate::chaos) trait ControlLock: Send + Sync {
+    /// Asks for the lock once. A lock that can wait by itself waits for `wait`. `None` means that
+    /// the lock was not granted or that the request failed; users ask again in both cases.
+    async fn attempt(
+        &self,
+        name: &str,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Option<Box<dyn ControlHold>>;
+}
+
+/// A lock that was granted.
+#[async_trait]
+pub(in crate::chaos) trait ControlHold: Send + Sync {
+    /// Tells whether the documentation of the control lets its user believe that the lock is still
+    /// held. After the first `false`, every later answer is `false` as well.
+    fn is_believed(&self) -> bool;
+
+    /// Asks for more time, if the documentation of the control shows how.
+    async fn extend(&mut self, _ttl: Duration) {}
+
+    /// Releases the lock. Users release at the end of their work even if they no longer believe
+    /// that they hold the lock.
+    async fn release(self: Box<Self>);
+}
+
+/// Converts a time to whole milliseconds, the unit of the servers.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Number of servers for a lock that needs a majority.
+const SERVERS: usize = 3;
+
+/// Starts the servers of a control. The function blocks.
+pub(super) fn start_store(control: Control, folder: &Path) -> Result<RunningStore> {
+    match control {
+        Control::Redlock | Control::Rslock => RunningStore::start_independent_redis(SERVERS),
+        _ => RunningStore::start(control.store(), folder, false),
+    }
+}
+
+/// Opens the lock for one process. The lock connects when it is used.
+pub(in crate::chaos) fn open(control: Control, url: &str) -> Result<Arc<dyn ControlLock>> {
+    let urls = || url.split(',').collect::<Vec<_>>();
+    Ok(match control {
+        Control::SetNxDel => Arc::new(set_nx::SetNx::new(url, false)?),
+        Control::SetNxCompare => Arc::new(set_nx::SetNx::new(url, true)?),
+        Control::Watchdog => Arc::new(watchdog::Watchdog::new(url)?),
+        Control::Redlock => Arc::new(redlock::Redlock::new(&urls())?),
+        Control::Rslock => Arc::new(rslock::Rslock::new(&urls())),
+        Control::GetLock => Arc::new(session::GetLock::new(url)?),
+        Control::AdvisoryLock => Arc::new(session::AdvisoryLock::new(url)?),
+        Control::ZookeeperClient => Arc::new(zookeeper::ZooKeeperRecipe::new(url)?),
+    })
 }

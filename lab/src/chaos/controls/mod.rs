@@ -8,21 +8,15 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `kinds` | the controls by name, with their stores and faults |
-//! | `lock` | the traits that a control implements |
-//! | `open` | opens a control for one process |
+//! | `kinds` | the controls by name, with their stores and faults; the traits that they implement |
 //! | `set_nx`, `watchdog`, `redlock`, `rslock` | locks on Redis, through `redis_link` |
 //! | `session` | `GET_LOCK`, and the advisory locks of Postgres |
 //! | `zookeeper` | the recipe of the crate `zookeeper-client` |
-//! | `run` | one run of a control, and the plan of its twin |
+//! | `run` | one run of a control and the plan of its twin, with the figures of both |
 //! | `command` | `chaos --controls` |
-//! | `figures` | the figures of a control and of its twin |
 
 mod command;
-mod figures;
 mod kinds;
-mod lock;
-mod open;
 mod redis_link;
 mod redlock;
 mod rslock;
@@ -34,7 +28,5 @@ mod zookeeper;
 
 pub(in crate::chaos) use self::{
     command::run,
-    kinds::Control,
-    lock::{ControlHold, ControlLock},
-    open::open,
+    kinds::{Control, ControlHold, ControlLock, open},
 };

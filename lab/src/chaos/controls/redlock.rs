@@ -14,7 +14,7 @@ use distlock::{Clock as _, Moment, SystemClock};
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
-    lock::{ControlHold, ControlLock, millis},
+    kinds::{ControlHold, ControlLock, millis},
     redis_link::{DELETE_OWN, RedisLink, random_value, set_nx_command},
 };
 

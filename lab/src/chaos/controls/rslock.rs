@@ -10,7 +10,7 @@ use ::rslock::{Lock, LockManager};
 use async_trait::async_trait;
 use distlock::{Clock as _, Moment, SystemClock};
 
-use super::lock::{ControlHold, ControlLock};
+use super::kinds::{ControlHold, ControlLock};
 
 /// The lock manager of the crate.
 pub(super) struct Rslock(LockManager);

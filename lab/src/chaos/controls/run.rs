@@ -1,4 +1,6 @@
 //! One run of a control, and the plan of its twin.
+//!
+//! Counts the results of a control and of its twin from their verdicts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,15 +10,18 @@ use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use tokio::task::{block_in_place, spawn_blocking};
 
-use super::{kinds::Control, open::start_store};
-use crate::chaos::{
-    history::HistoryEntry,
-    nemesis::{FaultKind, Nemesis},
-    referee::Referee,
-    run::{LOCKS, RunPlan},
-    verdict::{Limits, Promise, Verdict, Violation, judge},
-    worker::WorkerSettings,
-    worker_group::{GroupSettings, WorkerGroup},
+use super::kinds::{Control, start_store};
+use crate::{
+    chaos::{
+        history::HistoryEntry,
+        nemesis::{FaultKind, Nemesis},
+        referee::Referee,
+        run::{LOCKS, RunPlan},
+        verdict::{Limits, Promise, Verdict, Violation, judge},
+        worker_group::{GroupSettings, WorkerGroup},
+        worker_settings::WorkerSettings,
+    },
+    report::ControlFigures,
 };
 
 /// The plan of one run: the control, its faults and its duration.
@@ -129,4 +134,87 @@ fn judge_control(history: &[HistoryEntry], longest_ttl: Duration) -> Result<Verd
         .retain(|it| it.promise == Promise::Exclusion);
     ensure!(verdict.grants > 0, "the control was granted nothing");
     Ok(verdict)
+}
+
+/// Promises that no control makes, because it has no tokens, notices, tickets or records.
+pub(super) const NOT_APPLICABLE: [Promise; 5] = [
+    Promise::TokensRise,
+    Promise::FencedUpdates,
+    Promise::LossIsTold,
+    Promise::TicketsOnce,
+    Promise::Linearizable,
+];
+
+/// Returns the results of a control. All its violations count, because an excuse holds for distlock
+/// only.
+pub(super) fn control_figures(verdict: &Verdict) -> ControlFigures {
+    let all = &verdict.violations;
+    let excusable = all.iter().filter(|it| it.excused_by.is_some());
+    ControlFigures {
+        violations: all.len(),
+        after_documented: excusable.count(),
+        fenced_lost: None,
+        example: all.first().map(|it| it.detail.clone()),
+        ..shared_figures(verdict)
+    }
+}
+
+/// Returns the results of a twin. Its excused violations are counted apart.
+pub(super) fn twin_figures(verdict: &Verdict) -> ControlFigures {
+    let broken = verdict.broken().count();
+    let fenced = verdict
+        .violations
+        .iter()
+        .filter(|it| it.promise == Promise::FencedUpdates);
+    ControlFigures {
+        violations: broken,
+        after_documented: verdict.violations.len() - broken,
+        fenced_lost: Some(fenced.count()),
+        example: verdict.broken().next().map(|it| it.detail.clone()),
+        ..shared_figures(verdict)
+    }
+}
+
+/// Returns the results that a control and its twin count in the same way.
+fn shared_figures(verdict: &Verdict) -> ControlFigures {
+    ControlFigures {
+        operations: verdict.operations,
+        grants: verdict.grants,
+        faults: verdict.faults.values().sum(),
+        violations: 0,
+        after_documented: 0,
+        longest_overlap_us: verdict.longest_overlap_us,
+        unfenced_lost: verdict.unfenced_lost,
+        fenced_lost: None,
+        example: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::verdict::Violation;
+
+    fn verdict(promise: Promise, excused_by: Option<&str>) -> Verdict {
+        Verdict {
+            violations: vec![Violation {
+                promise,
+                at: 1,
+                detail: "two at once".into(),
+                excused_by: excused_by.map(Into::into),
+            }],
+            ..Verdict::default()
+        }
+    }
+
+    #[test]
+    fn an_excused_violation_counts_for_a_control_and_separately_for_a_twin() {
+        let wiped = verdict(Promise::Exclusion, Some("wipe-server of redis"));
+        let (control, twin) = (control_figures(&wiped), twin_figures(&wiped));
+        assert_eq!((control.violations, control.after_documented), (1, 1));
+        assert_eq!((twin.violations, twin.after_documented), (0, 1));
+        assert_eq!((control.fenced_lost, twin.fenced_lost), (None, Some(0)));
+        let broken = twin_figures(&verdict(Promise::FencedUpdates, None));
+        assert_eq!((broken.violations, broken.fenced_lost), (1, Some(1)));
+    }
 }

@@ -12,7 +12,7 @@ use sqlx::{
     MySql, Pool, Postgres, mysql::MySqlPoolOptions, pool::PoolConnection, postgres::PgPoolOptions,
 };
 
-use super::lock::{ControlHold, ControlLock};
+use super::kinds::{ControlHold, ControlLock};
 
 /// Time-out of the pool for a new connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use distlock::{Clock as _, Moment, SystemClock};
 
 use super::{
-    lock::{ControlHold, ControlLock, millis},
+    kinds::{ControlHold, ControlLock, millis},
     redis_link::{DELETE_OWN, RedisLink, random_value, set_nx_command},
 };
 

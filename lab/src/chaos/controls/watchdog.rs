@@ -17,7 +17,7 @@ use distlock::{Clock as _, SystemClock};
 use tokio::task::JoinHandle;
 
 use super::{
-    lock::{ControlHold, ControlLock, millis},
+    kinds::{ControlHold, ControlLock, millis},
     redis_link::{RedisLink, random_value},
 };
 

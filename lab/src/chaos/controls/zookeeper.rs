@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use tokio::{sync::Mutex, time::timeout};
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
-use super::lock::{ControlHold, ControlLock};
+use super::kinds::{ControlHold, ControlLock};
 
 /// The session time-out of the twin; see `RunningStore::url`.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);

@@ -6,8 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 
 use super::{
-    kinds::NodeFaultKind,
-    planted_bugs::NodeBug,
+    planted_bugs::{NodeBug, NodeFaultKind},
     run::{GatewayPlan, GatewayResult, run_plan},
 };
 use crate::{

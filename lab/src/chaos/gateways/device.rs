@@ -18,9 +18,8 @@ use fastrand::Rng;
 use tokio::sync::watch;
 
 use super::{
-    admin::look_up,
     client::{Client, ClientState, Observations},
-    node::KEY,
+    node::{KEY, look_up},
     node_group::NodeAddresses,
 };
 

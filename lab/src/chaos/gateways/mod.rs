@@ -11,20 +11,14 @@
 //! | `run` | one run from start to report |
 //! | `node` | the process that is one node |
 //! | `node_group` | the nodes, and the proxies between the nodes and the store |
-//! | `device`, `client` | the devices, and one connection of a device |
-//! | `admin` | a request to the admin interface of a node |
-//! | `kinds` | the kinds of faults |
+//! | `device`, `client` | the devices, one connection of a device, and the delay of a busy machine |
 //! | `nemesis` | injects faults, and records a fact for the checker about each |
-//! | `delay_meter` | the delay that a busy machine adds |
 //! | `planted_bugs` | bugs that are planted in a node |
 //! | `command` | the options, and the printed results |
 
-mod admin;
 mod client;
 mod command;
-mod delay_meter;
 mod device;
-mod kinds;
 mod nemesis;
 mod node;
 mod node_group;

@@ -17,8 +17,8 @@ use tokio::task::{JoinHandle, block_in_place};
 
 use super::{
     client::Observations,
-    kinds::NodeFaultKind,
     node_group::{NodeGroup, NodeProcess},
+    planted_bugs::NodeFaultKind,
 };
 use crate::chaos::{
     database_file,

@@ -15,15 +15,12 @@ use tokio::{
 };
 
 use super::{
-    admin::look_up,
-    client::{Client, ClientState, Observations},
-    delay_meter::DelayMeter,
+    client::{Client, ClientState, DelayMeter, Observations},
     device::{DeviceContext, LONG_STAYS, SHORT_STAYS, TestDevice},
-    kinds::NodeFaultKind,
     nemesis::NodeNemesis,
-    node::NodeSettings,
+    node::{NodeSettings, look_up},
     node_group::NodeGroup,
-    planted_bugs::NodeBug,
+    planted_bugs::{NodeBug, NodeFaultKind},
 };
 use crate::chaos::{
     history::now,

@@ -5,8 +5,8 @@ use distlock_harness::Signal;
 use tokio::task::block_in_place;
 
 use super::{
-    active::{ActiveFault, Remedy, fail_if_agreement_is_overdue},
-    injector::{AGREEMENT_PAUSE, Nemesis},
+    actions::{ActiveFault, Remedy, fail_if_agreement_is_overdue},
+    inject::{AGREEMENT_PAUSE, Nemesis},
 };
 use crate::chaos::{
     history::{Event, InjectedFault, Micros, now},

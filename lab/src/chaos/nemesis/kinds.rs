@@ -24,14 +24,10 @@ pub(crate) enum FaultKind {
     /// Another program keeps the database file locked
     LockFile,
     /// A worker's connections are reset, and new ones are refused
-    #[value(name = "cut-lines")]
-    #[serde(rename = "cut-lines")]
     CutConnections,
     /// The worker's ends of its connections are reset; the server's ends stay open and silent
     ForsakeWorker,
     /// Requests and replies of a worker arrive late
-    #[value(name = "slow-lines")]
-    #[serde(rename = "slow-lines")]
     SlowConnections,
     /// No request of a worker arrives
     StopRequests,
@@ -127,23 +123,6 @@ impl FaultKind {
                 !matches!(store, StoreKind::Memory | StoreKind::Sqlite)
                     && !store.announces_addresses()
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Commands and published reports contain these names.
-    #[test]
-    fn renamed_kinds_keep_their_names() {
-        for (kind, name) in [
-            (FaultKind::CutConnections, "cut-lines"),
-            (FaultKind::SlowConnections, "slow-lines"),
-        ] {
-            assert_eq!(kind.key(), name);
-            assert_eq!(serde_json::to_value(kind).unwrap(), name);
         }
     }
 }

@@ -8,8 +8,8 @@ use distlock::{Clock as _, Locker, SystemClock};
 use tokio::task::block_in_place;
 
 use super::{
-    active::{ActiveFault, Injection, REPLACEMENT_TIMEOUT, Remedy, as_micros, failover_excuse},
-    injector::{AGREEMENT_PAUSE, Nemesis},
+    actions::{ActiveFault, Injection, REPLACEMENT_TIMEOUT, Remedy, as_micros, failover_excuse},
+    inject::{AGREEMENT_PAUSE, Nemesis},
     kinds::FaultKind,
 };
 use crate::chaos::{

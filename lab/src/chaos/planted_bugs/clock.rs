@@ -1,4 +1,6 @@
 //! Clocks with a planted bug.
+//!
+//! Opens a store with a planted bug.
 
 use std::{
     sync::{
@@ -9,7 +11,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use distlock::{Clock, Moment, Sleep, SystemClock};
+use anyhow::Result;
+use distlock::{Clock, Moment, Sleep, Store, SystemClock};
+use distlock_conformance::LockLayer as _;
+
+use super::{deposed, kinds::StoreBug, lock::BuggyLock, records::BuggyRecords};
 
 /// Shows the right time, but never ends a sleep.
 #[derive(Debug)]
@@ -94,4 +100,26 @@ impl Clock for StopsWithProcess {
     fn sleep(&self, time: Duration) -> Sleep {
         SystemClock.sleep(time)
     }
+}
+
+/// Opens a store with this bug.
+pub(in crate::chaos) async fn open(bug: StoreBug, url: &str, worker: u32) -> Result<Store> {
+    match bug {
+        StoreBug::DeposedPrimary => deposed::with_stale_primary(url).await,
+        StoreBug::DeposedLeader => deposed::with_trusted_server(url, worker).await,
+        _ => Ok(wrap_store(bug, &distlock::open(url).await?, worker)),
+    }
+}
+
+/// Wraps an honest store in the layers of this bug.
+pub(in crate::chaos) fn wrap_store(bug: StoreBug, store: &Store, worker: u32) -> Store {
+    let clock: Arc<dyn Clock> = match bug {
+        StoreBug::LossIsNotTold => Arc::new(NeverEndsSleep),
+        StoreBug::ClockStandsStill => Arc::new(StopsWithProcess::start()),
+        StoreBug::TimersRunLate => Arc::new(SleepsTooLong),
+        _ => Arc::new(SystemClock),
+    };
+    let lock = BuggyLock::new(store.backend(), bug, worker).into_lock();
+    let records = BuggyRecords::wrap(store.records(), bug);
+    Store::with_clock(lock, records, clock)
 }

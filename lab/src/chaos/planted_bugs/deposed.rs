@@ -1,4 +1,6 @@
 //! Clients that keep using a former leader, because it still answers them.
+//!
+//! A request to a server without any client library.
 
 use std::{
     net::SocketAddr,
@@ -12,16 +14,15 @@ use std::{
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Capabilities, DistLock, Epoch, Error, ErrorKind, FencingToken, Forced, Health,
-    LockInfo, LockName, LossReason, Store, SystemClock,
-    backend::{
-        AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, ReleaseOutcome, Renewal,
-        Renewed,
-    },
+    Attempt, DistLock, Epoch, Error, ErrorKind, LossReason, Store, SystemClock,
+    backend::{AcquireRequest, Contender, Grant, Lease, LossFeed, Renewal, Renewed},
 };
-use tokio::time::timeout;
-
-use super::raw_request::ask_server;
+use distlock_conformance::LockLayer;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
 
 /// Time-out for the answer of a former leader.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
@@ -59,18 +60,16 @@ pub(super) async fn with_trusted_server(url: &str, worker: u32) -> Result<Store>
 /// Wraps a store in a layer with this belief. `at` is the server that the store uses.
 fn wrap_store(store: &Store, at: SocketAddr, belief: BelievedLeader) -> Store {
     let lock = DeposedLock {
-        capabilities: store.backend().capabilities().clone(),
-        inner: Mutex::new((at, store.backend())),
+        inner: Arc::new(Mutex::new((at, store.backend()))),
         belief,
     };
-    Store::with_clock(Arc::new(lock), store.records(), Arc::new(SystemClock))
+    Store::with_clock(lock.into_lock(), store.records(), Arc::new(SystemClock))
 }
 
 /// A lock on a server that may no longer be the leader.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct DeposedLock {
-    capabilities: Capabilities,
-    inner: Mutex<(SocketAddr, Arc<dyn DistLock>)>,
+    inner: Arc<Mutex<(SocketAddr, Arc<dyn DistLock>)>>,
     belief: BelievedLeader,
 }
 
@@ -205,15 +204,9 @@ impl EnsembleServer {
 }
 
 impl DeposedLock {
-    /// Returns the lock on the server that the client uses now.
-    fn inner(&self) -> Arc<dyn DistLock> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&inner.1)
-    }
-
-    /// Returns the answer. After an error the client asks the sentinels for the primary again.
-    async fn switch_after_error<T>(&self, answer: distlock::Result<T>) -> distlock::Result<T> {
-        if let (Err(_), BelievedLeader::Primary(sentinels)) = (&answer, &self.belief)
+    /// Asks the sentinels for the primary again.
+    async fn switch(&self) {
+        if let BelievedLeader::Primary(sentinels) = &self.belief
             && let Ok((at, store)) = sentinels.open_primary().await
         {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,93 +214,49 @@ impl DeposedLock {
                 *inner = (at, store.backend());
             }
         }
-        answer
     }
 }
 
 #[async_trait]
-impl DistLock for DeposedLock {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+impl LockLayer for DeposedLock {
+    fn below(&self) -> Arc<dyn DistLock> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&inner.1)
     }
 
-    async fn reopen(&self) -> distlock::Result<Arc<dyn DistLock>> {
+    async fn after_error(&self) {
+        self.switch().await;
+    }
+
+    async fn reopen(&self) -> distlock::Result<Self> {
         let at = self.inner.lock().unwrap_or_else(PoisonError::into_inner).0;
-        let inner = self.switch_after_error(self.inner().reopen().await).await?;
-        Ok(Arc::new(Self {
-            capabilities: self.capabilities.clone(),
-            inner: Mutex::new((at, inner)),
+        let reopened = self.below().reopen().await;
+        if reopened.is_err() {
+            self.switch().await;
+        }
+        Ok(Self {
+            inner: Arc::new(Mutex::new((at, reopened?))),
             belief: self.belief.clone(),
-        }))
+        })
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> distlock::Result<Attempt<Grant>> {
-        let answer = self.inner().try_acquire(request).await;
-        Ok(self
-            .belief
-            .without_loss_feed(self.switch_after_error(answer).await?)
-            .await)
+        let attempt = self.below().try_acquire(request).await?;
+        Ok(self.belief.without_loss_feed(attempt).await)
     }
 
     async fn contend(&self, request: &AcquireRequest) -> distlock::Result<Box<dyn Contender>> {
-        let answer = self.inner().contend(request).await;
         Ok(Box::new(DeposedContender {
-            inner: self.switch_after_error(answer).await?,
+            inner: self.below().contend(request).await?,
             belief: self.belief.clone(),
         }))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> distlock::Result<Renewed> {
-        let inner = self.inner();
         match &self.belief {
-            BelievedLeader::Primary(_) => {
-                self.switch_after_error(inner.renew(lease, renewal).await)
-                    .await
-            }
-            BelievedLeader::Leader(server) => server.renew(&*inner, lease, renewal).await,
+            BelievedLeader::Primary(_) => self.below().renew(lease, renewal).await,
+            BelievedLeader::Leader(server) => server.renew(&*self.below(), lease, renewal).await,
         }
-    }
-
-    async fn release(&self, lease: &Lease) -> distlock::Result<ReleaseOutcome> {
-        self.switch_after_error(self.inner().release(lease).await)
-            .await
-    }
-
-    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> distlock::Result<HandOver> {
-        self.switch_after_error(self.inner().hand_over(lease, next).await)
-            .await
-    }
-
-    async fn inspect(&self, name: &LockName) -> distlock::Result<LockInfo> {
-        self.switch_after_error(self.inner().inspect(name).await)
-            .await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: u32,
-    ) -> distlock::Result<Vec<LockInfo>> {
-        self.switch_after_error(self.inner().list(prefix, after, limit).await)
-            .await
-    }
-
-    async fn force_release(
-        &self,
-        name: &LockName,
-        expected: FencingToken,
-    ) -> distlock::Result<Forced> {
-        self.switch_after_error(self.inner().force_release(name, expected).await)
-            .await
-    }
-
-    async fn health(&self) -> distlock::Result<Health> {
-        self.switch_after_error(self.inner().health().await).await
-    }
-
-    async fn close(&self) {
-        self.inner().close().await;
     }
 }
 
@@ -337,4 +286,30 @@ impl Contender for DeposedContender {
     async fn leave(self: Box<Self>) -> distlock::Result<()> {
         self.inner.leave().await
     }
+}
+
+/// Time-out for the answer of a server.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Returns the answer of a server, up to the end of the connection or until `is_enough` accepts it.
+pub(super) async fn ask_server(
+    server: SocketAddr,
+    question: &str,
+    is_enough: impl Fn(&str) -> bool,
+) -> Result<String> {
+    let asking = async {
+        let mut stream = TcpStream::connect(server).await?;
+        stream.write_all(question.as_bytes()).await?;
+        let mut answer = String::new();
+        let mut part = [0; 1024];
+        while !is_enough(&answer) {
+            let read = stream.read(&mut part).await?;
+            if read == 0 {
+                break;
+            }
+            answer.push_str(&String::from_utf8_lossy(&part[..read]));
+        }
+        Ok(answer)
+    };
+    timeout(REQUEST_TIMEOUT, asking).await?
 }

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::{nemesis::FaultKind, stores::StoreKind, verdict::Promise, workload::Workload};
+use crate::chaos::{nemesis::FaultKind, options::Workload, stores::StoreKind, verdict::Promise};
 
 /// One bug.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]

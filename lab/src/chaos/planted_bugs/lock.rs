@@ -11,20 +11,20 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Capabilities, Clock as _, DistLock, Epoch, FencingToken, Forced, Health, LockInfo,
-    LockName, Moment, Result, SystemClock, Ttl,
+    Attempt, Clock as _, DistLock, Epoch, FencingToken, Forced, LockInfo, LockName, Moment, Result,
+    SystemClock, Ttl,
     backend::{
         AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, OwnerId, ReleaseOutcome,
         Renewal, Renewed, TicketStep, unix_time,
     },
 };
-
+use distlock_conformance::LockLayer;
 use tokio::time::timeout;
 
 use super::kinds::StoreBug;
 
 /// An honest lock with one bug. Reopened handles share the state of the bug.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct BuggyLock {
     inner: Arc<dyn DistLock>,
     bug: StoreBug,
@@ -73,16 +73,6 @@ impl BuggyLock {
     /// Tells whether this is the planted bug.
     fn has_bug(&self, bug: StoreBug) -> bool {
         self.bug == bug
-    }
-
-    /// Returns a lock with the same bug and state around another handle.
-    fn with_inner(&self, inner: Arc<dyn DistLock>) -> Self {
-        Self {
-            inner,
-            bug: self.bug,
-            worker: self.worker,
-            state: Arc::clone(&self.state),
-        }
     }
 
     /// Returns the name that the store sees. `KeysByProcess` makes two names of one.
@@ -272,13 +262,16 @@ fn locked<T>(it: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 #[async_trait]
-impl DistLock for BuggyLock {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+impl LockLayer for BuggyLock {
+    fn below(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.inner)
     }
 
-    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        Ok(Arc::new(self.with_inner(self.inner.reopen().await?)))
+    async fn reopen(&self) -> Result<Self> {
+        Ok(Self {
+            inner: self.inner.reopen().await?,
+            ..self.clone()
+        })
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
@@ -293,7 +286,7 @@ impl DistLock for BuggyLock {
         let request = self.changed_request(request);
         Ok(Box::new(BuggyContender {
             inner: self.inner.contend(&request).await?,
-            lock: self.with_inner(Arc::clone(&self.inner)),
+            lock: self.clone(),
             request,
         }))
     }
@@ -404,27 +397,10 @@ impl DistLock for BuggyLock {
         self.inner.inspect(&self.stored_name(name)).await
     }
 
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: u32,
-    ) -> Result<Vec<LockInfo>> {
-        self.inner.list(prefix, after, limit).await
-    }
-
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
         self.inner
             .force_release(&self.stored_name(name), expected)
             .await
-    }
-
-    async fn health(&self) -> Result<Health> {
-        self.inner.health().await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
     }
 }
 

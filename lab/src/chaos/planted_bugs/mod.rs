@@ -8,12 +8,10 @@ mod command;
 mod deposed;
 mod kinds;
 mod lock;
-mod open;
-mod raw_request;
 mod records;
 
 pub(in crate::chaos) use self::{
+    clock::{open, wrap_store},
     command::run,
     kinds::StoreBug,
-    open::{open, wrap_store},
 };

@@ -6,7 +6,6 @@ mod cluster;
 mod ensemble;
 mod kinds;
 mod leader;
-mod leader_change;
 mod running;
 mod sentinels;
 

@@ -5,9 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use super::judge::Limits;
 use crate::chaos::history::{Event, Excuse, HistoryEntry, InjectedFault, Micros, NO_TOKEN};
-
-use super::promise::Limits;
 
 /// The faults of a run, with the limits of their excuses.
 pub(super) struct Excuses<'a> {

@@ -7,13 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{CallKind, Event, HistoryEntry, HoldEnd, HoldNumber, Micros, NO_TOKEN};
-
 use super::{
     excuses::{Excuses, Lease, Overlap, find_first_overlaps},
+    judge::{Limits, Promise, Violation},
     processes::{Stalls, last_events},
-    promise::{Limits, Promise, Violation},
 };
+use crate::chaos::history::{CallKind, Event, HistoryEntry, HoldEnd, HoldNumber, Micros, NO_TOKEN};
 
 /// One guard, from its grant to its end.
 #[derive(Clone, Debug)]

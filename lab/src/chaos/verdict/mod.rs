@@ -4,14 +4,10 @@
 //! never know how a store keeps a promise. The documentation allows some violations after a fault.
 //! Such a violation is attributed to that fault and counted separately.
 
-mod calls;
-mod eras;
 mod excuses;
-mod figures;
 mod holds;
 mod judge;
 mod processes;
-mod promise;
 mod recipes;
 mod records;
 #[cfg(test)]
@@ -19,8 +15,4 @@ mod tests;
 mod tokens;
 mod waiters;
 
-pub(crate) use self::{
-    figures::{Spread, Verdict},
-    judge::judge,
-    promise::{Limits, Promise, Violation},
-};
+pub(crate) use self::judge::{Limits, Promise, Spread, Verdict, Violation, judge};

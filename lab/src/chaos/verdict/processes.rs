@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::judge::{Promise, Violation};
 use crate::chaos::history::{Event, HistoryEntry, Micros};
-
-use super::promise::{Promise, Violation};
 
 /// The times in which each process did not run, because the process was stopped or the machine was
 /// busy.

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use crate::chaos::history::{Event, HistoryEntry, Micros, RecipeStep};
 
 use super::{
-    eras::Eras,
     excuses::{Excuses, Lease, Overlap, find_first_overlaps},
+    judge::{Limits, Promise, Violation},
     processes::Stalls,
-    promise::{Limits, Promise, Violation},
+    tokens::Eras,
 };
 
 /// Two starts of a job are at least this many tenths of its period apart.

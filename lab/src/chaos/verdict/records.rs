@@ -12,14 +12,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::{
+    excuses::Excuses,
+    judge::{Promise, Violation},
+    tokens::Eras,
+};
 use crate::chaos::history::{
     Event, HistoryEntry, Micros, RecordOperation, RecordStep, WriteOutcome,
-};
-
-use super::{
-    eras::Eras,
-    excuses::Excuses,
-    promise::{Promise, Violation},
 };
 
 /// Number of states that are tried for one key before the key counts as undecided.

@@ -9,13 +9,11 @@ use distlock::{Clock as _, SystemClock};
 use fastrand::Rng;
 use tokio::task::JoinSet;
 
-use super::{
-    referee_client::{HistoryWriter, RefereeClient},
-    settings::{EXTRA_WAIT, RELEASE_BOUND, WorkerSettings},
-};
+use super::referee_client::{HistoryWriter, RefereeClient};
 use crate::chaos::{
     controls::{self, Control, ControlHold, ControlLock},
     history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, NO_TOKEN, now},
+    worker_settings::{EXTRA_WAIT, RELEASE_BOUND, WorkerSettings},
 };
 
 /// Longest pause between two attempts for a busy lock.

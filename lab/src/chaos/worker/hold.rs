@@ -6,12 +6,10 @@ use anyhow::Result;
 use distlock::{Clock as _, Ended, Guard, LockWatch, SystemClock};
 use tokio::{task::JoinHandle, time::timeout};
 
-use super::{
-    settings::{LATEST_NOTICE, RELEASE_BOUND},
-    task::WorkerTask,
-};
-use crate::chaos::history::{
-    CallKind, CallResult, Event, HoldEnd, HoldNumber, micros_since_boot, now,
+use super::task::WorkerTask;
+use crate::chaos::{
+    history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros_since_boot, now},
+    worker_settings::{LATEST_NOTICE, RELEASE_BOUND},
 };
 
 impl WorkerTask {

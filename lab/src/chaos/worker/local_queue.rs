@@ -5,11 +5,11 @@ use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 use anyhow::Result;
 use distlock::{Clock as _, Fairness, SystemClock};
 
-use super::{
-    settings::{EXTRA_WAIT, RELEASE_BOUND},
-    task::WorkerTask,
+use super::task::WorkerTask;
+use crate::chaos::{
+    history::{CallKind, CallResult, Event, HoldEnd, now},
+    worker_settings::{EXTRA_WAIT, RELEASE_BOUND},
 };
-use crate::chaos::history::{CallKind, CallResult, Event, HoldEnd, now};
 
 /// Largest number of waiters in one queue.
 const MAX_WAITERS: u32 = 6;

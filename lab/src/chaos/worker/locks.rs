@@ -10,10 +10,12 @@ use distlock::{Attempt, Clock as _, Locker, Renew, SystemClock, Ticket};
 
 use super::{
     referee_client::HistoryWriter,
-    settings::{EXTRA_WAIT, READ_BOUND, RELEASE_BOUND},
     task::{DrawnOptions, WorkerTask},
 };
-use crate::chaos::history::{CallKind, CallResult, HoldEnd, now};
+use crate::chaos::{
+    history::{CallKind, CallResult, HoldEnd, now},
+    worker_settings::{EXTRA_WAIT, READ_BOUND, RELEASE_BOUND},
+};
 
 impl WorkerTask {
     /// Takes a random lock with random options, uses the lock, and ends the hold.

@@ -3,17 +3,14 @@
 
 mod control;
 mod hold;
-mod leftovers;
 mod local_queue;
 mod locks;
-mod meter;
 mod process;
 mod recipes;
 mod records;
 mod referee_client;
 mod run;
 mod scopes;
-mod settings;
 mod task;
 
-pub(crate) use self::{leftovers::leftovers, process::run, settings::WorkerSettings};
+pub(crate) use self::{process::run, run::leftovers};

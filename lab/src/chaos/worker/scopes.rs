@@ -6,11 +6,11 @@ use distlock::{Clock as _, Guard, LockWatch, Scope, SystemClock};
 
 use super::{
     referee_client::HistoryWriter,
-    settings::{EXTRA_WAIT, RELEASE_BOUND},
     task::{DrawnOptions, WorkerTask},
 };
-use crate::chaos::history::{
-    CallKind, CallResult, Event, HoldEnd, HoldNumber, micros_since_boot, now,
+use crate::chaos::{
+    history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros_since_boot, now},
+    worker_settings::{EXTRA_WAIT, RELEASE_BOUND},
 };
 
 impl WorkerTask {

@@ -6,11 +6,11 @@ use distlock::{Clock as _, Guard, LockBuilder, LockWatch, Locker, Records, Store
 use fastrand::Rng;
 use tokio::sync::watch;
 
-use super::{
-    referee_client::{HistoryWriter, RefereeClient},
-    settings::WorkerSettings,
+use super::referee_client::{HistoryWriter, RefereeClient};
+use crate::chaos::{
+    history::{Event, HoldEnd, HoldNumber, Micros, micros_since_boot, now},
+    worker_settings::WorkerSettings,
 };
-use crate::chaos::history::{Event, HoldEnd, HoldNumber, Micros, micros_since_boot, now};
 
 /// One task of a worker.
 pub(super) struct WorkerTask {

@@ -21,7 +21,7 @@ use super::store::{BatchOperation, BatchResult, BatchStore, BatcherObservations,
 use crate::simulation::{
     executor::Owner,
     planted_bugs::EngineBug,
-    result::SeedResult,
+    promise::SeedResult,
     trace::{About, Trace, TraceLine},
     world::locked,
 };

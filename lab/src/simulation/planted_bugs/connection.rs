@@ -9,13 +9,13 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Capabilities, DistLock, Epoch, FencingToken, Forced, Health, LockInfo, LockName,
-    Result,
+    Attempt, DistLock, Epoch, FencingToken, LockName, Result,
     backend::{
         AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, OwnerId, ReleaseOutcome,
         Renewal, Renewed,
     },
 };
+use distlock_conformance::LockLayer;
 
 use super::kinds::EngineBug;
 use crate::simulation::{
@@ -155,17 +155,17 @@ fn pretended_renewal(lease: &Lease, renewal: &Renewal) -> Option<Renewed> {
 }
 
 #[async_trait]
-impl DistLock for BuggyConnection {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+impl LockLayer for BuggyConnection {
+    fn below(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.inner)
     }
 
-    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
-        Ok(Arc::new(Self {
+    async fn reopen(&self) -> Result<Self> {
+        Ok(Self {
             inner: self.inner.reopen().await?,
             background: true,
             ..self.clone()
-        }))
+        })
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
@@ -241,31 +241,6 @@ impl DistLock for BuggyConnection {
             HandOver::Done(grant) => HandOver::Done(self.changed_grant(grant, sent)),
             other => other,
         })
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        self.inner.inspect(name).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: u32,
-    ) -> Result<Vec<LockInfo>> {
-        self.inner.list(prefix, after, limit).await
-    }
-
-    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
-        self.inner.force_release(name, expected).await
-    }
-
-    async fn health(&self) -> Result<Health> {
-        self.inner.health().await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
     }
 }
 

@@ -3,7 +3,6 @@
 //! Each bug is a layer between the engine and the network, around the engine's clock, or in the
 //! user of the engine. The library must never have a switch for a bug.
 
-mod clock;
 mod connection;
 mod kinds;
 mod layers;

@@ -13,8 +13,7 @@ use crate::{
     Process,
     servers::{
         mysql::{
-            installation::DATABASE,
-            product::Product,
+            installation::{DATABASE, Product},
             server::{MySqlServer, READY_LIMIT},
         },
         template::run_to_end,

@@ -2,9 +2,8 @@
 
 mod access;
 mod installation;
-mod product;
 mod server;
 #[cfg(test)]
 mod tests;
 
-pub use self::{product::Product, server::MySqlServer};
+pub use self::{installation::Product, server::MySqlServer};

@@ -14,9 +14,8 @@ use crate::{
     Pki, Process, Signal, eventually, free_port,
     servers::{
         isolation::{Password, RunAs},
-        mysql::{
-            installation::{data_template, secure_file_setting, server_command, server_user},
-            product::Product,
+        mysql::installation::{
+            Product, data_template, secure_file_setting, server_command, server_user,
         },
         stepped_clock::SteppedClock,
         template::copy_folder,

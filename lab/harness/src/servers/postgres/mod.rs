@@ -2,7 +2,6 @@
 
 mod access;
 mod installation;
-mod password;
 mod paused;
 mod server;
 #[cfg(test)]

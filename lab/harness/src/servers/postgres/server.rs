@@ -12,8 +12,8 @@ use crate::{
     servers::{
         isolation::Password,
         postgres::{
+            access::scram_verifier,
             installation::{DATABASE, data_template, program_command, server_user},
-            password::scram_verifier,
         },
         stepped_clock::SteppedClock,
         template::{copy_folder, run_to_end},

@@ -1,4 +1,8 @@
 //! Access to a server: its addresses, URLs and commands.
+//!
+//! Writes passwords into settings and URLs.
+//!
+//! Starts the members of a group of servers, and lists their addresses.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -10,7 +14,10 @@ use anyhow::{Context as _, Result};
 
 use crate::servers::{
     isolation::Password,
-    redis::{credentials::url_credentials, monitor::RedisMonitor, resp::Resp, server::RedisServer},
+    redis::{
+        resp::{RedisMonitor, Resp},
+        server::{Flavour, RedisServer},
+    },
 };
 
 impl RedisServer {
@@ -137,4 +144,43 @@ impl RedisServer {
         let digits = line.split(',').next().unwrap_or_default();
         Ok(digits.parse()?)
     }
+}
+
+/// The name of the setting for a server's password. A test can choose a password by this setting.
+pub(super) const PASSWORD: &str = "requirepass ";
+
+/// Returns the part of a URL before the address, with the password. The text is empty if there is
+/// no password.
+pub(super) fn url_credentials(password: Option<&Password>) -> String {
+    password.map_or_else(String::new, |it| format!(":{}@", it.expose()))
+}
+
+/// Returns the setting that gives a server this password.
+pub(super) fn password_setting(password: &Password) -> String {
+    format!("{PASSWORD}{}", password.expose())
+}
+
+/// Starts one member of a group. With certificates (`pki`) the member has a second port with TLS,
+/// for clients and for the other members.
+pub(super) fn start_member(
+    flavour: Flavour,
+    pki: Option<&Path>,
+    arguments: &[&str],
+    settings: &[&str],
+) -> Result<RedisServer> {
+    let among_them: &[&str] = match pki {
+        Some(_) => &["tls-replication yes", "tls-cluster yes"],
+        None => &[],
+    };
+    let settings = [settings, among_them].concat();
+    RedisServer::start_with_tls(flavour, arguments, &settings, pki)
+}
+
+/// Returns the addresses of servers for clients, separated by commas.
+pub(super) fn addresses<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
+    let addresses: Vec<_> = servers
+        .into_iter()
+        .map(|server| format!("127.0.0.1:{}", server.client_port()))
+        .collect();
+    addresses.join(",")
 }

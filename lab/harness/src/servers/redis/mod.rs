@@ -3,10 +3,6 @@
 
 mod access;
 mod cluster;
-mod credentials;
-mod flavour;
-mod members;
-mod monitor;
 mod resp;
 mod sentinels;
 mod server;
@@ -14,6 +10,6 @@ mod server;
 mod tests;
 
 pub use self::{
-    cluster::RedisCluster, flavour::Flavour, monitor::RedisMonitor, sentinels::RedisSentinels,
+    cluster::RedisCluster, resp::RedisMonitor, sentinels::RedisSentinels, server::Flavour,
     server::RedisServer,
 };

@@ -9,10 +9,8 @@ use crate::{
     servers::{
         isolation::Password,
         redis::{
-            credentials::{password_setting, url_credentials},
-            flavour::Flavour,
-            members::{addresses, start_member},
-            server::{READY_LIMIT, RedisServer},
+            access::{addresses, password_setting, start_member, url_credentials},
+            server::{Flavour, READY_LIMIT, RedisServer},
         },
     },
 };

@@ -16,9 +16,8 @@ use crate::{
     servers::{
         isolation::{Password, RunAs},
         zookeeper::{
-            installation::check_installation,
+            launch::{Ports, Setup, check_installation},
             session,
-            setup::{Ports, Setup},
         },
     },
 };
