@@ -72,14 +72,7 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
     let recipe = Recipe(connect_client(server).await?, acls_for(server));
     arms.push(Arm::new("zookeeper-client", recipe));
     let store = open(server).await?;
-    measure_beside(
-        arms,
-        "distlock-zookeeper",
-        store.lock(),
-        workload,
-        &options,
-    )
-    .await
+    measure_beside(arms, "distlock-zookeeper", store.lock(), workload, &options).await
 }
 
 /// Opens distlock's store.
