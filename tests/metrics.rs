@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -23,6 +23,7 @@ use distlock_recipes::{
     unread::OptimisticCounters,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use parking_lot::Mutex;
 
 const PAGE: &str = include_str!("../docs/metrics.md");
 
@@ -39,13 +40,13 @@ struct Recorded {
 impl Recorded {
     fn add(&self, key: &KeyName, help: &SharedString) {
         assert!(!help.is_empty(), "{key:?}");
-        let mut described = self.described.lock().unwrap();
+        let mut described = self.described.lock();
         described.insert(key.as_str().to_owned());
     }
 
     /// The number of requests to stores of this backend.
     fn requests_to(&self, backend: &str) -> u64 {
-        let counters = self.counters.lock().unwrap();
+        let counters = self.counters.lock();
         let of_backend = counters.iter().filter(|(key, _)| {
             let mut labels = key.labels();
             key.name() == "distlock_store_requests_total"
@@ -72,7 +73,7 @@ impl Recorder for Recorded {
     }
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let mut counters = self.counters.lock().unwrap();
+        let mut counters = self.counters.lock();
         if let Some((_, count)) = counters.iter().find(|(known, _)| known == key) {
             return Counter::from_arc(Arc::clone(count));
         }
@@ -110,7 +111,7 @@ async fn every_metric_of_the_page_has_a_help_text_and_requests_are_counted() {
     let listed: BTreeSet<_> = rows
         .map(|row| format!("distlock_{}", row.split(['`', '{']).next().unwrap()))
         .collect();
-    assert_eq!(*recorded.described.lock().unwrap(), listed);
+    assert_eq!(*recorded.described.lock(), listed);
     count_requests(&recorded, store).await;
 
     let redis = RedisServer::start().unwrap();

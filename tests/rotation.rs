@@ -12,7 +12,7 @@ use std::{
     path::Path,
     process::Command,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::{Duration, Instant},
@@ -29,6 +29,7 @@ use distlock_harness::{
         zookeeper::{Setup, ZooKeeper},
     },
 };
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 /// The lease of every lock.
@@ -137,7 +138,7 @@ async fn rotate_passwords(
     let counted = Arc::clone(&asked);
     let target = Target::new(url(proxy.address())).credentials(move || {
         counted.fetch_add(1, SeqCst);
-        let password = file.lock().unwrap().clone();
+        let password = file.lock().clone();
         async move { Ok(Credentials::new(password)) }
     });
     let mut load = Load::start(target).await?;
@@ -150,12 +151,12 @@ async fn rotate_passwords(
         let before = asked.load(SeqCst);
         tokio::time::sleep(WINDOW).await;
         ensure!(asked.load(SeqCst) > before, "no connection was made");
-        *current.lock().unwrap() = next;
+        *current.lock() = next;
         load.goes_on().await?;
 
         // The client's file has it first.
         let next = format!("hunter-{round}-early");
-        current.lock().unwrap().clone_from(&next);
+        current.lock().clone_from(&next);
         proxy.reset();
         tokio::time::sleep(WINDOW).await;
         change(&next)?;

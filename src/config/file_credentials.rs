@@ -3,16 +3,14 @@
 //! Invariant: credentials are used only for the store for which they were written. A file that
 //! cannot be used now changes nothing.
 
-use std::{
-    path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::path::PathBuf;
 
 use async_trait::async_trait;
 use distlock_backend_kit::{
     CredentialProvider, Credentials, FileReads, Target, WrittenCredentials,
 };
 use distlock_core::{Error, ErrorKind, Result, path_excerpt};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Config;
 
@@ -87,7 +85,7 @@ impl FileCredentials {
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 }
 

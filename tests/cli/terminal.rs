@@ -6,11 +6,12 @@ use std::{
     io::{Read as _, Write as _},
     os::{fd::OwnedFd, unix::process::CommandExt as _},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
 };
 
 use distlock_harness::eventually;
+use parking_lot::Mutex;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::support::{Home, SOON, read_whole_lines, state_of};
@@ -60,7 +61,6 @@ impl Screen {
             let mut bytes = [0; 1024];
             while let Ok(read @ 1..) = screen.read(&mut bytes) {
                 text.lock()
-                    .unwrap()
                     .push_str(&String::from_utf8_lossy(&bytes[..read]));
             }
         });
@@ -79,11 +79,11 @@ impl Screen {
     /// Waits until the screen shows this text.
     #[track_caller]
     fn wait_for(&self, text: &str) {
-        let seen = eventually(text, SOON, || self.shown.lock().unwrap().contains(text));
+        let seen = eventually(text, SOON, || self.shown.lock().contains(text));
         assert!(
             seen.is_ok(),
             "{text:?} is not on the screen: {:?}",
-            self.shown.lock().unwrap()
+            self.shown.lock()
         );
     }
 
@@ -95,12 +95,12 @@ impl Screen {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        assert!(ended.is_ok(), "{:?}", self.shown.lock().unwrap());
+        assert!(ended.is_ok(), "{:?}", self.shown.lock());
         assert_eq!(
             status.unwrap().code(),
             Some(code),
             "{:?}",
-            self.shown.lock().unwrap()
+            self.shown.lock()
         );
     }
 }
@@ -139,7 +139,7 @@ fn a_terminal_shows_once_that_no_store_is_named() {
     );
     screen.wait_for_end(0);
     screen.wait_for("two");
-    let shown = screen.shown.lock().unwrap();
+    let shown = screen.shown.lock();
     assert_eq!(shown.matches("no store is named").count(), 1, "{shown:?}");
 }
 
@@ -237,7 +237,7 @@ fn tables_and_help_fit_a_terminal_of_80_columns_and_help_is_in_colour() {
     let mut screen = Screen::start(&home, script);
     screen.wait_for("the end");
     screen.wait_for_end(0);
-    let shown = screen.shown.lock().unwrap().clone();
+    let shown = screen.shown.lock().clone();
     let (coloured, plain) = shown.rsplit_once("One distributed lock").unwrap();
     assert!(!plain.contains('\x1b'), "{plain:?}");
     let heading = coloured.lines().find(|line| line.contains("Locks:"));

@@ -115,7 +115,7 @@ async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result
     world.rules.store_away = Duration::from_micros(now_us() - from_us);
     {
         let slack_us = u64::try_from(world.promises().slack.as_micros()).unwrap();
-        let seen = world.shared.seen.lock().unwrap();
+        let seen = world.shared.seen.lock();
         for (old, new) in [(&clients[0], &elsewhere), (&clients[1], &here)] {
             let first = |client: u64, what: fn(&What) -> bool| {
                 let mut seen = seen.iter().filter(|it| it.client == client);
@@ -138,7 +138,7 @@ async fn forgotten_all(mut world: World, forget: impl FnOnce() -> anyhow::Result
     let id = format!("{}-still-there", world.name);
     stay[1].send(&carl, &id);
     eventually_async("the message", SOON, || async {
-        let seen = world.shared.seen.lock().unwrap();
+        let seen = world.shared.seen.lock();
         let it = |what: &What| matches!(what, What::Message { id: got } if *got == id);
         seen.iter().any(|seen| it(&seen.what)).then_some(())
     })

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use distlock_kickout::{
     SessionKey, Timers, Uid, UserRecord,
 };
 use distlock_memory::Memory;
+use parking_lot::Mutex;
 use tokio::{
     sync::{broadcast, watch},
     task::JoinHandle,
@@ -98,7 +99,7 @@ impl Flow {
                 .timers(timers.clone())
                 .peers(Arc::new(Wire(Arc::clone(&mesh))));
             let kick = with(builder).start().await.unwrap();
-            let mut reachable = mesh.nodes.lock().unwrap();
+            let mut reachable = mesh.nodes.lock();
             reachable.insert(name.to_owned(), kick.clone());
             let events = kick.events();
             nodes.insert(name, (kick, events));
@@ -148,7 +149,7 @@ impl Flow {
             },
         );
         let place = (stamp.node.clone(), uid.clone());
-        self.mesh.last.lock().unwrap().insert(place, (key, r#gen));
+        self.mesh.last.lock().insert(place, (key, r#gen));
         let (shared, guest) = (Arc::clone(&self.shared), stamp.clone());
         let confirms = self.sabotage == Sabotage::AcknowledgesForTheClient && node == "n1";
         let over = tokio::spawn(async move {
@@ -244,7 +245,7 @@ impl Flow {
             (record.r#gen, session)
         });
         let (r#gen, session) = found.unwrap_or_default();
-        self.shared.facts.lock().unwrap().push(Fact::Lookup {
+        self.shared.facts.lock().push(Fact::Lookup {
             uid: uid.clone(),
             from_us,
             to_us: now_us(),
@@ -254,14 +255,14 @@ impl Flow {
     }
 
     pub(crate) fn fact(&self, fact: Fact) {
-        self.shared.facts.lock().unwrap().push(fact);
+        self.shared.facts.lock().push(fact);
     }
 
     /// The checker's verdict on everything that happened.
     pub(crate) async fn verdict(mut self, uids: &[&Uid]) -> Report {
         let mut history = History {
-            clients: self.shared.seen.lock().unwrap().clone(),
-            facts: self.shared.facts.lock().unwrap().clone(),
+            clients: self.shared.seen.lock().clone(),
+            facts: self.shared.facts.lock().clone(),
             ..History::default()
         };
         for (_, events) in self.nodes.values_mut() {
@@ -307,15 +308,15 @@ impl Guest {
 impl Mesh {
     /// Delivers the first kick again.
     pub(crate) fn repeat_the_first_kick(&self) {
-        let (to, request) = self.kicks.lock().unwrap()[0].clone();
+        let (to, request) = self.kicks.lock()[0].clone();
         self.receive_kick(&to, request).unwrap();
     }
 
     fn node(&self, to: &NodeAddress) -> Result<KickOut, PeerError> {
-        if *self.unreachable.lock().unwrap() == Some(to.node.as_str()) {
+        if *self.unreachable.lock() == Some(to.node.as_str()) {
             return Err(PeerError::Unknown("no answer".into()));
         }
-        let nodes = self.nodes.lock().unwrap();
+        let nodes = self.nodes.lock();
         Ok(nodes[to.node.as_str()].clone())
     }
 
@@ -327,7 +328,7 @@ impl Mesh {
         if self.by_account {
             // The planted bug: the kick ends the present session of the account, whatever session
             // the kick names.
-            let last = self.last.lock().unwrap();
+            let last = self.last.lock();
             if let Some((key, r#gen)) = last.get(&(to.node.clone(), request.uid.clone())) {
                 request.key = key.clone();
                 request.gen_max = *r#gen;
@@ -340,7 +341,7 @@ impl Mesh {
 #[async_trait]
 impl Peers for Wire {
     async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
-        let mut kicks = self.0.kicks.lock().unwrap();
+        let mut kicks = self.0.kicks.lock();
         kicks.push((to.clone(), request.clone()));
         drop(kicks);
         self.0.receive_kick(to, request)

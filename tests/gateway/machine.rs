@@ -2,10 +2,12 @@
 //! e is that of a machine with idle time. The measurement uses nothing that the tests check.
 
 use std::{
-    sync::{Mutex, OnceLock, PoisonError, mpsc},
+    sync::{OnceLock, mpsc},
     thread,
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 use crate::world::now_us;
 
@@ -46,7 +48,7 @@ impl Meter {
                 }
             }
             let to = now_us();
-            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut taken = self.taken.lock();
             taken.push((to, to - from));
             drop(taken);
             thread::sleep(PAUSE);
@@ -63,7 +65,7 @@ pub(crate) fn start_watching() -> u64 {
 /// The duration of the slowest measurement that ended after the moment `from_us`. The tests allow
 /// this delay in addition to the slack e.
 pub(crate) fn late_since(from_us: u64) -> Duration {
-    let taken = meter().taken.lock().unwrap_or_else(PoisonError::into_inner);
+    let taken = meter().taken.lock();
     let worst = taken
         .iter()
         .filter(|(at, _)| *at >= from_us)

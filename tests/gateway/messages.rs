@@ -147,7 +147,7 @@ impl World {
     async fn expect_device_outcomes(&self, id: &str, outcome: &str, devices: &[(&str, &str)]) {
         let wanted = self.id(id);
         let heard = eventually_async("the outcome", SOON, || async {
-            let seen = self.shared.seen.lock().unwrap();
+            let seen = self.shared.seen.lock();
             seen.iter().find_map(|seen| match &seen.what {
                 What::Outcome {
                     id,
@@ -178,7 +178,7 @@ impl World {
 
     fn count_copies(&self, id: &str) -> usize {
         let wanted = self.id(id);
-        let seen = self.shared.seen.lock().unwrap();
+        let seen = self.shared.seen.lock();
         let it = |what: &What| matches!(what, What::Message { id } if *id == wanted);
         seen.iter().filter(|seen| it(&seen.what)).count()
     }

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -17,6 +17,7 @@ use distlock::{
     backend::{AcquireRequest, Contender, Grant, HandOver, Lease, Renewal, Renewed},
 };
 use distlock_conformance::{LockLayer, RecordsLayer};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The planted bug.
@@ -133,12 +134,12 @@ impl Saboteur {
     }
 
     fn remembered(&self, key: &RecordKey) -> Option<Entry> {
-        let early = self.shared.early.lock().unwrap();
+        let early = self.shared.early.lock();
         if let Some(entry) = early.get(key) {
             return Some(entry.clone());
         }
         if self.shared.from_memory.load(Ordering::SeqCst) {
-            return self.shared.written.lock().unwrap().get(key).cloned();
+            return self.shared.written.lock().get(key).cloned();
         }
         None
     }
@@ -158,14 +159,14 @@ impl Saboteur {
     fn write_later(&self, key: &RecordKey, value: &[u8]) -> Written {
         let version = Version::new(u64::MAX);
         let entry = Entry::new(version, value.to_vec(), None);
-        let mut early = self.shared.early.lock().unwrap();
+        let mut early = self.shared.early.lock();
         early.insert(key.clone(), entry);
         drop(early);
         let (mine, key, value) = (self.clone(), key.clone(), value.to_vec());
         tokio::spawn(async move {
             mine.wait_while_held().await;
             mine.force(&key, &value).await.unwrap();
-            mine.shared.early.lock().unwrap().remove(&key);
+            mine.shared.early.lock().remove(&key);
         });
         Written::Stored(version)
     }
@@ -203,7 +204,7 @@ impl RecordsLayer for Saboteur {
         };
         if let Written::Stored(version) = written {
             let entry = Entry::new(version, value.to_vec(), None);
-            let mut all = self.shared.written.lock().unwrap();
+            let mut all = self.shared.written.lock();
             all.insert(key.clone(), entry);
         }
         Ok(written)

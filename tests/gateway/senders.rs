@@ -93,7 +93,7 @@ impl World {
     pub(crate) async fn expect_outcome(&self, id: &str, wanted: &str) {
         let id = self.id(id);
         let heard = eventually_async("the outcome", SOON, || async {
-            let seen = self.shared.seen.lock().unwrap();
+            let seen = self.shared.seen.lock();
             seen.iter().find_map(|seen| match &seen.what {
                 What::Outcome {
                     id: of, outcome, ..

@@ -2,11 +2,7 @@
 //! answer fails once: the request is lost, the answer is lost, or the request is late. In all cases
 //! the new session is the only live one, and the older session has got its notice.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock::{
@@ -19,6 +15,7 @@ use distlock_kickout::{
     Class, Code, DeliverRequest, DeliverResult, Device, KickOut, KickRequest, KickResult, Login,
     LoginOutcome, NodeAddress, PeerError, Peers, Session, Uid,
 };
+use parking_lot::Mutex;
 
 use crate::world::{SOON, World, pause};
 
@@ -54,22 +51,22 @@ struct Once(Mutex<(Option<(Step, Fault)>, u32)>);
 
 impl Once {
     fn arm(&self, step: Step, fault: Fault) {
-        *self.0.lock().unwrap() = (Some((step, fault)), 0);
+        *self.0.lock() = (Some((step, fault)), 0);
     }
 
     fn has_happened(&self) -> bool {
-        self.0.lock().unwrap().0.is_none()
+        self.0.lock().0.is_none()
     }
 
     fn take(&self, step: Step) -> Option<Fault> {
-        let next = &mut self.0.lock().unwrap().0;
+        let next = &mut self.0.lock().0;
         next.take_if(|(at, _)| *at == step).map(|(_, fault)| fault)
     }
 
     /// The step of the next write: the first write of a takeover admits, and the second write
     /// confirms.
     fn write(&self) -> Step {
-        let writes = &mut self.0.lock().unwrap().1;
+        let writes = &mut self.0.lock().1;
         *writes += 1;
         if *writes == 1 {
             Step::Write
@@ -164,7 +161,7 @@ struct Wire {
 
 impl Wire {
     fn node(&self, to: &NodeAddress) -> KickOut {
-        self.nodes.lock().unwrap()[to.node.as_str()].clone()
+        self.nodes.lock()[to.node.as_str()].clone()
     }
 }
 
@@ -191,7 +188,7 @@ impl Peers for Wire {
 
     async fn hand_out(&self, to: &NodeAddress, uids: &[Uid]) -> std::result::Result<(), PeerError> {
         // The store may have nodes of other tests, which have no wire here.
-        let node = self.nodes.lock().unwrap().get(to.node.as_str()).cloned();
+        let node = self.nodes.lock().get(to.node.as_str()).cloned();
         node.ok_or_else(|| PeerError::not_sent("there is no wire to it"))?
             .handle_hand_out(uids);
         Ok(())
@@ -223,7 +220,7 @@ pub(crate) async fn each_step_once(mut world: World) {
         let node = world.node_id(name);
         let builder = KickOut::builder(store, node.clone()).peers(Arc::new(wire));
         let kick = builder.start().await.unwrap();
-        nodes.lock().unwrap().insert(node.to_string(), kick.clone());
+        nodes.lock().insert(node.to_string(), kick.clone());
         started.push(kick);
         stores.push(opened);
     }

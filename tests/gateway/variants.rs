@@ -42,7 +42,7 @@ async fn a_late_kick(sabotage: Sabotage) -> Report {
 async fn a_late_logout(sabotage: Sabotage) -> Report {
     let flow = Flow::start(sabotage, LONG).await;
     let phone = flow.log_in(&anna(), "phone", "n1").await;
-    *flow.mesh.unreachable.lock().unwrap() = Some("n1");
+    *flow.mesh.unreachable.lock() = Some("n1");
     let _pc = flow.log_in(&anna(), "pc", "n2").await;
     flow.store.read_own_writes_from_now();
     phone.log_out().await;

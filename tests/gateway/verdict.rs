@@ -158,7 +158,7 @@ impl World {
     /// Waits until some client has recorded an event that matches.
     pub(crate) async fn wait_until_seen(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
         eventually_async(what, SOON, || async {
-            let seen = self.shared.seen.lock().unwrap();
+            let seen = self.shared.seen.lock();
             seen.iter().any(&wanted).then_some(())
         })
         .await

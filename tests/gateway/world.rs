@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     process::Command,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -17,6 +17,7 @@ use distlock_checker::{Fact, History, Rules, Seen, What};
 use distlock_gateway::{TokenKey, mint};
 use distlock_harness::{FaultProxy, Process, Signal, free_port};
 use distlock_kickout::{Device, NodeId, Uid};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -323,7 +324,7 @@ impl World {
     }
 
     pub(crate) fn fact(&self, fact: Fact) {
-        self.shared.facts.lock().unwrap().push(fact);
+        self.shared.facts.lock().push(fact);
     }
 
     /// Kills a node with SIGKILL, as a crash does.
@@ -358,8 +359,8 @@ impl World {
     /// The history so far.
     pub(crate) fn history(&self) -> Result<History> {
         let mut history = History {
-            clients: self.shared.seen.lock().unwrap().clone(),
-            facts: self.shared.facts.lock().unwrap().clone(),
+            clients: self.shared.seen.lock().clone(),
+            facts: self.shared.facts.lock().clone(),
             ..History::default()
         };
         for past in &self.past {
@@ -391,7 +392,7 @@ impl Shared {
     }
 
     pub(crate) fn record(&self, stamp: &Seen, what: What) {
-        let mut seen = self.seen.lock().unwrap();
+        let mut seen = self.seen.lock();
         seen.push(Seen {
             at_us: now_us(),
             what,

@@ -1,12 +1,9 @@
 //! The capabilities of a lock over records.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use distlock_core::{Capabilities, Reach};
+use parking_lot::Mutex;
 
 /// TTL of a request that names none. After a holder dies, others wait up to this long for its lock.
 const DEFAULT_TTL: Duration = Duration::from_secs(5);
@@ -17,7 +14,7 @@ static NAMES: Mutex<BTreeMap<&'static str, &'static str>> = Mutex::new(BTreeMap:
 
 /// Returns the name for locks over the records of `backend`: `kv+redis` for `redis`.
 fn kv_name(backend: &'static str) -> &'static str {
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = NAMES.lock();
     names
         .entry(backend)
         .or_insert_with(|| Box::leak(format!("kv+{backend}").into_boxed_str()))

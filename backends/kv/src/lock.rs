@@ -6,11 +6,7 @@
 //! never decide by the local clock whether a lease has expired; only the age that the store reports
 //! counts.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{
@@ -18,6 +14,7 @@ use distlock_core::{
     FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, Records,
     ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep, Verdict, unix_time,
 };
+use parking_lot::Mutex;
 
 use crate::{
     capabilities,

@@ -7,13 +7,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use distlock_core::{Clock, Moment, RecordKey, Result};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::lock_records::{self, LockRecords, PREFIX};
@@ -54,7 +55,7 @@ impl Reaper {
     pub(crate) fn start_if_due(self: &Arc<Self>, records: &LockRecords, clock: &Arc<dyn Clock>) {
         let now = clock.now();
         {
-            let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut due = self.due.lock();
             // The first task is due after one second, so that a process with a shorter life pays
             // nothing.
             let next = *due.get_or_insert(now + Duration::from_secs(1).min(self.idle));
@@ -95,11 +96,7 @@ impl ReapTask {
             Ok(removed) => tracing::debug!(removed, "records of expired locks were removed"),
             Err(error) => tracing::debug!(%error, "records of expired locks were not removed"),
         }
-        let mut due = self
-            .reaper
-            .due
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut due = self.reaper.due.lock();
         *due = Some(self.clock.now() + pause);
     }
 }

@@ -3,15 +3,13 @@
 //! Invariant: the pause is short after the holder changed, and grows while the holder stays the
 //! same. No pause ends after the last seen lease would expire.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Clock, Contender, DistLock, FencingToken, Grant, Moment, Result,
 };
+use parking_lot::Mutex;
 
 /// The shortest pause. With this pause, a waiting process needs less than 20 reads a second even if
 /// the holder changes all the time.
@@ -55,7 +53,7 @@ impl KvContender {
     /// last seen lease.
     fn next(&self, now: Moment) -> Moment {
         let factor = {
-            let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut random = self.random.lock();
             0.85 + 0.3 * random.f64()
         };
         let next = now + self.pause.mul_f64(factor);

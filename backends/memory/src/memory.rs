@@ -3,12 +3,10 @@
 //! Invariant: all handles of one [`Memory`], and all stores of one shared name, see the same locks
 //! and records.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use distlock_core::{Clock, DistLock, Epoch, Records, SystemClock};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::{
@@ -43,7 +41,7 @@ impl Memory {
     #[must_use]
     pub fn shared(name: &str) -> Self {
         static STORES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
-        let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stores = STORES.lock();
         if let Some(store) = stores.get(name) {
             return store.clone();
         }

@@ -3,11 +3,7 @@
 //! Invariant: the versions of a key strictly rise, also after a delete, because one counter serves
 //! all keys.
 
-use std::{
-    collections::BTreeMap,
-    ops::Bound,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_backend_kit::OpenFlag;
@@ -15,6 +11,7 @@ use distlock_core::{
     Clock, Deleted, Entry, Error, ErrorKind, Expect, Moment, RecordKey, Records, Result, Version,
     Written, check_value, micros, unix_time,
 };
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::lock::BACKEND;
 
@@ -70,13 +67,13 @@ impl MemoryRecords {
     /// Locks the records for reading; an error of kind `Closed` when this handle was closed.
     fn lock_for_read(&self) -> Result<RwLockReadGuard<'_, RecordMap>> {
         self.open.check(BACKEND)?;
-        Ok(self.store.read().unwrap_or_else(PoisonError::into_inner))
+        Ok(self.store.read())
     }
 
     /// Locks the records for writing; an error of kind `Closed` when this handle was closed.
     fn lock_for_write(&self) -> Result<RwLockWriteGuard<'_, RecordMap>> {
         self.open.check(BACKEND)?;
-        Ok(self.store.write().unwrap_or_else(PoisonError::into_inner))
+        Ok(self.store.write())
     }
 }
 

@@ -7,7 +7,6 @@
 use std::{
     collections::{BTreeMap, hash_map},
     hash::BuildHasher as _,
-    sync::{Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::Duration,
 };
@@ -17,6 +16,7 @@ use distlock_core::{
     LockInfo, LockName, LossReason, Moment, ReleaseOutcome, Renewal, Result, micros, unix_time,
 };
 use foldhash::fast::RandomState;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     row::Row,
@@ -408,5 +408,5 @@ impl Table {
 
 fn lock_shard(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     // No change of a shard can panic halfway, so the data behind a poisoned mutex is consistent.
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+    shard.lock()
 }

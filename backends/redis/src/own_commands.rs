@@ -5,14 +5,12 @@
 //! return to the pool, because its `WATCH` may still be active. URL, options, TLS and errors, and
 //! the test of a connection that was idle, are those of the locks' store.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, sync::Arc};
 
 #[cfg(any(doc, test))]
 use distlock_core::ErrorKind;
 use distlock_core::{Error, Result, SystemClock};
+use parking_lot::{Mutex, MutexGuard};
 use redis::{RedisError, aio::MultiplexedConnection};
 
 use crate::{
@@ -130,7 +128,7 @@ impl Connections {
     }
 
     fn lock_idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

@@ -5,12 +5,10 @@
 //! life, and a caller starts another task when that time has passed. Each task has a number, called
 //! its turn. Only the task with the latest number is the current task; an older task must end.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use distlock_core::Moment;
+use parking_lot::{Mutex, MutexGuard};
 
 /// The allowed delay of an announced sign of life. A task on a busy machine must not be replaced.
 const GRACE: Duration = Duration::from_secs(1);
@@ -63,7 +61,7 @@ impl SingletonTask {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

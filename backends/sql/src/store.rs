@@ -7,7 +7,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -17,6 +17,7 @@ use distlock_backend_kit::{
     operation::{Answer, Operation, OperationKind},
 };
 use distlock_core::{Forced, HandOver, ReleaseOutcome, Result};
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use crate::{dialect::Dialect, rows::QueueEntry, singleton_task::SingletonTask};
@@ -79,11 +80,7 @@ impl<D: Dialect> Store<D> {
     /// Gives up a queue entry. Entries that several callers give up at the same time share one
     /// request. If the request fails, the entry stays in the store until its lease ends.
     pub(crate) async fn leave_queue(&self, entry: QueueEntry) {
-        let entries_to_leave = || {
-            self.entries_to_leave
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
+        let entries_to_leave = || self.entries_to_leave.lock();
         entries_to_leave().push(entry);
         let _turn = self.leave_turn.lock().await;
         let entries = std::mem::take(&mut *entries_to_leave());
@@ -110,13 +107,13 @@ impl<D: Dialect> Store<D> {
     }
 
     pub(crate) fn track_task(&self, task: AbortHandle) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.tasks.lock();
         tasks.retain(|task| !task.is_finished());
         tasks.push(task);
     }
 
     fn stop_tasks(&self) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.tasks.lock();
         for task in tasks.drain(..) {
             task.abort();
         }

@@ -210,7 +210,7 @@ impl RecipesPlay {
         settings.jitter = 0.0;
         settings.beta = 0.0;
         let guard = CacheGuard::new(&self.store, MemoryCache::new(10), settings)?;
-        let aside = Arc::new(std::sync::Mutex::new(None));
+        let aside = Arc::new(parking_lot::Mutex::new(None));
         let loads = Arc::new(AtomicU64::new(0));
         let until = SystemClock.now() + ASKING_TIME;
         let mut callers = JoinSet::new();
@@ -228,15 +228,11 @@ impl RecipesPlay {
                         guard.get_or_rebuild("hot", load).await?;
                     } else {
                         // Without the guard, each caller that finds no fresh value loads it.
-                        let fresh = *aside
-                            .lock()
-                            .unwrap_or_else(std::sync::PoisonError::into_inner);
+                        let fresh = *aside.lock();
                         if fresh.is_none_or(|until| SystemClock.now() >= until) {
                             load().await?;
                             let fresh = Some(SystemClock.now() + TTL);
-                            *aside
-                                .lock()
-                                .unwrap_or_else(std::sync::PoisonError::into_inner) = fresh;
+                            *aside.lock() = fresh;
                         }
                     }
                     SystemClock.sleep(Duration::from_millis(5)).await;

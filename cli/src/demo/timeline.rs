@@ -1,12 +1,10 @@
 //! The timeline of the demo. Events are printed at once, and kept so that a scene can wait for one.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use distlock::{Clock as _, Moment, SystemClock};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -226,7 +224,7 @@ impl Timeline {
     }
 
     fn state(&self) -> MutexGuard<'_, Printed> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -4,13 +4,10 @@
 //! certificate with the key of another certificate, and a file that cannot be used now does not
 //! stop a store that is open. The content of a file is never shown.
 
-use std::{
-    fmt,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use distlock_core::Result;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{Certificates, FileReads, Secret, TlsFile};
 
@@ -125,7 +122,7 @@ impl Files {
     }
 
     fn good(&self) -> MutexGuard<'_, Good> {
-        self.good.lock().unwrap_or_else(PoisonError::into_inner)
+        self.good.lock()
     }
 }
 

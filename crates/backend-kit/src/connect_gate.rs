@@ -23,11 +23,12 @@
 use std::{
     collections::HashMap,
     future::Future,
-    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+    sync::{Arc, LazyLock, Weak},
     time::Duration,
 };
 
 use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The pause after the first failed attempt. Each further failure doubles the pause.
@@ -98,7 +99,7 @@ impl ConnectGate {
     /// attempt depend.
     #[must_use]
     pub fn of(key: String) -> Arc<Self> {
-        let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gates = GATES.lock();
         gates.retain(|_, gate| gate.strong_count() > 0);
         if let Some(gate) = gates.get(&key).and_then(Weak::upgrade) {
             return gate;

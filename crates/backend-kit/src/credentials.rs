@@ -5,15 +5,11 @@
 //! provider gave for this attempt. Neither a password nor the text of a provider's error may be
 //! shown unmasked.
 
-use std::{
-    fmt,
-    future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{Clock, Error, ErrorKind, Moment, Result, at_most, excerpt};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{Secret, mask, panics};
 
@@ -289,9 +285,7 @@ impl CredentialSource {
     }
 
     fn acceptance(&self) -> MutexGuard<'_, Acceptance> {
-        self.acceptance
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.acceptance.lock()
     }
 }
 

@@ -1,8 +1,7 @@
 //! The epochs that the connections of a handle have found, one after the other.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use distlock_core::Epoch;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Remembers the epoch that the last connection found, and whether it ever changed.
 ///
@@ -41,7 +40,7 @@ impl EpochHistory {
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

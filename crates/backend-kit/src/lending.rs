@@ -4,13 +4,10 @@
 //! It knows nothing of the connections themselves. The borrower decides whether a connection may
 //! be used again.
 
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, at_most};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Lends connections of type `C`.
@@ -71,7 +68,7 @@ impl<C> Lender<C> {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<C>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

@@ -4,12 +4,9 @@
 //! Invariant: all times are of one clock, the boot-time clock of the machine, so holds of different
 //! processes can be compared.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// One period in which a holder believed that it held a lock. Times are counted from boot.
@@ -65,8 +62,8 @@ impl History {
         check(&self.lock())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Hold>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Vec<Hold>> {
+        self.0.lock()
     }
 }
 

@@ -13,11 +13,12 @@ use std::{
     future::Future,
     ops::{Add, Sub},
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use tokio::runtime::{self, Handle};
 
@@ -259,10 +260,8 @@ impl ManualClock {
         self.locked().sleepers.len()
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, Manual> {
-        self.0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn locked(&self) -> parking_lot::MutexGuard<'_, Manual> {
+        self.0.lock()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     fmt::Debug,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
@@ -16,6 +16,7 @@ use distlock_core::{ErrorKind, Locker, SystemClock};
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
+use parking_lot::Mutex;
 use support::{Script, eventually};
 use tracing::{
     Event, Subscriber,
@@ -38,11 +39,11 @@ impl Seen {
             .map(|label| format!("{}={}", label.key(), label.value()))
             .collect();
         let name = format!("{} {}", key.name(), labels.join(" "));
-        self.0.lock().unwrap().entry(name).or_default().clone()
+        self.0.lock().entry(name).or_default().clone()
     }
 
     fn count(&self, name: &str) -> u64 {
-        let all = self.0.lock().unwrap();
+        let all = self.0.lock();
         all.get(name).map_or(0, |slot| slot.load(SeqCst))
     }
 
@@ -98,7 +99,7 @@ impl Subscriber for Spans {
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         let mut fields = Fields(span.metadata().name().to_owned());
         span.record(&mut fields);
-        let mut all = self.0.lock().unwrap();
+        let mut all = self.0.lock();
         all.push(fields.0);
         Id::from_u64(all.len() as u64)
     }
@@ -159,7 +160,7 @@ async fn a_locker_records_its_metrics_and_spans() {
     eventually("released in the background", || !store.0.is_held(name)).await;
     assert_eq!((total("release", "background"), held()), (1, 0.0));
 
-    *store.0.refuse_with.lock().unwrap() = Some(ErrorKind::AccessDenied);
+    *store.0.refuse_with.lock() = Some(ErrorKind::AccessDenied);
     store.0.acquire.refuse.store(1, SeqCst);
     let refused = locker.lock("e").acquire().await;
     assert!(refused.is_err());
@@ -177,7 +178,7 @@ async fn a_locker_records_its_metrics_and_spans() {
     eventually("the loss is counted", || lost() == 2).await;
     locker.close().await;
 
-    let spans = spans.0.lock().unwrap();
+    let spans = spans.0.lock();
     assert_eq!(
         *spans,
         [

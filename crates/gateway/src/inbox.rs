@@ -321,7 +321,7 @@ mod tests {
         }
 
         async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-            let between = self.loses.lock().unwrap().take();
+            let between = self.loses.lock().take();
             let anna = Uid::new("anna").unwrap();
             let others = RecordsInbox::new(Arc::clone(&self.records));
             match between {
@@ -343,7 +343,7 @@ mod tests {
             loses: Arc::default(),
         };
         let inbox = RecordsInbox::new(records.clone().into_records());
-        let loses = |between| *records.loses.lock().unwrap() = Some(between);
+        let loses = |between| *records.loses.lock() = Some(between);
         let anna = Uid::new("anna").unwrap();
         let [one, two, three] = ["one", "two", "three"].map(message);
         inbox.keep(&anna, &one).await.unwrap();

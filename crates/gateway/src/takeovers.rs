@@ -6,12 +6,10 @@
 //! This module keeps a bounded number of takeovers. This module must never follow the events of a
 //! node whose page nobody opens.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use distlock_kickout::{Device, Event, KickOut, NodeId, SessionId, Transition, Uid};
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 use uuid::Uuid;
@@ -87,7 +85,7 @@ impl RecentTakeovers {
 
     /// The newest takeovers since the first call, oldest first.
     fn read_newest(&self) -> Vec<Takeover> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let RecentState {
             events,
             takeovers,

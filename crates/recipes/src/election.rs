@@ -24,17 +24,14 @@
 //! The ideas come from the leader election of Kubernetes' client-go (which does not wait for the
 //! work to end), Curator's `LeaderSelector`, and etcd's election recipe.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use distlock_core::{
     Clock, Error, ErrorKind, Expect, Fence, FencingToken, Guard, HolderInfo, HolderLabel, LockName,
     LockWatch, Locker, LossReason, Moment, RecordKey, Records, Released, Result, Store, Version,
     Written,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// The work is stopped when no renewal succeeds and the remaining time is at most the TTL divided
@@ -168,10 +165,7 @@ impl Election {
             };
             if let Some((version, nomination)) = nomination {
                 let until = {
-                    let mut before = self
-                        .yields_to
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner);
+                    let mut before = self.yields_to.lock();
                     match &*before {
                         Some((it, until)) if *it == nomination => *until,
                         _ => {

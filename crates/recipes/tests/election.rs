@@ -4,7 +4,7 @@
 use std::{
     future::pending,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -13,6 +13,7 @@ use std::{
 use distlock_core::{ErrorKind, LockWatch, LossReason, Store};
 use distlock_memory::Memory;
 use distlock_recipes::election::{Election, Led};
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     task::{JoinSet, yield_now},
@@ -39,7 +40,7 @@ async fn one_candidate_leads_at_a_time_and_terms_rise() {
                 let led = election.run_while_leader(async |now| {
                     assert!(!leading.swap(true, Ordering::AcqRel), "two lead");
                     let number = now.number.get();
-                    let before = std::mem::replace(&mut *last.lock().unwrap(), number);
+                    let before = std::mem::replace(&mut *last.lock(), number);
                     assert!(number > before, "{number} after {before}");
                     yield_now().await;
                     leading.store(false, Ordering::Release);
@@ -147,7 +148,7 @@ async fn the_nominated_candidate_leads_next() {
         let (election, order) = (candidate(name), Arc::clone(&order));
         tokio::spawn(async move {
             let leadership = election.campaign().await.unwrap();
-            order.lock().unwrap().push(name);
+            order.lock().push(name);
             let _ = leadership.resign().await;
         })
     });
@@ -167,7 +168,7 @@ async fn the_nominated_candidate_leads_next() {
     for other in others {
         other.await.unwrap();
     }
-    let order = order.lock().unwrap().clone();
+    let order = order.lock().clone();
     assert_eq!((order[0], order.len()), ("d", 3), "{order:?}");
     let left = memory.records().scan("election/", None, 10).await.unwrap();
     assert!(left.is_empty(), "{left:?}");

@@ -1,10 +1,6 @@
 //! Effects that happen once per key, and the fence check before a step.
 
-use std::{
-    cell::Cell,
-    future::pending,
-    sync::{Arc, Mutex},
-};
+use std::{cell::Cell, future::pending, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_conformance::RecordsLayer;
@@ -18,6 +14,7 @@ use distlock_recipes::{
     idempotent::{Idempotent, Once},
 };
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 fn token(number: u64) -> FencingToken {
@@ -130,7 +127,7 @@ impl RecordsLayer for LosesOneReply {
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
         let written = self.0.put(key, value, expect).await;
-        let mut left = self.1.lock().unwrap();
+        let mut left = self.1.lock();
         *left = left.wrapping_sub(1);
         if *left == 0 {
             return Err(Error::new(ErrorKind::OutcomeUnknown, "the reply was lost"));

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -19,6 +19,7 @@ use distlock_recipes::unread::{
     Counter, LockedCounters, MOST, OptimisticCounters, Unread, UnreadCounters,
 };
 use fastrand::Rng;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 const HISTORIES: u64 = 2000;
@@ -66,17 +67,17 @@ struct Process {
 impl Process {
     /// Counts a request. Returns the fault of this request, or an error when the process is dead.
     fn next_fault(&self) -> Result<Option<Fault>> {
-        if *self.dead.lock().unwrap() {
+        if *self.dead.lock() {
             return Err(Error::new(ErrorKind::Closed, "the process is dead"));
         }
-        let mut fault = self.fault.lock().unwrap();
+        let mut fault = self.fault.lock();
         match &mut *fault {
             Some((0, now)) => {
                 let now = *now;
                 *fault = None;
                 self.met.fetch_add(1, Ordering::Relaxed);
                 if !matches!(now, Fault::LosesReply | Fault::LosesRequest) {
-                    *self.dead.lock().unwrap() = true;
+                    *self.dead.lock() = true;
                 }
                 Ok(Some(now))
             }
@@ -118,7 +119,7 @@ impl RecordsLayer for Process {
             }
             Some(Fault::ArrivesLate) => {
                 let late = (key.clone(), value.to_vec(), expect);
-                self.late.lock().unwrap().push(late);
+                self.late.lock().push(late);
                 process_died_error()
             }
             Some(Fault::LosesReply) => {
@@ -319,7 +320,7 @@ async fn run_history(
         }
         known = seen;
         if rng.u8(..4) == 0 {
-            let arriving: Vec<_> = late.lock().unwrap().drain(..).collect();
+            let arriving: Vec<_> = late.lock().drain(..).collect();
             for (key, value, expect) in arriving {
                 let _ = memory.records().put(&key, &value, expect).await;
             }

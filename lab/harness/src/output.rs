@@ -6,12 +6,13 @@
 use std::{
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
 };
 
+use parking_lot::Mutex;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::{Errno, ioctl_fionread, read},
@@ -93,8 +94,5 @@ fn read_lines(stream: &OwnedFd, idle: &AtomicBool, lines: &Lines) {
 
 fn push_line(lines: &Lines, line: &[u8]) {
     let line = String::from_utf8_lossy(line).into_owned();
-    lines
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(line);
+    lines.lock().push(line);
 }

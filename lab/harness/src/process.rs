@@ -9,11 +9,11 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{MutexGuard, PoisonError},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use parking_lot::MutexGuard;
 use rustix::process::{Pid, kill_process, kill_process_group};
 
 pub use rustix::process::Signal;
@@ -183,7 +183,7 @@ impl Process {
     }
 
     fn lock_lines(&self) -> MutexGuard<'_, Vec<String>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock()
     }
 }
 

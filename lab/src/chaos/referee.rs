@@ -4,16 +4,12 @@
 //! its worker is killed right after. The referee must never change the order of the events of one
 //! worker.
 
-use std::{
-    collections::HashMap,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use distlock::{Clock as _, SystemClock};
 use distlock_harness::{Signal, signal};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
@@ -296,5 +292,5 @@ async fn send_answer(writer: &mut OwnedWriteHalf, answer: &impl Serialize) -> Re
 
 /// Locks a mutex, even if a thread panicked while it held the mutex.
 fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock().unwrap_or_else(PoisonError::into_inner)
+    it.lock()
 }

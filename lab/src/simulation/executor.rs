@@ -6,11 +6,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Wake, Waker},
 };
 
 use fastrand::Rng;
+use parking_lot::{Mutex, MutexGuard};
 
 /// The owner of a task.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +72,7 @@ impl Spawner {
     /// Locks the queue.
     fn queue(&self) -> MutexGuard<'_, ReadyQueue> {
         // No code panics while it holds this mutex.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

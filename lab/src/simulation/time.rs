@@ -6,12 +6,13 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::{Duration, SystemTime},
 };
 
 use distlock::{Clock, Moment, Sleep};
+use parking_lot::{Mutex, MutexGuard};
 
 /// The true time, and all sleeping tasks.
 #[derive(Clone, Default)]
@@ -69,7 +70,7 @@ impl Timeline {
     /// Locks the state.
     fn state(&self) -> MutexGuard<'_, TimelineState> {
         // No code panics while it holds this mutex.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     fmt,
     future::Future,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context as Waking, Poll, Waker},
     time::Duration,
 };
@@ -16,6 +16,7 @@ use distlock::{
 };
 use distlock_memory::Memory;
 use fastrand::Rng;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::{
@@ -302,7 +303,7 @@ fn poll_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> 
 
 /// Locks a mutex, even if a thread panicked while it held the mutex.
 pub(super) fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock().unwrap_or_else(PoisonError::into_inner)
+    it.lock()
 }
 
 impl fmt::Debug for World {

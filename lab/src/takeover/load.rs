@@ -1,17 +1,14 @@
 //! Measures takeovers and messages. Each player is an account whose devices take over from each
 //! other.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use distlock::{Clock as _, Moment, SystemClock};
 use distlock_gateway::Uid;
 use distlock_report::TakeoverSample;
 use futures_util::future::{Either, select};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -51,7 +48,7 @@ struct SharedSample(Mutex<TakeoverSample>);
 impl SharedSample {
     /// Locks the shared sample.
     fn lock(&self) -> MutexGuard<'_, TakeoverSample> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use distlock::{Clock as _, RecordKey, Records, SystemClock};
 use distlock_checker::{Invariant, Judge, Rules, Seen, What};
 use distlock_gateway::Uid;
 use distlock_kickout::{Code, Device, NodeId, UserRecord};
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -347,12 +348,12 @@ impl SoakRun {
 
     /// Locks the judge, which checks the invariants.
     fn lock_judge(&self) -> MutexGuard<'_, Judge> {
-        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
+        self.judge.lock()
     }
 
     /// Locks the counters.
     fn lock_tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tally.lock()
     }
 
     /// The report of the run.

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -17,6 +17,7 @@ use distlock_core::{
 };
 use distlock_kv::KvLock;
 use distlock_memory::Memory;
+use parking_lot::Mutex;
 
 pub(crate) const TTL: Duration = Duration::from_secs(5);
 pub(crate) const RELEASED: ReleaseOutcome = ReleaseOutcome::Released {
@@ -58,15 +59,12 @@ impl std::fmt::Debug for Fault {
 
 impl FaultyRecords {
     fn inner(&self) -> Arc<dyn Records> {
-        Arc::clone(&self.inner.lock().unwrap())
+        Arc::clone(&self.inner.lock())
     }
 
     /// Sets the faults of the next writes.
     pub(crate) fn set_next_faults(&self, faults: impl IntoIterator<Item = Fault>) {
-        self.faults
-            .lock()
-            .unwrap()
-            .extend(faults.into_iter().map(Some));
+        self.faults.lock().extend(faults.into_iter().map(Some));
     }
 
     /// Runs a write with the next fault of the list, or without a fault if the list is empty.
@@ -75,7 +73,7 @@ impl FaultyRecords {
         write: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         self.writes.fetch_add(1, Ordering::SeqCst);
-        let fault = self.faults.lock().unwrap().pop_front().flatten();
+        let fault = self.faults.lock().pop_front().flatten();
         let unknown = || Error::new(ErrorKind::OutcomeUnknown, "no answer");
         match fault {
             None => write.await,
@@ -195,7 +193,7 @@ impl Fixture {
     pub(crate) fn lose_all_data(&self) {
         self.clock.advance(Duration::from_millis(1));
         let empty = Memory::new(Arc::new(self.clock.clone())).records();
-        *self.records.inner.lock().unwrap() = empty;
+        *self.records.inner.lock() = empty;
     }
 
     /// Acquires a lock, which must be free or already belong to the request's owner.

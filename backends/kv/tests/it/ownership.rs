@@ -1,7 +1,7 @@
 //! A lock over records: its owner, its token, and records that cannot be read.
 
 use std::{
-    sync::{Arc, Mutex, atomic::AtomicUsize},
+    sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use distlock_core::{
 use distlock_kv::KvLock;
 use distlock_memory::Memory;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use crate::fixture::{FaultyRecords, RELEASED, TTL, fixture, key, lease, name, request, ttl};
 

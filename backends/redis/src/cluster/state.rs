@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use std::{
 
 use distlock_core::{Epoch, Error, ErrorKind, Result};
 use futures_util::future::join_all;
+use parking_lot::{Mutex, MutexGuard};
 use redis::Script;
 
 use crate::{
@@ -233,5 +234,5 @@ impl fmt::Debug for Cluster {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -16,6 +16,7 @@ use std::{
 
 use distlock_backend_kit::{ConnectGate, CredentialSource, Credentials, RequestCount};
 use distlock_core::{Clock, Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, Value,
@@ -143,7 +144,7 @@ impl Connector {
         attempt: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let gate = {
-            let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut gates = self.gates.lock();
             let gate = gates.entry(address.to_owned()).or_insert_with(|| {
                 ConnectGate::of(format!("{BACKEND} {address} {:?}", self.config))
             });

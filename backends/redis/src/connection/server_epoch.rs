@@ -10,12 +10,13 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use distlock_core::Epoch;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::config::Endpoint;
 
@@ -149,7 +150,7 @@ impl ServerEpoch {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

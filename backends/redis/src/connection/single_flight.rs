@@ -3,13 +3,10 @@
 //! Connecting may take longer than an operation waits. So an attempt goes on when its caller gives
 //! up. At most one attempt is in progress, and later callers wait for that attempt.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, task::AbortHandle};
 
 use crate::error::BACKEND;
@@ -165,7 +162,7 @@ impl<T> Drop for SingleFlight<T> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Returns the error for an attempt that was abandoned, because it took too long or because the

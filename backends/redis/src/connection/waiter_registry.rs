@@ -9,11 +9,12 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use redis::{
     PushInfo, PushKind, Value,
     aio::{AsyncPushSender, SendError},
@@ -81,7 +82,7 @@ impl WaiterRegistry {
     }
 
     fn map(&self) -> MutexGuard<'_, HashMap<Box<str>, Vec<Arc<Notify>>>> {
-        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_key.lock()
     }
 }
 

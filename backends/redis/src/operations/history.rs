@@ -11,13 +11,11 @@
 
 use std::{
     collections::HashSet,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 use distlock_core::{Epoch, Lease, LossReason, OwnerId};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::format::keys::{BUCKETS, Bucket};
 
@@ -123,7 +121,7 @@ impl Histories {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

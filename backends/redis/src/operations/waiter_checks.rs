@@ -9,13 +9,11 @@
 
 use std::{
     collections::HashSet,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use distlock_core::{Moment, OwnerId};
+use parking_lot::{Mutex, MutexGuard};
 
 /// The limit of entries. A limit is needed because entries of lost guards are never removed one by
 /// one.
@@ -73,7 +71,7 @@ impl WaiterChecks {
     }
 
     fn owners(&self) -> MutexGuard<'_, HashSet<OwnerId>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owners.lock()
     }
 }
 

@@ -3,9 +3,8 @@
 //!
 //! Invariant: a round that began earlier never replaces one that began later.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use distlock_core::Moment;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{config::Endpoint, connection::ServerEpochs};
 
@@ -72,7 +71,7 @@ impl LastMajority {
 
     // A std mutex: it is held only to read and write values.
     fn state(&self) -> MutexGuard<'_, MajorityState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -11,12 +11,13 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use distlock_core::{Error, ErrorKind, Moment, Result};
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     config::Endpoint,
@@ -364,5 +365,5 @@ fn unavailable(message: String) -> Error {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

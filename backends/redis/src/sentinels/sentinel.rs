@@ -1,11 +1,12 @@
 //! One sentinel, and the connection that is used only for its votes.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    Arc, Weak,
     atomic::{AtomicBool, Ordering},
 };
 
 use distlock_core::{Error, ErrorKind, Result};
+use parking_lot::{Mutex, MutexGuard};
 use redis::{
     PushInfo, PushKind, ServerError, Value,
     aio::{AsyncPushSender, MultiplexedConnection, SendError},
@@ -183,7 +184,7 @@ impl Sentinel {
     }
 
     fn id(&self) -> MutexGuard<'_, Option<String>> {
-        self.id.lock().unwrap_or_else(PoisonError::into_inner)
+        self.id.lock()
     }
 
     fn refused(&self, refusal: &ServerError, primary: &str) -> Error {

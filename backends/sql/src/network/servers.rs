@@ -4,15 +4,11 @@
 //! silent server or address delays a connection by [`PAUSE`] only: the next one is tried then,
 //! while the earlier attempt goes on.
 
-use std::{
-    future::Future,
-    net::SocketAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, net::SocketAddr, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result};
 use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::lookup_host;
 
 use crate::{
@@ -144,7 +140,7 @@ impl Servers {
     }
 
     fn last(&self) -> MutexGuard<'_, Option<Candidate>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 }
 

@@ -11,12 +11,13 @@ use std::{
     collections::HashMap,
     fmt,
     hash::Hash,
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, LazyLock, Weak},
     time::Duration,
 };
 
 use distlock_backend_kit::queue_entry::LearnsOfChange;
 use distlock_core::{HolderLabel, LockName, Moment};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::{
@@ -105,7 +106,7 @@ impl WaitGroup {
     }
 
     pub(crate) fn waiting(&self) -> MutexGuard<'_, WaitState> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     pub(crate) fn join(&self, name: &LockName, holder: &HolderLabel, now: Moment) -> Arc<Waiter> {
@@ -188,7 +189,7 @@ impl<K: Eq + Hash> WaitGroups<K> {
     /// The group of the tables `key`: every handle of this process on these tables gets the same
     /// group. If there is no group yet, `new` becomes the group.
     pub(crate) fn shared(&self, key: K, new: &Arc<WaitGroup>) -> Arc<WaitGroup> {
-        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = self.0.lock();
         groups.retain(|_, group| group.strong_count() > 0);
         if let Some(group) = groups.get(&key).and_then(Weak::upgrade) {
             return group;

@@ -7,7 +7,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use std::{
 
 use distlock_backend_kit::queue_entry::{ContendersAhead, EntrySchedule, LearnsOfChange};
 use distlock_core::{FencingToken, HolderLabel, LockName, Moment, Result};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
@@ -268,19 +269,13 @@ impl Waiter {
     /// Notes that the waiter's future was polled. Returns whether the waiter counted as absent
     /// until now.
     pub(crate) fn note_polled(&self, now: Moment) -> bool {
-        let mut last_polled = self
-            .last_polled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last_polled = self.last_polled.lock();
         let before = std::mem::replace(&mut *last_polled, now);
         now.since(before) >= UNPOLLED_LIMIT
     }
 
     pub(crate) fn is_asleep(&self, now: Moment) -> bool {
-        let last_polled = *self
-            .last_polled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let last_polled = *self.last_polled.lock();
         self.asleep.load(Ordering::Relaxed) && now.since(last_polled) < UNPOLLED_LIMIT
     }
 }

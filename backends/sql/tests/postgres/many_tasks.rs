@@ -2,10 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     task::Poll,
     time::Instant,
 };
@@ -13,6 +10,7 @@ use std::{
 use distlock_core::{ErrorKind, Renewal, Renewed, Ttl};
 use distlock_harness::FaultProxy;
 use futures_util::{future::join_all, poll};
+use parking_lot::Mutex;
 
 use super::{
     batches::{ByHand, each_operation_of_a_mixed_batch_has_its_own_answer},
@@ -59,11 +57,7 @@ async fn storm(url: &str, tasks: usize, names: usize, rounds: usize) {
                 let guard = match asking.await {
                     Ok(guard) => guard,
                     Err(error) => {
-                        *problems
-                            .lock()
-                            .unwrap()
-                            .entry(error.to_string())
-                            .or_default() += 1;
+                        *problems.lock().entry(error.to_string()).or_default() += 1;
                         continue;
                     }
                 };
@@ -76,11 +70,7 @@ async fn storm(url: &str, tasks: usize, names: usize, rounds: usize) {
                 seen.count.store(count + 1, Ordering::SeqCst);
                 seen.inside.fetch_sub(1, Ordering::SeqCst);
                 if !guard.release().await.is_clean() {
-                    *problems
-                        .lock()
-                        .unwrap()
-                        .entry("unclean".into())
-                        .or_default() += 1;
+                    *problems.lock().entry("unclean".into()).or_default() += 1;
                 }
             }
         });
@@ -89,7 +79,7 @@ async fn storm(url: &str, tasks: usize, names: usize, rounds: usize) {
         ended.unwrap();
     }
     let retried: u64 = stores.iter().map(Postgres::retries).sum();
-    let problems = problems.lock().unwrap();
+    let problems = problems.lock();
     assert!(problems.is_empty(), "{problems:?}, {retried} sent again");
     let total: u64 = seen.iter().map(|it| it.count.load(Ordering::SeqCst)).sum();
     assert_eq!(total, u64::try_from(tasks * rounds).unwrap());

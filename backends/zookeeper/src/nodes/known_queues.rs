@@ -16,10 +16,11 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     task::{Context, Waker},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use zookeeper_client as zk;
 
 use super::node::Node;

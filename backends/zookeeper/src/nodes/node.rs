@@ -3,13 +3,14 @@
 //! Invariant: the state only moves forward, from waiting to held, and then to leaving or gone. So a
 //! late grant cannot make a node held again after its owner gave the node up.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use distlock_backend_kit::queue_entry::ENTRY_LEASE;
 use distlock_core::{
     Error, ErrorKind, FencingToken, HolderInfo, LossFeed, LossReason, LossSender, Moment, OwnerId,
     Result,
 };
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::sequence::Sequence;

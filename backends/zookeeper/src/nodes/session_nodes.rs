@@ -6,11 +6,12 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use distlock_core::{Moment, OwnerId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use uuid::Uuid;
 

@@ -4,14 +4,11 @@
 //! must not refer to any session, because each session refers to this part, and a cycle of
 //! references would never be freed.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use distlock_backend_kit::RequestCount;
 use distlock_core::{Clock, LossReason, Moment, OwnerId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{runtime::Handle as Runtime, sync::OnceCell};
 
 use super::{Login, io_thread::IoThread};

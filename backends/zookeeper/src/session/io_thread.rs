@@ -13,7 +13,7 @@ use std::{
     os::unix::net::UnixStream,
     pin::pin,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -21,6 +21,7 @@ use std::{
 use async_executor::{Executor, Task};
 use async_io::Async;
 use distlock_backend_kit::panics;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::sync::lock;

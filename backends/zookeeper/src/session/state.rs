@@ -20,15 +20,11 @@
 //! Some servers answer a reconnect with a new session and do not report that. So after each
 //! reconnect no answer counts as a proof until a new node has shown the id of the session.
 
-use std::{
-    fmt,
-    future::Future,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use distlock_backend_kit::Credentials;
 use distlock_core::{Clock, Epoch, LossReason, Moment, Result};
+use parking_lot::Mutex;
 use tokio::{
     runtime::Handle as Runtime,
     sync::{Notify, watch},

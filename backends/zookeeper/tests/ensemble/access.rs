@@ -1,10 +1,6 @@
 //! Credentials, access lists, TLS, and the errors when no session can be opened.
 
-use std::{
-    net::TcpListener,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use distlock_backend_kit::{Credentials, SharedProvider};
 use distlock_core::{Attempt, Error, ErrorKind, Locker, SystemClock};
@@ -13,6 +9,7 @@ use distlock_harness::{
     servers::zookeeper::{Setup, ZooKeeper},
 };
 use distlock_zookeeper::{ZooKeeper as Backend, ZooKeeperConfig};
+use parking_lot::Mutex;
 use zookeeper_client as zk;
 
 use crate::fixtures::{
@@ -271,13 +268,13 @@ async fn no_lock_is_lost_while_a_digest_changes() {
     let address = proxy.address().to_string();
     let mut rotating = config_from_url(&address, Some("app:not-used"), &[]);
     rotating.provider = Some(SharedProvider::new(move || {
-        let password = *file.lock().unwrap();
+        let password = *file.lock();
         async move { Ok(Credentials::new(password)) }
     }));
     let ours = connect(rotating.clone()).await;
     let held = hold(&ours, "held").await;
 
-    *password.lock().unwrap() = "two";
+    *password.lock() = "two";
     let administrator = raw_client(&server.servers()).await;
     for password in ["app:one", "app:two"] {
         let shown = administrator.auth("digest", password.as_bytes());

@@ -7,11 +7,12 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicI32, AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{
@@ -140,14 +141,14 @@ impl ProtocolProxy {
 
     /// Returns the session that was opened last.
     pub(crate) fn newest_session(&self) -> Session {
-        let opened = self.shared.opened.lock().expect("not poisoned");
+        let opened = self.shared.opened.lock();
         opened.last().expect("one was opened").clone()
     }
 
     /// Cuts all connections. A client that reconnects with the newest session gets a new session.
     pub(crate) fn swap_session(&self) {
         let replaced_session = self.newest_session().id;
-        *self.shared.replaced_session.lock().expect("not poisoned") = Some(replaced_session);
+        *self.shared.replaced_session.lock() = Some(replaced_session);
         self.disconnects.send_modify(|count| *count += 1);
     }
 
@@ -165,7 +166,7 @@ impl ProtocolProxy {
     /// Loses the answer to the next request that `to` accepts, and cuts its connection. From then
     /// on no client can connect.
     pub(crate) fn lose_next_answer(&self, to: RequestFilter) {
-        *self.shared.lose_answer_to.lock().expect("not poisoned") = Some(to);
+        *self.shared.lose_answer_to.lock() = Some(to);
     }
 
     /// Waits until the answer chosen by `lose_next_answer` was lost.
@@ -227,7 +228,7 @@ async fn forward_connection(
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let mut greeting = receive(&mut client).await?;
-    let replaced_session = *shared.replaced_session.lock().expect("not poisoned");
+    let replaced_session = *shared.replaced_session.lock();
     if replaced_session.is_some_and(|session| greeting[ASKED_ID] == session) {
         greeting[ASKED_ID].fill(0);
         greeting[ASKED_PASSWORD][..PASSWORD].fill(0);
@@ -238,7 +239,7 @@ async fn forward_connection(
         id: answer[GIVEN_ID].try_into().map_err(io::Error::other)?,
         password: answer[GIVEN_PASSWORD][..PASSWORD].to_vec(),
     };
-    shared.opened.lock().expect("not poisoned").push(session);
+    shared.opened.lock().push(session);
     send(&mut client, &answer).await?;
     let connection = shared.connections.fetch_add(1, Ordering::SeqCst);
     // The number of the request whose answer must not arrive; 0 = none.
@@ -270,12 +271,12 @@ async fn forward_requests(
                 connection,
                 operation,
             };
-            let mut lose = shared.lose_answer_to.lock().expect("not poisoned");
+            let mut lose = shared.lose_answer_to.lock();
             if lose.take_if(|is_it| is_it(request)).is_some() {
                 lost.store(sent, Ordering::SeqCst);
             }
             drop(lose);
-            let mut requests = shared.requests.lock().expect("not poisoned");
+            let mut requests = shared.requests.lock();
             requests.push(request);
         }
         send(&mut to, &frame).await?;

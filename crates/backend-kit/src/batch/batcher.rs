@@ -1,12 +1,9 @@
 //! The entry point of group commit: a batcher takes operations from callers and returns their
 //! answers.
 
-use std::{
-    fmt::Debug,
-    mem,
-    sync::{Arc, Mutex},
-};
+use std::{fmt::Debug, mem, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::Notify};
 
 #[cfg(doc)]

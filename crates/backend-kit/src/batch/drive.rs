@@ -10,10 +10,11 @@ use std::{
     future::{Future, poll_fn},
     mem,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{runtime::Handle, sync::oneshot};
 
 use distlock_core::{Error, ErrorKind, Result};
@@ -316,7 +317,7 @@ impl<E: Executor> CallerOperation<E> {
 
     fn driven(&self) -> MutexGuard<'_, DrivenBy<E>> {
         // The poison is ignored: no code panics while it holds the mutex.
-        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+        self.driven.lock()
     }
 }
 

@@ -5,12 +5,9 @@
 //! again. Invariant: while the queue is not empty, a task sends its operations, or the end
 //! of a batch in flight starts such a task. The mutex is never held across an await.
 
-use std::{
-    fmt::Debug,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt::Debug, mem, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{runtime::Handle, sync::Notify};
 
 use distlock_core::{Error, ErrorKind, Result, log};
@@ -49,7 +46,7 @@ pub(super) struct BatcherState<E: Executor> {
 
 impl<E: Executor> BatcherShared<E> {
     pub(super) fn state(&self) -> MutexGuard<'_, BatcherState<E>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Queues the operation that undoes `answer`, ahead of all other operations.

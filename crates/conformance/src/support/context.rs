@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -16,6 +16,7 @@ use distlock_core::{
     Attempt, Capabilities, DistLock, FencingToken, LeaseKind, LockName, Locker, Moment, OwnerId,
     RecordKey, Store,
 };
+use parking_lot::Mutex;
 
 use super::steps::request;
 use crate::{
@@ -216,6 +217,6 @@ pub(crate) struct CrashedHolder {
     pub(crate) token: FencingToken,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
+    mutex.lock()
 }

@@ -1,10 +1,11 @@
 //! A backend that records which methods are called. With such a backend a case shows that no
 //! request has reached the store.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::{DistLock, Result};
+use parking_lot::Mutex;
 
 use crate::lock_layer::LockLayer;
 
@@ -30,8 +31,8 @@ impl RecordingBackend {
         self.lock().clone()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
-        self.called.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Vec<&'static str>> {
+        self.called.lock()
     }
 }
 

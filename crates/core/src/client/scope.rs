@@ -7,9 +7,11 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     client::guard::Guard,
@@ -119,7 +121,7 @@ impl Scope {
     }
 
     fn entry_of(&self, parts: &Arc<LockerParts>, name: &LockName) -> ScopeEntry {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         if entries.len() >= 64 {
             entries.retain(|_, slot| {
                 Arc::strong_count(slot) > 1

@@ -4,11 +4,9 @@
 //! once, without the mutex held, on the thread that reports the loss, or on the registering thread
 //! if the loss was reported before.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::contract::LossReason;
@@ -114,7 +112,7 @@ impl FeedShared {
     fn state(&self) -> MutexGuard<'_, FeedState> {
         // The poison is ignored: listeners run without the mutex, so no code panics while the mutex
         // is held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

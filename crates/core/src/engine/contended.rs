@@ -17,12 +17,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{clock::Moment, types::name::LockName};
 
@@ -111,7 +110,7 @@ impl ContendedNames {
 
     fn names(&self) -> MutexGuard<'_, HashMap<LockName, Noted>> {
         // No code panics while it holds the mutex.
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        self.names.lock()
     }
 }
 

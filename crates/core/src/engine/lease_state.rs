@@ -8,12 +8,13 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::{
@@ -615,7 +616,7 @@ impl LeaseState {
 
     fn state(&self) -> MutexGuard<'_, LeaseFields> {
         // The poison is ignored: no code in this module panics while it holds the mutex.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -12,10 +12,11 @@ use std::{
     future::Future,
     hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     task::{Context, Poll},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -230,7 +231,7 @@ impl LocalQueues {
         self.shards
             .iter()
             .map(|shard| {
-                let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+                let shard = shard.lock();
                 shard
                     .values()
                     .map(|queue| queue.waiting.len() + 1)
@@ -262,9 +263,7 @@ impl LocalQueues {
         // The shard is chosen by bits from the middle of the hash, because the map inside the shard
         // uses the lowest and the highest bits.
         let at = usize::try_from(key.hash >> 32).unwrap_or(0) % SHARDS;
-        self.shards[at]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[at].lock()
     }
 }
 

@@ -13,6 +13,8 @@
 
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::{
     engine::settings::Timing,
     types::{error::Error, name::LockName},
@@ -71,7 +73,7 @@ pub(crate) fn pause_after(failures: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use tracing::{
         Event, Level, Metadata, Subscriber,
@@ -91,7 +93,7 @@ mod tests {
             true
         }
         fn event(&self, event: &Event<'_>) {
-            self.0.lock().unwrap().push(*event.metadata().level());
+            self.0.lock().push(*event.metadata().level());
         }
         fn new_span(&self, _: &Attributes<'_>) -> Id {
             Id::from_u64(1)
@@ -137,6 +139,6 @@ mod tests {
             assert_eq!(outage.failures(), 0);
         });
         let [debug, warn, info] = [Level::DEBUG, Level::WARN, Level::INFO];
-        assert_eq!(*levels.0.lock().unwrap(), [debug, warn, debug, info, debug]);
+        assert_eq!(*levels.0.lock(), [debug, warn, debug, info, debug]);
     }
 }

@@ -7,11 +7,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     clock::{Clock, Moment},
@@ -132,7 +134,7 @@ impl Timing {
     /// A random time between half of `pause` and all of it, so that callers that failed at the same
     /// moment do not ask again at the same moment.
     pub(crate) fn jitter(&self, pause: Duration) -> Duration {
-        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut random = self.random.lock();
         pause.mul_f64(0.5 + random.f64() / 2.0)
     }
 }

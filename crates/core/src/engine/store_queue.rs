@@ -11,11 +11,9 @@
 //! Invariant: a parked turn is passed on when a contender leaves. The module sends nothing to the
 //! store.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{engine::local_queue::LocalTurn, types::name::LockName};
 
@@ -58,7 +56,7 @@ impl StoreQueues {
 
     fn names(&self) -> MutexGuard<'_, HashMap<LockName, OwnContenders>> {
         // No code panics while it holds the mutex.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

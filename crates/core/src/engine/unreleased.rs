@@ -4,11 +4,9 @@
 //! until the store confirms a release, at least as long as the lease lasts. The module sends
 //! nothing.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
+
+use parking_lot::Mutex;
 
 use crate::{
     clock::Moment,
@@ -82,8 +80,8 @@ impl UnreleasedLeases {
         list
     }
 
-    fn by_owner(&self) -> std::sync::MutexGuard<'_, BTreeMap<OwnerId, Unconfirmed>> {
-        self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn by_owner(&self) -> parking_lot::MutexGuard<'_, BTreeMap<OwnerId, Unconfirmed>> {
+        self.by_owner.lock()
     }
 }
 

@@ -1,14 +1,11 @@
 //! A TTL that is longer than the longest lease of the store: the guard shows the granted TTL, and
 //! the locker logs one warning.
 
-use std::{
-    fmt::Debug,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use crate::support::Script;
 use distlock_core::{Locker, SystemClock};
+use parking_lot::Mutex;
 use tracing::{
     Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
@@ -38,7 +35,7 @@ impl Subscriber for Warnings {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
+        self.0.lock().push(line.0);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -53,7 +50,7 @@ impl Subscriber for Warnings {
 
 impl Warnings {
     fn take_all(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap())
+        std::mem::take(&mut self.0.lock())
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU32, Ordering::SeqCst},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use std::{
 
 use crate::support::{Script, ScriptedLock, eventually};
 use distlock_core::{Clock, Locker, SystemClock};
+use parking_lot::Mutex;
 
 const LOCKERS: usize = 3;
 const TASKS: usize = 12;
@@ -110,7 +111,7 @@ async fn acquire_and_check_repeatedly(
         let Some(guard) = guard else { continue };
         if guard.is_valid() {
             // After this entry, no guard with a lower token may enter.
-            let mut token = inside.token.lock().unwrap();
+            let mut token = inside.token.lock();
             if guard.is_valid() {
                 assert!(*token < guard.token().get(), "entered after a later holder");
                 *token = guard.token().get();
@@ -119,7 +120,7 @@ async fn acquire_and_check_repeatedly(
         }
         for _ in 0..random.u32(0..20) {
             let before = guard.is_valid();
-            let seen = *inside.token.lock().unwrap();
+            let seen = *inside.token.lock();
             if before && guard.is_valid() {
                 assert!(
                     seen <= guard.token().get(),

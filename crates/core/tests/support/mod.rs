@@ -10,7 +10,7 @@ use std::{
     collections::HashMap,
     future::pending,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -23,6 +23,7 @@ use distlock_core::{
     LossFeed, LossReason, ManualClock, Moment, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
     Ttl,
 };
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The faults of the next calls of one operation.
@@ -125,7 +126,6 @@ impl Script {
         let now = self.clock.now();
         self.table
             .lock()
-            .unwrap()
             .rows
             .get(&name)
             .is_some_and(|row| row.expires > now)
@@ -133,11 +133,7 @@ impl Script {
 
     /// Deletes a row, like an operator with a database client. No guard is notified.
     pub(crate) fn delete(&self, name: &str) {
-        self.table
-            .lock()
-            .unwrap()
-            .rows
-            .remove(&LockName::new(name).unwrap());
+        self.table.lock().rows.remove(&LockName::new(name).unwrap());
         self.freed.notify_waiters();
     }
 
@@ -151,7 +147,6 @@ impl Script {
         let name = LockName::new(name).unwrap();
         self.table
             .lock()
-            .unwrap()
             .grants
             .iter()
             .filter(|(n, _)| *n == name)
@@ -166,7 +161,7 @@ impl Script {
     }
 
     fn refusal(&self) -> Error {
-        let kind = self.refuse_with.lock().unwrap();
+        let kind = self.refuse_with.lock();
         let kind = kind.unwrap_or(ErrorKind::Unavailable);
         Error::new(kind, "refused by the script")
     }
@@ -198,7 +193,7 @@ impl Script {
         if take(&fault.refuse_late) {
             return Err(self.refusal());
         }
-        let answer = apply(&mut self.table.lock().unwrap(), self.clock.now());
+        let answer = apply(&mut self.table.lock(), self.clock.now());
         if take(&fault.panic) {
             panic!("wanted by the test");
         }
@@ -338,7 +333,7 @@ impl DistLock for ScriptedLock {
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
         let now = self.0.clock.now();
-        let table = self.0.table.lock().unwrap();
+        let table = self.0.table.lock();
         Ok(match table.rows.get(name).filter(|row| row.expires > now) {
             Some(row) => LockInfo::held(name.clone(), HolderInfo::new(&row.holder)),
             None => LockInfo::free(name.clone()),

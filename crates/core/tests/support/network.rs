@@ -1,7 +1,7 @@
 //! A simulated network in front of the scripted store, which can deliver requests late.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
 };
 
@@ -11,6 +11,7 @@ use distlock_core::{
     AcquireRequest, Attempt, Capabilities, DistLock, Error, ErrorKind, Grant, HandOver, Lease,
     LossFeed, LossSender, ReleaseOutcome, Renewal, Renewed, Result,
 };
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::ScriptedLock;
@@ -97,7 +98,7 @@ impl LockLayer for Network {
         Ok(attempt.map(|mut grant| {
             if let Some(feeds) = &self.feeds {
                 let (sender, feed) = LossFeed::new();
-                feeds.lock().unwrap().push(sender);
+                feeds.lock().push(sender);
                 grant.loss = feed;
             }
             grant

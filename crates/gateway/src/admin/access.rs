@@ -8,16 +8,12 @@
 //! with the node. A pass must never be valid after any of these. This module must never show the
 //! token or a pass in a log.
 
-use std::{
-    collections::VecDeque,
-    net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use distlock_core::{Clock, Moment};
 use distlock_kickout::NodeId;
+use parking_lot::Mutex;
 
 use crate::{bearer::BearerToken, config::Secret};
 
@@ -201,7 +197,7 @@ impl Passes {
 
     /// Drops the passes that have expired, and runs `work` on the remaining passes.
     fn with_valid<T>(&self, work: impl FnOnce(&mut VecDeque<Pass>) -> T) -> T {
-        let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut passes = self.passes.lock();
         let now = self.clock.now();
         passes.retain(|it| now < it.valid_until);
         work(&mut passes)

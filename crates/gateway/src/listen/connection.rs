@@ -10,7 +10,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker, ready},
@@ -19,6 +19,7 @@ use std::{
 
 use distlock_core::{Clock, Sleep};
 use futures_util::task::AtomicWaker;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::OwnedSemaphorePermit,
@@ -91,7 +92,7 @@ impl ConnectionState {
     }
 
     fn lock_permits(&self) -> MutexGuard<'_, Permits> {
-        self.permits.lock().unwrap_or_else(PoisonError::into_inner)
+        self.permits.lock()
     }
 
     /// Whether the connection has not logged in, and still has its place.

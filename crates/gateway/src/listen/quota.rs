@@ -6,9 +6,10 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Highest numbers of connections at one time.
@@ -94,8 +95,8 @@ impl ConnectionQuota {
 }
 
 impl Addresses {
-    fn lock_counts(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Count>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_counts(&self) -> parking_lot::MutexGuard<'_, HashMap<IpAddr, Count>> {
+        self.taken.lock()
     }
 }
 

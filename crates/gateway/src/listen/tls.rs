@@ -7,12 +7,13 @@
 use std::{
     fmt,
     path::Path,
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use distlock_backend_kit::{FileReads, read_bounded};
 use distlock_core::{Clock, Error, Result};
+use parking_lot::RwLock;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, aws_lc_rs},
@@ -97,13 +98,13 @@ impl Tls {
         let current = reading.map_err(|error| error.during("read certificates"))?;
         let now = self.clock.wall();
         current.dates.iter().for_each(|dates| dates.warn(now));
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        *self.current.write() = current;
         Ok(())
     }
 
     /// Sets the metrics for the times until the certificates expire.
     pub(crate) fn record_expiry(&self) {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         let now = self.clock.wall();
         current.dates.iter().for_each(|dates| dates.record(now));
     }
@@ -111,7 +112,7 @@ impl Tls {
     /// The time until the first certificate of the node expires, in seconds, negative afterwards;
     /// `None` without certificates.
     pub(crate) fn seconds_left(&self) -> Option<f64> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         let now = self.clock.wall();
         let left = current.dates.iter().map(|dates| dates.seconds_left(now));
         left.reduce(f64::min)
@@ -119,7 +120,7 @@ impl Tls {
 
     /// The TLS settings of a listener. `None` means that the listener speaks without TLS.
     pub(crate) fn server_config(&self, kind: ListenerKind) -> Option<Arc<ServerConfig>> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         match kind {
             ListenerKind::Clients => current.clients.clone(),
             ListenerKind::Peers => current.peers.as_ref().map(|(server, _)| Arc::clone(server)),
@@ -130,7 +131,7 @@ impl Tls {
     /// Without a name, the certificate must have the host of the node's address. `None` means that
     /// calls go without TLS.
     pub(crate) fn client_config(&self) -> Option<(Arc<ClientConfig>, Option<&str>)> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         let (_, client) = current.peers.as_ref()?;
         Some((Arc::clone(client), self.files.peer_name.as_deref()))
     }

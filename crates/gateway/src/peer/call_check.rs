@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     fmt,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -20,6 +20,7 @@ use axum::{
 };
 use distlock_core::{Clock as _, SystemClock};
 use distlock_kickout::NodeId;
+use parking_lot::Mutex;
 use tonic::Status;
 use uuid::Uuid;
 
@@ -167,7 +168,7 @@ impl UsedTokens {
         limit: usize,
     ) -> Result<(), TokenRefusal> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.0.lock();
         // A slot is removed after its last second. Until then its tokens may be valid.
         while let Some(first) = slots.first_entry()
             && *first.key() < now / SLOT_SECONDS
@@ -225,7 +226,7 @@ mod tests {
     #[test]
     fn a_token_is_remembered_exactly_as_long_as_it_is_valid() {
         let used = UsedTokens::default();
-        let held = || -> usize { used.0.lock().unwrap().values().map(HashSet::len).sum() };
+        let held = || -> usize { used.0.lock().values().map(HashSet::len).sum() };
         for until in [NOW, NOW + 30, NOW + 60] {
             let id = Uuid::new_v4();
             let take = |second| used.record_with_limit(id, until, at(second), MAX_TOKENS);
@@ -245,7 +246,7 @@ mod tests {
             )
             .unwrap();
             assert_eq!(held(), 1, "{until} is forgotten");
-            *used.0.lock().unwrap() = BTreeMap::new();
+            *used.0.lock() = BTreeMap::new();
         }
     }
 

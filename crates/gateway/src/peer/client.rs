@@ -3,11 +3,7 @@
 //! Invariant of this module: each call is sent once, with a token of its own. This module must
 //! never report a call as not sent if the other node may have executed it.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{Clock, Moment};
@@ -15,6 +11,7 @@ use distlock_kickout::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
     SessionKey, Uid,
 };
+use parking_lot::Mutex;
 use prost::Message;
 use tonic::{
     Code, Request, Response, Status,
@@ -97,7 +94,7 @@ impl GrpcPeers {
         to: &NodeAddress,
     ) -> Result<(PeerClient<Channel>, FirstAnswer), PeerError> {
         let now = self.clock.now();
-        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut channels = self.channels.lock();
         let (channel, first) = match channels.get_mut(&to.node) {
             Some(known) if known.addr == to.addr => {
                 known.used = now;
@@ -323,7 +320,7 @@ mod tests {
             }
             clock.advance(UNUSED_LIMIT / 2);
         }
-        let open = peers.channels.lock().unwrap().len();
+        let open = peers.channels.lock().len();
         assert!(open <= 3, "{open}");
     }
 }

@@ -8,7 +8,7 @@ use std::{
     error::Error,
     fmt, io,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -16,6 +16,7 @@ use std::{
 use axum::http::Uri;
 use distlock_core::Clock;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustls::{AlertDescription, CertificateError, pki_types::ServerName};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -175,14 +176,11 @@ pub(super) struct FirstAnswer(Arc<Mutex<Option<ConnectFailure>>>);
 impl FirstAnswer {
     /// The cause, if there is one.
     pub(super) fn failure(&self) -> Option<ConnectFailure> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.lock().clone()
     }
 
     fn set(&self, failure: Option<ConnectFailure>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+        *self.0.lock() = failure;
     }
 }
 

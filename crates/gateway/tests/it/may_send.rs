@@ -1,9 +1,6 @@
 //! The check of each message.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{
@@ -16,6 +13,7 @@ use axum::{
 use distlock_core::{Clock as _, ErrorKind, Store, SystemClock};
 use distlock_gateway::{Gateway, MaySend, Permission, Secret, Uid};
 use distlock_memory::Memory;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -29,7 +27,7 @@ async fn answer(
     Json(it): Json<Value>,
 ) -> Response {
     let to = it["to"].as_str().unwrap().to_owned();
-    asked.lock().unwrap().push((headers, it));
+    asked.lock().push((headers, it));
     match to.as_str() {
         "blocked" => (
             StatusCode::FORBIDDEN,
@@ -68,7 +66,7 @@ async fn a_service_checks_each_message() {
     assert_eq!(send(&mut otto, "anna").await["outcome"], "written");
     assert_eq!(anna.frame().await["type"], "message");
     {
-        let asked = asked.lock().unwrap();
+        let asked = asked.lock();
         let [(headers, question)] = asked.as_slice() else {
             panic!("{asked:?}")
         };

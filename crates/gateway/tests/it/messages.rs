@@ -1,15 +1,13 @@
 //! Messages between accounts.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{Clock as _, ErrorKind, Store, SystemClock};
 use distlock_gateway::{Gateway, OfflineStore, Uid};
 use distlock_kickout::{Allowed, Code, Denied, Login, Message, Profiles};
 use distlock_memory::Memory;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::net::{Client, Net, Node, config, eventually, http, login};
@@ -306,7 +304,7 @@ struct NotedMessages(Mutex<Vec<String>>);
 #[async_trait]
 impl OfflineStore for NotedMessages {
     async fn keep(&self, uid: &Uid, message: &Message) -> distlock_core::Result<()> {
-        let mut kept = self.0.lock().unwrap();
+        let mut kept = self.0.lock();
         kept.push(format!("{} for {uid}", message.id));
         Ok(())
     }
@@ -352,7 +350,7 @@ async fn an_embedder_can_replace_the_message_store_and_profiles() {
     make_known(&n1, "anna").await;
     let (mut otto, _) = n1.login("otto", "phone").await;
     assert_eq!(send(&mut otto, "anna", json!("one"), "m1").await, "stored");
-    assert_eq!(*kept.0.lock().unwrap(), ["m1 for anna"]);
+    assert_eq!(*kept.0.lock(), ["m1 for anna"]);
     let mut pc = n1.connect().await;
     pc.send(&login("anna", "pc")).await;
     assert_eq!(pc.frame().await["code"], json!(4));

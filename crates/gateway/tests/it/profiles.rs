@@ -1,10 +1,6 @@
 //! The web service that checks each login.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -14,6 +10,7 @@ use axum::{
     routing::post,
 };
 use distlock_gateway::Secret;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -32,7 +29,7 @@ async fn service() -> (SocketAddr, Questions) {
         Json(question): Json<Value>,
     ) -> Response {
         let device = question["device"].as_str().unwrap().to_owned();
-        asked.lock().unwrap().push((headers, question));
+        asked.lock().push((headers, question));
         match device.as_str() {
             "never" => std::future::pending().await,
             "broken" => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -80,7 +77,7 @@ async fn a_service_checks_each_login() {
     let n1 = node_that_asks(&net, service).await;
     let (mut phone, _) = n1.login("anna", "phone").await;
     {
-        let asked = asked.lock().unwrap();
+        let asked = asked.lock();
         let [(headers, question)] = asked.as_slice() else {
             panic!("{asked:?}")
         };

@@ -1,10 +1,6 @@
 //! Logins that wait until a client, or the web service, has saved for the older session.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -13,6 +9,7 @@ use axum::{
     routing::post,
 };
 use distlock_gateway::{GatewayConfig, Secret};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 
@@ -119,7 +116,7 @@ impl Service {
             headers: HeaderMap,
             Json(request): Json<Value>,
         ) -> StatusCode {
-            service.requests.lock().unwrap().push((headers, request));
+            service.requests.lock().push((headers, request));
             let mut answer = service.answer.subscribe();
             let answer = answer.wait_for(Option::is_some).await.unwrap();
             answer.unwrap()
@@ -135,10 +132,7 @@ impl Service {
     }
 
     async fn wait_for_request(&self) {
-        eventually("a request", || async {
-            !self.requests.lock().unwrap().is_empty()
-        })
-        .await;
+        eventually("a request", || async { !self.requests.lock().is_empty() }).await;
     }
 }
 
@@ -171,7 +165,7 @@ async fn a_login_waits_until_the_service_has_saved() {
         check_waiting(&mut pc).await;
         service.answer.send_replace(Some(StatusCode::NO_CONTENT));
         assert_eq!(confirmed_by(&mut pc).await, "program");
-        let requests = service.requests.lock().unwrap();
+        let requests = service.requests.lock();
         let (headers, request) = &requests[0];
         assert_eq!(headers["authorization"], "Bearer open sesame");
         assert_eq!(

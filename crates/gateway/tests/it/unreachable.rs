@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -12,6 +12,7 @@ use std::{
 use distlock_core::{Clock, Moment, Sleep, Store, SystemClock};
 use distlock_gateway::GatewayConfig;
 use distlock_harness::{Pki, free_port};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::copy_bidirectional,
@@ -30,7 +31,7 @@ struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for LogCapture {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -52,7 +53,7 @@ impl LogCapture {
     /// The lines in which a node says that it cannot call `node`.
     fn lines_about(&self, node: &str) -> Vec<String> {
         let about = format!("node={node} ");
-        let log = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
+        let log = String::from_utf8_lossy(&self.0.lock()).into_owned();
         let lines = log.lines().filter(|line| line.contains(&about));
         let lines = lines.filter(|line| line.contains("this node cannot call another one"));
         lines.map(str::to_owned).collect()
@@ -165,7 +166,7 @@ async fn check_cause(
     let lines = log.lines_about("callee");
     assert_eq!(lines.len(), 1, "one line a minute: {lines:#?}");
     assert!(lines[0].contains(words), "{lines:#?}");
-    log.0.lock().unwrap().clear();
+    log.0.lock().clear();
     repair().await;
     for id in ["m1", "m2"] {
         let message = soon(&format!("{words}: {id}"), anna.frame()).await;

@@ -5,13 +5,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use distlock_core::{Error, ErrorKind, Result};
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -38,7 +39,7 @@ pub(crate) struct Drain {
 
 impl Drain {
     fn running(&self) -> MutexGuard<'_, Option<CancellationToken>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 }
 

@@ -10,10 +10,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use distlock_core::Moment;
+use parking_lot::MutexGuard;
 
 use crate::{
     model::{
@@ -137,6 +138,6 @@ impl Node {
     }
 
     fn owed(&self) -> MutexGuard<'_, HashMap<NodeId, OwedAccounts>> {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owed.lock()
     }
 }

@@ -4,12 +4,10 @@
 //! that are alive. After such a loss no login is granted and no node counts as dead for one node
 //! lease. In this time every node notices the loss and writes its sessions again.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use distlock_core::{Epoch, LockInfo, Moment, Result};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -34,7 +32,7 @@ struct HistoryState {
 
 impl History {
     fn state(&self) -> MutexGuard<'_, HistoryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

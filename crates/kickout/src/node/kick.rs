@@ -3,14 +3,11 @@
 //! A revocation is removed from the record only after its session is known to have ended. A failed
 //! kick is repeated. The session's node also finds the revocation at its next reconciliation.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use distlock_core::{Moment, Result};
 use futures_util::future::join_all;
+use parking_lot::MutexGuard;
 
 use crate::{
     model::{
@@ -190,8 +187,6 @@ impl Node {
     }
 
     fn repeated_kicks(&self) -> MutexGuard<'_, HashSet<Uid>> {
-        self.repeated_kicks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.repeated_kicks.lock()
     }
 }

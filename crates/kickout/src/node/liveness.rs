@@ -5,12 +5,12 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use distlock_core::{Error, ErrorKind, Moment, Result};
 use futures_util::future::join_all;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     model::{
@@ -60,7 +60,7 @@ struct LastAnswer {
 
 impl LastAnswers {
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, LastAnswer>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -6,13 +6,14 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -64,7 +65,7 @@ type PendingDelete = (Uid, SessionKey, GrantWrite);
 impl Retries {
     /// Queues a failed delete, or notes that the queue is full.
     fn push(&self, delete: PendingDelete) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         if waiting.len() < MAX_WAITING {
             waiting.push_back(delete);
         } else {
@@ -75,13 +76,13 @@ impl Retries {
     }
 
     fn pop(&self) -> Option<PendingDelete> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         waiting.pop_front()
     }
 
     /// Whether a delete waits, or was dropped because too many deletes waited.
     pub(crate) fn has_pending(&self) -> bool {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.lock();
         !waiting.is_empty() || self.overflowed.load(Ordering::Acquire)
     }
 

@@ -5,10 +5,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, atomic::AtomicUsize},
+    sync::{Arc, atomic::AtomicUsize},
 };
 
 use distlock_core::{Clock, Locker, Store};
+use parking_lot::Mutex;
 
 use crate::{
     directory::records::Directory,

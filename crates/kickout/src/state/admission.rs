@@ -8,13 +8,14 @@ use std::{
     fmt,
     hash::Hash,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use distlock_core::{Clock, Moment};
+use parking_lot::Mutex;
 
 use crate::{model::ident::Uid, tasks::jitter};
 
@@ -168,7 +169,7 @@ impl<K: Eq + Hash + Clone> Rates<K> {
             let gained = now.since(bucket.at).as_secs_f64() * rate;
             (bucket.left + gained).min(burst)
         };
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buckets = self.buckets.lock();
         if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(key) {
             buckets.retain(|_, bucket| refilled(bucket) < burst);
             if buckets.len() >= MAX_BUCKETS {

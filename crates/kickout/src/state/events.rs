@@ -5,13 +5,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use distlock_core::{Clock, unix_time};
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::model::{
@@ -51,11 +52,7 @@ impl Events {
     /// A receiver of the events. The first caller gets all events since the start; a later caller
     /// gets the events from the call on.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
-        let first = self
-            .first
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let first = self.first.lock().take();
         first.unwrap_or_else(|| self.sender.subscribe())
     }
 

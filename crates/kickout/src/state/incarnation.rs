@@ -5,13 +5,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use distlock_core::{Clock, Epoch, LockWatch, LossReason};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -88,12 +89,12 @@ impl Lease {
 
     /// Notes the roster that lists this incarnation.
     pub(crate) fn set_roster(&self, roster: Option<Uuid>) {
-        *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = roster;
+        *self.roster.lock() = roster;
     }
 
     /// Id of the roster that lists this incarnation; `None` if it is not known.
     pub(crate) fn roster(&self) -> Option<Uuid> {
-        *self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.roster.lock()
     }
 
     /// Makes the lease invalid for all clones at once.
@@ -102,7 +103,7 @@ impl Lease {
     }
 
     fn watch(&self) -> MutexGuard<'_, Option<LockWatch>> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watch.lock()
     }
 }
 

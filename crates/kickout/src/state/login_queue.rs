@@ -7,9 +7,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{oneshot, watch};
 
 use crate::model::{
@@ -190,7 +191,7 @@ impl LoginQueues {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Uid, AccountQueue>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

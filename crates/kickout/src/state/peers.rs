@@ -3,13 +3,10 @@
 //! A dead peer costs a login only a bounded time, and slow deliveries never delay kicks. A peer
 //! that cannot be called is counted and logged with the cause, never left in silence.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use distlock_core::{Clock, Moment};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -168,7 +165,7 @@ impl PeerClient {
 
     /// Why a node cannot be called; `None` if it answers, or was never called.
     pub(crate) fn failure_of(&self, node: &NodeId) -> Option<PeerError> {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = self.links.lock();
         let link = Arc::clone(links.get(node)?);
         drop(links);
         let health = link.health();
@@ -231,7 +228,7 @@ impl PeerClient {
     /// The link to a node, which the first use makes.
     fn link(&self, node: &NodeId) -> Arc<PeerLink> {
         let now = self.clock.now();
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.lock();
         if !links.contains_key(node) {
             // Nodes may get a new name with every start, so unused links are removed.
             links.retain(|_, link| Arc::strong_count(link) > 1 || !link.is_unused(now));
@@ -263,7 +260,7 @@ fn circuit_open_error(node: &NodeId) -> PeerError {
 
 impl PeerLink {
     fn health(&self) -> MutexGuard<'_, PeerHealth> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+        self.health.lock()
     }
 
     /// Whether no call has used the link for a while.
@@ -558,7 +555,7 @@ mod tests {
             assert!(matches!(unanswered, Err(PeerError::Unknown(_))));
             clock.advance(UNUSED_LINK_LIFE / 2);
         }
-        let known = client.links.lock().unwrap().len();
+        let known = client.links.lock().len();
         assert!(known <= 3, "{known}");
     }
 

@@ -5,11 +5,12 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     ops::Bound,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use distlock_core::Moment;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     model::ident::{Generation, SessionId, SessionKey, Uid},
@@ -121,6 +122,6 @@ impl Registry {
     }
 
     fn maps(&self) -> MutexGuard<'_, Maps> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

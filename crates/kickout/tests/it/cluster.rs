@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     future::Future,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,6 +15,7 @@ use distlock_kickout::{
     Timers, Transition, Uid, UserRecord,
 };
 use distlock_memory::Memory;
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::link::{Faults, Link};
@@ -75,7 +76,7 @@ impl Cluster {
             .timers(timers())
             .peers(Arc::new(MeshPeers(Arc::clone(&self.mesh))));
         let kick = with(builder).start().await.unwrap();
-        let mut nodes = self.mesh.nodes.lock().unwrap();
+        let mut nodes = self.mesh.nodes.lock();
         nodes.insert(name.to_owned(), kick.clone());
         Node {
             events: kick.events(),
@@ -104,31 +105,31 @@ impl Cluster {
 impl Mesh {
     /// Makes calls to the node fail until [`restore`](Self::restore).
     pub(crate) fn silence(&self, name: &str) {
-        self.silent.lock().unwrap().insert(name.to_owned());
+        self.silent.lock().insert(name.to_owned());
     }
 
     /// Lets calls to the node succeed again.
     pub(crate) fn restore(&self, name: &str) {
-        self.silent.lock().unwrap().remove(name);
-        self.late.lock().unwrap().remove(name);
+        self.silent.lock().remove(name);
+        self.late.lock().remove(name);
     }
 
     /// Holds back the answers to kicks of the node until [`restore`](Self::restore).
     pub(crate) fn delay_answers(&self, name: &str) {
-        self.late.lock().unwrap().insert(name.to_owned());
+        self.late.lock().insert(name.to_owned());
     }
 
     /// Every kick that was sent, with or without an answer.
     pub(crate) fn kicks(&self) -> Vec<KickRequest> {
-        self.kicks.lock().unwrap().clone()
+        self.kicks.lock().clone()
     }
 
     /// The node at an address, or the failure of a call to it.
     fn node_at(&self, to: &NodeAddress) -> Result<KickOut, PeerError> {
-        if self.silent.lock().unwrap().contains(to.node.as_str()) {
+        if self.silent.lock().contains(to.node.as_str()) {
             return Err(PeerError::Unknown("no answer".into()));
         }
-        let nodes = self.nodes.lock().unwrap();
+        let nodes = self.nodes.lock();
         nodes
             .get(to.node.as_str())
             .cloned()
@@ -139,9 +140,9 @@ impl Mesh {
 #[async_trait]
 impl Peers for MeshPeers {
     async fn kick(&self, to: &NodeAddress, request: KickRequest) -> Result<KickResult, PeerError> {
-        self.0.kicks.lock().unwrap().push(request.clone());
+        self.0.kicks.lock().push(request.clone());
         let answer = self.0.node_at(to)?.handle_kick(&request);
-        let is_late = || self.0.late.lock().unwrap().contains(to.node.as_str());
+        let is_late = || self.0.late.lock().contains(to.node.as_str());
         while is_late() {
             pause(Duration::from_millis(5)).await;
         }
@@ -188,7 +189,7 @@ impl Node {
     pub(crate) fn crash(self) {
         self.faults.cut();
         self.mesh.silence(&self.name);
-        self.mesh.nodes.lock().unwrap().remove(&self.name);
+        self.mesh.nodes.lock().remove(&self.name);
     }
 
     /// The events since the last call.

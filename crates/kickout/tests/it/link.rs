@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
@@ -14,6 +14,7 @@ use distlock_core::{
     Clock, DistLock, Error, ErrorKind, Expect, LockInfo, LockName, RecordKey, Records, Result,
     Store, Written,
 };
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// A connection to a store.
@@ -132,19 +133,16 @@ impl Faults {
     /// Refuses puts of this record from now on, like a store in which another client has locked the
     /// row.
     pub(crate) fn refuse_puts_of(&self, key: &str) {
-        self.refused_keys.lock().unwrap().insert(key.to_owned());
+        self.refused_keys.lock().insert(key.to_owned());
     }
 
     /// Gives no answer to inspections of this lock from now on.
     pub(crate) fn ignore_inspections_of(&self, lock: &str) {
-        self.unanswered_locks
-            .lock()
-            .unwrap()
-            .insert(lock.to_owned());
+        self.unanswered_locks.lock().insert(lock.to_owned());
     }
 
     pub(crate) fn accept_puts_of(&self, key: &str) {
-        self.refused_keys.lock().unwrap().remove(key);
+        self.refused_keys.lock().remove(key);
     }
 
     /// Lets puts of `sess/` keys hang from now on.
@@ -164,7 +162,7 @@ impl Faults {
 
     /// The put that was held back, so that the test can send it to the store later.
     pub(crate) fn take_held_put(&self) -> Option<(RecordKey, Vec<u8>, Expect)> {
-        self.held_put.lock().unwrap().take()
+        self.held_put.lock().take()
     }
 }
 
@@ -192,13 +190,7 @@ impl LockLayer for Link {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
-        if self
-            .faults
-            .unanswered_locks
-            .lock()
-            .unwrap()
-            .contains(name.as_str())
-        {
+        if self.faults.unanswered_locks.lock().contains(name.as_str()) {
             return std::future::pending().await;
         }
         self.lock.inspect(name).await
@@ -227,18 +219,12 @@ impl RecordsLayer for Link {
             fail_hanging.await;
             return Err(Error::new(ErrorKind::Unavailable, "the store hangs"));
         }
-        if self
-            .faults
-            .refused_keys
-            .lock()
-            .unwrap()
-            .contains(key.as_str())
-        {
+        if self.faults.refused_keys.lock().contains(key.as_str()) {
             return Err(Error::new(ErrorKind::Unavailable, "the row is locked"));
         }
         if self.faults.hold_next.swap(false, Ordering::SeqCst) {
             let put = (key.clone(), value.to_vec(), expect);
-            *self.faults.held_put.lock().unwrap() = Some(put);
+            *self.faults.held_put.lock() = Some(put);
             self.faults.cut();
             return Err(lost_reply_error());
         }

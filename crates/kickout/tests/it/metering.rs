@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
@@ -15,6 +15,7 @@ use distlock_kickout::{
     Session, SessionKey,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use parking_lot::Mutex;
 
 use tracing::{
     Level,
@@ -29,7 +30,7 @@ struct CountingRecorder(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
 
 impl CountingRecorder {
     fn count(&self, name: &str) -> u64 {
-        let all = self.0.lock().unwrap();
+        let all = self.0.lock();
         all.get(name).map_or(0, |counter| counter.load(SeqCst))
     }
 }
@@ -40,7 +41,7 @@ impl Recorder for CountingRecorder {
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let mut all = self.0.lock().unwrap();
+        let mut all = self.0.lock();
         Counter::from_arc(all.entry(key.name().to_owned()).or_default().clone())
     }
 
@@ -114,7 +115,7 @@ struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for LogCapture {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -134,7 +135,7 @@ impl LogCapture {
     }
 
     fn lines(&self) -> Vec<String> {
-        let log = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
+        let log = String::from_utf8_lossy(&self.0.lock()).into_owned();
         log.lines().map(str::to_owned).collect()
     }
 }

@@ -23,15 +23,15 @@ fn only_receipt(receipts: Vec<Receipt>) -> Receipt {
 }
 
 /// Reads the session's messages like a connection, and notes their ids.
-fn read_messages(session: Session) -> (Arc<Session>, Arc<std::sync::Mutex<Vec<String>>>) {
+fn read_messages(session: Session) -> (Arc<Session>, Arc<parking_lot::Mutex<Vec<String>>>) {
     let session = Arc::new(session);
-    let read = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let read = Arc::new(parking_lot::Mutex::new(Vec::new()));
     tokio::spawn({
         let (session, read) = (session.clone(), read.clone());
         async move {
             loop {
                 let outgoing = session.next_message().await;
-                read.lock().unwrap().push(outgoing.message().id.clone());
+                read.lock().push(outgoing.message().id.clone());
                 outgoing.delivered();
             }
         }
@@ -56,8 +56,8 @@ async fn a_message_reaches_the_current_session_on_any_node() {
     notice_of(&phone).await;
     let receipt = only_receipt(n1.kick.deliver(&anna, message("m3")).await.unwrap());
     assert_eq!(receipt.delivery, Delivery::Written);
-    assert_eq!(*phone_read.lock().unwrap(), ["m1", "m2"]);
-    assert_eq!(*pc_read.lock().unwrap(), ["m3"]);
+    assert_eq!(*phone_read.lock(), ["m1", "m2"]);
+    assert_eq!(*pc_read.lock(), ["m3"]);
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_message_queued_for_the_old_session_is_delivered_to_the_new_session() 
     let receipt = only_receipt(in_time("the delivery", delivering).await.unwrap());
     assert_eq!(receipt.delivery, Delivery::Written);
     assert_eq!(receipt.location.key, *pc.key());
-    assert_eq!(*read.lock().unwrap(), ["m1"]);
+    assert_eq!(*read.lock(), ["m1"]);
     assert!(futures_util::poll!(std::pin::pin!(phone.next_message())).is_pending());
 }
 
@@ -165,7 +165,7 @@ async fn a_message_reaches_every_device_or_one_device_or_one_class() {
         assert_eq!(receipts.len(), receivers);
         assert!(receipts.iter().all(|it| it.delivery == Delivery::Written));
     }
-    let read = |at: usize| readers[at].1.lock().unwrap().clone();
+    let read = |at: usize| readers[at].1.lock().clone();
     assert_eq!(read(0), ["all", "some"]);
     assert_eq!(read(1), ["all", "one"]);
     assert_eq!(read(2), ["all", "some"]);
@@ -254,7 +254,7 @@ async fn every_message_has_an_outcome_while_the_account_changes_nodes() {
     let outcomes = in_time("the deliveries", sender).await.unwrap();
     let read: Vec<String> = all_read
         .iter()
-        .flat_map(|read| read.lock().unwrap().clone())
+        .flat_map(|read| read.lock().clone())
         .collect();
     for (id, delivery) in outcomes {
         let times = read.iter().filter(|it| **it == id).count();

@@ -5,18 +5,13 @@
 //! The value of the old load is then not stored. A load that ends in any way is removed, so no
 //! caller waits for it for ever.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use distlock_core::{
     Attempt, Clock, Error, ErrorKind, FencingToken, Guard, LockName, Locker, Result, Store, at_most,
 };
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
@@ -408,8 +403,8 @@ impl Shared {
         Ok((loaded?.map(Arc::from), took))
     }
 
-    fn lock_loads(&self) -> std::sync::MutexGuard<'_, HashMap<String, SharedLoad>> {
-        self.loads.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_loads(&self) -> parking_lot::MutexGuard<'_, HashMap<String, SharedLoad>> {
+        self.loads.lock()
     }
 }
 

@@ -3,15 +3,11 @@
 //! Invariant: the number of keys never exceeds the capacity. The key whose floor ends first is
 //! removed first.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{Clock, FencingToken, Moment, Result, SystemClock};
+use parking_lot::Mutex;
 
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
 
@@ -68,7 +64,7 @@ impl MemoryCache {
     fn put_if_in_time(&self, key: &str, loaded: &Loaded, mark: Mark) -> bool {
         let now = self.clock.now();
         let began = Moment::from_boot(Duration::from_micros(mark.0));
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.lock();
         if now.since(began) > loaded.floor {
             return false;
         }
@@ -121,7 +117,7 @@ fn make_room_for(keys: &mut HashMap<String, CachedKey>, key: &str, capacity: usi
 impl Cache for MemoryCache {
     async fn get(&self, key: &str) -> Result<Seen> {
         let now = self.clock.now();
-        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.lock();
         let found = keys.get(key).and_then(|entry| {
             let cached = entry
                 .value
@@ -147,7 +143,7 @@ impl Cache for MemoryCache {
 
     async fn delete(&self, key: &str, floor: Duration) -> Result<()> {
         let now = self.clock.now();
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.lock();
         make_room_for(&mut keys, key, self.capacity, now);
         let entry = keys.entry(key.to_owned()).or_insert(CachedKey {
             value: None,

@@ -5,9 +5,10 @@
 //! circle would wait for the others until its time limit. Only the task of the loader is seen: a
 //! task that the loader spawns, or another process, counts as an independent caller.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use distlock_core::{Error, ErrorKind, Result};
+use parking_lot::{Mutex, MutexGuard};
 
 /// The waits that are under way: a loader, and the load that it waits for.
 static WAITS: Mutex<Vec<(LoadName, LoadName)>> = Mutex::new(Vec::new());
@@ -76,7 +77,7 @@ impl Drop for LoaderWait {
 
 fn waits() -> MutexGuard<'static, Vec<(LoadName, LoadName)>> {
     // No code panics while it holds the mutex.
-    WAITS.lock().unwrap_or_else(PoisonError::into_inner)
+    WAITS.lock()
 }
 
 /// The loads on a way from `from` to `to` along the waits, both included; `None` without a way.

@@ -3,13 +3,14 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,

@@ -2,12 +2,11 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 /// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,10 +86,7 @@ impl IdleLimit {
 
     /// Notes bytes of either direction. Returns whether they are lost.
     pub(super) fn loses_bytes(&self, faults: Faults) -> bool {
-        let mut last_bytes = self
-            .last_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last_bytes = self.last_bytes.lock();
         let idle = std::mem::replace(&mut *last_bytes, Instant::now()).elapsed();
         if faults.forgets_after.is_some_and(|limit| idle > limit) {
             self.is_forgotten.store(true, Ordering::SeqCst);
@@ -100,12 +96,11 @@ impl IdleLimit {
 }
 
 impl ProxyState {
-    pub(super) fn lock_replaced_reply(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
-        let reply = self.replaced_reply.lock();
-        reply.unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_replaced_reply(&self) -> parking_lot::MutexGuard<'_, Option<Vec<u8>>> {
+        self.replaced_reply.lock()
     }
 
-    pub(super) fn lock_server_address(&self) -> std::sync::MutexGuard<'_, SocketAddr> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_server_address(&self) -> parking_lot::MutexGuard<'_, SocketAddr> {
+        self.server.lock()
     }
 }

@@ -1,10 +1,11 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
@@ -32,7 +33,7 @@ async fn start_echo_server() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
                 let (read, mut write) = stream.into_split();
                 let mut lines = BufReader::new(read).lines();
                 while let Ok(Some(line)) = lines.next_line().await {
-                    log.lock().unwrap().push(line.clone());
+                    log.lock().push(line.clone());
                     if write
                         .write_all(format!("{line}\n").as_bytes())
                         .await
@@ -129,7 +130,7 @@ async fn a_stopped_request_arrives_after_the_fault() {
     proxy.stop(Direction::ToServer);
     client.send_line("held").await.unwrap();
     assert!(timeout(NOT_YET, client.read_line_or_end()).await.is_err());
-    assert_eq!(*received.lock().unwrap(), ["before"]);
+    assert_eq!(*received.lock(), ["before"]);
     proxy.pass();
     assert_eq!(client.expect_line().await, "held");
 }
@@ -140,7 +141,7 @@ async fn the_request_of_a_stopped_reply_is_carried_out() {
     proxy.stop(Direction::ToClient);
     client.send_line("done").await.unwrap();
     eventually_async("received", SOON, || async {
-        (!received.lock().unwrap().is_empty()).then_some(())
+        (!received.lock().is_empty()).then_some(())
     })
     .await
     .unwrap();
@@ -166,7 +167,7 @@ async fn a_black_hole_loses_bytes_and_resets_their_connection_at_its_end() {
         "a stream with a hole is reset"
     );
     assert_eq!(new.ask("after").await, "after");
-    assert_eq!(*received.lock().unwrap(), ["before", "after"]);
+    assert_eq!(*received.lock(), ["before", "after"]);
 }
 
 #[tokio::test]
@@ -188,7 +189,7 @@ async fn the_request_of_a_replaced_reply_is_carried_out() {
     proxy.replace_one_reply("no\n");
     assert_eq!(client.ask("please").await, "no");
     assert_eq!(client.ask("again").await, "again");
-    assert_eq!(*received.lock().unwrap(), ["please", "again"]);
+    assert_eq!(*received.lock(), ["please", "again"]);
 }
 
 #[tokio::test]
@@ -203,7 +204,7 @@ async fn the_request_of_a_lost_reply_is_carried_out() {
             .unwrap()
             .is_err()
     );
-    assert_eq!(*received.lock().unwrap(), ["before", "happened"]);
+    assert_eq!(*received.lock(), ["before", "happened"]);
     assert_eq!(Client::connect(&proxy).await.ask("after").await, "after");
 }
 
@@ -256,10 +257,10 @@ async fn a_stop_also_holds_the_rest_of_bytes_that_trickle() {
     assert!(timeout(NOT_YET, client.read_line_or_end()).await.is_err());
     proxy.stop(Direction::ToServer);
     assert!(timeout(NOT_YET, client.read_line_or_end()).await.is_err());
-    assert_eq!(*received.lock().unwrap(), ["before"]);
+    assert_eq!(*received.lock(), ["before"]);
     proxy.pass();
     eventually_async("the rest arrives", SOON, || async {
-        let received = received.lock().unwrap();
+        let received = received.lock();
         (*received == ["before", "a line of many pieces"]).then_some(())
     })
     .await
@@ -279,7 +280,7 @@ async fn a_half_close_ends_one_direction_and_keeps_the_other() {
             .unwrap(),
         None
     );
-    assert_eq!(*received.lock().unwrap(), ["a"]);
+    assert_eq!(*received.lock(), ["a"]);
     // The client receives the end of the answers. The server still receives requests.
     let mut client = Client::connect(&proxy).await;
     assert_eq!(client.ask("b").await, "b");
@@ -293,7 +294,7 @@ async fn a_half_close_ends_one_direction_and_keeps_the_other() {
     );
     client.send_line("c").await.unwrap();
     eventually_async("it is received", SOON, || async {
-        (*received.lock().unwrap() == ["a", "b", "c"]).then_some(())
+        (*received.lock() == ["a", "b", "c"]).then_some(())
     })
     .await
     .unwrap();
@@ -333,5 +334,5 @@ async fn an_idle_connection_is_forgotten_and_new_ones_are_not() {
     assert!(timeout(NOT_YET, client.read_line_or_end()).await.is_err());
     let mut other = Client::connect(&proxy).await;
     assert_eq!(other.ask("three").await, "three");
-    assert_eq!(*received.lock().unwrap(), ["one", "three"]);
+    assert_eq!(*received.lock(), ["one", "three"]);
 }

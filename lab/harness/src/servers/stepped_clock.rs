@@ -7,11 +7,11 @@ use std::{
     ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 
 use crate::{eventually, servers::isolation::RunAs};
 
@@ -63,7 +63,7 @@ impl SteppedClock {
     /// Records a process that uses this clock. The library leaves the shared memory of a killed
     /// process. When the clock is dropped, the shared memory of all recorded processes is removed.
     pub(super) fn note_process(&self, process: u32) {
-        let mut used_by = self.used_by.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used_by = self.used_by.lock();
         used_by.push(process);
     }
 
@@ -72,7 +72,7 @@ impl SteppedClock {
     pub(super) fn step(&self, by: f64, now: impl Fn() -> Result<f64>) -> Result<()> {
         let (before, asked) = (now()?, Instant::now());
         let offset = {
-            let mut offset = self.offset.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut offset = self.offset.lock();
             *offset += by;
             *offset
         };
@@ -96,10 +96,7 @@ impl SteppedClock {
 
 impl Drop for SteppedClock {
     fn drop(&mut self) {
-        let used_by = self
-            .used_by
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let used_by = self.used_by.get_mut();
         for process in used_by {
             for kind in ["faketime_shm", "sem.faketime_sem"] {
                 // A process that ended by itself has removed its own files.

@@ -4,6 +4,7 @@
 //! minute.
 
 use distlock_core::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 
 use super::{round::Round, subject::Arm};
 use crate::{
@@ -108,7 +109,7 @@ mod tests {
     use std::{
         collections::HashSet,
         sync::{
-            Arc, Mutex,
+            Arc,
             atomic::{AtomicU64, Ordering},
         },
         time::Duration,
@@ -142,7 +143,6 @@ mod tests {
             let lock = self
                 .names
                 .lock()
-                .unwrap()
                 .entry(name.to_owned())
                 .or_insert_with(|| Arc::new(Semaphore::new(1)))
                 .clone();
@@ -220,7 +220,7 @@ mod tests {
                 time: Duration::from_millis(5),
             };
             run_round(Arc::clone(&subject), round).await;
-            assert_eq!(subject.names.lock().unwrap().len(), names, "{workload}");
+            assert_eq!(subject.names.lock().len(), names, "{workload}");
         }
     }
 

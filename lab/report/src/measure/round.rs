@@ -3,10 +3,11 @@
 //! Invariant: every task runs at least one cycle, and a failed cycle is counted as an error.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::task::{JoinSet, coop::consume_budget};
 
 use super::subject::{Counters, Subject, hold_for, now, pause_after_error};
@@ -208,14 +209,13 @@ impl LastRelease {
     fn take_if_by_other(&self, task: u32) -> Option<Instant> {
         self.0
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
             .take()
             .and_then(|(other, released)| (other != task).then_some(released))
     }
 
     /// Stores that `task` releases the lock at this moment.
     fn set(&self, task: u32) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, now()));
+        *self.0.lock() = Some((task, now()));
     }
 }
 

@@ -8,7 +8,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -19,6 +19,7 @@ use anyhow::{Context as _, Result};
 use distlock_checker::{Fact, Seen, What};
 use distlock_kickout::{Code, Generation, SessionId, Uid};
 use futures_util::{SinkExt as _, StreamExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,
@@ -42,7 +43,7 @@ pub(super) struct Observations {
 impl Observations {
     /// Records a step or frame of a client at the present time. `stamp` identifies the client.
     fn record_seen(&self, stamp: &Seen, what: What) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.push(Seen {
             at_us: now(),
             what,
@@ -52,19 +53,19 @@ impl Observations {
 
     /// Records a fact about a fault or a lookup.
     pub(super) fn record_fact(&self, fact: Fact) {
-        let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut facts = self.facts.lock();
         facts.push(fact);
     }
 
     /// Returns the steps and frames of all clients until now.
     pub(super) fn seen(&self) -> Vec<Seen> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         seen.clone()
     }
 
     /// Returns the facts until now.
     pub(super) fn facts(&self) -> Vec<Fact> {
-        let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let facts = self.facts.lock();
         facts.clone()
     }
 }
@@ -333,7 +334,7 @@ impl DelayMeter {
                     }
                 }
                 let took = now() - from;
-                let mut worst = worst.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut worst = worst.lock();
                 *worst = took.max(*worst);
                 drop(worst);
                 thread::park_timeout(PAUSE);
@@ -344,7 +345,7 @@ impl DelayMeter {
 
     /// Returns the longest delay of this machine so far.
     pub(super) fn longest_delay(&self) -> Duration {
-        let worst = self.worst.lock().unwrap_or_else(PoisonError::into_inner);
+        let worst = self.worst.lock();
         Duration::from_micros(*worst)
     }
 }

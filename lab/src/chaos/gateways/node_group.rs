@@ -1,19 +1,13 @@
 //! The nodes of a run: starts, stops, kills and replaces them. Each node has its own proxies to the
 //! store, and one proxy in front of its peer port.
 
-use std::{
-    env,
-    net::SocketAddr,
-    path::PathBuf,
-    process::Command,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{env, net::SocketAddr, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use distlock_harness::{FaultProxy, Process, Signal, eventually_async, free_port};
 use distlock_kickout::NodeId;
 use fastrand::Rng;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::block_in_place;
 
@@ -47,20 +41,20 @@ impl NodeAddresses {
 
     /// Returns all nodes that are up.
     pub(super) fn all(&self) -> Vec<NodeAddress> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         all.clone()
     }
 
     /// Removes a node that was killed.
     fn forget(&self, name: &str) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|it| it.name != name);
     }
 
     /// Adds a node, or replaces its earlier addresses.
     fn add(&self, address: NodeAddress) {
         self.forget(&address.name);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.push(address);
     }
 }
@@ -203,7 +197,7 @@ impl NodeGroup {
     pub(super) async fn wait_until_up(&mut self) -> Result<()> {
         let group = Mutex::new(self);
         eventually_async("the nodes are up", START_TIMEOUT, async || {
-            let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut group = group.lock();
             group.update_processes().ok()?;
             group.nodes.iter().all(NodeProcess::is_up).then_some(())
         })

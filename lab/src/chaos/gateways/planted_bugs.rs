@@ -5,11 +5,7 @@
 //!
 //! The kinds of faults of gateways, and the stores to which each applies.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use clap::ValueEnum;
@@ -21,6 +17,7 @@ use distlock_checker::{
     Report,
 };
 use distlock_conformance::RecordsLayer;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::chaos::{
@@ -188,7 +185,7 @@ impl RecordsLayer for BuggyAccountRecords {
 
 /// Locks a mutex, even if a thread panicked while it held the mutex.
 fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock().unwrap_or_else(PoisonError::into_inner)
+    it.lock()
 }
 
 /// One kind of fault in gateways.

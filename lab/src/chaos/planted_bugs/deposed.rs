@@ -5,7 +5,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,6 +18,7 @@ use distlock::{
     backend::{AcquireRequest, Contender, Grant, Lease, LossFeed, Renewal, Renewed},
 };
 use distlock_conformance::LockLayer;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -209,7 +210,7 @@ impl DeposedLock {
         if let BelievedLeader::Primary(sentinels) = &self.belief
             && let Ok((at, store)) = sentinels.open_primary().await
         {
-            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut inner = self.inner.lock();
             if inner.0 != at {
                 *inner = (at, store.backend());
             }
@@ -220,7 +221,7 @@ impl DeposedLock {
 #[async_trait]
 impl LockLayer for DeposedLock {
     fn below(&self) -> Arc<dyn DistLock> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.lock();
         Arc::clone(&inner.1)
     }
 
@@ -229,7 +230,7 @@ impl LockLayer for DeposedLock {
     }
 
     async fn reopen(&self) -> distlock::Result<Self> {
-        let at = self.inner.lock().unwrap_or_else(PoisonError::into_inner).0;
+        let at = self.inner.lock().0;
         let reopened = self.below().reopen().await;
         if reopened.is_err() {
             self.switch().await;

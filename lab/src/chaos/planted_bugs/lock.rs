@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -19,6 +19,7 @@ use distlock::{
     },
 };
 use distlock_conformance::LockLayer;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::kinds::StoreBug;
@@ -257,8 +258,8 @@ fn random_millis(most: u64) -> Duration {
 }
 
 /// Locks a mutex, even if a thread panicked while it held the mutex.
-fn locked<T>(it: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    it.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(it: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
+    it.lock()
 }
 
 #[async_trait]

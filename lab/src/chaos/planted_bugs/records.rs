@@ -1,10 +1,6 @@
 //! Records with a planted bug.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock::{
@@ -12,6 +8,7 @@ use distlock::{
     Written,
 };
 use distlock_conformance::RecordsLayer;
+use parking_lot::Mutex;
 
 use super::kinds::StoreBug;
 
@@ -130,6 +127,6 @@ impl BuggyRecords {
         &self,
         with: impl FnOnce(&mut HashMap<String, (Moment, Option<Entry>)>) -> T,
     ) -> T {
-        with(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
+        with(&mut self.cache.lock())
     }
 }

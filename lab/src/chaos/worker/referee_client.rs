@@ -4,15 +4,13 @@ use std::{
     io::Write as _,
     os::unix::net::UnixStream,
     path::Path,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use distlock::{Clock as _, SystemClock};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
@@ -54,7 +52,7 @@ impl HistoryWriter {
             return;
         };
         line.push(b'\n');
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = self.stream.lock();
         // If the referee has ended, the run has ended too.
         if stream.write_all(&line).is_err() {
             std::process::exit(0);

@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -15,6 +15,7 @@ use std::{
 use anyhow::Result;
 use distlock::backend::batch::{Batcher, Limits};
 use fastrand::Rng;
+use parking_lot::Mutex;
 use tokio::{runtime::Builder, task::yield_now};
 
 use super::store::{BatchOperation, BatchResult, BatchStore, BatcherObservations, OperationKind};

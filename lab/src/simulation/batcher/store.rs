@@ -3,13 +3,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use distlock::{
     Error, ErrorKind,
     backend::batch::{Executor, Failure, Limits, Reply},
 };
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::simulation::{

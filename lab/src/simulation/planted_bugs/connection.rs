@@ -1,11 +1,6 @@
 //! A connection with a planted bug.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock::{
@@ -16,6 +11,7 @@ use distlock::{
     },
 };
 use distlock_conformance::LockLayer;
+use parking_lot::Mutex;
 
 use super::kinds::EngineBug;
 use crate::simulation::{

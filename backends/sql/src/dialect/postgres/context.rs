@@ -10,10 +10,11 @@
 //! former primary takes writes until somebody stops it, and would grant locks that are held at the
 //! new primary.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use distlock_backend_kit::{ConnectGate, EpochHistory, batch::Failure};
 use distlock_core::{Clock, Epoch, Error, ErrorKind, Result, excerpt};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{pool, statements::Statements};
 use crate::{
@@ -167,7 +168,7 @@ impl Timelines {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Timeline>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -12,11 +12,12 @@ use std::{
     collections::HashSet,
     fmt::Write as _,
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use distlock_backend_kit::{Lender, Loan};
 use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result};
+use parking_lot::Mutex;
 use sqlx::{Connection as _, PgConnection};
 
 use super::{
@@ -240,8 +241,8 @@ impl Sessions {
         self.lock().abandoned.retain(|id| !left.contains(id));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, KnownSessions> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, KnownSessions> {
+        self.0.lock()
     }
 }
 

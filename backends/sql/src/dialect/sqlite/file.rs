@@ -59,9 +59,7 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
     // So no other thread of this process may open the file with SQLite between the creation and the
     // close.
     static CREATING: Mutex<()> = Mutex::new(());
-    let _preparing = CREATING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _preparing = CREATING.lock();
     let folder = path.parent().unwrap_or(path);
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => {}

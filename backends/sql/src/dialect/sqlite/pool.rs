@@ -8,7 +8,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex as StdMutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{
             AtomicBool,
             Ordering::{self, Relaxed},
@@ -19,6 +19,7 @@ use std::{
 
 use distlock_backend_kit::EpochHistory;
 use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result, threads};
+use parking_lot::MutexGuard;
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -272,7 +273,7 @@ const READ_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct ReadConnection {
     // A std mutex: no caller holds this mutex across an await.
-    slot: StdMutex<Arc<Mutex<ConnectionSlot>>>,
+    slot: parking_lot::Mutex<Arc<Mutex<ConnectionSlot>>>,
     closed: AtomicBool,
 }
 
@@ -312,6 +313,6 @@ impl ReadConnection {
     }
 
     fn slot(&self) -> MutexGuard<'_, Arc<Mutex<ConnectionSlot>>> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slot.lock()
     }
 }

@@ -5,12 +5,9 @@ mod long_queue;
 mod random;
 mod script;
 
-use std::{
-    pin::pin,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::*;
@@ -91,7 +88,7 @@ async fn a_caller_that_stops_polling_does_not_delay_queued_operations() {
     behind.await.unwrap().unwrap();
     drop(leader);
     until("the operation is undone", || {
-        *batcher.executor().granted.lock().unwrap() == [0, 1, 3].into()
+        *batcher.executor().granted.lock() == [0, 1, 3].into()
     })
     .await;
     batcher.close().await;
@@ -163,7 +160,7 @@ async fn callers_on_several_threads_get_their_answers_or_are_undone() {
             received.extend(caller.await.unwrap());
         }
         batcher.close().await;
-        assert_eq!(*batcher.executor().granted.lock().unwrap(), received);
+        assert_eq!(*batcher.executor().granted.lock(), received);
         let state = batcher.0.state();
         assert!(state.queue.is_empty() && state.running == 0 && state.caller_driven.is_empty());
     }
@@ -391,12 +388,7 @@ async fn a_whole_failure_of_a_batch_reaches_every_caller_without_a_retry() {
     until_queued(&batcher, 3).await;
     batcher.executor().let_through(1);
     leader.await.unwrap().unwrap();
-    batcher
-        .executor()
-        .fates
-        .lock()
-        .unwrap()
-        .push_back(Fate::Whole);
+    batcher.executor().fates.lock().push_back(Fate::Whole);
     batcher.executor().let_through(1);
     for task in tasks {
         assert!(task.await.unwrap().is_err());
@@ -416,12 +408,7 @@ async fn operations_that_the_store_skipped_are_sent_singly() {
     until_queued(&batcher, 3).await;
     batcher.executor().let_through(1);
     leader.await.unwrap().unwrap();
-    batcher
-        .executor()
-        .fates
-        .lock()
-        .unwrap()
-        .push_back(Fate::Skip);
+    batcher.executor().fates.lock().push_back(Fate::Skip);
     batcher.executor().let_through(10);
     for (id, task) in (1..).zip(tasks) {
         assert_eq!(task.await.unwrap().unwrap(), id);
@@ -436,7 +423,7 @@ async fn operations_that_the_store_skipped_are_sent_singly() {
 async fn a_panic_of_the_executor_fails_only_its_batch() {
     let batcher = batcher(Script::gated());
     let panic = || {
-        let mut fates = batcher.executor().fates.lock().unwrap();
+        let mut fates = batcher.executor().fates.lock();
         fates.push_back(Fate::Panic);
     };
     panic();

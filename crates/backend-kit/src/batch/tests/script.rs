@@ -83,7 +83,7 @@ impl Script {
     }
 
     pub(super) fn sent(&self) -> Vec<Sent> {
-        self.sent.lock().unwrap().clone()
+        self.sent.lock().clone()
     }
 
     pub(super) fn ids(&self) -> Vec<Vec<u32>> {
@@ -94,7 +94,7 @@ impl Script {
     }
 
     pub(super) fn note(&self, ops: &[Op], replies: &[Reply<u32>]) {
-        let mut granted = self.granted.lock().unwrap();
+        let mut granted = self.granted.lock();
         for (op, reply) in ops.iter().zip(replies) {
             match (op.kind, reply) {
                 (Kind::Acquire, Reply::Done(_)) => granted.insert(op.id),
@@ -128,19 +128,19 @@ impl Executor for Script {
 
     async fn run(&self, kind: Kind, ops: &[Op]) -> Result<Vec<Reply<u32>>, Failure> {
         {
-            let mut out = self.out.lock().unwrap();
+            let mut out = self.out.lock();
             for op in ops {
                 assert!(!out.contains(&op.key), "{:?} is in two batches", op.key);
                 out.push(op.key.clone());
             }
         }
-        self.sent.lock().unwrap().push(Sent {
+        self.sent.lock().push(Sent {
             kind,
             ops: ops.to_vec(),
             task: tokio::task::try_id(),
         });
         let mine = |(id, _): &mut (u32, Meanwhile)| ops.iter().any(|op| op.id == *id);
-        let meanwhile = self.meanwhile.lock().unwrap().take_if(mine);
+        let meanwhile = self.meanwhile.lock().take_if(mine);
         if let Some((_, happens)) = meanwhile {
             happens();
         }
@@ -151,13 +151,12 @@ impl Executor for Script {
         }
         self.out
             .lock()
-            .unwrap()
             .retain(|key| !ops.iter().any(|op| op.key == *key));
         let error = || Error::new(ErrorKind::Unavailable, "scripted");
         if ops.iter().any(|op| self.poisoned.contains(&op.key)) {
             return Err(Failure::Split(error()));
         }
-        let fate = self.fates.lock().unwrap().pop_front();
+        let fate = self.fates.lock().pop_front();
         match fate {
             Some(Fate::Split) => Err(Failure::Split(error())),
             Some(Fate::Whole) => Err(Failure::Whole(error())),

@@ -1,7 +1,7 @@
 use std::{
     mem,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use distlock_core::{
     Version, Written,
 };
 use distlock_memory::Memory as MemoryStore;
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::{MIN_COMPARED, ROUNDS_PER_PASS, RoundState};
@@ -109,7 +110,7 @@ impl LockableRecords {
     }
 
     fn set_writes(&self, writes: Writes) {
-        *self.state.writes.lock().unwrap() = writes;
+        *self.state.writes.lock() = writes;
     }
 
     fn blocked_writes(&self) -> usize {
@@ -118,7 +119,7 @@ impl LockableRecords {
 
     /// Applies the locked state to a write.
     async fn apply_lock(&self) -> Result<()> {
-        let writes = self.state.writes.lock().unwrap().clone();
+        let writes = self.state.writes.lock().clone();
         if matches!(writes, Writes::Done) {
             return Ok(());
         }

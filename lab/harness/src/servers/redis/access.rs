@@ -7,10 +7,11 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::Path,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 
 use crate::servers::{
     isolation::Password,

@@ -5,12 +5,13 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
+use parking_lot::Mutex;
 
 /// Time-out for a server to accept a connection, and for each answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -44,10 +45,7 @@ impl Resp {
         self.0.get_mut().set_read_timeout(None)?;
         thread::spawn(move || {
             for line in self.0.lines().map_while(Result::ok) {
-                lines
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(line);
+                lines.lock().push(line);
             }
         });
         Ok(())
@@ -88,7 +86,7 @@ impl RedisMonitor {
     /// each line. Commands inside scripts do not count.
     #[must_use]
     pub fn commands(&self) -> Vec<String> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         // A line is `1700000000.000000 [0 127.0.0.1:40000] "GET" "key"`. For a script, the line has
         // `lua` in place of the address.
         let sent = |line: &&String| line.contains(" [") && !line.contains(" lua] ");

@@ -11,7 +11,6 @@
 use std::{
     collections::{HashMap, HashSet},
     mem,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -20,6 +19,7 @@ use distlock_backend_kit::{
     operation::{Answer, Operation},
 };
 use distlock_core::{Epoch, Error, LockName, Moment, Result};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::request::{Outcome, RefusedRows, Request, answer};
 use crate::{
@@ -395,6 +395,6 @@ impl LockedRows {
     }
 
     fn rows(&self) -> MutexGuard<'_, HashMap<String, SeenLocked>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
