@@ -138,7 +138,7 @@ async fn guards_that_the_store_ends_together_are_all_notified_while_the_log_bloc
     }
     tokio::task::yield_now().await;
     thread::spawn(move || {
-        for feed in feeds.lock().unwrap().iter() {
+        for feed in feeds.lock().iter() {
             feed.lose(LossReason::SessionLost);
         }
     });

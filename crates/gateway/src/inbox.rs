@@ -253,10 +253,9 @@ impl OfflineStore for RecordsInbox {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use distlock_conformance::RecordsLayer;
     use distlock_memory::Memory;
+    use parking_lot::Mutex;
 
     use super::*;
 

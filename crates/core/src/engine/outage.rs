@@ -13,8 +13,6 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::{
     engine::settings::Timing,
     types::{error::Error, name::LockName},
@@ -75,6 +73,7 @@ pub(crate) fn pause_after(failures: u32) -> Duration {
 mod tests {
     use std::sync::Arc;
 
+    use parking_lot::Mutex;
     use tracing::{
         Event, Level, Metadata, Subscriber,
         span::{Attributes, Id, Record},

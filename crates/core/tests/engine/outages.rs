@@ -125,7 +125,7 @@ async fn a_permanent_error_ends_the_wait_at_once() {
         ErrorKind::InvalidConfig,
     ] {
         let (clock, store, locker) = by_clock();
-        *store.0.refuse_with.lock().unwrap() = Some(kind);
+        *store.0.refuse_with.lock() = Some(kind);
         store.0.acquire.refuse.store(u32::MAX, SeqCst);
         let (took, refused) = time_of(&clock, locker.lock("a").wait_forever().acquire()).await;
         assert_eq!(refused.unwrap_err().kind(), kind);

@@ -4,7 +4,6 @@
 //! minute.
 
 use distlock_core::{Error, ErrorKind, Result};
-use parking_lot::Mutex;
 
 use super::{round::Round, subject::Arm};
 use crate::{
@@ -115,6 +114,7 @@ mod tests {
         time::Duration,
     };
 
+    use parking_lot::Mutex;
     use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
     use super::*;

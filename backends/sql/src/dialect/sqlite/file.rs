@@ -8,10 +8,10 @@ use std::{
     io::{self, ErrorKind as Io},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    sync::Mutex,
 };
 
 use distlock_core::{Error, ErrorKind, Result, path_excerpt};
+use parking_lot::Mutex;
 use rustix::fs::Access;
 
 use super::options::SqliteConfig;

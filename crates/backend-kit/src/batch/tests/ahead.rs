@@ -117,7 +117,7 @@ async fn a_key_stays_claimed_until_its_answer_is_handed_out() {
         assert!(poll_once(&mut asks).is_none());
         sender.send(asks).unwrap();
     };
-    *batcher.executor().meanwhile.lock().unwrap() = Some((4, Box::new(happens)));
+    *batcher.executor().meanwhile.lock() = Some((4, Box::new(happens)));
     batcher.executor().let_through(1);
     until_sent(&batcher, 7).await;
     batcher.executor().let_through(4);

@@ -45,7 +45,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async move {
             let script = Script::open();
-            script.fates.lock().unwrap().extend(fates.into_iter().flatten());
+            script.fates.lock().extend(fates.into_iter().flatten());
             let limits = Limits { operations, in_flight, ahead, ..Limits::default() };
             let batcher = Batcher::new(script, limits);
             let mut waiting = BTreeMap::new();
@@ -87,7 +87,7 @@ proptest! {
                 }
             }
             // From here on the store fails no batch, so that every remaining undo succeeds.
-            batcher.executor().fates.lock().unwrap().clear();
+            batcher.executor().fates.lock().clear();
             batcher.close().await;
             let sent = batcher.executor().sent();
             for batch in &sent {
@@ -98,7 +98,7 @@ proptest! {
             }
             // Each grant that is left at the store was received by a caller, or its undo was sent
             // and failed.
-            let granted = batcher.executor().granted.lock().unwrap().clone();
+            let granted = batcher.executor().granted.lock().clone();
             assert!(received.is_subset(&granted));
             for lost in granted.difference(&received) {
                 let mut ops = sent.iter().flat_map(|batch| &batch.ops);
