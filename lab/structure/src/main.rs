@@ -16,15 +16,6 @@ use clap::Parser;
 
 use self::{circles::circles, modules::imports};
 
-/// Circles that are older than this check: the crate, and its folders. Nothing may be added.
-const ACCEPTED: [(&str, &[&str]); 2] = [
-    (
-        "backends/sql/src",
-        &["config", "dialect", "network", "wait"],
-    ),
-    ("crates/core/src", &["contract", "engine", "fence", "types"]),
-];
-
 #[derive(Debug, Parser)]
 #[command(about = "Checks that the folders of the source tree form no circle")]
 enum Arguments {
@@ -43,14 +34,8 @@ fn main() -> Result<ExitCode> {
     for root in crate_roots(&top)? {
         let source = root.parent().context("a crate root is in a folder")?;
         for circle in circles(&imports(&root)?) {
-            let accepts = |(at, folders): &(&str, &[&str])| {
-                let is_known = |folder: &PathBuf| folders.iter().any(|it| folder == Path::new(it));
-                source == Path::new(at) && circle.folders.iter().all(is_known)
-            };
-            if !ACCEPTED.iter().any(accepts) {
-                writeln!(output, "{}: {circle}", source.display())?;
-                exit = ExitCode::FAILURE;
-            }
+            writeln!(output, "{}: {circle}", source.display())?;
+            exit = ExitCode::FAILURE;
         }
     }
     Ok(exit)
