@@ -91,7 +91,10 @@ impl LogQueue {
         let (span, missed) = (Span::current(), self.missed.get());
         let counted_line = move || {
             if missed > 0 {
-                tracing::warn!(missed, "the log was not taken, and lines had no room");
+                tracing::warn!(
+                    missed,
+                    "log lines were dropped: the subscriber of this program took no line for too long"
+                );
             }
             span.in_scope(line);
         };
