@@ -111,8 +111,8 @@ impl<D: Dialect> DistLock for SqlLock<D> {
         let mut info = info(name.clone(), row.map_err(wrap)?, epoch);
         match self.store.dialect().read_queue(name).await {
             Ok((waiters, queue)) => (info.waiters, info.queue) = (Some(waiters), queue),
-            // The queue decides nothing about the lock, so a store without the queue's table, or
-            // without the right to read it, does not hide the holder.
+            // The queue decides nothing about the lock, so a user without the right to read it, or
+            // a table that was dropped meanwhile, does not hide the holder.
             Err(error) => tracing::debug!(%error, "the store queue was not read"),
         }
         Ok(info)
