@@ -35,6 +35,8 @@ pub(crate) struct SchemaDifference {
     text: String,
     /// Whether the part is [`WRITES`]: the table itself is right, but a trigger or a rule exists.
     of_writes: bool,
+    /// Whether the part belongs to the store queue, whose rows may be lost.
+    of_queue: bool,
 }
 
 /// Compares every part of `tables` with the parts in `found`. If `some` is true, a table without
@@ -73,6 +75,7 @@ pub(crate) fn differences<S: AsRef<str>>(
             differences.push(SchemaDifference {
                 text: format!("{of} {verb} {is} instead of {expected}"),
                 of_writes,
+                of_queue: table.as_ref() == "distributed_queue",
             });
         }
     }
@@ -104,8 +107,15 @@ pub(crate) fn refusal(
     if differences.iter().all(|it| it.of_writes) {
         return format!(
             "the tables are not as expected ({differ}): triggers and rules can change or drop \
-                what is written, and two may \
-             hold one lock then; drop them"
+             what is written, and two may hold one lock then; drop them"
+        );
+    }
+    // SQLite, with its own separator, creates tables only where all are missing.
+    if separator == ", " && differences.iter().all(|it| it.of_queue) {
+        return format!(
+            "the tables are not as expected ({differ}): run `DROP TABLE \
+             {prefix}distributed_queue` on the database and then run `{migrate}`. This deletes no \
+             lock, no token and no record"
         );
     }
     let advice = start_over_advice(prefix, separator, migrate);

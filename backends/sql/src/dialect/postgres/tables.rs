@@ -22,8 +22,8 @@ use crate::{
 const MIGRATION: &str = include_str!("../../../migrations/postgres/0001_tables.sql");
 
 const ONLY_SOME: &str = "the database has only some of distlock's tables, or another program's \
-    tables of the same names. For \
-     the latter, choose another `table_prefix`; to make what is missing";
+    tables of the same names. For the latter, choose another `table_prefix`; to make what is \
+    missing";
 
 /// The tables that are present.
 enum TablesFound {

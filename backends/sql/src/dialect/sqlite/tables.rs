@@ -106,8 +106,8 @@ async fn found(
         (_, 4) => Ok(TablesFound::Ours),
         (_, _) => Err(file::wrong(
             &context.path,
-            "has only some of distlock's tables, or another program's tables of the same names: \
-                choose another file or a \
+            "has only some of distlock's tables, or another program's tables of the same names. In \
+             the first case restore the file from a backup; in the second choose another file or a \
              `table_prefix`",
         )
         .into()),
