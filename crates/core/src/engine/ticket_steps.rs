@@ -138,18 +138,20 @@ pub(crate) async fn release(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result
             // An earlier try released the lock, and its answer was lost.
             Ok(ReleaseOutcome::NotHeld) if maybe_released => return Ok(()),
             Ok(ReleaseOutcome::NotHeld) => return Err(not_held(ticket)),
-            Err(error) if error.is_retryable() && clock.now() < until => {
-                tracing::debug!(%error, "asking again");
-                maybe_released |= !error.did_not_happen();
+            Err(error) => {
                 failures += 1;
                 let pause = parts.timing.jitter(pause_after(failures));
-                clock.sleep(pause.min(until.since(clock.now()))).await;
-            }
-            Err(error) => {
-                return Err(error
-                    .on(parts.backend_name())
-                    .during("release")
-                    .about(&ticket.name));
+                // No attempt begins at the end itself: it would have no time for an answer, and its
+                // unknown outcome would hide the reason of this failure.
+                if !error.is_retryable() || clock.now() + pause >= until {
+                    return Err(error
+                        .on(parts.backend_name())
+                        .during("release")
+                        .about(&ticket.name));
+                }
+                tracing::debug!(%error, "asking again");
+                maybe_released |= !error.did_not_happen();
+                clock.sleep(pause).await;
             }
         }
     }

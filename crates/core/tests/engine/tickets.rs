@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::support::{Script, ScriptedLock, eventually, pause};
-use distlock_core::{Clock as _, Locker, ManualClock, SystemClock, Ticket};
+use distlock_core::{Clock as _, ErrorKind, Locker, ManualClock, SystemClock, Ticket};
 
 const TTL: Duration = Duration::from_secs(600);
 
@@ -67,7 +67,9 @@ async fn a_ticket_release_that_breaks_off_can_be_repeated() {
 async fn a_ticket_release_that_is_always_refused_ends_and_can_be_repeated() {
     let (clock, store, locker) = on_a_manual_clock();
     let ticket = ticket(&locker).await;
-    store.0.release.refuse.store(u32::MAX, SeqCst);
+    // A refusal that takes time, so that an attempt without time for it would end without a reason.
+    store.0.release.delay_ms.store(20, SeqCst);
+    store.0.release.refuse_late.store(u32::MAX, SeqCst);
     let before = clock.now();
     let releasing = tokio::spawn({
         let (locker, ticket) = (locker.clone(), ticket.clone());
@@ -78,9 +80,10 @@ async fn a_ticket_release_that_is_always_refused_ends_and_can_be_repeated() {
         pause().await;
     }
     let error = releasing.await.unwrap().unwrap_err();
-    assert!(error.is_retryable(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(clock.now().since(before) <= SECONDS * 2);
-    store.0.release.refuse.store(0, SeqCst);
+    store.0.release.delay_ms.store(0, SeqCst);
+    store.0.release.refuse_late.store(0, SeqCst);
     locker.release_ticket(&ticket).await.unwrap();
     assert!(!store.0.is_held("a"));
 }
