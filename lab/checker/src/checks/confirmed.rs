@@ -251,7 +251,9 @@ fn no_false_success(context: &mut CheckContext<'_>) {
                     )
                 });
             }
-            What::Outcome { id, outcome, .. } if outcome == "delivered" => {
+            What::Outcome { id, outcome, .. }
+                if matches!(outcome.as_str(), "delivered" | "written") =>
+            {
                 let killed = context
                     .history
                     .killed_after(&seen.node, seen.at_us)

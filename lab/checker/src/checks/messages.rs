@@ -149,9 +149,11 @@ fn outcome_fits(
     let reported = match message.outcomes.as_slice() {
         // The sender's session ended before it could get the outcome.
         [] => message.sender.is_none_or(|sender| over.contains(&sender)),
-        ["delivered"] if message.devices.is_some() => true,
-        ["delivered"] => message.received == 1,
-        ["written"] => message.devices.is_some(),
+        // A written message reaches its client: no scenario breaks a client's network.
+        ["delivered" | "written"] => message.devices.is_some_and(|(devices, _)| {
+            let told = |it: &&DeviceOutcome| matches!(&*it.outcome, "delivered" | "written");
+            message.received >= devices.iter().filter(told).count()
+        }),
         ["stored" | "failed"] => true,
         ["throttled" | "not_allowed"] => message.received == 0 && message.kept.is_none(),
         _ => false,

@@ -19,8 +19,11 @@ fn a_reported_success_that_no_node_knows_breaks_i17() {
             1,
             What::Outcome {
                 id: id(),
-                outcome: "delivered".into(),
-                devices: None,
+                outcome: "written".into(),
+                devices: Some(vec![DeviceOutcome {
+                    device: Device::new("d1").unwrap(),
+                    outcome: "written".into(),
+                }]),
             },
         );
     let violated = built.violated();
