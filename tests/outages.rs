@@ -88,11 +88,11 @@ impl KeepsQueue for RedisServer {
 
     fn count_entries(&self) -> Result<usize> {
         // The key of a dead waiter stays for a minute at most, so only its expiry is checked.
-        for key in self.command(&["KEYS", "*:p:*"])?.lines() {
+        for key in self.command(&["KEYS", "*}:queue-entry:*"])?.lines() {
             let left: i64 = self.command(&["PTTL", key])?.parse()?;
             ensure!(left <= 60_000 && left != -1, "{key} stays for {left} ms");
         }
-        let lines = self.command(&["KEYS", "*:q:*"])?;
+        let lines = self.command(&["KEYS", "*}:queue:*"])?;
         let kept = lines.lines().map(|line| self.command(&["GET", line]));
         let kept = kept.collect::<Result<String>>()?;
         Ok(kept.matches(';').count())

@@ -98,7 +98,7 @@ fn chosen_workloads_run_and_unknown_workloads_are_refused() {
             "--seed",
             FIXED,
             "--workloads",
-            "lines,recipes",
+            "local-queues,recipes",
         ]),
         0,
     );

@@ -33,7 +33,7 @@ impl RunningStore {
             | StoreServers::Sentinels(_)
             | StoreServers::Cluster(_) => {
                 // Lock names in the lab contain no special characters of a Redis pattern.
-                let pattern = format!("*:l:{}", encode(name));
+                let pattern = format!("*}}:lock:{}", encode(name));
                 for server in self.redis_servers() {
                     let found = server.command(&["KEYS", &pattern])?;
                     for key in found.lines().filter(|it| !it.is_empty()) {
