@@ -47,7 +47,7 @@ pub async fn connect(target: impl Into<Target>) -> Result<Locker> {
     Registry::builtin().connect(target).await
 }
 
-/// Creates or upgrades a store's tables.
+/// Creates a store's missing tables.
 ///
 /// # Errors
 /// As [`open`], and any error with which the store refuses a change of its tables.

@@ -92,7 +92,7 @@ impl Registry {
         Ok(self.open(target).await?.locker())
     }
 
-    /// Creates or upgrades a store's tables, as [`migrate`](crate::migrate) does.
+    /// Creates a store's missing tables, as [`migrate`](crate::migrate) does.
     ///
     /// # Errors
     /// As [`open`](crate::open), and any error with which the store refuses a change of its tables.

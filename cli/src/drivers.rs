@@ -46,7 +46,7 @@ pub(crate) async fn close(store: &Store) {
     }
 }
 
-/// Creates or upgrades the tables of a store.
+/// Creates the missing tables of a store.
 pub(crate) async fn migrate(target: impl Into<Target>) -> Result<Migrated> {
     registry().migrate(target).await
 }

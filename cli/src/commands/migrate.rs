@@ -1,4 +1,4 @@
-//! `distlock migrate`: creates or upgrades a store's tables.
+//! `distlock migrate`: creates the missing tables of a store.
 
 use clap::Args;
 use serde_json::json;
@@ -10,11 +10,11 @@ use crate::{
     output,
 };
 
-/// Create or upgrade the tables of the store.
+/// Create the missing tables of the store.
 ///
-/// Connecting creates what is absent by itself (unless the backend option `migrate=false` says
-/// otherwise), so this is for upgrades, and for stores whose everyday credentials may not change
-/// tables.
+/// Connecting creates the tables where none is there (unless the backend option `migrate=false`
+/// says otherwise), so this is for stores whose everyday credentials may not create tables, and for
+/// stores that lack some of them.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Migrate {}

@@ -47,7 +47,7 @@ pub trait Driver: Debug + Send + Sync + 'static {
     /// A drop of the future must leave no connection or file open.
     async fn open(&self, parts: TargetParts, drivers: &Drivers) -> Result<Store>;
 
-    /// Creates or upgrades the store's tables. A store without tables only checks that it can be
+    /// Creates the store's missing tables. A store without tables only checks that it can be
     /// opened.
     ///
     /// # Errors

@@ -94,7 +94,7 @@ impl Drivers {
         self.driver_of(&parts)?.open(parts, self).await
     }
 
-    /// Creates or upgrades a store's tables.
+    /// Creates a store's missing tables.
     ///
     /// # Errors
     /// As [`Drivers::open`], and the errors of the store about its tables.
@@ -106,7 +106,7 @@ impl Drivers {
         in_time(limit_of(&parts), self.migrate_parts(parts)).await
     }
 
-    /// Creates or upgrades the tables of the store with these parts of a target, without a limit of
+    /// Creates the missing tables of the store with these parts of a target, without a limit of
     /// time. A driver that wraps another store calls this method for the wrapped store.
     ///
     /// # Errors
