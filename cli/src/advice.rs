@@ -57,7 +57,7 @@ pub fn add_store_flags(failure: Failure, global: &Global) -> Failure {
     // A lock name or a holder may contain any text, also a text that looks like such a command. So
     // only messages about a wrong configuration are changed: they contain neither names nor
     // holders.
-    let failure = if failure.code == code::CONFIG && says_more {
+    let failure = if failure.code == code::CONFIG && failure.advice.is_none() && says_more {
         failure.map_message(|message| complete_migrate_command(message, &flags))
     } else {
         failure

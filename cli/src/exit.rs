@@ -48,7 +48,7 @@ pub struct Failure {
     /// The exit code.
     pub code: u8,
     message: String,
-    advice: Option<Advice>,
+    pub(crate) advice: Option<Advice>,
 }
 
 impl Failure {
