@@ -62,13 +62,13 @@ pub(crate) fn of_connecting(error: &RedisError, at: &str) -> Error {
         _ if error.is_timeout() => {
             format!(
                 "{at} did not answer in time; a server is also silent if only one side uses TLS \
-                 (rediss://)"
+                 (rediss://, or `tls=true`)"
             )
         }
         _ if error.is_connection_dropped() && !error.is_connection_refusal() => {
             format!(
                 "{at} closed the connection; a server also does so if only one side uses TLS \
-                 (rediss://)"
+                 (rediss://, or `tls=true`)"
             )
         }
         _ => match ServerError::try_from(error.clone()) {
