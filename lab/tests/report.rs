@@ -43,7 +43,7 @@ fn the_published_pages_equal_the_pages_made_from_their_data() {
         .status()
         .unwrap();
     assert!(status.success());
-    for page in ["report.md", "report.html"] {
+    for page in ["report.md", "report.html", "recovery.svg"] {
         let made = fs::read_to_string(folder.path().join(page)).unwrap();
         let published = fs::read_to_string(Path::new(PUBLISHED).join(page)).unwrap();
         assert!(made == published, "{page}: run distlock-lab report");

@@ -46,7 +46,7 @@ pub(crate) async fn run(workload: Workload, options: Options, url: &str) -> anyh
     measure_beside(arms, "distlock-redis", store.lock(), workload, &options).await
 }
 
-/// Opens distlock's store by its own type, which counts the commands that the store sends.
+/// Opens distlock's store by its own type.
 pub(crate) async fn open(url: &str) -> distlock_core::Result<Redis> {
     Redis::open(RedisConfig::from_url(url)?, Arc::new(SystemClock)).await
 }

@@ -50,14 +50,16 @@ impl Node {
             }
             is_visible |= node == self.this.id && boot == Some(own.boot);
         }
-        // A store that was emptied shows no lease. An entry in its new roster would hide from this
-        // node, when it loses the lease, that the store has lost data with it.
+        // A store that was emptied shows no lease. This incarnation is listed only once its lease
+        // can be seen: other nodes would count the entry as that of a dead incarnation.
         let registration = self
             .directory
             .update_roster(|roster| is_visible && roster.add(&self.this.id, own.boot));
         let roster = registration.await?.id;
         self.observe_roster(roster);
         if is_visible {
+            // Without a visible lease the lease keeps the old roster's id. With the new id, a loss
+            // of the lease would not show that the store has lost data with it.
             own.lease.set_roster(roster);
         }
         Ok(())
