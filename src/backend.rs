@@ -22,5 +22,5 @@ pub use distlock_backend_kit::{
 pub use distlock_core::{
     AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, LossSender, Meta, OwnerId,
     ReleaseOutcome, Renewal, Renewed, TicketStep, at_most, check_value, decode, encode, excerpt,
-    log, margin, micros, path_excerpt, presentable, threads, unix_time,
+    log, margin, micros, path_excerpt, presentable, sync, threads, unix_time,
 };

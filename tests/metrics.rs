@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use distlock::backend::sync::Mutex;
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
     postgres::PostgresServer,
@@ -23,7 +24,6 @@ use distlock_recipes::{
     unread::OptimisticCounters,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use parking_lot::Mutex;
 
 const PAGE: &str = include_str!("../docs/metrics.md");
 

@@ -19,6 +19,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use distlock::backend::sync::Mutex;
 use distlock::{Guard, Locker, Released, Target, config::Credentials};
 use distlock_harness::{
     FaultProxy, Pki, Process, Signal, eventually, eventually_async, free_port,
@@ -29,7 +30,6 @@ use distlock_harness::{
         zookeeper::{Setup, ZooKeeper},
     },
 };
-use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 /// The lease of every lock.
@@ -413,7 +413,7 @@ async fn a_leader_keeps_its_seat_while_the_password_in_its_file_changes() -> Res
     let mut other = candidate("echo took over; while :; do sleep 0.1; done")?;
     // A candidate that still opens its store would end with an error.
     eventually("the other stands by", SOON, || {
-        let queues = server.command(&["KEYS", "*:q:*"]);
+        let queues = server.command(&["KEYS", "*}:queue:*"]);
         queues.is_ok_and(|keys| !keys.is_empty())
     })?;
 

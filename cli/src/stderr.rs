@@ -7,12 +7,12 @@
 use std::{
     io::{self, Write},
     mem,
-    sync::{Arc, LazyLock, OnceLock},
+    sync::{Arc, Condvar, LazyLock, OnceLock, PoisonError},
     thread,
     time::Duration,
 };
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use distlock::backend::sync::{Mutex, MutexGuard};
 
 /// The most bytes that wait to be written: room for thousands of lines.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
@@ -153,9 +153,11 @@ impl LineQueue {
 
     /// Waits for lines and takes all of them.
     fn take_queued(&self) -> String {
-        let mut state = self.lock_state();
-        self.changed
-            .wait_while(&mut state, |state| !state.has_more());
+        let state = self.lock_state();
+        let mut state = self
+            .changed
+            .wait_while(state, |state| !state.has_more())
+            .unwrap_or_else(PoisonError::into_inner);
         state.writing = true;
         state.queue_left_out_count();
         mem::take(&mut state.waiting)
@@ -179,9 +181,11 @@ impl LineQueue {
     /// stalled, and [`catch_up`](Self::catch_up) returns at once. The next finished write ends the
     /// stall.
     fn wait_until_written(&self, at_most: Duration) {
-        let mut state = self.lock_state();
-        let unwritten = |state: &mut Queue| state.writing || state.has_more();
-        let waited = self.changed.wait_while_for(&mut state, unwritten, at_most);
+        let state = self.lock_state();
+        let (mut state, waited) = self
+            .changed
+            .wait_timeout_while(state, at_most, |state| state.writing || state.has_more())
+            .unwrap_or_else(PoisonError::into_inner);
         state.stalled = waited.timed_out();
     }
 

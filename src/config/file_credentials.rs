@@ -9,8 +9,10 @@ use async_trait::async_trait;
 use distlock_backend_kit::{
     CredentialProvider, Credentials, FileReads, Target, WrittenCredentials,
 };
-use distlock_core::{Error, ErrorKind, Result, path_excerpt};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Error, ErrorKind, Result, path_excerpt,
+    sync::{Mutex, MutexGuard},
+};
 
 use super::Config;
 
@@ -18,7 +20,7 @@ use super::Config;
 pub(super) struct FileCredentials {
     path: PathBuf,
     reads: FileReads,
-    // A std mutex: it is held to copy and to replace the values only.
+    // A blocking mutex: it is held to copy and to replace the values only.
     last: Mutex<Last>,
 }
 

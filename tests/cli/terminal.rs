@@ -10,8 +10,8 @@ use std::{
     thread,
 };
 
+use distlock::backend::sync::Mutex;
 use distlock_harness::eventually;
-use parking_lot::Mutex;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::support::{Home, SOON, read_whole_lines, state_of};

@@ -8,6 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use distlock::backend::sync::Mutex;
 use distlock::{RecordKey, Store};
 use distlock_checker::{DeviceOutcome, Fact, History, Report, Rules, Seen, What, check};
 use distlock_harness::eventually_async;
@@ -17,7 +18,6 @@ use distlock_kickout::{
     SessionKey, Timers, Uid, UserRecord,
 };
 use distlock_memory::Memory;
-use parking_lot::Mutex;
 use tokio::{
     sync::{broadcast, watch},
     task::JoinHandle,

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use distlock::backend::sync::Mutex;
 
 use crate::world::now_us;
 

@@ -11,13 +11,13 @@ use std::{
 };
 
 use async_trait::async_trait;
+use distlock::backend::sync::Mutex;
 use distlock::{
     Attempt, DistLock, Entry, Error, ErrorKind, Expect, LockName, RecordKey, Records, Result,
     Store, Ttl, Version, Written,
     backend::{AcquireRequest, Contender, Grant, HandOver, Lease, Renewal, Renewed},
 };
 use distlock_conformance::{LockLayer, RecordsLayer};
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The planted bug.

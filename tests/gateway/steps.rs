@@ -5,6 +5,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use distlock::backend::sync::Mutex;
 use distlock::{
     DistLock, Error, ErrorKind, Expect, RecordKey, Records, Result, Store, Written,
     backend::{Lease, ReleaseOutcome},
@@ -15,7 +16,6 @@ use distlock_kickout::{
     Class, Code, DeliverRequest, DeliverResult, Device, KickOut, KickRequest, KickResult, Login,
     LoginOutcome, NodeAddress, PeerError, Peers, Session, Uid,
 };
-use parking_lot::Mutex;
 
 use crate::world::{SOON, World, pause};
 

@@ -12,12 +12,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use distlock::backend::sync::Mutex;
 use distlock::{Clock as _, SystemClock};
 use distlock_checker::{Fact, History, Rules, Seen, What};
 use distlock_gateway::{TokenKey, mint};
 use distlock_harness::{FaultProxy, Process, Signal, free_port};
 use distlock_kickout::{Device, NodeId, Uid};
-use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -2,8 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use distlock_core::{Capabilities, Reach};
-use parking_lot::Mutex;
+use distlock_core::{Capabilities, Reach, sync::Mutex};
 
 /// TTL of a request that names none. After a holder dies, others wait up to this long for its lock.
 const DEFAULT_TTL: Duration = Duration::from_secs(5);

@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind, Expect,
     FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossFeed, Records,
-    ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep, Verdict, unix_time,
+    ReleaseOutcome, Renewal, Renewed, Result, Store, SystemClock, TicketStep, Verdict, sync::Mutex,
+    unix_time,
 };
-use parking_lot::Mutex;
 
 use crate::{
     capabilities,

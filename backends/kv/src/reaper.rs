@@ -13,8 +13,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Moment, RecordKey, Result};
-use parking_lot::Mutex;
+use distlock_core::{Clock, Moment, RecordKey, Result, sync::Mutex};
 use tokio::runtime::Handle;
 
 use crate::lock_records::{self, LockRecords, PREFIX};
@@ -31,7 +30,7 @@ pub(crate) struct Reaper {
     /// A record stays for this time after its lock has expired.
     idle: Duration,
     /// The time at which the next task is due; `None` before the first grant of this handle.
-    // A std mutex: it is held to read or change the time, never across an await.
+    // A blocking mutex: it is held to read or change the time, never across an await.
     due: Mutex<Option<Moment>>,
     running: AtomicBool,
 }

@@ -8,8 +8,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Clock, Contender, DistLock, FencingToken, Grant, Moment, Result,
+    sync::Mutex,
 };
-use parking_lot::Mutex;
 
 /// The shortest pause. With this pause, a waiting process needs less than 20 reads a second even if
 /// the holder changes all the time.

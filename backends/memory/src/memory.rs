@@ -5,8 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use distlock_core::{Clock, DistLock, Epoch, Records, SystemClock};
-use parking_lot::Mutex;
+use distlock_core::{Clock, DistLock, Epoch, Records, SystemClock, sync::Mutex};
 use uuid::Uuid;
 
 use crate::{

@@ -9,9 +9,10 @@ use async_trait::async_trait;
 use distlock_backend_kit::OpenFlag;
 use distlock_core::{
     Clock, Deleted, Entry, Error, ErrorKind, Expect, Moment, RecordKey, Records, Result, Version,
-    Written, check_value, micros, unix_time,
+    Written, check_value, micros,
+    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
+    unix_time,
 };
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::lock::BACKEND;
 

@@ -13,10 +13,11 @@ use std::{
 
 use distlock_core::{
     AcquireRequest, Attempt, Clock, Error, ErrorKind, FencingToken, Forced, HolderInfo, Lease,
-    LockInfo, LockName, LossReason, Moment, ReleaseOutcome, Renewal, Result, micros, unix_time,
+    LockInfo, LockName, LossReason, Moment, ReleaseOutcome, Renewal, Result, micros,
+    sync::{Mutex, MutexGuard},
+    unix_time,
 };
 use foldhash::fast::RandomState;
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     row::Row,
@@ -407,6 +408,6 @@ impl Table {
 }
 
 fn lock_shard(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // No change of a shard can panic halfway, so the data behind a poisoned mutex is consistent.
+    // No change of a shard can panic halfway, so a shard is always whole.
     shard.lock()
 }

@@ -9,8 +9,10 @@ use std::{fmt, sync::Arc};
 
 #[cfg(any(doc, test))]
 use distlock_core::ErrorKind;
-use distlock_core::{Error, Result, SystemClock};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Error, Result, SystemClock,
+    sync::{Mutex, MutexGuard},
+};
 use redis::{RedisError, aio::MultiplexedConnection};
 
 use crate::{

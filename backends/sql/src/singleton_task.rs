@@ -7,8 +7,10 @@
 
 use std::time::Duration;
 
-use distlock_core::Moment;
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Moment,
+    sync::{Mutex, MutexGuard},
+};
 
 /// The allowed delay of an announced sign of life. A task on a busy machine must not be replaced.
 const GRACE: Duration = Duration::from_secs(1);
@@ -16,7 +18,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The slot of one background task.
 #[derive(Debug, Default)]
 pub(crate) struct SingletonTask {
-    // A std mutex: no caller holds this mutex across an await.
+    // A blocking mutex: no caller holds this mutex across an await.
     state: Mutex<State>,
 }
 

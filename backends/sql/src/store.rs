@@ -16,8 +16,7 @@ use distlock_backend_kit::{
     batch::{Batcher, Executor, Failure, Reply},
     operation::{Answer, Operation, OperationKind},
 };
-use distlock_core::{Forced, HandOver, ReleaseOutcome, Result};
-use parking_lot::Mutex;
+use distlock_core::{Forced, HandOver, ReleaseOutcome, Result, sync::Mutex};
 use tokio::task::AbortHandle;
 
 use crate::{dialect::Dialect, rows::QueueEntry, singleton_task::SingletonTask};
@@ -36,7 +35,7 @@ pub(crate) struct Store<D: Dialect> {
     leave_turn: tokio::sync::Mutex<()>,
     /// The number of open parts. A handle has up to two parts: locks and records.
     parts: AtomicUsize,
-    // A std mutex: no caller holds this mutex across an await.
+    // A blocking mutex: no caller holds this mutex across an await.
     tasks: Mutex<Vec<AbortHandle>>,
 }
 

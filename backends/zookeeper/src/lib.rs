@@ -28,7 +28,7 @@
 //! | `queue` | requests on one lock's queue: enter, list, grant, delete, undo, inspect |
 //! | `session` | one session: connection, keep-alive, the proof that it is alive, its I/O thread |
 //! | `nodes` | state, data and order of contenders' nodes, without any request to the ensemble |
-//! | `names`, `config`, `error`, `sync` | paths; options; errors; mutexes |
+//! | `names`, `config`, `error` | paths; options; errors |
 //! | [`fence`] | changes of the caller's own data that only the latest holder can make |
 //!
 //! # Guarantees
@@ -93,7 +93,6 @@ mod queue;
 mod records;
 mod session;
 mod store;
-mod sync;
 mod wait;
 
 use std::sync::Arc;

@@ -210,7 +210,7 @@ impl RecipesPlay {
         settings.jitter = 0.0;
         settings.beta = 0.0;
         let guard = CacheGuard::new(&self.store, MemoryCache::new(10), settings)?;
-        let aside = Arc::new(parking_lot::Mutex::new(None));
+        let aside = Arc::new(distlock::backend::sync::Mutex::new(None));
         let loads = Arc::new(AtomicU64::new(0));
         let until = SystemClock.now() + ASKING_TIME;
         let mut callers = JoinSet::new();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use distlock::backend::sync::{Mutex, MutexGuard};
 use distlock::{Clock as _, Moment, SystemClock};
-use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 

@@ -6,8 +6,10 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-use distlock_core::Result;
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Result,
+    sync::{Mutex, MutexGuard},
+};
 
 use crate::{Certificates, FileReads, Secret, TlsFile};
 
@@ -26,7 +28,7 @@ struct Files {
     /// [`TlsFile::authorities`].
     all: bool,
     reads: FileReads,
-    // A std mutex: it is held to copy and to replace the content only.
+    // A blocking mutex: it is held to copy and to replace the content only.
     good: Mutex<Good>,
 }
 

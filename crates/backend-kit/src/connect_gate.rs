@@ -27,8 +27,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
-use parking_lot::Mutex;
+use distlock_core::{Clock, Error, ErrorKind, Moment, Result, sync::Mutex};
 use tokio::sync::watch;
 
 /// The pause after the first failed attempt. Each further failure doubles the pause.

@@ -8,8 +8,10 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Clock, Error, ErrorKind, Moment, Result, at_most, excerpt};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Clock, Error, ErrorKind, Moment, Result, at_most, excerpt,
+    sync::{Mutex, MutexGuard},
+};
 
 use crate::{Secret, mask, panics};
 
@@ -152,7 +154,7 @@ pub struct CredentialSource {
     sentinels: bool,
     clock: Arc<dyn Clock>,
     limit: Duration,
-    // A std mutex: it is held only to read and write the two values.
+    // A blocking mutex: it is held only to read and write the two values.
     acceptance: Mutex<Acceptance>,
 }
 

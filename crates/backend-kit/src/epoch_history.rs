@@ -1,7 +1,9 @@
 //! The epochs that the connections of a handle have found, one after the other.
 
-use distlock_core::Epoch;
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Epoch,
+    sync::{Mutex, MutexGuard},
+};
 
 /// Remembers the epoch that the last connection found, and whether it ever changed.
 ///
@@ -9,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 /// lock that is missing then may have been lost to the change.
 #[derive(Debug, Default)]
 pub struct EpochHistory(
-    // A std mutex: it is held only to look and to swap, never across an await.
+    // A blocking mutex: it is held only to look and to swap, never across an await.
     Mutex<Seen>,
 );
 

@@ -6,13 +6,15 @@
 
 use std::{fmt, time::Duration};
 
-use distlock_core::{Clock, Error, ErrorKind, Result, at_most};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Clock, Error, ErrorKind, Result, at_most,
+    sync::{Mutex, MutexGuard},
+};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Lends connections of type `C`.
 pub struct Lender<C> {
-    // A std mutex: it is held to push and to pop only.
+    // A blocking mutex: it is held to push and to pop only.
     idle: Mutex<Vec<C>>,
     permits: Semaphore,
 }

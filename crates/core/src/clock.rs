@@ -18,7 +18,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use pin_project_lite::pin_project;
 use tokio::runtime::{self, Handle};
 
@@ -260,7 +260,7 @@ impl ManualClock {
         self.locked().sleepers.len()
     }
 
-    fn locked(&self) -> parking_lot::MutexGuard<'_, Manual> {
+    fn locked(&self) -> crate::sync::MutexGuard<'_, Manual> {
         self.0.lock()
     }
 }

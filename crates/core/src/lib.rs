@@ -49,6 +49,7 @@ mod clock;
 mod contract;
 mod engine;
 mod fence;
+pub mod sync;
 mod types;
 
 pub use client::{

@@ -12,11 +12,10 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{ErrorKind, Locker, SystemClock};
+use distlock_core::{ErrorKind, Locker, SystemClock, sync::Mutex};
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
-use parking_lot::Mutex;
 use support::{Script, eventually};
 use tracing::{
     Event, Subscriber,

@@ -254,8 +254,8 @@ impl OfflineStore for RecordsInbox {
 #[cfg(test)]
 mod tests {
     use distlock_conformance::RecordsLayer;
+    use distlock_core::sync::Mutex;
     use distlock_memory::Memory;
-    use parking_lot::Mutex;
 
     use super::*;
 

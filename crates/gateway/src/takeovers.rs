@@ -8,8 +8,8 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use distlock_core::sync::Mutex;
 use distlock_kickout::{Device, Event, KickOut, NodeId, SessionId, Transition, Uid};
-use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 use uuid::Uuid;

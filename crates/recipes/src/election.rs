@@ -29,9 +29,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use distlock_core::{
     Clock, Error, ErrorKind, Expect, Fence, FencingToken, Guard, HolderInfo, HolderLabel, LockName,
     LockWatch, Locker, LossReason, Moment, RecordKey, Records, Released, Result, Store, Version,
-    Written,
+    Written, sync::Mutex,
 };
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// The work is stopped when no renewal succeeds and the remaining time is at most the TTL divided

@@ -10,10 +10,9 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{ErrorKind, LockWatch, LossReason, Store};
+use distlock_core::{ErrorKind, LockWatch, LossReason, Store, sync::Mutex};
 use distlock_memory::Memory;
 use distlock_recipes::election::{Election, Led};
-use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     task::{JoinSet, yield_now},

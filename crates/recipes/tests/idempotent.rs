@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use distlock_conformance::RecordsLayer;
 use distlock_core::{
     Epoch, Error, ErrorKind, Expect, Fence, FencingToken, RecordKey, Records, Result, Store,
-    Version, Written,
+    Version, Written, sync::Mutex,
 };
 use distlock_memory::Memory;
 use distlock_recipes::{
@@ -14,7 +14,6 @@ use distlock_recipes::{
     idempotent::{Idempotent, Once},
 };
 use futures_util::FutureExt as _;
-use parking_lot::Mutex;
 use uuid::Uuid;
 
 fn token(number: u64) -> FencingToken {

@@ -13,13 +13,13 @@ use async_trait::async_trait;
 use distlock_conformance::RecordsLayer;
 use distlock_core::{
     Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Store, Version, Written,
+    sync::Mutex,
 };
 use distlock_memory::Memory;
 use distlock_recipes::unread::{
     Counter, LockedCounters, MOST, OptimisticCounters, Unread, UnreadCounters,
 };
 use fastrand::Rng;
-use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 const HISTORIES: u64 = 2000;

@@ -12,7 +12,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::{Errno, ioctl_fionread, read},

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use parking_lot::MutexGuard;
+use distlock_core::sync::MutexGuard;
 use rustix::process::{Pid, kill_process, kill_process_group};
 
 pub use rustix::process::Signal;

@@ -8,8 +8,8 @@ use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use distlock::{Clock as _, SystemClock};
+use distlock_core::sync::Mutex;
 use distlock_harness::{Signal, signal};
-use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
@@ -120,17 +120,17 @@ impl Referee {
 
     /// Returns the history until now.
     pub(crate) fn history(&self) -> Vec<HistoryEntry> {
-        locked(&self.state.history).clone()
+        self.state.history.lock().clone()
     }
 
     /// Tells whether a worker has reported that it is ready.
     pub(crate) fn has_started(&self, worker: u32) -> bool {
-        locked(&self.state.processes).contains_key(&worker)
+        self.state.processes.lock().contains_key(&worker)
     }
 
     /// Tells whether a worker has reported its regular end.
     pub(crate) fn has_finished(&self, worker: u32) -> bool {
-        let history = locked(&self.state.history);
+        let history = self.state.history.lock();
         history
             .iter()
             .rev()
@@ -141,13 +141,13 @@ impl Referee {
     /// when the worker is stopped.
     pub(crate) fn stop_at_next_grant(&self, worker: u32) -> oneshot::Receiver<()> {
         let (stopped, seen) = oneshot::channel();
-        locked(&self.state.stops_at_grant).insert(worker, stopped);
+        self.state.stops_at_grant.lock().insert(worker, stopped);
         seen
     }
 
     /// Cancels the stop of a worker.
     pub(crate) fn cancel_stop(&self, worker: u32) {
-        locked(&self.state.stops_at_grant).remove(&worker);
+        self.state.stops_at_grant.lock().remove(&worker);
     }
 }
 
@@ -160,7 +160,7 @@ impl Drop for Referee {
 impl RefereeState {
     /// Adds an event to the history.
     fn record(&self, worker: u32, event: Event) {
-        locked(&self.history).push(HistoryEntry { worker, event });
+        self.history.lock().push(HistoryEntry { worker, event });
     }
 
     /// Answers the messages of one connection until the worker closes it.
@@ -197,7 +197,7 @@ impl RefereeState {
     fn receive_event(&self, worker: u32, event: Event) {
         match &event {
             Event::Started { pid } => {
-                locked(&self.processes).insert(worker, *pid);
+                self.processes.lock().insert(worker, *pid);
             }
             Event::Granted { .. } => self.stop_if_requested(worker),
             _ => {}
@@ -208,10 +208,10 @@ impl RefereeState {
     /// Stops the worker if that was requested. The worker uses a grant only after a read of the
     /// registers here, and a stopped process cannot send that read.
     fn stop_if_requested(&self, worker: u32) {
-        let Some(stopped) = locked(&self.stops_at_grant).remove(&worker) else {
+        let Some(stopped) = self.stops_at_grant.lock().remove(&worker) else {
             return;
         };
-        let process = locked(&self.processes).get(&worker).copied();
+        let process = self.processes.lock().get(&worker).copied();
         if process.is_some_and(|process| signal(process, Signal::STOP).is_ok()) {
             let _ = stopped.send(());
         }
@@ -221,7 +221,7 @@ impl RefereeState {
     /// older holder could write after the read of a newer holder, and the newer holder would
     /// overwrite that write.
     fn read(&self, name: String, token: u64) -> RegisterVersions {
-        let mut all = locked(&self.registers);
+        let mut all = self.registers.lock();
         let it = all.entry(name).or_default();
         it.highest = it.highest.max(token);
         RegisterVersions {
@@ -241,14 +241,16 @@ impl RefereeState {
         // The fenced register refuses a write without a token.
         let good = token != NO_TOKEN
             && token
-                >= locked(&self.registers)
+                >= self
+                    .registers
+                    .lock()
                     .entry(name.clone())
                     .or_default()
                     .highest;
         if self.late_writes {
             SystemClock.sleep(Duration::from_millis(150)).await;
         }
-        let mut all = locked(&self.registers);
+        let mut all = self.registers.lock();
         let it = all.entry(name.clone()).or_default();
         // The planted bug does not compare again, although another holder may have written.
         let good = if self.late_writes {
@@ -288,9 +290,4 @@ async fn send_answer(writer: &mut OwnedWriteHalf, answer: &impl Serialize) -> Re
     line.push(b'\n');
     writer.write_all(&line).await?;
     Ok(())
-}
-
-/// Locks a mutex, even if a thread panicked while it held the mutex.
-fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock()
 }

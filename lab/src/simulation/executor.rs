@@ -10,8 +10,8 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
+use distlock_core::sync::{Mutex, MutexGuard};
 use fastrand::Rng;
-use parking_lot::{Mutex, MutexGuard};
 
 /// The owner of a task.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +71,6 @@ impl Spawner {
 
     /// Locks the queue.
     fn queue(&self) -> MutexGuard<'_, ReadyQueue> {
-        // No code panics while it holds this mutex.
         self.0.lock()
     }
 }

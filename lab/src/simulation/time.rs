@@ -12,7 +12,7 @@ use std::{
 };
 
 use distlock::{Clock, Moment, Sleep};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::sync::{Mutex, MutexGuard};
 
 /// The true time, and all sleeping tasks.
 #[derive(Clone, Default)]
@@ -69,7 +69,6 @@ impl Timeline {
 
     /// Locks the state.
     fn state(&self) -> MutexGuard<'_, TimelineState> {
-        // No code panics while it holds this mutex.
         self.0.lock()
     }
 }

@@ -14,9 +14,9 @@ use anyhow::{Context as _, Result, anyhow};
 use distlock::{
     Clock as _, DistLock, FencingToken, Forced, LockName, Locker, LossReason, backend::LossSender,
 };
+use distlock_core::sync::{Mutex, MutexGuard};
 use distlock_memory::Memory;
 use fastrand::Rng;
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::{
@@ -115,7 +115,7 @@ impl World {
 
     /// Draws from the generator of the run.
     pub(super) fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
-        draw(&mut locked(&self.random))
+        draw(&mut self.random.lock())
     }
 
     /// Returns the true time since the begin of the run.
@@ -125,22 +125,22 @@ impl World {
 
     /// Locks the judge.
     pub(super) fn judge(&self) -> MutexGuard<'_, Judge> {
-        locked(&self.judge)
+        self.judge.lock()
     }
 
     /// Locks the trace.
     pub(super) fn trace(&self) -> MutexGuard<'_, Trace> {
-        locked(&self.trace)
+        self.trace.lock()
     }
 
     /// Locks the counts.
     pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
-        locked(&self.counts)
+        self.counts.lock()
     }
 
     /// Locks the list of lockers.
     pub(super) fn lockers(&self) -> MutexGuard<'_, Vec<Locker>> {
-        locked(&self.lockers)
+        self.lockers.lock()
     }
 
     /// Tells whether this is the planted bug.
@@ -169,14 +169,14 @@ impl World {
         if !self.is_fault_phase() {
             return (Chances::default(), false);
         }
-        let outages = locked(&self.outages);
+        let outages = self.outages.lock();
         let cut = outages.outage || outages.cut.contains(&process);
         (self.setting.chances, cut)
     }
 
     /// Changes which processes can reach the store.
     pub(super) fn change_outages(&self, change: impl FnOnce(&mut Outages)) {
-        change(&mut locked(&self.outages));
+        change(&mut self.outages.lock());
     }
 
     /// Adds a line to the trace. `what` names the step of the owner.
@@ -243,7 +243,9 @@ impl World {
         sender: LossSender,
     ) {
         if let Some(lock) = self.lock_number(name) {
-            locked(&self.loss_senders).insert((lock, token.get()), (process, sender));
+            self.loss_senders
+                .lock()
+                .insert((lock, token.get()), (process, sender));
         }
     }
 
@@ -265,7 +267,7 @@ impl World {
             return;
         }
         self.record_applied(name, "forced");
-        let Some((process, sender)) = locked(&self.loss_senders).remove(&(lock, row.token)) else {
+        let Some((process, sender)) = self.loss_senders.lock().remove(&(lock, row.token)) else {
             return;
         };
         let (time, late) = (self.time.clone(), self.draw(|random| random.u64(1..=1_500)));
@@ -281,7 +283,7 @@ impl World {
     pub(super) fn drop_references(&self) {
         let lockers = std::mem::take(&mut *self.lockers());
         drop(lockers);
-        let loss_senders = std::mem::take(&mut *locked(&self.loss_senders));
+        let loss_senders = std::mem::take(&mut *self.loss_senders.lock());
         drop(loss_senders);
     }
 }
@@ -299,11 +301,6 @@ fn poll_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> 
         Poll::Ready(answer) => answer.context("the in-memory store"),
         Poll::Pending => Err(anyhow!("the in-memory store waits")),
     }
-}
-
-/// Locks a mutex, even if a thread panicked while it held the mutex.
-pub(super) fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock()
 }
 
 impl fmt::Debug for World {

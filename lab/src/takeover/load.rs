@@ -5,10 +5,10 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use distlock::{Clock as _, Moment, SystemClock};
+use distlock_core::sync::{Mutex, MutexGuard};
 use distlock_gateway::Uid;
 use distlock_report::TakeoverSample;
 use futures_util::future::{Either, select};
-use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::task::JoinSet;
 

@@ -13,9 +13,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use distlock::{Clock as _, RecordKey, Records, SystemClock};
 use distlock_checker::{Invariant, Judge, Rules, Seen, What};
+use distlock_core::sync::{Mutex, MutexGuard};
 use distlock_gateway::Uid;
 use distlock_kickout::{Code, Device, NodeId, UserRecord};
-use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::{sync::watch, task::JoinSet};
 

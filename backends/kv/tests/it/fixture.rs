@@ -13,11 +13,10 @@ use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Deleted, DistLock, Entry, Error, ErrorKind, Expect, Grant,
     HolderLabel, Lease, LockName, ManualClock, OwnerId, RecordKey, Records, ReleaseOutcome, Result,
-    Ttl, Version, Written,
+    Ttl, Version, Written, sync::Mutex,
 };
 use distlock_kv::KvLock;
 use distlock_memory::Memory;
-use parking_lot::Mutex;
 
 pub(crate) const TTL: Duration = Duration::from_secs(5);
 pub(crate) const RELEASED: ReleaseOutcome = ReleaseOutcome::Released {

@@ -7,12 +7,11 @@ use std::{
 
 use distlock_core::{
     Attempt, DistLock, ErrorKind, Expect, Forced, HandOver, Lease, LossReason, Meta, Records,
-    ReleaseOutcome, Renewal, Renewed, Written,
+    ReleaseOutcome, Renewal, Renewed, Written, sync::Mutex,
 };
 use distlock_kv::KvLock;
 use distlock_memory::Memory;
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 
 use crate::fixture::{FaultyRecords, RELEASED, TTL, fixture, key, lease, name, request, ttl};
 

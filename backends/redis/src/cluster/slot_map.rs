@@ -11,7 +11,7 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use redis::Value;
 
 use crate::{
-    cluster::state::{Cluster, lock},
+    cluster::state::Cluster,
     config::Endpoint,
     connection::{Connector, Server},
     error::{BACKEND, invalid},
@@ -99,13 +99,13 @@ impl Cluster {
     /// and wrongly would be the only one whose map is ever used.
     fn servers_to_ask(&self) -> Vec<Arc<Server>> {
         let mut known: Vec<_> = self.seeds.iter().map(|seed| self.server_at(seed)).collect();
-        let named = lock(&self.servers).values().cloned().collect::<Vec<_>>();
+        let named = self.servers.lock().values().cloned().collect::<Vec<_>>();
         known.extend(named.into_iter().filter(|server| {
             // The seeds are in the list already, in the user's order.
             !self.seeds.contains(&server.endpoint)
         }));
         let map = self.map.latest();
-        let map_sources = lock(&self.map_sources).clone();
+        let map_sources = self.map_sources.lock().clone();
         known.sort_by_cached_key(|server| {
             let serves = map.as_ref().is_some_and(|map| map.serves(server));
             let in_doubt = map_sources.last() == Some(&server.endpoint);
@@ -285,7 +285,7 @@ mod tests {
             let map = SlotMap::read(slots, &endpoint(source), &cluster).unwrap();
             let gone = cluster.server_at(&endpoint("gone"));
             cluster.close_other_servers(&map);
-            assert_eq!(lock(&cluster.servers).len(), map.primaries.len());
+            assert_eq!(cluster.servers.lock().len(), map.primaries.len());
             assert!(!Arc::ptr_eq(&gone, &cluster.server_at(&gone.endpoint)));
             cluster.close_other_servers(&map);
             let made = async { Ok(Arc::new(map)) };

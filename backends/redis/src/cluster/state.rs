@@ -13,9 +13,8 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Epoch, Error, ErrorKind, Result};
+use distlock_core::{Epoch, Error, ErrorKind, Result, sync::Mutex};
 use futures_util::future::join_all;
-use parking_lot::{Mutex, MutexGuard};
 use redis::Script;
 
 use crate::{
@@ -117,7 +116,7 @@ impl Cluster {
 
     /// Returns the server with this address, as named by a map or a redirect.
     pub(crate) fn server_at(&self, endpoint: &Endpoint) -> Arc<Server> {
-        let mut servers = lock(&self.servers);
+        let mut servers = self.servers.lock();
         let server = servers
             .entry(endpoint.clone())
             .or_insert_with(|| Arc::new(Server::new(endpoint.clone(), &self.server_epochs)));
@@ -177,7 +176,7 @@ impl Cluster {
                 .map(Epoch::as_str)
                 .cmp(&b.as_ref().map(Epoch::as_str))
         });
-        let mut cached = lock(&self.epoch);
+        let mut cached = self.epoch.lock();
         match &*cached {
             Some((made_of, epoch)) if *made_of == known => epoch.clone(),
             _ => {
@@ -197,7 +196,7 @@ impl Cluster {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.map.close();
-        for server in lock(&self.servers).values() {
+        for server in self.servers.lock().values() {
             server.close();
         }
     }
@@ -205,14 +204,14 @@ impl Cluster {
     /// Closes all servers that a new map does not name. A server that left the cluster answers with
     /// old data. Closing it also wakes the waiters that rely on its pushes.
     pub(super) fn close_other_servers(&self, map: &SlotMap) {
-        lock(&self.servers).retain(|_, server| {
+        self.servers.lock().retain(|_, server| {
             let stays = map.serves(server);
             if !stays {
                 server.close();
             }
             stays
         });
-        let mut map_sources = lock(&self.map_sources);
+        let mut map_sources = self.map_sources.lock();
         let named = |source: &Endpoint| {
             self.seeds.contains(source)
                 || map
@@ -231,8 +230,4 @@ impl fmt::Debug for Cluster {
             .field("seeds", &self.seeds)
             .finish_non_exhaustive()
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

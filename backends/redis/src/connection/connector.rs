@@ -15,8 +15,7 @@ use std::{
 };
 
 use distlock_backend_kit::{ConnectGate, CredentialSource, Credentials, RequestCount};
-use distlock_core::{Clock, Error, ErrorKind, Result};
-use parking_lot::Mutex;
+use distlock_core::{Clock, Error, ErrorKind, Result, sync::Mutex};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, Value,
@@ -172,7 +171,7 @@ impl Connector {
                     ErrorKind::Unavailable,
                     format!(
                         "{address} did not answer in time (option `connect_timeout`); a server \
-                         is also silent if only one side uses TLS (rediss://)"
+                         is also silent if only one side uses TLS (rediss://, or `tls=true`)"
                     ),
                 )
                 .on(BACKEND)),

@@ -15,8 +15,7 @@ use std::{
     },
 };
 
-use distlock_core::Epoch;
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{Epoch, sync::Mutex};
 
 use crate::config::Endpoint;
 
@@ -31,13 +30,13 @@ pub(crate) struct ServerEpochs {
 
 impl ServerEpochs {
     pub(crate) fn of(&self, endpoint: &Endpoint) -> Arc<ServerEpoch> {
-        let mut servers = lock(&self.servers);
+        let mut servers = self.servers.lock();
         Arc::clone(servers.entry(endpoint.clone()).or_default())
     }
 
     pub(crate) fn set_primaries(&self, endpoints: impl Iterator<Item = Endpoint>) {
         let present: Vec<_> = endpoints.map(|endpoint| self.of(&endpoint)).collect();
-        let mut primaries = lock(&self.primaries);
+        let mut primaries = self.primaries.lock();
         for former in primaries.iter() {
             if !present
                 .iter()
@@ -51,7 +50,7 @@ impl ServerEpochs {
 
     /// Returns the epoch that each primary reported last, in no particular order.
     pub(crate) fn of_primaries(&self) -> Vec<Option<Epoch>> {
-        let primaries = lock(&self.primaries);
+        let primaries = self.primaries.lock();
         primaries.iter().map(|primary| primary.epoch()).collect()
     }
 }
@@ -62,7 +61,7 @@ pub(crate) struct ServerEpoch {
     /// Rises whenever the reported epoch may be wrong from then on. An epoch that a connection
     /// learned is valid only while the generation is the one from before the question.
     generation: AtomicU64,
-    // A std mutex: it is held for operations on a short list only.
+    // A blocking mutex: it is held for operations on a short list only.
     known: Mutex<KnownEpochs>,
 }
 
@@ -83,7 +82,7 @@ impl ServerEpoch {
 
     /// Records that the epoch which the server reported in this generation may have changed.
     pub(crate) fn invalidate(&self, asked_generation: u64) {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         // When a server is demoted, many operations fail at once. Only the first of them counts.
         // Otherwise each of them would make all connections outdated again.
         if asked_generation == self.generation() {
@@ -95,7 +94,7 @@ impl ServerEpoch {
     /// Records that the server is no longer a primary. If it becomes a primary again, every handle
     /// must ask it again, because an idle handle still has its old connection.
     fn leave(&self) {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         known.invalidated = true;
         known.left = true;
         self.raise();
@@ -106,7 +105,7 @@ impl ServerEpoch {
     ///
     /// [`ServerInfo`]: crate::connection::server_info::ServerInfo
     pub(crate) fn known_name(&self, reported: Epoch) -> Epoch {
-        let known = lock(&self.known);
+        let known = self.known.lock();
         let mut latest = known.epochs.iter().rev();
         let same = latest.find(|known| known.as_str().starts_with(reported.as_str()));
         same.cloned().unwrap_or(reported)
@@ -118,7 +117,7 @@ impl ServerEpoch {
     /// Returns the generation in which the epoch is valid. Returns `None` when the shared knowledge
     /// changed meanwhile; then the server must be asked again.
     pub(crate) fn record(&self, asked_in: u64, epoch: &Epoch) -> Option<u64> {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         let stands = !known.invalidated && known.epochs.last() == Some(epoch);
         if asked_in != self.generation() && !stands {
             return None;
@@ -140,17 +139,13 @@ impl ServerEpoch {
 
     /// Returns the epoch that the server reported last, unless it has left the primaries since.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
-        let known = lock(&self.known);
+        let known = self.known.lock();
         known.epochs.last().filter(|_| !known.left).cloned()
     }
 
     fn raise(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 #[cfg(test)]

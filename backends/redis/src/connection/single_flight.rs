@@ -5,8 +5,10 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use distlock_core::{Clock, Error, ErrorKind, Moment, Result};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Clock, Error, ErrorKind, Moment, Result,
+    sync::{Mutex, MutexGuard},
+};
 use tokio::{sync::watch, task::AbortHandle};
 
 use crate::error::BACKEND;
@@ -116,7 +118,7 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
         let number = state.begun;
         let task = tokio::spawn(async move {
             let outcome = flight.await;
-            let mut state = lock(&shared);
+            let mut state = shared.lock();
             let outcome = if state.closed || state.begun != number {
                 // The attempt was abandoned, or the owner is closed. The value is dropped here. If
                 // it were stored, nobody would close it.
@@ -149,9 +151,9 @@ impl<T> SingleFlight<T> {
         drop((made, flight));
     }
 
-    // A std mutex: it is held only to read and swap values, never across an await.
+    // A blocking mutex: it is held only to read and swap values, never across an await.
     fn state(&self) -> MutexGuard<'_, FlightState<T>> {
-        lock(&self.0)
+        self.0.lock()
     }
 }
 
@@ -159,10 +161,6 @@ impl<T> Drop for SingleFlight<T> {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 /// Returns the error for an attempt that was abandoned, because it took too long or because the

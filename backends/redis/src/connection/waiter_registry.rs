@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::sync::{Mutex, MutexGuard};
 use redis::{
     PushInfo, PushKind, Value,
     aio::{AsyncPushSender, SendError},
@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 /// The waiters of one handle, by the key that they wait for.
 #[derive(Debug, Default)]
 pub(crate) struct WaiterRegistry {
-    // A std mutex: it is held for map operations only, because the driver's push handler must not
+    // A blocking mutex: it is held for map operations only, because the driver's push handler must not
     // block.
     by_key: Mutex<HashMap<Box<str>, Vec<Arc<Notify>>>>,
 }

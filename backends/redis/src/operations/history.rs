@@ -14,8 +14,7 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
-use distlock_core::{Epoch, Lease, LossReason, OwnerId};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{Epoch, Lease, LossReason, OwnerId, sync::Mutex};
 
 use crate::format::keys::{BUCKETS, Bucket};
 
@@ -24,7 +23,7 @@ use crate::format::keys::{BUCKETS, Bucket};
 pub(crate) struct Histories {
     /// All epochs that were seen. The position in the list, counted from 1, is the number of the
     /// epoch.
-    // A std mutex: it is held for operations on a short list only.
+    // A blocking mutex: it is held for operations on a short list only.
     epochs: Mutex<Vec<Epoch>>,
     buckets: Box<[BucketHistory]>,
     /// Owners whose locks were granted before a change of the epoch and were seen to be held after
@@ -53,7 +52,7 @@ impl Histories {
 
     /// Returns the number of an epoch. A new epoch gets the next number.
     pub(crate) fn number(&self, epoch: &Epoch) -> u32 {
-        let mut epochs = lock(&self.epochs);
+        let mut epochs = self.epochs.lock();
         let at = epochs.iter().position(|known| known == epoch);
         let at = at.unwrap_or_else(|| {
             epochs.push(epoch.clone());
@@ -72,7 +71,7 @@ impl Histories {
         }
         // Changes are rare. The mutex of the list excludes two handles that notice a change at the
         // same time.
-        let _one_at_a_time = lock(&self.epochs);
+        let _one_at_a_time = self.epochs.lock();
         let before = history.epoch.load(Ordering::Acquire);
         if before != epoch {
             if before != 0 {
@@ -86,7 +85,7 @@ impl Histories {
     /// Records that a lease was renewed after a change of the epoch. A lease that was granted after
     /// the change is not recorded.
     pub(crate) fn record_survival(&self, bucket: Bucket, lease: &Lease) {
-        if self.is_from_before(bucket, lease) && lock(&self.survivors).insert(lease.owner) {
+        if self.is_from_before(bucket, lease) && self.survivors.lock().insert(lease.owner) {
             self.surviving.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -107,7 +106,7 @@ impl Histories {
         if self.surviving.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let survived = lock(&self.survivors).remove(&owner);
+        let survived = self.survivors.lock().remove(&owner);
         if survived {
             self.surviving.fetch_sub(1, Ordering::AcqRel);
         }
@@ -118,10 +117,6 @@ impl Histories {
         let since = self.buckets[bucket.index()].since.load(Ordering::Acquire);
         lease.token.is_some_and(|token| token.get() < since)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 #[cfg(test)]

@@ -12,8 +12,10 @@ use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-use distlock_core::{Moment, OwnerId};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Moment, OwnerId,
+    sync::{Mutex, MutexGuard},
+};
 
 /// The limit of entries. A limit is needed because entries of lost guards are never removed one by
 /// one.
@@ -21,7 +23,7 @@ const MAX_ENTRIES: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct WaiterChecks {
-    // A std mutex: it is held for one operation of the set.
+    // A blocking mutex: it is held for one operation of the set.
     owners: Mutex<HashSet<OwnerId>>,
     len: AtomicUsize,
     /// The moment of the last sampled release, in milliseconds since boot.

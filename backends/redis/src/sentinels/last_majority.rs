@@ -3,8 +3,10 @@
 //!
 //! Invariant: a round that began earlier never replaces one that began later.
 
-use distlock_core::Moment;
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Moment,
+    sync::{Mutex, MutexGuard},
+};
 
 use crate::{config::Endpoint, connection::ServerEpochs};
 
@@ -69,7 +71,7 @@ impl LastMajority {
         };
     }
 
-    // A std mutex: it is held only to read and write values.
+    // A blocking mutex: it is held only to read and write values.
     fn state(&self) -> MutexGuard<'_, MajorityState> {
         self.0.lock()
     }

@@ -15,9 +15,8 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, Moment, Result};
+use distlock_core::{Error, ErrorKind, Moment, Result, sync::Mutex};
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     config::Endpoint,
@@ -101,7 +100,7 @@ impl Sentinels {
             .last_majority
             .last()
             .filter(|named| now.since(named.asked) <= MAX_ROUND_AGE)?;
-        let server = lock(&self.server);
+        let server = self.server.lock();
         let server = server
             .as_ref()
             .filter(|server| server.endpoint == named.primary)?;
@@ -181,13 +180,13 @@ impl Sentinels {
 
     pub(crate) fn close(&self) {
         self.round.close();
-        let mut sentinels = lock(&self.sentinels);
+        let mut sentinels = self.sentinels.lock();
         sentinels.closed = true;
         for sentinel in sentinels.configured.iter().chain(&sentinels.learned) {
             sentinel.close();
         }
         drop(sentinels);
-        if let Some(server) = &*lock(&self.server) {
+        if let Some(server) = &*self.server.lock() {
             server.close();
         }
     }
@@ -268,14 +267,14 @@ impl Sentinels {
     }
 
     fn known(&self) -> Vec<Arc<Sentinel>> {
-        let sentinels = lock(&self.sentinels);
+        let sentinels = self.sentinels.lock();
         let all = sentinels.configured.iter().chain(&sentinels.learned);
         all.cloned().collect()
     }
 
     /// Stores the reported sentinels that are new, and returns these.
     fn learn(&self, others: Vec<OtherSentinel>) -> Vec<Arc<Sentinel>> {
-        let mut sentinels = lock(&self.sentinels);
+        let mut sentinels = self.sentinels.lock();
         let mut new = Vec::new();
         for other in others {
             let mut known = sentinels.configured.iter().chain(&sentinels.learned);
@@ -294,7 +293,7 @@ impl Sentinels {
     /// Removes learned addresses that no sentinel reports any more, and those that lead to the same
     /// sentinel as a configured address.
     fn forget_all_but(&self, reported: &[OtherSentinel]) {
-        let mut sentinels = lock(&self.sentinels);
+        let mut sentinels = self.sentinels.lock();
         let KnownSentinels {
             configured,
             learned,
@@ -313,14 +312,14 @@ impl Sentinels {
 
     /// Closes the connection to the former primary, which wakes the waiters that rely on it.
     fn close_former_primary(&self, primary: &Endpoint) {
-        let mut known = lock(&self.server);
+        let mut known = self.server.lock();
         if let Some(former) = known.take_if(|server| server.endpoint != *primary) {
             former.close();
         }
     }
 
     fn server(&self, primary: &Endpoint) -> Arc<Server> {
-        let mut known = lock(&self.server);
+        let mut known = self.server.lock();
         match &*known {
             Some(server) if server.endpoint == *primary => Arc::clone(server),
             former => {
@@ -328,7 +327,7 @@ impl Sentinels {
                     former.close();
                 }
                 let server = Arc::new(Server::new(primary.clone(), self.connector.server_epochs()));
-                if lock(&self.sentinels).closed {
+                if self.sentinels.lock().closed {
                     server.close();
                 }
                 *known = Some(Arc::clone(&server));
@@ -362,8 +361,4 @@ impl fmt::Debug for Sentinels {
 
 fn unavailable(message: String) -> Error {
     Error::new(ErrorKind::Unavailable, message).on(BACKEND)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

@@ -5,8 +5,10 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use distlock_core::{Error, ErrorKind, Result};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Error, ErrorKind, Result,
+    sync::{Mutex, MutexGuard},
+};
 use redis::{
     PushInfo, PushKind, ServerError, Value,
     aio::{AsyncPushSender, MultiplexedConnection, SendError},
@@ -30,7 +32,7 @@ const SWITCHED: &str = "+switch-master";
 pub(super) struct Sentinel {
     endpoint: Endpoint,
     /// The sentinel's id, once it is known.
-    // A std mutex: it is held to read and to write only.
+    // A blocking mutex: it is held to read and to write only.
     id: Mutex<Option<String>>,
     is_configured: bool,
     /// All sentinels of this handle, which ask again when another primary serves.

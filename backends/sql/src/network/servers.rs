@@ -6,9 +6,11 @@
 
 use std::{future::Future, net::SocketAddr, time::Duration};
 
-use distlock_core::{Clock, Error, ErrorKind, Result};
+use distlock_core::{
+    Clock, Error, ErrorKind, Result,
+    sync::{Mutex, MutexGuard},
+};
 use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
-use parking_lot::{Mutex, MutexGuard};
 use tokio::net::lookup_host;
 
 use crate::{

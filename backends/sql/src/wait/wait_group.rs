@@ -16,8 +16,10 @@ use std::{
 };
 
 use distlock_backend_kit::queue_entry::LearnsOfChange;
-use distlock_core::{HolderLabel, LockName, Moment};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    HolderLabel, LockName, Moment,
+    sync::{Mutex, MutexGuard},
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -32,7 +34,7 @@ pub(crate) struct WaitGroup {
     hint_id: i64,
     /// Wakes the poller when the next poll is due sooner than before.
     pub(crate) poll_sooner: Notify,
-    // A std mutex: no caller holds this mutex across an await.
+    // A blocking mutex: no caller holds this mutex across an await.
     waiting: Mutex<WaitState>,
 }
 

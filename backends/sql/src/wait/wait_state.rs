@@ -14,8 +14,7 @@ use std::{
 };
 
 use distlock_backend_kit::queue_entry::{ContendersAhead, EntrySchedule, LearnsOfChange};
-use distlock_core::{FencingToken, HolderLabel, LockName, Moment, Result};
-use parking_lot::Mutex;
+use distlock_core::{FencingToken, HolderLabel, LockName, Moment, Result, sync::Mutex};
 use tokio::sync::Notify;
 
 use super::{

@@ -7,10 +7,9 @@ use std::{
     time::Instant,
 };
 
-use distlock_core::{ErrorKind, Renewal, Renewed, Ttl};
+use distlock_core::{ErrorKind, Renewal, Renewed, Ttl, sync::Mutex};
 use distlock_harness::FaultProxy;
 use futures_util::{future::join_all, poll};
-use parking_lot::Mutex;
 
 use super::{
     batches::{ByHand, each_operation_of_a_mixed_batch_has_its_own_answer},

@@ -20,11 +20,10 @@ use std::{
     task::{Context, Waker},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::sync::{Mutex, MutexGuard};
 use zookeeper_client as zk;
 
 use super::node::Node;
-use crate::sync::lock;
 
 /// The largest number of containers that are remembered.
 const MAX_CONTAINERS: usize = 1024;
@@ -156,7 +155,7 @@ impl KnownQueues {
     }
 
     fn lock_table(&self) -> MutexGuard<'_, KnownQueueTable> {
-        lock(&self.0)
+        self.0.lock()
     }
 }
 

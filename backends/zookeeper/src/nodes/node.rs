@@ -8,13 +8,11 @@ use std::sync::Arc;
 use distlock_backend_kit::queue_entry::ENTRY_LEASE;
 use distlock_core::{
     Error, ErrorKind, FencingToken, HolderInfo, LossFeed, LossReason, LossSender, Moment, OwnerId,
-    Result,
+    Result, sync::Mutex,
 };
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::sequence::Sequence;
-use crate::sync::lock;
 
 /// One contender's node.
 #[derive(Debug)]
@@ -104,7 +102,7 @@ impl Node {
             let alive = matches!(status, NodeStatus::Waiting | NodeStatus::Held);
             if alive {
                 *status = NodeStatus::Held;
-                *lock(&self.expires) = until;
+                *self.expires.lock() = until;
             }
             alive
         })
@@ -116,7 +114,7 @@ impl Node {
         // grant.
         let status = self.status.borrow();
         if *status == NodeStatus::Waiting {
-            *lock(&self.expires) = now + ENTRY_LEASE;
+            *self.expires.lock() = now + ENTRY_LEASE;
         }
     }
 
@@ -135,7 +133,7 @@ impl Node {
     /// tested together with the status: a caller that stood still may have been granted the lock
     /// just now.
     pub(crate) fn mark_expired(&self, now: Moment) -> bool {
-        self.mark_gone_if(LossReason::Expired, || *lock(&self.expires) <= now)
+        self.mark_gone_if(LossReason::Expired, || *self.expires.lock() <= now)
     }
 
     /// Marks the node as gone: another client removed it, its lease or its queue entry ended, or
@@ -173,7 +171,7 @@ impl Node {
     /// Returns the end of the lease or of the queue entry; `None` when the node was given up
     /// or is gone.
     pub(super) fn expires(&self) -> Option<Moment> {
-        (!self.is_leaving_or_gone()).then(|| *lock(&self.expires))
+        (!self.is_leaving_or_gone()).then(|| *self.expires.lock())
     }
 }
 

@@ -10,13 +10,14 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Moment, OwnerId};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Moment, OwnerId,
+    sync::{Mutex, MutexGuard},
+};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::node::{Node, NodeStatus};
-use crate::sync::lock;
 
 /// The age at which a node gets its own watch. A lock that is held for a shorter time costs no
 /// request for a watch.
@@ -247,6 +248,6 @@ impl SessionNodes {
     }
 
     fn lock_tables(&self) -> MutexGuard<'_, NodeTables> {
-        lock(&self.tables)
+        self.tables.lock()
     }
 }

@@ -15,7 +15,6 @@ use super::{
     state::{ConnectionState, RequestStart, Session},
     tree::probe_session,
 };
-use crate::sync::lock;
 
 /// How often a session looks for new credentials while its connection is not lost.
 const LOOK: Duration = Duration::from_secs(30);
@@ -40,7 +39,7 @@ pub(crate) async fn follow_connection(session: Arc<Session>, mut states: zk::Sta
         });
         // Only after the change of the number. `note_answer` compares the number while it holds
         // this mutex, so it either comes first, and its entry is cleared here, or sees the change.
-        lock(&session.liveness).note_reconnect();
+        session.liveness.lock().note_reconnect();
         match state {
             state if state.is_terminated() => {
                 session.end(LossReason::SessionLost);
@@ -156,7 +155,7 @@ pub(crate) async fn follow_credentials(session: Arc<Session>) {
 
 fn show(session: &Session, credentials: Credentials) {
     let Ok(client) = session.client() else { return };
-    let mut shown = lock(&session.shown);
+    let mut shown = session.shown.lock();
     if *shown != credentials {
         // The request is sent by this call. Its answer changes nothing, and may take long while the
         // connection is lost.

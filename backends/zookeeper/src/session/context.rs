@@ -7,12 +7,14 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use distlock_backend_kit::RequestCount;
-use distlock_core::{Clock, LossReason, Moment, OwnerId};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Clock, LossReason, Moment, OwnerId,
+    sync::{Mutex, MutexGuard},
+};
 use tokio::{runtime::Handle as Runtime, sync::OnceCell};
 
 use super::{Login, io_thread::IoThread};
-use crate::{config::ZooKeeperConfig, names::Layout, sync::lock};
+use crate::{config::ZooKeeperConfig, names::Layout};
 
 /// The part of a store that outlives each of its sessions.
 pub(crate) struct StoreContext {
@@ -75,6 +77,6 @@ impl EndedLeases {
     }
 
     fn lock_entries(&self) -> MutexGuard<'_, VecDeque<(OwnerId, LossReason)>> {
-        lock(&self.0)
+        self.0.lock()
     }
 }

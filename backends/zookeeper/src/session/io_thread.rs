@@ -21,10 +21,8 @@ use std::{
 use async_executor::{Executor, Task};
 use async_io::Async;
 use distlock_backend_kit::panics;
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 use tokio::sync::Notify;
-
-use crate::sync::lock;
 
 /// The number of a group: the tasks of one client, which can be aborted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +36,7 @@ impl TaskGroup {
 /// Runs the tasks of the client's connections.
 pub(crate) struct IoThread {
     executor: Executor<'static>,
-    // A std mutex is enough, because it is locked only for a moment and never across an await.
+    // A blocking mutex is enough, because it is locked only for a moment and never across an await.
     tasks: Mutex<Vec<(TaskGroup, Task<()>)>>,
     /// The number of the newest group.
     groups: AtomicU64,
@@ -90,7 +88,9 @@ impl IoThread {
     /// must first stop every task that waits for a watch of that client, because the client panics
     /// in such a task.
     pub(crate) fn abort_group(&self, group: TaskGroup) {
-        lock(&self.tasks).retain(|(task_group, _)| *task_group != group);
+        self.tasks
+            .lock()
+            .retain(|(task_group, _)| *task_group != group);
     }
 
     /// Ends the thread and drops the tasks that still run on it.
@@ -101,7 +101,7 @@ impl IoThread {
     /// Runs the tasks until the thread is stopped.
     fn run(&self) {
         async_io::block_on(self.executor.run(self.stopped.notified()));
-        drop(std::mem::take(&mut *lock(&self.tasks)));
+        drop(std::mem::take(&mut *self.tasks.lock()));
         // A task that is dropped is scheduled once more, and that step frees its future.
         while self.executor.try_tick() {}
     }
@@ -122,7 +122,7 @@ impl spawns_core::Spawn for Spawner {
                 tracing::error!("the task of a connection panicked");
             }
         });
-        let mut tasks = lock(&self.0.tasks);
+        let mut tasks = self.0.tasks.lock();
         tasks.retain(|(_, task)| !task.is_finished());
         tasks.push((self.1, running));
     }
@@ -179,7 +179,7 @@ mod tests {
         let (waker, others) = spawn_stepping_task(&io_thread);
         steps.recv_timeout(LONG).unwrap();
         others.recv_timeout(LONG).unwrap();
-        let first = lock(&io_thread.tasks)[0].0;
+        let first = io_thread.tasks.lock()[0].0;
         io_thread.abort_group(first);
         assert_eq!(
             steps.recv_timeout(LONG),

@@ -14,7 +14,6 @@ use super::state::{RequestStart, Session};
 use crate::{
     error::{Access, not_trusted_error, session_ended_error, translate},
     nodes::Node,
-    sync::lock,
 };
 
 /// The time for which a caller waits for a check that another caller began. Then it begins its own.
@@ -40,7 +39,10 @@ impl Drop for CheckTurn<'_> {
     fn drop(&mut self) {
         let Self(session, began) = self;
         // Another caller may have begun a newer check since. That check must keep its right.
-        lock(&session.check_began).take_if(|check_began| check_began == began);
+        session
+            .check_began
+            .lock()
+            .take_if(|check_began| check_began == began);
         session.check_over.notify_waiters();
     }
 }
@@ -60,7 +62,7 @@ impl Session {
     /// Records that a request was answered. `committed` = the request was a write.
     pub(crate) fn note_answer(&self, sent: RequestStart, committed: bool) {
         let now = self.clock().now();
-        let mut liveness = lock(&self.liveness);
+        let mut liveness = self.liveness.lock();
         // The state is read while the mutex is held. A reconnect changes the connection state
         // before it clears the chain, so an answer of the old connection cannot enter the new
         // chain.
@@ -81,14 +83,14 @@ impl Session {
         mut since: Moment,
         until: Moment,
     ) -> Result<Moment> {
-        let wanted = wanted.min(lock(&self.liveness).least_trust());
+        let wanted = wanted.min(self.liveness.lock().least_trust());
         // One write may not be enough: after a standstill it only begins a chain. The next round
         // then waits until a write completes the chain.
         loop {
             self.ensure_committed_since(since, until).await?;
             let now = self.clock().now();
             let (trusted_until, pause) = {
-                let liveness = lock(&self.liveness);
+                let liveness = self.liveness.lock();
                 (
                     liveness.trusted_until(),
                     liveness.pause_before_write(now, wanted),
@@ -119,7 +121,7 @@ impl Session {
             // The registration comes before the look at the proof. Otherwise a check that ends
             // between the two would wake nobody, and this caller would wait for the time-out.
             over.as_mut().enable();
-            if lock(&self.liveness).newest_committed() >= since {
+            if self.liveness.lock().newest_committed() >= since {
                 return Ok(());
             }
             let wait = match self.begin_check() {
@@ -184,7 +186,7 @@ impl Session {
     /// runtime may be blocked, or its future may not be polled any more. So after that time one of
     /// the waiting callers begins its own check.
     fn begin_check(&self) -> Result<CheckTurn<'_>, Duration> {
-        let mut check_began = lock(&self.check_began);
+        let mut check_began = self.check_began.lock();
         let now = self.clock().now();
         if let Some(began) = *check_began
             && now < began + OTHER_CHECK_TIMEOUT
@@ -199,10 +201,10 @@ impl Session {
 /// Sends a request that passes the leader in each period. Gives the session up when no request is
 /// answered any more.
 pub(crate) async fn keep_alive(session: Arc<Session>) {
-    let period = lock(&session.liveness).period();
+    let period = session.liveness.lock().period();
     let silence = session.timeout * SILENCE_PERCENT / 100;
     while session.end_reason().is_none() {
-        let last_answered = lock(&session.liveness).newest_answered();
+        let last_answered = session.liveness.lock().newest_answered();
         // Any answered request moves the next heartbeat, so a busy session sends none.
         tokio::select! {
             biased;
@@ -212,13 +214,13 @@ pub(crate) async fn keep_alive(session: Arc<Session>) {
         // After a standstill of the process the limit may be in the past. So at least a twentieth
         // of the timeout remains for reading the answers that arrived during the standstill.
         let limit = (last_answered + silence).max(session.clock().now() + session.timeout / 20);
-        if lock(&session.liveness).newest_answered() == last_answered
+        if session.liveness.lock().newest_answered() == last_answered
             && send_heartbeat(&session, limit).await.is_err()
         {
             let now = session.clock().now();
             // The proof is read again: another request may have been answered while the heartbeat
             // waited.
-            if now >= limit && lock(&session.liveness).newest_answered() == last_answered {
+            if now >= limit && session.liveness.lock().newest_answered() == last_answered {
                 give_up_session(&session);
                 return;
             }

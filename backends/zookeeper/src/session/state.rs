@@ -23,8 +23,7 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use distlock_backend_kit::Credentials;
-use distlock_core::{Clock, Epoch, LossReason, Moment, Result};
-use parking_lot::Mutex;
+use distlock_core::{Clock, Epoch, LossReason, Moment, Result, sync::Mutex};
 use tokio::{
     runtime::Handle as Runtime,
     sync::{Notify, watch},
@@ -44,7 +43,6 @@ use crate::{
     },
     names::Layout,
     nodes::{SessionNodes, known_queues::KnownQueues},
-    sync::lock,
 };
 
 /// One session.
@@ -162,16 +160,16 @@ impl Session {
     }
 
     pub(crate) fn epoch(&self) -> Epoch {
-        lock(&self.epoch).clone()
+        self.epoch.lock().clone()
     }
 
     pub(crate) fn set_epoch(&self, epoch: Epoch) {
-        *lock(&self.epoch) = epoch;
+        *self.epoch.lock() = epoch;
     }
 
     /// Returns the client; an error after the session's end.
     pub(crate) fn client(&self) -> Result<Arc<zk::Client>> {
-        match &*lock(&self.client) {
+        match &*self.client.lock() {
             Some(client) if self.end_reason().is_none() => Ok(Arc::clone(client)),
             // `end` has set the reason and does not hold this mutex yet. A request that was sent
             // now would extend a session whose holders have learned of its loss.
@@ -183,7 +181,8 @@ impl Session {
     /// Returns a watcher of the client's states, which stays usable after the session's end; `None`
     /// when the session has already ended.
     pub(crate) fn watch_client_states(&self) -> Option<zk::StateWatcher> {
-        lock(&self.client)
+        self.client
+            .lock()
             .as_ref()
             .map(|client| client.state_watcher())
     }
@@ -281,7 +280,7 @@ impl Session {
             self.known_queues.clear();
             // Each holder has its loss by now. The client closes the session at the servers, and
             // the contenders behind are woken.
-            lock(&self.client).take();
+            self.client.lock().take();
         }
     }
 }

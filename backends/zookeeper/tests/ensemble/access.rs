@@ -3,13 +3,12 @@
 use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use distlock_backend_kit::{Credentials, SharedProvider};
-use distlock_core::{Attempt, Error, ErrorKind, Locker, SystemClock};
+use distlock_core::{Attempt, Error, ErrorKind, Locker, SystemClock, sync::Mutex};
 use distlock_harness::{
     FaultProxy, free_port,
     servers::zookeeper::{Setup, ZooKeeper},
 };
 use distlock_zookeeper::{ZooKeeper as Backend, ZooKeeperConfig};
-use parking_lot::Mutex;
 use zookeeper_client as zk;
 
 use crate::fixtures::{

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{

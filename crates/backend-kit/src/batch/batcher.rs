@@ -3,12 +3,11 @@
 
 use std::{fmt::Debug, mem, sync::Arc};
 
-use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::Notify};
 
 #[cfg(doc)]
 use distlock_core::ErrorKind;
-use distlock_core::Result;
+use distlock_core::{Result, sync::Mutex};
 
 use super::{
     drive::{CallerDriven, QueuedOperation},

@@ -14,10 +14,12 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::{runtime::Handle, sync::oneshot};
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{
+    Error, ErrorKind, Result,
+    sync::{Mutex, MutexGuard},
+};
 
 use super::{
     executor::{Executor, Failure, Reply},
@@ -267,7 +269,7 @@ pub(super) struct CallerDriven<E: Executor> {
 pub(super) struct CallerOperation<E: Executor> {
     /// The key of the operation, which no other batch may have while the operation is in flight.
     key: ClaimedKeys,
-    // A std mutex, which is held only to read and to swap the value.
+    // A blocking mutex, which is held only to read and to swap the value.
     driven: Mutex<DrivenBy<E>>,
 }
 
@@ -316,7 +318,7 @@ impl<E: Executor> CallerOperation<E> {
     }
 
     fn driven(&self) -> MutexGuard<'_, DrivenBy<E>> {
-        // The poison is ignored: no code panics while it holds the mutex.
+        // No code panics while it holds the mutex.
         self.driven.lock()
     }
 }

@@ -7,10 +7,12 @@
 
 use std::{fmt::Debug, mem, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::{runtime::Handle, sync::Notify};
 
-use distlock_core::{Error, ErrorKind, Result, log};
+use distlock_core::{
+    Error, ErrorKind, Result, log,
+    sync::{Mutex, MutexGuard},
+};
 
 use super::{
     drive::{CallerOperation, FlightPermit},
@@ -29,7 +31,7 @@ pub(super) struct BatcherShared<E: Executor> {
     pub(super) in_steps: bool,
     /// The runtime of the batcher's tasks.
     pub(super) home: Option<Handle>,
-    // A std mutex, which is held for changes of the state only.
+    // A blocking mutex, which is held for changes of the state only.
     pub(super) state: Mutex<BatcherState<E>>,
     pub(super) quiet: Notify,
 }

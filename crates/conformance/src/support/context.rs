@@ -14,9 +14,8 @@ use std::{
 
 use distlock_core::{
     Attempt, Capabilities, DistLock, FencingToken, LeaseKind, LockName, Locker, Moment, OwnerId,
-    RecordKey, Store,
+    RecordKey, Store, sync::Mutex,
 };
-use parking_lot::Mutex;
 
 use super::steps::request;
 use crate::{
@@ -127,7 +126,7 @@ impl Context {
     /// Opens another independent client of the store.
     pub(crate) async fn store(&self) -> Outcome<Store> {
         let store = self.subject.open().await?;
-        lock(&self.opened).push(store.clone());
+        self.opened.lock().push(store.clone());
         Ok(store)
     }
 
@@ -200,7 +199,7 @@ impl Context {
         for (key, entry) in records.scan(&self.prefix, None, 10_000).await? {
             records.delete(&key, entry.version).await?;
         }
-        let opened = std::mem::take(&mut *lock(&self.opened));
+        let opened = std::mem::take(&mut *self.opened.lock());
         for store in opened {
             store.close().await;
         }
@@ -215,8 +214,4 @@ pub(crate) struct CrashedHolder {
     pub(crate) asked: Moment,
     /// The token of the dead holder's grant.
     pub(crate) token: FencingToken,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
-    mutex.lock()
 }

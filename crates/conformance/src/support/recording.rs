@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_core::{DistLock, Result};
-use parking_lot::Mutex;
+use distlock_core::{DistLock, Result, sync::Mutex};
 
 use crate::lock_layer::LockLayer;
 
@@ -31,7 +30,7 @@ impl RecordingBackend {
         self.lock().clone()
     }
 
-    fn lock(&self) -> parking_lot::MutexGuard<'_, Vec<&'static str>> {
+    fn lock(&self) -> distlock_core::sync::MutexGuard<'_, Vec<&'static str>> {
         self.called.lock()
     }
 }

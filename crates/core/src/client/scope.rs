@@ -11,8 +11,6 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
-
 use crate::{
     client::guard::Guard,
     contract::Attempt,
@@ -22,6 +20,7 @@ use crate::{
         lease_state::LeaseState,
         parts::LockerParts,
     },
+    sync::Mutex,
     types::{
         error::{ErrorKind, Result},
         name::LockName,

@@ -6,10 +6,12 @@
 
 use std::{fmt, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::contract::LossReason;
+use crate::{
+    contract::LossReason,
+    sync::{Mutex, MutexGuard},
+};
 
 /// The receiving end of loss notifications for one lock.
 #[derive(Clone, Debug)]
@@ -110,8 +112,7 @@ impl LossSender {
 
 impl FeedShared {
     fn state(&self) -> MutexGuard<'_, FeedState> {
-        // The poison is ignored: listeners run without the mutex, so no code panics while the mutex
-        // is held.
+        // Listeners run without the mutex, so no code panics while the mutex is held.
         self.state.lock()
     }
 }

@@ -21,9 +21,11 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
-
-use crate::{clock::Moment, types::name::LockName};
+use crate::{
+    clock::Moment,
+    sync::{Mutex, MutexGuard},
+    types::name::LockName,
+};
 
 /// The most names. The number is bounded, because only a later acquire of a name removes that name.
 const MOST: usize = 4096;

@@ -14,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::{
@@ -22,6 +21,7 @@ use crate::{
     contract::{AcquireRequest, Grant, Lease, LossReason, Renewed},
     engine::{deadline::Deadline, local_queue::LocalTurn, log, meters::Meters},
     fence::Fence,
+    sync::{Mutex, MutexGuard},
     types::{
         error::{Error, ErrorKind, Result},
         ident::{HolderInfo, HolderLabel, OwnerId},
@@ -615,7 +615,7 @@ impl LeaseState {
     }
 
     fn state(&self) -> MutexGuard<'_, LeaseFields> {
-        // The poison is ignored: no code in this module panics while it holds the mutex.
+        // No code in this module panics while it holds the mutex.
         self.state.lock()
     }
 }

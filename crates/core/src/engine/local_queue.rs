@@ -2,7 +2,7 @@
 //!
 //! This module owns the queues, the local turns and the passing of a turn from one waiter to the
 //! next. Invariant: for each name, at most one task has the local turn, and a turn that is dropped
-//! passes to the next waiter. The module never asks the store. Its functions never call a lease
+//! passes to the next waiter. The module never waits for the store. Its functions never call a lease
 //! while they hold a mutex of a queue: the call may end the lease, an ending lease drops its turn,
 //! and that drop locks the same mutex, which would deadlock.
 
@@ -16,7 +16,6 @@ use std::{
     task::{Context, Poll},
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -28,6 +27,7 @@ use crate::{
         parts::LockerParts,
         release::{LeaseToRelease, release_in_background},
     },
+    sync::{Mutex, MutexGuard},
     types::{error::Error, ident::HolderInfo, name::LockName},
 };
 

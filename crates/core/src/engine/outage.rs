@@ -73,7 +73,7 @@ pub(crate) fn pause_after(failures: u32) -> Duration {
 mod tests {
     use std::sync::Arc;
 
-    use parking_lot::Mutex;
+    use crate::sync::Mutex;
     use tracing::{
         Event, Level, Metadata, Subscriber,
         span::{Attributes, Id, Record},

@@ -6,12 +6,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::{
     clock::{Clock, Moment},
     engine::lease_state::LeaseState,
+    sync::{Mutex, MutexGuard},
 };
 
 /// The longest sleep of the keeper while it has a lease. The keeper's timer does not count the time

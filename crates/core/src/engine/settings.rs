@@ -13,11 +13,10 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
-
 use crate::{
     clock::{Clock, Moment},
     contract::capabilities::Capabilities,
+    sync::Mutex,
     types::{
         duration::format_duration,
         error::{Error, ErrorKind, Result},

@@ -13,9 +13,11 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
-
-use crate::{engine::local_queue::LocalTurn, types::name::LockName};
+use crate::{
+    engine::local_queue::LocalTurn,
+    sync::{Mutex, MutexGuard},
+    types::name::LockName,
+};
 
 /// The number of contenders behind the first one that may wait at the store. Further tasks wait in
 /// the local queue.

@@ -6,11 +6,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use parking_lot::Mutex;
-
 use crate::{
     clock::Moment,
     contract::Lease,
+    sync::Mutex,
     types::{error::Error, ident::OwnerId, name::LockName},
 };
 
@@ -80,7 +79,7 @@ impl UnreleasedLeases {
         list
     }
 
-    fn by_owner(&self) -> parking_lot::MutexGuard<'_, BTreeMap<OwnerId, Unconfirmed>> {
+    fn by_owner(&self) -> crate::sync::MutexGuard<'_, BTreeMap<OwnerId, Unconfirmed>> {
         self.by_owner.lock()
     }
 }

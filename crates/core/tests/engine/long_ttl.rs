@@ -4,8 +4,7 @@
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use crate::support::Script;
-use distlock_core::{Locker, SystemClock};
-use parking_lot::Mutex;
+use distlock_core::{Locker, SystemClock, sync::Mutex};
 use tracing::{
     Event, Level, Metadata, Subscriber,
     field::{Field, Visit},

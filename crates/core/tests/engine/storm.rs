@@ -13,8 +13,7 @@ use std::{
 };
 
 use crate::support::{Script, ScriptedLock, eventually};
-use distlock_core::{Clock, Locker, SystemClock};
-use parking_lot::Mutex;
+use distlock_core::{Clock, Locker, SystemClock, sync::Mutex};
 
 const LOCKERS: usize = 3;
 const TASKS: usize = 12;

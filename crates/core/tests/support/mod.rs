@@ -21,9 +21,8 @@ use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
     Fairness, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease, LockInfo, LockName,
     LossFeed, LossReason, ManualClock, Moment, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
-    Ttl,
+    Ttl, sync::Mutex,
 };
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The faults of the next calls of one operation.

@@ -9,9 +9,8 @@ use async_trait::async_trait;
 use distlock_conformance::LockLayer;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, DistLock, Error, ErrorKind, Grant, HandOver, Lease,
-    LossFeed, LossSender, ReleaseOutcome, Renewal, Renewed, Result,
+    LossFeed, LossSender, ReleaseOutcome, Renewal, Renewed, Result, sync::Mutex,
 };
-use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::ScriptedLock;

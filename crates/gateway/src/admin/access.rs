@@ -11,9 +11,8 @@
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
 use axum::http::{HeaderMap, HeaderValue, header};
-use distlock_core::{Clock, Moment};
+use distlock_core::{Clock, Moment, sync::Mutex};
 use distlock_kickout::NodeId;
-use parking_lot::Mutex;
 
 use crate::{bearer::BearerToken, config::Secret};
 

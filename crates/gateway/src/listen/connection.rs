@@ -1,9 +1,11 @@
-//! The shared state of one connection, and the handle by which other tasks change it.
+//! One accepted connection: its bytes, its time to log in, the way it ends, and the handle by
+//! which other tasks change it.
 //!
 //! This module owns the permits of the connection. The permits for connections without a login
 //! return at the login, and all other permits return when the last handle is dropped, or when a
-//! newer connection takes the place of this one. This module must never read from or write to the
-//! connection.
+//! newer connection takes the place of this one. Until `mark_logged_in`, no read and no write waits
+//! beyond the login deadline. This module must never extend that deadline just because bytes arrive.
+//! A handle never reads from or writes to the connection.
 
 use std::{
     io,
@@ -17,9 +19,11 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Sleep};
+use distlock_core::{
+    Clock, Sleep,
+    sync::{Mutex, MutexGuard},
+};
 use futures_util::task::AtomicWaker;
-use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::OwnedSemaphorePermit,

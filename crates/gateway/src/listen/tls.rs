@@ -12,8 +12,7 @@ use std::{
 };
 
 use distlock_backend_kit::{FileReads, read_bounded};
-use distlock_core::{Clock, Error, Result};
-use parking_lot::RwLock;
+use distlock_core::{Clock, Error, Result, sync::RwLock};
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, aws_lc_rs},

@@ -18,9 +18,8 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use distlock_core::{Clock as _, SystemClock};
+use distlock_core::{Clock as _, SystemClock, sync::Mutex};
 use distlock_kickout::NodeId;
-use parking_lot::Mutex;
 use tonic::Status;
 use uuid::Uuid;
 

@@ -6,12 +6,11 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Clock, Moment};
+use distlock_core::{Clock, Moment, sync::Mutex};
 use distlock_kickout::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
     SessionKey, Uid,
 };
-use parking_lot::Mutex;
 use prost::Message;
 use tonic::{
     Code, Request, Response, Status,

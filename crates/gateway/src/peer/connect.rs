@@ -14,9 +14,8 @@ use std::{
 };
 
 use axum::http::Uri;
-use distlock_core::Clock;
+use distlock_core::{Clock, sync::Mutex};
 use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
 use rustls::{AlertDescription, CertificateError, pki_types::ServerName};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},

@@ -10,10 +10,9 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::post,
 };
-use distlock_core::{Clock as _, ErrorKind, Store, SystemClock};
+use distlock_core::{Clock as _, ErrorKind, Store, SystemClock, sync::Mutex};
 use distlock_gateway::{Gateway, MaySend, Permission, Secret, Uid};
 use distlock_memory::Memory;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

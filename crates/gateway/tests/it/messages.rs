@@ -3,11 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Clock as _, ErrorKind, Store, SystemClock};
+use distlock_core::{Clock as _, ErrorKind, Store, SystemClock, sync::Mutex};
 use distlock_gateway::{Gateway, OfflineStore, Uid};
 use distlock_kickout::{Allowed, Code, Denied, Login, Message, Profiles};
 use distlock_memory::Memory;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::net::{Client, Net, Node, config, eventually, http, login};

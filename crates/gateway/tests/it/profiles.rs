@@ -9,8 +9,8 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::post,
 };
+use distlock_core::sync::Mutex;
 use distlock_gateway::Secret;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

@@ -8,8 +8,8 @@ use axum::{
     http::{HeaderMap, StatusCode},
     routing::post,
 };
+use distlock_core::sync::Mutex;
 use distlock_gateway::{GatewayConfig, Secret};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 

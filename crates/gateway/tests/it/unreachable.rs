@@ -9,10 +9,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use distlock_core::{Clock, Moment, Sleep, Store, SystemClock};
+use distlock_core::{Clock, Moment, Sleep, Store, SystemClock, sync::Mutex};
 use distlock_gateway::GatewayConfig;
 use distlock_harness::{Pki, free_port};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::copy_bidirectional,

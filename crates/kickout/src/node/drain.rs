@@ -11,8 +11,10 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, Result};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Error, ErrorKind, Result,
+    sync::{Mutex, MutexGuard},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{

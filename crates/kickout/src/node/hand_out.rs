@@ -13,8 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use distlock_core::Moment;
-use parking_lot::MutexGuard;
+use distlock_core::{Moment, sync::MutexGuard};
 
 use crate::{
     model::{

@@ -6,8 +6,10 @@
 
 use std::time::Duration;
 
-use distlock_core::{Epoch, LockInfo, Moment, Result};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Epoch, LockInfo, Moment, Result,
+    sync::{Mutex, MutexGuard},
+};
 use tokio::sync::Notify;
 use uuid::Uuid;
 

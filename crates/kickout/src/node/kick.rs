@@ -5,9 +5,8 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use distlock_core::{Moment, Result};
+use distlock_core::{Moment, Result, sync::MutexGuard};
 use futures_util::future::join_all;
-use parking_lot::MutexGuard;
 
 use crate::{
     model::{

@@ -8,9 +8,11 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, Moment, Result};
+use distlock_core::{
+    Error, ErrorKind, Moment, Result,
+    sync::{Mutex, MutexGuard},
+};
 use futures_util::future::join_all;
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     model::{

@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
+use distlock_core::sync::Mutex;
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 

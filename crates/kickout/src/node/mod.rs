@@ -8,8 +8,7 @@ use std::{
     sync::{Arc, atomic::AtomicUsize},
 };
 
-use distlock_core::{Clock, Locker, Store};
-use parking_lot::Mutex;
+use distlock_core::{Clock, Locker, Store, sync::Mutex};
 
 use crate::{
     directory::records::Directory,

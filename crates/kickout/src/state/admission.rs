@@ -14,8 +14,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Moment};
-use parking_lot::Mutex;
+use distlock_core::{Clock, Moment, sync::Mutex};
 
 use crate::{model::ident::Uid, tasks::jitter};
 

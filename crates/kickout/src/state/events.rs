@@ -11,8 +11,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, unix_time};
-use parking_lot::Mutex;
+use distlock_core::{Clock, sync::Mutex, unix_time};
 use tokio::sync::broadcast;
 
 use crate::model::{

@@ -11,8 +11,10 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Epoch, LockWatch, LossReason};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Clock, Epoch, LockWatch, LossReason,
+    sync::{Mutex, MutexGuard},
+};
 use tokio::sync::watch;
 use uuid::Uuid;
 

@@ -11,8 +11,10 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Moment, micros};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Moment, micros,
+    sync::{Mutex, MutexGuard},
+};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::{

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::sync::{Mutex, MutexGuard};
 use tokio::sync::{oneshot, watch};
 
 use crate::model::{

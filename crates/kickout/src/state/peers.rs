@@ -5,8 +5,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use distlock_core::{Clock, Moment};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Clock, Moment,
+    sync::{Mutex, MutexGuard},
+};
 use tokio::sync::Semaphore;
 
 use crate::{

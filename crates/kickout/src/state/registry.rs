@@ -9,8 +9,10 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::Moment;
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Moment,
+    sync::{Mutex, MutexGuard},
+};
 
 use crate::{
     model::ident::{Generation, SessionId, SessionKey, Uid},

@@ -8,14 +8,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_core::{RecordKey, SystemClock};
+use distlock_core::{RecordKey, SystemClock, sync::Mutex};
 use distlock_kickout::{
     Builder, Class, DeliverRequest, DeliverResult, Device, Event, KickOut, KickRequest, KickResult,
     Login, LoginOutcome, NodeAddress, NodeId, Offline, PeerError, Peers, Session, SessionKey,
     Timers, Transition, Uid, UserRecord,
 };
 use distlock_memory::Memory;
-use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::link::{Faults, Link};

@@ -12,9 +12,8 @@ use async_trait::async_trait;
 use distlock_conformance::{LockLayer, RecordsLayer};
 use distlock_core::{
     Clock, DistLock, Error, ErrorKind, Expect, LockInfo, LockName, RecordKey, Records, Result,
-    Store, Written,
+    Store, Written, sync::Mutex,
 };
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// A connection to a store.

@@ -9,13 +9,12 @@ use std::{
     },
 };
 
-use distlock_core::{Expect, RecordKey};
+use distlock_core::{Expect, RecordKey, sync::Mutex};
 use distlock_kickout::{
     Boot, Code, DeliverRequest, DeliverResult, KickRequest, KickResult, Message, OnExceed, Policy,
     Session, SessionKey,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use parking_lot::Mutex;
 
 use tracing::{
     Level,
@@ -128,6 +127,8 @@ impl LogCapture {
     fn watch(&self) -> DefaultGuard {
         let log = self.clone();
         let subscriber = tracing_subscriber::fmt()
+            // The text format would escape plain text itself, and hide a raw name.
+            .json()
             .with_max_level(Level::WARN)
             .with_ansi(false)
             .with_writer(move || log.clone());

@@ -23,9 +23,9 @@ fn only_receipt(receipts: Vec<Receipt>) -> Receipt {
 }
 
 /// Reads the session's messages like a connection, and notes their ids.
-fn read_messages(session: Session) -> (Arc<Session>, Arc<parking_lot::Mutex<Vec<String>>>) {
+fn read_messages(session: Session) -> (Arc<Session>, Arc<distlock_core::sync::Mutex<Vec<String>>>) {
     let session = Arc::new(session);
-    let read = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let read = Arc::new(distlock_core::sync::Mutex::new(Vec::new()));
     tokio::spawn({
         let (session, read) = (session.clone(), read.clone());
         async move {

@@ -8,10 +8,10 @@
 use std::{collections::HashMap, fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use distlock_core::{
-    Attempt, Clock, Error, ErrorKind, FencingToken, Guard, LockName, Locker, Result, Store, at_most,
+    Attempt, Clock, Error, ErrorKind, FencingToken, Guard, LockName, Locker, Result, Store,
+    at_most, sync::Mutex,
 };
 use futures_util::FutureExt as _;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
@@ -403,7 +403,7 @@ impl Shared {
         Ok((loaded?.map(Arc::from), took))
     }
 
-    fn lock_loads(&self) -> parking_lot::MutexGuard<'_, HashMap<String, SharedLoad>> {
+    fn lock_loads(&self) -> distlock_core::sync::MutexGuard<'_, HashMap<String, SharedLoad>> {
         self.loads.lock()
     }
 }

@@ -6,8 +6,7 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Clock, FencingToken, Moment, Result, SystemClock};
-use parking_lot::Mutex;
+use distlock_core::{Clock, FencingToken, Moment, Result, SystemClock, sync::Mutex};
 
 use super::cache::{Cache, Found, Loaded, Mark, Seen};
 

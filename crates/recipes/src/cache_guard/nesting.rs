@@ -7,8 +7,10 @@
 
 use std::sync::Arc;
 
-use distlock_core::{Error, ErrorKind, Result};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Error, ErrorKind, Result,
+    sync::{Mutex, MutexGuard},
+};
 
 /// The waits that are under way: a loader, and the load that it waits for.
 static WAITS: Mutex<Vec<(LoadName, LoadName)>> = Mutex::new(Vec::new());

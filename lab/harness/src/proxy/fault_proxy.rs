@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 
 /// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,11 +96,13 @@ impl IdleLimit {
 }
 
 impl ProxyState {
-    pub(super) fn lock_replaced_reply(&self) -> parking_lot::MutexGuard<'_, Option<Vec<u8>>> {
+    pub(super) fn lock_replaced_reply(
+        &self,
+    ) -> distlock_core::sync::MutexGuard<'_, Option<Vec<u8>>> {
         self.replaced_reply.lock()
     }
 
-    pub(super) fn lock_server_address(&self) -> parking_lot::MutexGuard<'_, SocketAddr> {
+    pub(super) fn lock_server_address(&self) -> distlock_core::sync::MutexGuard<'_, SocketAddr> {
         self.server.lock()
     }
 }

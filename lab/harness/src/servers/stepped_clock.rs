@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 
 use crate::{eventually, servers::isolation::RunAs};
 

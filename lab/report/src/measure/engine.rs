@@ -114,7 +114,7 @@ mod tests {
         time::Duration,
     };
 
-    use parking_lot::Mutex;
+    use distlock_core::sync::Mutex;
     use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
     use super::*;

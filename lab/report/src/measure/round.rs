@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 use tokio::task::{JoinSet, coop::consume_budget};
 
 use super::subject::{Counters, Subject, hold_for, now, pause_after_error};

@@ -17,9 +17,9 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use distlock_checker::{Fact, Seen, What};
+use distlock_core::sync::Mutex;
 use distlock_kickout::{Code, Generation, SessionId, Uid};
 use futures_util::{SinkExt as _, StreamExt as _};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,

@@ -4,10 +4,10 @@
 use std::{env, net::SocketAddr, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
+use distlock_core::sync::Mutex;
 use distlock_harness::{FaultProxy, Process, Signal, eventually_async, free_port};
 use distlock_kickout::NodeId;
 use fastrand::Rng;
-use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::block_in_place;
 

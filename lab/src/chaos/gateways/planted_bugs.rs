@@ -17,7 +17,7 @@ use distlock_checker::{
     Report,
 };
 use distlock_conformance::RecordsLayer;
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::chaos::{
@@ -123,7 +123,7 @@ impl BuggyAccountRecords {
     fn confirm_and_write_later(&self, key: &RecordKey, value: &[u8]) -> Written {
         let version = Version::new(u64::MAX);
         let entry = Entry::new(version, value.to_vec(), None);
-        locked(&self.unwritten).insert(key.clone(), entry);
+        self.unwritten.lock().insert(key.clone(), entry);
         let (mine, key, value) = (self.clone(), key.clone(), value.to_vec());
         tokio::spawn(async move {
             SystemClock.sleep(CONFIRMATION_LEAD).await;
@@ -131,7 +131,7 @@ impl BuggyAccountRecords {
             while mine.overwrite(&key, &value).await.is_err() {
                 SystemClock.sleep(CONFIRMATION_LEAD).await;
             }
-            locked(&mine.unwritten).remove(&key);
+            mine.unwritten.lock().remove(&key);
         });
         Written::Stored(version)
     }
@@ -155,8 +155,8 @@ impl RecordsLayer for BuggyAccountRecords {
             return self.inner.get(key).await;
         }
         let remembered = match self.bug {
-            NodeBug::ConfirmsBeforeTheWrite => locked(&self.unwritten).get(key).cloned(),
-            NodeBug::TrustsItsMemory => locked(&self.written).get(key).cloned(),
+            NodeBug::ConfirmsBeforeTheWrite => self.unwritten.lock().get(key).cloned(),
+            NodeBug::TrustsItsMemory => self.written.lock().get(key).cloned(),
             NodeBug::LosesSight if fastrand::u32(..6) == 0 => return Ok(None),
             _ => None,
         };
@@ -177,15 +177,10 @@ impl RecordsLayer for BuggyAccountRecords {
         };
         if let Written::Stored(version) = written {
             let entry = Entry::new(version, value.to_vec(), None);
-            locked(&self.written).insert(key.clone(), entry);
+            self.written.lock().insert(key.clone(), entry);
         }
         Ok(written)
     }
-}
-
-/// Locks a mutex, even if a thread panicked while it held the mutex.
-fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock()
 }
 
 /// One kind of fault in gateways.

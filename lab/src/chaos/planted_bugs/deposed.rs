@@ -18,7 +18,7 @@ use distlock::{
     backend::{AcquireRequest, Contender, Grant, Lease, LossFeed, Renewal, Renewed},
 };
 use distlock_conformance::LockLayer;
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,

@@ -19,7 +19,7 @@ use distlock::{
     },
 };
 use distlock_conformance::LockLayer;
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 use tokio::time::timeout;
 
 use super::kinds::StoreBug;
@@ -175,10 +175,13 @@ impl BuggyLock {
             StoreBug::ReaperEatsLiveRows if fastrand::u32(..4) == 0 => {
                 self.force_release_holder(&request.name).await?;
             }
-            StoreBug::MemoryLeaks => locked(&self.state.kept).push(vec![1; 2 << 20]),
+            StoreBug::MemoryLeaks => self.state.kept.lock().push(vec![1; 2 << 20]),
             StoreBug::DescriptorsLeak => {
                 let open = || File::open("/dev/null").ok();
-                locked(&self.state.files).extend([open(), open(), open()].into_iter().flatten());
+                self.state
+                    .files
+                    .lock()
+                    .extend([open(), open(), open()].into_iter().flatten());
             }
             _ => {}
         }
@@ -196,7 +199,7 @@ impl BuggyLock {
         let Attempt::Busy(holder) = answer else {
             let grant = answer.map(|grant| self.reported_grant(grant, sent));
             if let Attempt::Acquired(grant) = &grant {
-                *locked(&self.state.last) = Some(LastGrant {
+                *self.state.last.lock() = Some(LastGrant {
                     name: request.name.clone(),
                     owner: request.owner,
                     at: SystemClock.now(),
@@ -216,7 +219,7 @@ impl BuggyLock {
                 return Ok(token.map_or(Attempt::Busy(holder), |it| Attempt::Acquired(made_up(it))));
             }
             (StoreBug::AnswersAreMixedUp, _) => {
-                let last = locked(&self.state.last).clone();
+                let last = self.state.last.lock().clone();
                 if let Some(last) = last
                     && last.name == request.name
                     && last.owner != request.owner
@@ -255,11 +258,6 @@ fn pretended_renewal(token: FencingToken, renewal: &Renewal) -> Renewed {
 /// Draws a time of at most `most` milliseconds.
 fn random_millis(most: u64) -> Duration {
     Duration::from_millis(fastrand::u64(..=most))
-}
-
-/// Locks a mutex, even if a thread panicked while it held the mutex.
-fn locked<T>(it: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
-    it.lock()
 }
 
 #[async_trait]

@@ -8,7 +8,7 @@ use distlock::{
     Written,
 };
 use distlock_conformance::RecordsLayer;
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 
 use super::kinds::StoreBug;
 

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use distlock::{Clock as _, SystemClock};
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},

@@ -14,8 +14,8 @@ use std::{
 
 use anyhow::Result;
 use distlock::backend::batch::{Batcher, Limits};
+use distlock_core::sync::Mutex;
 use fastrand::Rng;
-use parking_lot::Mutex;
 use tokio::{runtime::Builder, task::yield_now};
 
 use super::store::{BatchOperation, BatchResult, BatchStore, BatcherObservations, OperationKind};
@@ -24,7 +24,6 @@ use crate::simulation::{
     planted_bugs::EngineBug,
     promise::SeedResult,
     trace::{About, Trace, TraceLine},
-    world::locked,
 };
 
 /// Number of polls of the runtime after which every task waits for the store or for a caller.
@@ -103,7 +102,7 @@ pub(in crate::simulation) fn run_batcher(
         steps
     });
     let mut trace = Trace::new(full_trace);
-    let mut seen = locked(&seen);
+    let mut seen = seen.lock();
     for (at, (what, number)) in (0..).zip(std::mem::take(&mut seen.lines)) {
         trace.add_trace_line(TraceLine {
             at: Duration::from_micros(at),
@@ -123,12 +122,12 @@ pub(in crate::simulation) fn run_batcher(
 impl BatcherRun {
     /// Adds a line about a caller or batch to the trace.
     fn add_trace_line(&self, what: &'static str, number: u64) {
-        locked(&self.seen).lines.push((what, number));
+        self.seen.lock().lines.push((what, number));
     }
 
     /// Makes one random step of a caller, of the store or of the runtime.
     async fn step(&mut self) {
-        locked(&self.seen).moment += 1;
+        self.seen.lock().moment += 1;
         match self.random.u32(0..10) {
             0..3 => self.add_caller(),
             3..6 => self.poll_one(),
@@ -190,7 +189,7 @@ impl BatcherRun {
             return;
         };
         {
-            let mut seen = locked(&self.seen);
+            let mut seen = self.seen.lock();
             let moment = seen.moment;
             seen.asked.entry(number).or_insert(moment);
         }
@@ -207,7 +206,7 @@ impl BatcherRun {
             return;
         };
         self.callers.remove(&number);
-        let mut seen = locked(&self.seen);
+        let mut seen = self.seen.lock();
         match answer {
             Ok(answer) if answer == number => {
                 self.received.insert(number);
@@ -228,7 +227,7 @@ impl BatcherRun {
         };
         self.add_trace_line("a caller goes away", number);
         {
-            let mut seen = locked(&self.seen);
+            let mut seen = self.seen.lock();
             let moment = seen.moment;
             seen.given_up.insert(number, moment);
         }
@@ -247,7 +246,7 @@ impl BatcherRun {
 
     /// Completes a random batch.
     fn complete_batch(&mut self, fails: bool) {
-        let mut seen = locked(&self.seen);
+        let mut seen = self.seen.lock();
         let all: Vec<u64> = seen.in_flight.keys().copied().collect();
         let Some(number) = self.random.choice(all) else {
             return;
@@ -283,7 +282,7 @@ impl BatcherRun {
         }
         for number in self.callers.keys() {
             let detail = format!("caller {number} waits for ever");
-            locked(&self.seen).record_breach(detail);
+            self.seen.lock().record_breach(detail);
         }
         let mut closing = Box::pin(self.batcher.close());
         let waker = Waker::noop();
@@ -302,7 +301,7 @@ impl BatcherRun {
         let unpolled = self.unpolled.iter().map(|caller| caller.op.number);
         // A grant to a caller that is never polled again is no leak.
         self.received.extend(unpolled);
-        let mut seen = locked(&self.seen);
+        let mut seen = self.seen.lock();
         if !closed || !seen.in_flight.is_empty() {
             seen.record_breach("the batcher does not close".to_owned());
         }

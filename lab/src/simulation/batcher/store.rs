@@ -10,13 +10,12 @@ use distlock::{
     Error, ErrorKind,
     backend::batch::{Executor, Failure, Limits, Reply},
 };
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 use tokio::sync::oneshot;
 
 use crate::simulation::{
     planted_bugs::EngineBug,
     promise::{Breach, SimulationPromise},
-    world::locked,
 };
 
 /// The kinds of operations. A batch has operations of one kind.
@@ -173,7 +172,7 @@ impl Executor for BatchStore {
         ops: &[BatchOperation],
     ) -> Result<Vec<Reply<u64>>, Failure> {
         let answered = {
-            let mut seen = locked(&self.seen);
+            let mut seen = self.seen.lock();
             seen.check_sent_batch(ops, self.limits);
             seen.last += 1;
             let (number, ops) = (seen.last, ops.to_vec());
@@ -183,7 +182,7 @@ impl Executor for BatchStore {
             answered
         };
         let result = answered.await.unwrap_or(BatchResult::Whole);
-        let mut seen = locked(&self.seen);
+        let mut seen = self.seen.lock();
         let error = || Error::new(ErrorKind::Unavailable, "refused");
         let skips = match result {
             BatchResult::Done => vec![false; ops.len()],

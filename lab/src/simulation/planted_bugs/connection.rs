@@ -11,13 +11,10 @@ use distlock::{
     },
 };
 use distlock_conformance::LockLayer;
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 
 use super::kinds::EngineBug;
-use crate::simulation::{
-    executor::Owner,
-    world::{World, locked},
-};
+use crate::simulation::{executor::Owner, world::World};
 
 /// A connection with one bug.
 #[derive(Clone)]
@@ -92,7 +89,7 @@ impl BuggyConnection {
         if !self.has_bug(EngineBug::AnswersMixedUp) {
             return attempt.map(|grant| self.changed_grant(grant, sent));
         }
-        let mut last = locked(&self.last);
+        let mut last = self.last.lock();
         match attempt {
             Attempt::Acquired(grant) => {
                 *last = Some(NewestGrant {
@@ -121,7 +118,7 @@ impl BuggyConnection {
 
     /// Takes the lock again, like a renewal that does not compare the owner.
     fn take_again_later(&self, lease: &Lease) {
-        let Some(request) = locked(&self.requests).get(&lease.owner).cloned() else {
+        let Some(request) = self.requests.lock().get(&lease.owner).cloned() else {
             return;
         };
         let (inner, time) = (Arc::clone(&self.inner), self.world.time.clone());
@@ -165,14 +162,14 @@ impl LockLayer for BuggyConnection {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        locked(&self.requests).insert(request.owner, request.clone());
+        self.requests.lock().insert(request.owner, request.clone());
         let sent = self.world.now();
         let attempt = self.inner.try_acquire(request).await?;
         Ok(self.changed_attempt(request, sent, attempt))
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        locked(&self.requests).insert(request.owner, request.clone());
+        self.requests.lock().insert(request.owner, request.clone());
         Ok(Box::new(BuggyConnectionContender {
             inner: self.inner.contend(request).await?,
             connection: self.clone(),
@@ -231,7 +228,7 @@ impl LockLayer for BuggyConnection {
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        locked(&self.requests).insert(next.owner, next.clone());
+        self.requests.lock().insert(next.owner, next.clone());
         let sent = self.world.now();
         Ok(match self.inner.hand_over(lease, next).await? {
             HandOver::Done(grant) => HandOver::Done(self.changed_grant(grant, sent)),

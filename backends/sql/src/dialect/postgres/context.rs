@@ -13,8 +13,10 @@
 use std::sync::{Arc, OnceLock};
 
 use distlock_backend_kit::{ConnectGate, EpochHistory, batch::Failure};
-use distlock_core::{Clock, Epoch, Error, ErrorKind, Result, excerpt};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Clock, Epoch, Error, ErrorKind, Result, excerpt,
+    sync::{Mutex, MutexGuard},
+};
 
 use super::{pool, statements::Statements};
 use crate::{

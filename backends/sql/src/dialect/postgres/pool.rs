@@ -16,8 +16,7 @@ use std::{
 };
 
 use distlock_backend_kit::{Lender, Loan};
-use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result};
-use parking_lot::Mutex;
+use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result, sync::Mutex};
 use sqlx::{Connection as _, PgConnection};
 
 use super::{
@@ -241,7 +240,7 @@ impl Sessions {
         self.lock().abandoned.retain(|id| !left.contains(id));
     }
 
-    fn lock(&self) -> parking_lot::MutexGuard<'_, KnownSessions> {
+    fn lock(&self) -> distlock_core::sync::MutexGuard<'_, KnownSessions> {
         self.0.lock()
     }
 }

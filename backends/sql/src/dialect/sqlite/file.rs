@@ -10,8 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use distlock_core::{Error, ErrorKind, Result, path_excerpt};
-use parking_lot::Mutex;
+use distlock_core::{Error, ErrorKind, Result, path_excerpt, sync::Mutex};
 use rustix::fs::Access;
 
 use super::options::SqliteConfig;

@@ -18,8 +18,7 @@ use std::{
 };
 
 use distlock_backend_kit::EpochHistory;
-use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result, threads};
-use parking_lot::MutexGuard;
+use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result, sync::MutexGuard, threads};
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -272,8 +271,8 @@ const READ_WAIT: Duration = Duration::from_secs(1);
 /// end within [`READ_WAIT`], later reads use a new connection.
 #[derive(Debug, Default)]
 pub(super) struct ReadConnection {
-    // A std mutex: no caller holds this mutex across an await.
-    slot: parking_lot::Mutex<Arc<Mutex<ConnectionSlot>>>,
+    // A blocking mutex: no caller holds this mutex across an await.
+    slot: distlock_core::sync::Mutex<Arc<Mutex<ConnectionSlot>>>,
     closed: AtomicBool,
 }
 

@@ -7,11 +7,10 @@ mod script;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::*;
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, sync::Mutex};
 
 use script::{Fate, Kind, Op, Script, op};
 

@@ -11,10 +11,9 @@ use async_trait::async_trait;
 use distlock_conformance::RecordsLayer;
 use distlock_core::{
     Deleted, Entry, Error, ErrorKind, Expect, ManualClock, RecordKey, Records, Result, Store,
-    Version, Written,
+    Version, Written, sync::Mutex,
 };
 use distlock_memory::Memory as MemoryStore;
-use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::{MIN_COMPARED, ROUNDS_PER_PASS, RoundState};

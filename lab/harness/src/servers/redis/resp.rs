@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use parking_lot::Mutex;
+use distlock_core::sync::Mutex;
 
 /// Time-out for a server to accept a connection, and for each answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);

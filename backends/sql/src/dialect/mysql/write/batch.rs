@@ -18,8 +18,10 @@ use distlock_backend_kit::{
     batch::{Failure, Reply},
     operation::{Answer, Operation},
 };
-use distlock_core::{Epoch, Error, LockName, Moment, Result};
-use parking_lot::{Mutex, MutexGuard};
+use distlock_core::{
+    Epoch, Error, LockName, Moment, Result,
+    sync::{Mutex, MutexGuard},
+};
 
 use super::request::{Outcome, RefusedRows, Request, answer};
 use crate::{
