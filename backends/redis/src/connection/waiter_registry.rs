@@ -24,8 +24,8 @@ use tokio::sync::Notify;
 /// The waiters of one handle, by the key that they wait for.
 #[derive(Debug, Default)]
 pub(crate) struct WaiterRegistry {
-    // A blocking mutex: it is held for map operations only, because the driver's push handler must not
-    // block.
+    // A blocking mutex: it is held for map operations only, because the driver's push handler must
+    // not block.
     by_key: Mutex<HashMap<Box<str>, Vec<Arc<Notify>>>>,
 }
 

@@ -117,7 +117,7 @@ impl QueueEntry {
                 Err(error) => {
                     tracing::debug!(
                         %error,
-                        "this waiter has no entry in the store queue: it polls until an entry can be made"
+                        "this waiter has no entry in the store queue: it polls until it has one"
                     );
                     self.position.not_kept(now, &error);
                     return;

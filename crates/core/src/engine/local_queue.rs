@@ -2,9 +2,9 @@
 //!
 //! This module owns the queues, the local turns and the passing of a turn from one waiter to the
 //! next. Invariant: for each name, at most one task has the local turn, and a turn that is dropped
-//! passes to the next waiter. The module never waits for the store. Its functions never call a lease
-//! while they hold a mutex of a queue: the call may end the lease, an ending lease drops its turn,
-//! and that drop locks the same mutex, which would deadlock.
+//! passes to the next waiter. The module never waits for the store. Its functions never call a
+//! lease while they hold a mutex of a queue: the call may end the lease, an ending lease drops its
+//! turn, and that drop locks the same mutex, which would deadlock.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map},

@@ -93,7 +93,7 @@ impl LogQueue {
             if missed > 0 {
                 tracing::warn!(
                     missed,
-                    "log lines were dropped: the subscriber of this program took no line for too long"
+                    "log lines were dropped: the subscriber of this program was too slow"
                 );
             }
             span.in_scope(line);

@@ -4,8 +4,8 @@
 //! This module owns the permits of the connection. The permits for connections without a login
 //! return at the login, and all other permits return when the last handle is dropped, or when a
 //! newer connection takes the place of this one. Until `mark_logged_in`, no read and no write waits
-//! beyond the login deadline. This module must never extend that deadline just because bytes arrive.
-//! A handle never reads from or writes to the connection.
+//! beyond the login deadline. This module must never extend that deadline just because bytes
+//! arrive. A handle never reads from or writes to the connection.
 
 use std::{
     io,
