@@ -1,6 +1,6 @@
 //! Runs every check over one history.
 //!
-//! The evidence that the checks read, and the report that the checks fill.
+//! `CheckContext` holds the evidence that the checks read, and the report that they fill.
 
 use crate::{
     checks::{

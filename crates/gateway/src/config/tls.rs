@@ -1,4 +1,7 @@
 //! Options of the listeners: TLS with its files, and the proxy that may stand in front of them.
+//!
+//! This module must never allow a listener beyond loopback without TLS, unless `insecure_listen`
+//! allows it.
 
 use std::net::SocketAddr;
 

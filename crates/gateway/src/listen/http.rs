@@ -1,7 +1,9 @@
 //! HTTP/1.1 on a listener.
 //!
 //! This module owns the accepted connections until their last answer is sent. No body of a request
-//! takes longer than the listener allows. A stop must never drop a request in progress.
+//! takes longer than the listener allows. The right token must never lift that limit: a caller that
+//! stops in the middle of a body would otherwise keep its place for ever. A stop must never drop a
+//! request in progress.
 
 use std::{
     error::Error,

@@ -1,7 +1,8 @@
 //! A listener that accepts connections within a quota.
 //!
 //! Invariant of this module: each connection that the listener returns has its permits, until the
-//! listener gives them to a newer connection. A bad connection must never stop the listener.
+//! listener gives them to a newer connection. A bad connection must never stop the listener. The
+//! stream is never handed out before the PROXY header and the TLS handshake are complete.
 
 use std::{
     collections::VecDeque,

@@ -2,7 +2,9 @@
 //!
 //! This module owns the certificates and keys, which come from files. It reads the files at the
 //! start and again on request. Open connections keep the certificates they began with. Files that
-//! cannot be used must never replace good certificates.
+//! cannot be used must never replace good certificates. The module warns of certificates that the
+//! other side refuses for their dates, and never refuses one itself: the clock of this host may be
+//! wrong.
 
 use std::{
     fmt,

@@ -1,4 +1,6 @@
-//! The parts of a node that the page shows.
+//! The routes of the page, and the parts of a node that they need.
+//!
+//! This module must never give out a login token for an account outside the playground.
 
 use std::{sync::Arc, time::Duration};
 

@@ -2,6 +2,10 @@
 //!
 //! This module keeps this order: the token first, then the body against the token, then the single
 //! use of the token. This module must never decode a body that its token does not cover.
+//!
+//! The module remembers every call by the id of its token, until the token is refused for its age
+//! (at most 70 s), and must never forget a token that is still valid. After a restart the node has
+//! other sessions, so repeated calls about earlier ones have no effect.
 
 use std::{
     collections::{BTreeMap, HashSet},

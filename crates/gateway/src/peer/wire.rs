@@ -1,4 +1,8 @@
-//! Constants that both ends of a call share.
+//! Conversions between the flow's types and the types of the protocol, and the constants of both
+//! ends.
+//!
+//! Invariant of this module: every value from another node is checked here. An unknown answer must
+//! never count as a final answer.
 
 use std::time::Duration;
 
