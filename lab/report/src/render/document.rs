@@ -157,7 +157,7 @@ impl Document {
                 is_in_image = true;
                 let name = dest_url.strip_suffix(".svg")?;
                 let chart = self.charts.iter().find(|chart| chart.name == name)?;
-                Some(Event::InlineHtml(chart.svg.clone().into()))
+                Some(Event::InlineHtml(inlined(&chart.svg).into()))
             }
             Event::End(TagEnd::Image) => {
                 is_in_image = false;
@@ -195,6 +195,12 @@ fn escape(text: &str) -> String {
 fn is_number(cell: &str) -> bool {
     let first = cell.trim_start_matches(['*', '×', ' ']);
     first.starts_with(|c: char| c.is_ascii_digit() || c == '–')
+}
+
+/// The chart as an element of a page. Only a file of its own names the namespace, which looks like
+/// an address: a page contains no addresses.
+fn inlined(svg: &str) -> String {
+    svg.replacen(r#" xmlns="http://www.w3.org/2000/svg""#, "", 1)
 }
 
 #[cfg(test)]
@@ -249,7 +255,7 @@ mod tests {
             "<td style=\"text-align: right\">1 | 2</td>",
             "<details><summary>All stores</summary>",
             "<strong>two</strong>",
-            &svg,
+            &inlined(&svg),
         ] {
             assert!(html.contains(part), "{part} is missing: {html}");
         }
