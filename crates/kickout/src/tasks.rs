@@ -1,4 +1,4 @@
-//! The background tasks of one flow, and bounded waits on the store's clock.
+//! The background tasks of one flow, and the repetition of a step while the store is away.
 //!
 //! Every task starts through [`Tasks::spawn`], so [`Tasks::stop_and_wait`] can wait for all of
 //! them. Every loop watches [`Tasks::stop`]. No task may block its thread.
@@ -47,19 +47,6 @@ impl Tasks {
 
 /// Shortest pause between two tries. A random time of up to the same length is added.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// The output of `future`, or `None` if it takes longer than `limit`.
-pub(crate) async fn within<F: Future>(
-    clock: &dyn Clock,
-    limit: Duration,
-    future: F,
-) -> Option<F::Output> {
-    tokio::select! {
-        biased;
-        output = future => Some(output),
-        () = clock.sleep(limit) => None,
-    }
-}
 
 /// Repeats a step after a temporary failure of the store, as long as `may_wait` returns true.
 ///

@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use distlock_core::{Moment, Result, sync::MutexGuard};
+use distlock_core::{Moment, Result, at_most, sync::MutexGuard};
 use futures_util::future::join_all;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         request::{KickRequest, KickResult},
     },
     node::{Node, liveness::Liveness},
-    tasks::{jitter, within},
+    tasks::jitter,
 };
 
 /// Most tries of one kick within its budget.
@@ -147,7 +147,7 @@ impl Node {
         let SessionKey { node, boot, .. } = &revocation.key;
         let left = || until.since(self.clock.now());
         let liveness = self.liveness_of(node, *boot);
-        let to = match within(&*self.clock, left(), liveness).await {
+        let to = match at_most(&*self.clock, left(), liveness).await {
             Some(Ok(Liveness::Dead)) => return KickAttempt::Ended(KickResult::AlreadyGone),
             Some(Ok(Liveness::Up(to))) => to,
             Some(Err(_)) | None => return KickAttempt::Failed,

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Capabilities, Guard, LossReason, Result};
+use distlock_core::{Capabilities, Guard, LossReason, Result, at_most};
 
 use crate::{
     locks::{renewing, wanted_lock},
@@ -23,7 +23,7 @@ use crate::{
     },
     node::Node,
     state::incarnation::{Incarnation, Lease, is_missing},
-    tasks::{jitter, retry_while, within},
+    tasks::{jitter, retry_while},
 };
 
 /// Pause between attempts to take the lease after a loss.
@@ -160,7 +160,7 @@ impl Node {
             self.request_reconcile();
             Ok(Some(guard))
         };
-        let guard = match within(&*self.clock, limit, taking).await? {
+        let guard = match at_most(&*self.clock, limit, taking).await? {
             Ok(guard) => guard?,
             Err(error) => {
                 tracing::warn!(
@@ -174,7 +174,7 @@ impl Node {
             self.register_or_warn().await;
             self.publish_drain_mark().await;
         };
-        within(&*self.clock, self.settings.timers.peer_deadline, listing).await;
+        at_most(&*self.clock, self.settings.timers.peer_deadline, listing).await;
         Some(guard)
     }
 
@@ -287,7 +287,7 @@ impl Node {
         });
         let mut over = HashMap::new();
         let looking = self.find_ended_sessions(&mut over);
-        within(&*self.clock, self.settings.timers.peer_deadline, looking).await;
+        at_most(&*self.clock, self.settings.timers.peer_deadline, looking).await;
         for live in self.registry.all() {
             let notice = over
                 .remove(&live.key.session)

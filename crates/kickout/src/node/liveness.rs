@@ -9,7 +9,7 @@ use std::{
 };
 
 use distlock_core::{
-    Error, ErrorKind, Moment, Result,
+    Error, ErrorKind, Moment, Result, at_most,
     sync::{Mutex, MutexGuard},
 };
 use futures_util::future::join_all;
@@ -20,7 +20,6 @@ use crate::{
         node::{NodeAddress, read_lease},
     },
     node::Node,
-    tasks::within,
 };
 
 /// Longest time for which one answer of the store is used. The time is much shorter than a lease,
@@ -94,7 +93,7 @@ impl Node {
         limit: Duration,
     ) -> Incarnations {
         let asking = incarnations.into_iter().map(async |(node, boot)| {
-            let liveness = within(&*self.clock, limit, self.liveness_of(&node, boot)).await;
+            let liveness = at_most(&*self.clock, limit, self.liveness_of(&node, boot)).await;
             ((node, boot), liveness)
         });
         let mut all = Incarnations::default();

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Guard, Moment, Released, Result};
+use distlock_core::{Error, ErrorKind, Guard, Moment, Released, Result, at_most};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ use crate::{
         api::Allowed,
         login_queue::{LoginClaim, LoginTurn, QueueRefusal},
     },
-    tasks::{jitter, retry_while, within},
+    tasks::{jitter, retry_while},
 };
 
 /// Most times that one login acquires the account's lock, and most writes while it holds the lock
@@ -204,7 +204,7 @@ impl LoginRun {
     async fn wait_for_turn(&self, resume: Option<&ResumeToken>) -> Result<LoginTurn, LoginOutcome> {
         let node = &self.node;
         let claim = self.queue_claim(resume);
-        let waiting = within(
+        let waiting = at_most(
             &*node.clock,
             node.settings.timers.lock_wait,
             node.queues.enqueue(&self.login.uid, &claim),
@@ -311,7 +311,7 @@ impl LoginRun {
             }
             let deadline = node.settings.timers.peer_deadline;
             let liveness = node.liveness_of(&rival, boot);
-            match within(&*node.clock, deadline, liveness).await {
+            match at_most(&*node.clock, deadline, liveness).await {
                 Some(Ok(Liveness::Up(to))) => {
                     let answer = node.peers.idle(&to, uid, deadline).await;
                     answer.unwrap_or_default()

@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use distlock_core::{
-    Clock, Moment,
+    Clock, Moment, at_most,
     sync::{Mutex, MutexGuard},
 };
 use tokio::sync::Semaphore;
@@ -19,7 +19,6 @@ use crate::{
         request::{DeliverRequest, DeliverResult, KickRequest, KickResult, PeerError},
     },
     state::api::Peers,
-    tasks::within,
 };
 
 /// Most calls of one kind to one node at the same time. The kinds are kicks and deliveries.
@@ -112,7 +111,7 @@ impl PeerClient {
                 self.clock.sleep(wait).await;
             }
         };
-        let turn = within(&*self.clock, limit, turn).await;
+        let turn = at_most(&*self.clock, limit, turn).await;
         turn.ok_or_else(|| circuit_open_error(node))
     }
 
@@ -185,14 +184,14 @@ impl PeerClient {
         call: impl Future<Output = Result<T, PeerError>>,
     ) -> Result<T, PeerError> {
         let started = self.clock.now();
-        let permit = within(&*self.clock, deadline, permits.acquire())
+        let permit = at_most(&*self.clock, deadline, permits.acquire())
             .await
             .and_then(Result::ok)
             .ok_or_else(|| {
                 PeerError::NotSent(format!("too many calls to node {} are under way", to.node))
             })?;
         let left = deadline.saturating_sub(self.clock.now().since(started));
-        let answer = within(&*self.clock, left, call).await.unwrap_or_else(|| {
+        let answer = at_most(&*self.clock, left, call).await.unwrap_or_else(|| {
             Err(PeerError::Unknown(format!(
                 "no answer within {deadline:.1?}"
             )))
