@@ -99,8 +99,7 @@ pub(crate) async fn close_bounded(clock: &dyn Clock, closing: impl Future<Output
 /// Waits for `operation` at most for `limit`, and then drops it. An operation that is ready at its
 /// first poll starts no timer. With a limit of zero, the operation is polled once.
 ///
-/// Every bounded wait of this library uses this function: when the operation and its limit are due
-/// at the same poll, the operation counts.
+/// When the operation and its limit are due at the same poll, the operation counts.
 ///
 /// # Cancel safety
 /// That of `operation`.
