@@ -204,7 +204,7 @@ impl AuditLog {
                 match parse_entries(&key, &entry.value) {
                     Ok(read) => entries.extend(read),
                     Err(error) => {
-                        tracing::error!(target: "distlock::audit", %error);
+                        tracing::error!(target: "distlock::audit", %error, "a part of the audit log was left out");
                         unreadable.push(key);
                     }
                 }
