@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use distlock_core::sync::Mutex;
+use distlock_core::sync::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 /// One period in which a holder believed that it held a lock. Times are counted from boot.
@@ -62,7 +62,7 @@ impl History {
         check(&self.lock())
     }
 
-    fn lock(&self) -> distlock_core::sync::MutexGuard<'_, Vec<Hold>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Hold>> {
         self.0.lock()
     }
 }

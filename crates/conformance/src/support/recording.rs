@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_core::{DistLock, Result, sync::Mutex};
+use distlock_core::{
+    DistLock, Result,
+    sync::{Mutex, MutexGuard},
+};
 
 use crate::lock_layer::LockLayer;
 
@@ -30,7 +33,7 @@ impl RecordingBackend {
         self.lock().clone()
     }
 
-    fn lock(&self) -> distlock_core::sync::MutexGuard<'_, Vec<&'static str>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<&'static str>> {
         self.called.lock()
     }
 }

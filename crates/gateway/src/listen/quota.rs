@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use distlock_core::sync::Mutex;
+use distlock_core::sync::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Highest numbers of connections at one time.
@@ -95,7 +95,7 @@ impl ConnectionQuota {
 }
 
 impl Addresses {
-    fn lock_counts(&self) -> distlock_core::sync::MutexGuard<'_, HashMap<IpAddr, Count>> {
+    fn lock_counts(&self) -> MutexGuard<'_, HashMap<IpAddr, Count>> {
         self.taken.lock()
     }
 }

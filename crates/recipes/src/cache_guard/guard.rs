@@ -9,7 +9,8 @@ use std::{collections::HashMap, fmt, panic::AssertUnwindSafe, sync::Arc, time::D
 
 use distlock_core::{
     Attempt, Clock, Error, ErrorKind, FencingToken, Guard, LockName, Locker, Result, Store,
-    at_most, sync::Mutex,
+    at_most,
+    sync::{Mutex, MutexGuard},
 };
 use futures_util::FutureExt as _;
 use tokio::sync::watch;
@@ -403,7 +404,7 @@ impl Shared {
         Ok((loaded?.map(Arc::from), took))
     }
 
-    fn lock_loads(&self) -> distlock_core::sync::MutexGuard<'_, HashMap<String, SharedLoad>> {
+    fn lock_loads(&self) -> MutexGuard<'_, HashMap<String, SharedLoad>> {
         self.loads.lock()
     }
 }

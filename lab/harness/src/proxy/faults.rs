@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use distlock_core::sync::Mutex;
+use distlock_core::sync::{Mutex, MutexGuard};
 
 /// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,13 +96,11 @@ impl IdleLimit {
 }
 
 impl ProxyState {
-    pub(super) fn lock_replaced_reply(
-        &self,
-    ) -> distlock_core::sync::MutexGuard<'_, Option<Vec<u8>>> {
+    pub(super) fn lock_replaced_reply(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
         self.replaced_reply.lock()
     }
 
-    pub(super) fn lock_server_address(&self) -> distlock_core::sync::MutexGuard<'_, SocketAddr> {
+    pub(super) fn lock_server_address(&self) -> MutexGuard<'_, SocketAddr> {
         self.server.lock()
     }
 }

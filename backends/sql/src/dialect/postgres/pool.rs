@@ -16,7 +16,10 @@ use std::{
 };
 
 use distlock_backend_kit::{Lender, Loan};
-use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result, sync::Mutex};
+use distlock_core::{
+    Clock, Epoch, Error, ErrorKind, Moment, Result,
+    sync::{Mutex, MutexGuard},
+};
 use sqlx::{Connection as _, PgConnection};
 
 use super::{
@@ -240,7 +243,7 @@ impl Sessions {
         self.lock().abandoned.retain(|id| !left.contains(id));
     }
 
-    fn lock(&self) -> distlock_core::sync::MutexGuard<'_, KnownSessions> {
+    fn lock(&self) -> MutexGuard<'_, KnownSessions> {
         self.0.lock()
     }
 }
