@@ -276,7 +276,7 @@ impl ScenarioRun {
     }
 }
 
-/// The label of the fault in the chart.
+/// The label of the fault in `report.json`.
 fn fault_label(kind: ScenarioKind, store: &StoreUnderTest) -> &'static str {
     match (kind, &store.server) {
         (ScenarioKind::ServerPaused, _) => "server stands still",

@@ -213,7 +213,7 @@ fn gateways_chapter(data: &ReportData, page: &mut Document) {
     page.chapter("The kick-out gateway");
     page.text(
         "Nodes of the gateway over one store, and clients that throw each other out, while nodes, \
-         lines and the store are broken. The checker of the kick-out flow judges what nodes \
+         connections and the store are broken. The checker of the kick-out flow judges what nodes \
          reported and what clients saw.",
     );
     let rows = data.gateways.iter().map(|it| {
@@ -307,8 +307,10 @@ fn controls_chapter(controls: &ControlReport, page: &mut Document) {
         "The same workers, faults, referee and checker, with locks that people write or install. \
          Each is judged by what its own users believe: overlaps are pairs that believed to hold \
          one lock at one instant, and those after lost data are counted apart. The twin is \
-         distlock on the same kind of store, with the faults of the same seed: broken counts every \
-         promise that was broken outside the documented exceptions.",
+         distlock on the same kind of store, on one server of it where the control has three, with \
+         the faults of the same seed: broken counts every promise that was broken outside the \
+         documented exceptions. An unfenced register can lose an update without an overlap: a \
+         holder that stands still between its check and its write is enough.",
     );
     let cells = |row: &ControlRow| {
         let (own, twin) = (&row.figures, &row.twin);

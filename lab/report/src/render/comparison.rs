@@ -22,7 +22,8 @@ pub fn comparison(comparison: &Comparison) -> Document {
     let mut page = Document::new("Distributed locks, side by side");
     page.text(&format!(
         "{}. distlock {}. Median of {} interleaved rounds, lowest to highest in brackets; bold: \
-         better than all others in every round. A cycle is an acquire and a release.",
+         better than all others in every round, the store of one process left aside. A cycle is an \
+         acquire and a release.",
         about.date, about.version, about.rounds
     ));
     for remark in busy_warning(comparison).iter().chain(&about.remarks) {
@@ -304,6 +305,13 @@ fn add_faults(comparison: &Comparison, page: &mut Document) {
         return;
     }
     page.chapter("Behaviour under failure");
+    let leases = comparison.scenarios.iter().map(|it| it.ttl_ms).max();
+    page.text(&format!(
+        "Leases last for {}. A killed server starts again after 1 s. A server that stands still \
+         does so for 7 s, longer than the lease, and the times below contain these 7 s. A killed \
+         leader or primary stays away.",
+        whole_millis(leases.unwrap_or_default())
+    ));
     page.charts(FAULTS.into_iter().filter_map(|(kind, name, note)| {
         let played = comparison.scenarios.iter().filter(|it| it.kind == kind);
         let rows = played.filter_map(|it| {
@@ -344,13 +352,17 @@ fn outcome(scenario: &Scenario) -> String {
         return format!("**BROKEN:** {how}");
     }
     let time = measured_time(scenario).map_or_else(|| "not again".into(), millis);
-    match scenario.holder_kept {
-        Some(true) => format!("{time}, lock kept"),
-        Some(false) if scenario.kind != ScenarioKind::HolderKilled => {
-            format!("{time}, lock lost and told")
-        }
-        _ => time,
+    if scenario.kind == ScenarioKind::HolderKilled {
+        return time;
     }
+    let lock = match scenario.holder_kept {
+        Some(true) => ", lock kept",
+        Some(false) => ", lock lost and told",
+        None => "",
+    };
+    let next = scenario.next_holder_ms.map(millis);
+    let next = next.map_or_else(String::new, |time| format!(", next holder after {time}"));
+    format!("{time}{lock}{next}")
 }
 
 /// Adds the other ways of locking in the same stores. The first way of each table is the plain one.
@@ -361,6 +373,10 @@ fn add_peers(comparison: &Comparison, page: &mut Document) {
         return;
     }
     page.fold("Raw commands, locks that databases bring, other libraries; on the same servers");
+    page.text(
+        "The first row of each table is the plain way: no renewal, no token, no notice of a loss. \
+         A ratio is bold if no round contradicts it.",
+    );
     for run in &comparison.peers {
         let store = comparison.store(&run.store);
         let name = store.map_or(run.store.as_str(), |store| store.name.as_str());
@@ -379,6 +395,15 @@ fn add_peers(comparison: &Comparison, page: &mut Document) {
                 peer_rows(run),
             ),
         }
+    }
+    let is_without = |key: &str| !comparison.peers.iter().any(|it| it.store == key);
+    let without = comparison.stores.iter().filter(|it| is_without(&it.key));
+    let without: Vec<_> = without.map(|it| it.name.as_str()).collect();
+    if !without.is_empty() {
+        page.text(&format!(
+            "Not measured on {}: the other ways need one server, which the command itself started.",
+            without.join(", ")
+        ));
     }
 }
 
