@@ -204,7 +204,8 @@ impl AuditLog {
                 match parse_entries(&key, &entry.value) {
                     Ok(read) => entries.extend(read),
                     Err(error) => {
-                        tracing::error!(target: "distlock::audit", %error, "a part of the audit log was left out");
+                        let what = "a part of the audit log is unreadable";
+                        tracing::error!(target: "distlock::audit", %error, "{what}");
                         unreadable.push(key);
                     }
                 }
