@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, Result};
-use distlock::{FencingToken, LockName, RecordKey, Store};
+use distlock::{FencingToken, LockName, RecordKey, Store, backend::sync::Mutex};
 use distlock_checker::{Fact, Invariant, Report, Seen, check};
 use distlock_harness::eventually_async;
 use distlock_kickout::{Generation, SessionId, Uid, UserRecord};
@@ -171,14 +171,18 @@ impl World {
             let from_us = now_us();
             let path = format!("/v1/users/{uid}");
             let admin = node.admin;
+            let last = Mutex::new(String::new());
             let answer = eventually_async("the node answers", PEACE, || async {
-                let answer = try_get(admin, &path).await.ok()?;
-                let (head, body) = answer.split_once("\r\n\r\n")?;
-                let is_known = head.starts_with("HTTP/1.1 200");
-                is_known.then(|| serde_json::from_str::<Value>(body).ok())?
+                let answer = match try_get(admin, &path).await {
+                    Ok(answer) => answer,
+                    Err(error) => error.to_string(),
+                };
+                let found = body_of_success(&answer);
+                *last.lock() = answer;
+                found
             })
             .await
-            .unwrap();
+            .unwrap_or_else(|error| panic!("{}: {error}: {}", node.name, last.lock()));
             let (r#gen, session) = read(&answer);
             self.fact(Fact::Lookup {
                 uid: uid.clone(),
@@ -239,6 +243,13 @@ async fn wait_until_agreed(
         .map(|client| (client.stamp.device.as_str().to_owned(), client.state()))
         .collect();
     agreed.with_context(|| format!("{uid}: the record is {last:?}, the clients are {states:?}"))
+}
+
+/// The JSON of an answer with the status 200; `None` for any other answer.
+fn body_of_success(answer: &str) -> Option<Value> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let is_success = head.starts_with("HTTP/1.1 200");
+    is_success.then(|| serde_json::from_str(body).ok())?
 }
 
 fn read(answer: &Value) -> (Generation, Option<SessionId>) {
