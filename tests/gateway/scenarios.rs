@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::LockName;
+use distlock::{LockName, Store};
 use distlock_checker::{Invariant, Report, What};
 use distlock_harness::{FaultProxy, Process, Signal, eventually_async};
 use distlock_kickout::{Code, Transition, Uid};
@@ -13,9 +13,14 @@ use crate::{
     world::{SOON, World, now_us, pause},
 };
 
-/// The additional delay of each request to the store, so that a node can be stopped in the middle
-/// of a request.
-const STORE_DELAY: Duration = Duration::from_millis(200);
+/// The additional delay of each request to the store and of each answer, so that a node can be
+/// stopped in the middle of a login. Meanwhile the node must still be able to open a
+/// connection: on Postgres this takes twelve round trips, each with two delays, and 5 s are allowed.
+const STORE_DELAY: Duration = Duration::from_millis(100);
+
+/// Logins for one whose node is caught between its read and its write. A pause of the whole machine
+/// can make a test miss that moment.
+const ATTEMPTS: usize = 8;
 
 /// Takeovers on one node and across nodes, by other devices and by the same device, with messages
 /// between them.
@@ -329,19 +334,12 @@ pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
     let anna = world.uid("anna");
     let store = world.open().await;
     let mut clients = vec![world.log_in(&anna, "phone", "n1").await];
-    for at in 0..8 {
-        world.node("n2").store_link(|wire| wire.delay(STORE_DELAY));
-        let mut late = world.client(&anna, &format!("late{at}"), "n2").await;
-        let caught = tokio::select! {
-            _ = world.wait_for_holder(&store, &anna, "n2") => true,
-            _ = late.wait_for_answer() => false,
-        };
+    for at in 0..ATTEMPTS {
+        let (mut late, caught) = log_in_slowly(&world, &store, &anna, &format!("late{at}")).await;
         if !caught {
             clients.push(late);
             continue;
         }
-        // Now the node has its grant, and not yet the answer to its read.
-        pause(STORE_DELAY * 2).await;
         let stopped = world.while_stopped("n2", async {
             let newer = world
                 .log_in_with_retries(&anna, &format!("newer{at}"), "n1")
@@ -371,6 +369,26 @@ pub(crate) async fn stopped_with_a_lock(mut world: World) -> Report {
     }
     store.close().await;
     world.verdict(clients, &[Invariant::I13]).await
+}
+
+/// Delays the link between `n2` and its store, and logs a device in on that node. Returns the client
+/// and `true` while the node has its grant, and waits for the answer to its read. If that moment was
+/// missed, returns `false`, and the link is as before.
+async fn log_in_slowly(world: &World, store: &Store, uid: &Uid, device: &str) -> (Client, bool) {
+    let node = world.node("n2");
+    node.store_link(|wire| wire.delay(STORE_DELAY));
+    let mut late = world.client(uid, device, "n2").await;
+    let caught = tokio::select! {
+        _ = world.wait_for_holder(store, uid, "n2") => true,
+        _ = late.wait_for_answer() => false,
+    };
+    if caught {
+        // The answer with the grant and the request of the read are on their way for this time.
+        pause(STORE_DELAY * 2).await;
+    } else {
+        node.store_link(FaultProxy::pass);
+    }
+    (late, caught)
 }
 
 /// Faults between nodes: a node is unreachable for others, or answers late; an answer is lost, and
