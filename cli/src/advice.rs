@@ -6,11 +6,7 @@ use std::fmt;
 
 use distlock::{Error, LockName, Remedy, config::mask};
 
-use crate::{
-    exit::{Failure, code},
-    global::Global,
-    shell_word::quote_for_shell,
-};
+use crate::{exit::Failure, global::Global, shell_word::quote_for_shell};
 
 /// The step that the reader of a failure can take. `Display` begins with a semicolon.
 #[derive(Debug)]
@@ -40,6 +36,13 @@ impl fmt::Display for Advice {
                 let look = format!("look with `distlock inspect {name}{flags}`");
                 write!(f, "; allow more time with `--wait`, {look}")
             }
+            (Remedy::Migrate { first, .. }, _) => {
+                f.write_str("; ")?;
+                if let Some(statement) = first {
+                    write!(f, "run `{statement}` on the database and then ")?;
+                }
+                write!(f, "run `distlock migrate{}`", self.store_flags)
+            }
             _ => Ok(()),
         }
     }
@@ -49,33 +52,7 @@ impl fmt::Display for Advice {
 /// library does not know these flags, and without them the advised command would use another store.
 /// A password is masked.
 pub fn add_store_flags(failure: Failure, global: &Global) -> Failure {
-    let flags = store_flags(global);
-    // An error that advises `migrate` contains the URL of its store, but not the password. Flags
-    // are needed only if that URL is not enough.
-    let named_well = |url: &String| global.config.is_none() && mask(url) == *url;
-    let says_more = !global.backend.last().is_some_and(named_well);
-    // A lock name or a holder may contain any text, also a text that looks like such a command. So
-    // only messages about a wrong configuration are changed: they contain neither names nor
-    // holders.
-    let failure = if failure.code == code::CONFIG && failure.advice.is_none() && says_more {
-        failure.map_message(|message| complete_migrate_command(message, &flags))
-    } else {
-        failure
-    };
-    failure.at_store(flags)
-}
-
-/// Puts the flags into an advised `distlock migrate`.
-fn complete_migrate_command(message: &str, flags: &str) -> String {
-    const COMMAND: &str = "`distlock migrate";
-    let Some(start) = message.rfind(COMMAND) else {
-        return message.to_owned();
-    };
-    let (before, rest) = message.split_at(start);
-    match rest[1..].split_once('`') {
-        Some((_, after)) => format!("{before}{COMMAND}{flags}`{after}"),
-        None => message.to_owned(),
-    }
+    failure.at_store(store_flags(global))
 }
 
 /// The flags of this call that name its store, each after a space.
@@ -133,8 +110,14 @@ mod tests {
     fn the_advised_command_names_the_store_of_this_call() {
         let name = LockName::new("a`b").unwrap();
         let busy = || Failure::from(busy().about(&name));
-        let strict = "absent: run `distlock migrate --backend 'mysql://bob@h/d'` now";
-        let wrong = |message: &str| Failure::new(code::CONFIG, message);
+        let absent = |first: Option<&str>| {
+            let remedy = Remedy::Migrate {
+                url: "mysql://bob@h/d".to_owned(),
+                first: first.map(str::to_owned),
+            };
+            Failure::from(Error::new(ErrorKind::InvalidConfig, "absent").with_remedy(remedy))
+        };
+        let drop = Some("DROP TABLE distributed_queue");
         for (failure, backend, config, says) in [
             (busy(), None, None, "`distlock inspect 'a`b'`"),
             (
@@ -149,25 +132,19 @@ mod tests {
                 Some("x.toml"),
                 "`distlock inspect 'a`b' --config x.toml --backend 'redis://u:***@h'`",
             ),
-            (wrong(strict), None, None, "run `distlock migrate` now"),
+            (absent(None), None, None, "absent; run `distlock migrate`"),
             (
-                Failure::new(code::BUSY, "busy: held by `distlock migrate`"),
-                None,
-                Some("x.toml"),
-                "held by `distlock migrate`",
-            ),
-            (wrong(strict), Some("mysql://bob@h/d"), None, strict),
-            (
-                wrong(strict),
+                absent(None),
                 Some("mysql://bob:hunter2@h/d"),
                 None,
-                "run `distlock migrate --backend 'mysql://bob:***@h/d'` now",
+                "absent; run `distlock migrate --backend 'mysql://bob:***@h/d'`",
             ),
             (
-                wrong(strict),
+                absent(drop),
                 None,
                 Some("x.toml"),
-                "run `distlock migrate --config x.toml` now",
+                "absent; run `DROP TABLE distributed_queue` on the database and then run \
+                 `distlock migrate --config x.toml`",
             ),
         ] {
             let said = advised(failure, backend, config);

@@ -6,6 +6,7 @@
 //! changed.
 
 use distlock_backend_kit::Migrated;
+use distlock_core::{Error, ErrorKind, Remedy};
 
 /// The part with the storage of a table: the engine, and whether the rows survive a crash.
 pub(crate) const STORAGE: &str = "storage";
@@ -95,31 +96,42 @@ pub(crate) fn describe(differences: &[SchemaDifference]) -> String {
     text
 }
 
-/// The error text for tables that differ, with the remedy. `separator` is put between the table
-/// names of the `DROP TABLE` statement.
+/// The error for tables that differ, with the remedy. `separator` is put between the table names of
+/// the `DROP TABLE` statement. `url` names the store.
 pub(crate) fn refusal(
     differences: &[SchemaDifference],
     prefix: &str,
     separator: &str,
-    migrate: &str,
-) -> String {
+    url: String,
+) -> Error {
     let differ = describe(differences);
+    let refused = |why: &str| {
+        let problem = format!("the tables are not as expected ({differ}): {why}");
+        Error::new(ErrorKind::InvalidConfig, problem)
+    };
     if differences.iter().all(|it| it.of_writes) {
-        return format!(
-            "the tables are not as expected ({differ}): triggers and rules can change or drop \
-             what is written, and two may hold one lock then; drop them"
+        return refused(
+            "triggers and rules can change or drop what is written, and two may hold one lock \
+             then; drop them",
         );
     }
     // SQLite, with its own separator, creates tables only where all are missing.
     if separator == ", " && differences.iter().all(|it| it.of_queue) {
-        return format!(
-            "the tables are not as expected ({differ}): run `DROP TABLE \
-             {prefix}distributed_queue` on the database and then run `{migrate}`. This deletes no \
-             lock, no token and no record"
-        );
+        let queue = format!("DROP TABLE {prefix}distributed_queue");
+        return refused(
+            "the table of the queue can be made anew, which deletes no lock, no token and no record",
+        )
+        .with_remedy(Remedy::Migrate {
+            url,
+            first: Some(queue),
+        });
     }
-    let advice = start_over_advice(prefix, separator, migrate);
-    format!("the tables are not as expected ({differ}): {advice}")
+    refused(CHANGED_BY_HAND).with_remedy(start_over(prefix, separator, url))
+}
+
+/// The remedy for missing tables of the store at `url`.
+pub(crate) fn migration(url: String) -> Remedy {
+    Remedy::Migrate { url, first: None }
 }
 
 /// The version of the tables that this program creates and uses.
@@ -142,17 +154,21 @@ pub(crate) fn version_problem(version: i64) -> Option<String> {
     })
 }
 
-/// The advice for tables that have the right version but not the form that distlock creates.
-/// `separator` is put between the table names of the `DROP TABLE` statement.
-pub(crate) fn start_over_advice(table_prefix: &str, separator: &str, migrate: &str) -> String {
+/// The cause of tables that have the right version but not the form that distlock creates, and the
+/// cost of [`start_over`].
+pub(crate) const CHANGED_BY_HAND: &str = "somebody changed them by hand; while nothing is held, \
+    they can be made anew, which deletes the tokens of all locks, and all records (of the kick-out \
+    flow: its bans, kept messages and generations)";
+
+/// The remedy of [`CHANGED_BY_HAND`]. `separator` is put between the table names of the `DROP TABLE`
+/// statement. `url` names the store.
+pub(crate) fn start_over(table_prefix: &str, separator: &str, url: String) -> Remedy {
     let tables = ["lock", "queue", "record", "meta"];
     let tables = tables.map(|it| format!("{table_prefix}distributed_{it}"));
-    format!(
-        "somebody changed them by hand. While nothing is held, run `DROP TABLE {}` on the \
-         database and then run `{migrate}`. This deletes the tokens of all locks, and all records: \
-         of the kick-out flow, its bans, kept messages and generations",
-        tables.join(separator)
-    )
+    Remedy::Migrate {
+        url,
+        first: Some(format!("DROP TABLE {}", tables.join(separator))),
+    }
 }
 
 /// The problem of an opened store whose tables no longer exist. Creating empty tables would grant a
@@ -164,4 +180,4 @@ pub(crate) const TABLES_GONE: &str = "has no tables of distlock any more: they w
 /// The problem of a store without its row in `distributed_meta`. That row holds the version of the
 /// tables and the epoch.
 pub(crate) const META_EMPTY: &str = "has an empty table distributed_meta, which names the \
-    history of the locks; to begin a new history";
+    history of the locks: a new history must begin";

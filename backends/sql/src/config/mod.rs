@@ -16,7 +16,7 @@ mod values;
 pub(crate) use self::login::Login;
 pub(crate) use self::values::{
     MIGRATE, REAP_AFTER, REAP_AFTER_OPTION, TABLE_PREFIX, check_prefix, check_range, duration,
-    escape, flag, invalid, quoted,
+    escape, flag, invalid,
 };
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::{

@@ -24,18 +24,6 @@ pub(crate) const MIGRATE: DriverOption =
 pub(crate) const TABLE_PREFIX: DriverOption =
     DriverOption::new("table_prefix", "prefix of the tables' names", "nothing");
 
-/// The word, quoted for a shell.
-pub(crate) fn quoted(word: &str) -> String {
-    if word
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte))
-    {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}
-
 /// A path for a URL. U+FFFD replaces what is not UTF-8.
 pub(crate) fn escape(path: &Path) -> String {
     percent_encode_path(path.to_string_lossy().as_bytes())

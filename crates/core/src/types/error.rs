@@ -83,6 +83,14 @@ pub enum ErrorKind {
 pub enum Remedy {
     /// The lock was busy: wait longer, or look who holds the lock.
     WaitLonger,
+    /// Tables of the store are missing or unusable: make them.
+    Migrate {
+        /// The URL of the store, without its password.
+        url: String,
+        /// The statement that the database must carry out before the migration, such as one that
+        /// drops unusable tables.
+        first: Option<String>,
+    },
 }
 
 impl fmt::Display for Remedy {
@@ -91,7 +99,28 @@ impl fmt::Display for Remedy {
             Self::WaitLonger => {
                 f.write_str("allow more time with `LockBuilder::wait`, look with `Locker::inspect`")
             }
+            Self::Migrate { url, first } => {
+                if let Some(statement) = first {
+                    write!(
+                        f,
+                        "run `{}` on the database and then ",
+                        presentable(statement)
+                    )?;
+                }
+                let url = quoted(&presentable(url));
+                write!(f, "run `distlock migrate --backend {url}`")
+            }
         }
+    }
+}
+
+/// The word, quoted for a shell.
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte);
+    if word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 
@@ -351,6 +380,24 @@ mod tests {
         assert_eq!(outer.holder().unwrap().holder, "ci@host:12");
         let remedy = "allow more time with `LockBuilder::wait`, look with `Locker::inspect`";
         assert_eq!(outer.to_string(), format!("no turn: busy; {remedy}"));
+    }
+
+    #[test]
+    fn the_advice_to_migrate_names_the_statement_and_the_store() {
+        let advice = |url: &str, first: Option<&str>| {
+            let (url, first) = (url.to_owned(), first.map(str::to_owned));
+            Remedy::Migrate { url, first }.to_string()
+        };
+        let command = "run `distlock migrate --backend sqlite:/a/b.db`";
+        assert_eq!(advice("sqlite:/a/b.db", None), command);
+        assert_eq!(
+            advice("sqlite:/a/b.db", Some("DROP TABLE t")),
+            format!("run `DROP TABLE t` on the database and then {command}")
+        );
+        for (url, shown) in [("a?b=c&d", "'a?b=c&d'"), ("it's", "'it'\\''s'")] {
+            let command = format!("run `distlock migrate --backend {shown}`");
+            assert_eq!(advice(url, None), command);
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     statement_error::Access,
-    tables::{self, describe, refusal},
+    tables::{self, describe, migration, refusal},
 };
 
 /// Creates the tables that are missing. A repeated run changes nothing.
@@ -29,10 +29,9 @@ const SETTING_UP: Duration = Duration::from_secs(3);
 /// if the row is absent, the creating process was stopped before that step.
 const UNFINISHED: &str = tables::META_EMPTY;
 
-const ONLY_SOME: &str = "has only some of distlock's tables, or another program's tables of the \
-    same names, or this user lacks the rights on some. In the first case the missing ones can be \
-    created; in the second, choose another database or a `table_prefix`; in the third, grant them. \
-    To create what is missing";
+const ONLY_SOME: &str = "has another program's tables of the same names: choose another database \
+    or a `table_prefix`; or this user lacks the rights on some of distlock's tables: grant them; or \
+    it has only some of them: create the missing ones";
 
 /// The tables that are present.
 enum TablesFound {
@@ -183,12 +182,9 @@ async fn check_tables(connection: &mut RawConnection, context: &StoreContext) ->
     if differences.is_empty() {
         return Ok(());
     }
-    let prefix = &context.config.table_prefix;
-    let problem = refusal(&differences, prefix, ", ", &migrate_command(context));
-    Err(Error::new(
-        ErrorKind::InvalidConfig,
-        format!("{}: {problem}", database_label(context)),
-    ))
+    let (prefix, url) = (&context.config.table_prefix, context.config.url());
+    let refused = refusal(&differences, prefix, ", ", url);
+    Err(Error::new(refused.kind(), database_label(context)).caused_by(refused))
 }
 
 /// Creates the missing tables and the meta row. Each statement of the migration can be repeated
@@ -222,13 +218,5 @@ fn wrong(context: &StoreContext, problem: impl std::fmt::Display) -> Error {
 }
 
 fn not_migrated(context: &StoreContext, problem: &str) -> Error {
-    wrong(
-        context,
-        format!("{problem}: run `{}`", migrate_command(context)),
-    )
-}
-
-fn migrate_command(context: &StoreContext) -> String {
-    let url = crate::config::quoted(&context.config.url());
-    format!("distlock migrate --backend {url}")
+    wrong(context, problem).with_remedy(migration(context.config.url()))
 }

@@ -1,8 +1,8 @@
 //! The state that all handles of one opened Postgres store share: options, clock, waiters,
 //! counters, statements and sessions.
 //!
-//! The context also turns a driver's error into the error for callers, because the remedy in its
-//! text names options.
+//! The context also turns a driver's error into the error for callers, because its text names
+//! options and its remedy names the store.
 //!
 //! The context keeps the timeline of the database cluster, a number that each promotion raises.
 //! Invariant: once a connection of a store with several servers has found a promoted server, no
@@ -108,22 +108,20 @@ impl StoreContext {
         if error.kind() != ErrorKind::InvalidConfig {
             return error;
         }
-        let command = self.migrate_command();
-        let advice = tables::start_over_advice(&self.config.table_prefix, ", ", &command);
-        let problem = format!("the tables are not as expected: {advice}");
-        Error::new(ErrorKind::InvalidConfig, problem).caused_by(error)
+        let problem = format!(
+            "the tables are not as expected: {}",
+            tables::CHANGED_BY_HAND
+        );
+        let url = self.config.url();
+        let remedy = tables::start_over(&self.config.table_prefix, ", ", url);
+        Error::new(ErrorKind::InvalidConfig, problem)
+            .caused_by(error)
+            .with_remedy(remedy)
     }
 
-    pub(super) fn not_migrated(&self, problem: &str) -> Error {
-        let command = self.migrate_command();
-        Error::new(
-            ErrorKind::InvalidConfig,
-            format!("{problem}: run `{command}`"),
-        )
-    }
-
-    pub(super) fn migrate_command(&self) -> String {
-        format!("distlock migrate --backend '{}'", self.config.url())
+    pub(super) fn not_migrated(&self, problem: impl Into<String>) -> Error {
+        Error::new(ErrorKind::InvalidConfig, problem)
+            .with_remedy(tables::migration(self.config.url()))
     }
 
     /// The database's name and address, for messages.

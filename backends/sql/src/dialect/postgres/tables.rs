@@ -15,15 +15,14 @@ use super::{
 };
 use crate::{
     statement_error::{Access, StatementError},
-    tables::{self, SchemaDifference, describe, refusal},
+    tables::{self, SchemaDifference, describe, migration, refusal},
 };
 
 /// Creates the tables that are missing. A repeated run changes nothing.
 const MIGRATION: &str = include_str!("../../../migrations/postgres/0001_tables.sql");
 
-const ONLY_SOME: &str = "the database has only some of distlock's tables, or another program's \
-    tables of the same names. For the latter, choose another `table_prefix`; to make what is \
-    missing";
+const ONLY_SOME: &str = "the database has another program's tables of the same names: choose \
+    another `table_prefix`; or it has only some of distlock's tables: make the missing ones";
 
 /// The tables that are present.
 enum TablesFound {
@@ -57,7 +56,7 @@ pub(super) async fn ready(
         }
     }
     let Some((version, tables)) = meta(connection, context).await? else {
-        return Err(context.not_migrated(&format!("the database {}", tables::META_EMPTY)));
+        return Err(context.not_migrated(format!("the database {}", tables::META_EMPTY)));
     };
     check_version(version)?;
     check_tables(connection, context).await?;
@@ -116,9 +115,8 @@ async fn check_tables(connection: &mut PgConnection, context: &StoreContext) -> 
     if differences.is_empty() {
         return Ok(());
     }
-    let (prefix, command) = (&context.config.table_prefix, context.migrate_command());
-    let problem = refusal(&differences, prefix, ", ", &command);
-    Err(Error::new(ErrorKind::InvalidConfig, problem))
+    let (prefix, url) = (&context.config.table_prefix, context.config.url());
+    Err(refusal(&differences, prefix, ", ", url))
 }
 
 async fn differences(
@@ -151,12 +149,10 @@ async fn create(connection: &mut PgConnection, context: &StoreContext) -> Result
     let failed = |error| {
         let failed = StatementError::postgres(error, Access::Read);
         if failed.meaning.kind == ErrorKind::AccessDenied {
-            let problem = "this user may not create tables: run as one that may";
-            return Error::new(
-                ErrorKind::AccessDenied,
-                format!("{problem} `{}`", context.migrate_command()),
-            )
-            .caused_by(failed.into_error());
+            let problem = "this user may not create tables, so one that may must do it";
+            return Error::new(ErrorKind::AccessDenied, problem)
+                .caused_by(failed.into_error())
+                .with_remedy(migration(context.config.url()));
         }
         failed.into_error()
     };

@@ -116,6 +116,6 @@ impl From<Error> for SetUpError {
 }
 
 /// Names the file in the error.
-fn named(error: Error, path: &Path) -> Error {
+pub(super) fn named(error: Error, path: &Path) -> Error {
     Error::new(error.kind(), path_excerpt(path)).caused_by(error)
 }

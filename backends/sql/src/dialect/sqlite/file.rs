@@ -14,7 +14,7 @@ use distlock_core::{Error, ErrorKind, Result, path_excerpt, sync::Mutex};
 use rustix::fs::Access;
 
 use super::options::SqliteConfig;
-use crate::config::quoted;
+use crate::tables::migration;
 
 /// The identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,12 +88,11 @@ pub(super) fn prepare(config: &SqliteConfig, path: &Path) -> Result<()> {
         Err(error) if error.kind() == Io::NotFound && !config.migrate => Err(Error::new(
             ErrorKind::InvalidConfig,
             format!(
-                "{} does not exist, and `migrate=false` forbids to create it: run `distlock \
-                    migrate --backend {}`",
-                path_excerpt(path),
-                quoted(&config.url())
+                "{} does not exist, and `migrate=false` forbids to create it",
+                path_excerpt(path)
             ),
-        )),
+        )
+        .with_remedy(migration(config.url()))),
         Err(error) if error.kind() == Io::NotFound => create(path),
         Err(error) => Err(refused(path, "cannot be used", error)),
     }
@@ -247,12 +246,5 @@ mod tests {
         );
         assert!(is_mounted_itself(Path::new("/proc")));
         assert!(!is_mounted_itself(Path::new("/proc/self")));
-    }
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        assert_eq!(quoted("sqlite:/a/b.db"), "sqlite:/a/b.db");
-        assert_eq!(quoted("a?b=c&d"), "'a?b=c&d'");
-        assert_eq!(quoted("it's"), "'it'\\''s'");
     }
 }

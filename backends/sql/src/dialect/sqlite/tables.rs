@@ -7,16 +7,13 @@ use distlock_core::{Error, Result};
 use sqlx::SqliteConnection;
 
 use super::{
-    connect::{SetUpError, connect, query, query_optional, run},
+    connect::{SetUpError, connect, named, query, query_optional, run},
     context::StoreContext,
     file::{self, FileId},
     pool::OpenConnection,
     schema,
 };
-use crate::{
-    config::quoted,
-    tables::{self, refusal},
-};
+use crate::tables::{self, migration, refusal};
 
 /// Creates the tables that are missing. A repeated run changes nothing.
 pub(super) const MIGRATION: &str = include_str!("../../../migrations/sqlite/0001_tables.sql");
@@ -138,9 +135,9 @@ async fn check(
     if differences.is_empty() {
         return Ok(());
     }
-    let (prefix, command) = (&context.config.table_prefix, migrate_command(context));
-    let problem = refusal(&differences, prefix, "; DROP TABLE ", &command);
-    Err(file::wrong(&context.path, problem).into())
+    let (prefix, url) = (&context.config.table_prefix, context.config.url());
+    let refused = refusal(&differences, prefix, "; DROP TABLE ", url);
+    Err(named(refused, &context.path).into())
 }
 
 /// Creates the missing tables and the meta row in one transaction.
@@ -159,13 +156,5 @@ async fn create(
 }
 
 fn not_migrated(context: &StoreContext, problem: &str) -> Error {
-    file::wrong(
-        &context.path,
-        format!("{problem}: run `{}`", migrate_command(context)),
-    )
-}
-
-fn migrate_command(context: &StoreContext) -> String {
-    let url = quoted(&context.config.url());
-    format!("distlock migrate --backend {url}")
+    file::wrong(&context.path, problem).with_remedy(migration(context.config.url()))
 }
