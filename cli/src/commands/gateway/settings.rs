@@ -61,7 +61,7 @@ impl<'a> Settings<'a> {
 
     /// Adds to an error the place where its key was given.
     pub(super) fn with_origin(&self, error: Error) -> Error {
-        let Some(key) = GatewayConfig::key_of(&error) else {
+        let Some(key) = error.setting() else {
             return error;
         };
         let mut overridden = self.overridden.iter().rev();

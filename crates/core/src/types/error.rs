@@ -35,6 +35,7 @@ struct Inner {
     /// The pause before the next attempt (see [`Error::retry_in`]).
     retry_pause: Option<Duration>,
     holder: Option<HolderInfo>,
+    setting: Option<&'static str>,
     remedy: Option<Remedy>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -137,6 +138,7 @@ impl Error {
             passes: false,
             retry_pause: None,
             holder: None,
+            setting: None,
             remedy: None,
             source: None,
         }))
@@ -218,6 +220,21 @@ impl Error {
     #[must_use]
     pub fn holder(&self) -> Option<&HolderInfo> {
         self.0.holder.as_ref()
+    }
+
+    /// Adds the setting whose value is wrong.
+    #[must_use]
+    pub fn of_setting(mut self, setting: &'static str) -> Self {
+        self.0.setting = Some(setting);
+        self
+    }
+
+    /// The setting whose value is wrong, of an error that names one, such as
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): the key of a table in a configuration file. With
+    /// it, a program can tell its user where the value was given.
+    #[must_use]
+    pub fn setting(&self) -> Option<&'static str> {
+        self.0.setting
     }
 
     /// Adds the step that the reader can take.

@@ -37,7 +37,7 @@ impl GatewayConfig {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming the key, the
-    /// limit and the value.
+    /// limit and the value. The key is the [`setting`](distlock_core::Error::setting) of the error.
     pub fn validate(&self) -> Result<()> {
         self.check_node()?;
         self.check_addresses()?;
@@ -239,17 +239,6 @@ impl GatewayConfig {
             &format!("is not set, and other nodes cannot reach peer_listen {listen}"),
         ))
     }
-
-    /// The key that an error is about; `None` for any other error. The error may come from
-    /// [`set`](Self::set), [`validate`](Self::validate), or
-    /// [`Gateway::start`](crate::Gateway::start). With the key, a caller can tell its user which
-    /// setting holds the wrong value.
-    #[must_use]
-    pub fn key_of(error: &Error) -> Option<&'static str> {
-        let (key, _) = error.message().strip_prefix(PREFIX)?.split_once(' ')?;
-        let mut keys = Self::KEYS.iter().map(|(known, _)| *known);
-        keys.find(|known| *known == key)
-    }
 }
 
 /// Checks that a value has the form `host:port`.
@@ -266,10 +255,12 @@ fn check_host_port(key: &str, value: &str) -> Result<()> {
     }
 }
 
-/// Every error about a key begins with this text, directly before the key.
-pub(super) const PREFIX: &str = "gateway.";
-
 /// An error about the value of `key`. `problem` follows the key as the rest of the sentence.
 pub(crate) fn config_error(key: &str, problem: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, format!("{PREFIX}{key} {problem}"))
+    let error = Error::new(ErrorKind::InvalidConfig, format!("gateway.{key} {problem}"));
+    let mut keys = GatewayConfig::KEYS.iter().map(|(known, _)| *known);
+    match keys.find(|known| *known == key) {
+        Some(key) => error.of_setting(key),
+        None => error,
+    }
 }

@@ -171,7 +171,7 @@ fn errors_name_the_key_the_value_and_the_limits() {
         config.set(key, value).unwrap();
         let error = config.validate().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-        assert_eq!(GatewayConfig::key_of(&error), Some(key), "{error}");
+        assert_eq!(error.setting(), Some(key), "{error}");
         let text = error.to_string();
         assert!(
             text.contains(&format!("gateway.{key}")) && text.contains(says),
@@ -187,7 +187,7 @@ fn errors_name_the_key_the_value_and_the_limits() {
         config.token_key = None;
         config.token_key_also = also.map(Secret::new);
         let error = config.validate().unwrap_err();
-        assert_eq!(GatewayConfig::key_of(&error), Some("token_key"), "{error}");
+        assert_eq!(error.setting(), Some("token_key"), "{error}");
         let text = error.to_string();
         assert!(text.contains("DISTLOCK_GATEWAY_TOKEN_KEY"), "{text}");
     }
@@ -237,7 +237,7 @@ async fn a_listener_beyond_loopback_needs_tls_or_permission() {
             config.set(key, address).unwrap();
             // The error comes before anything is bound.
             let error = config.validate().unwrap_err();
-            assert_eq!(GatewayConfig::key_of(&error), Some(key));
+            assert_eq!(error.setting(), Some(key));
             let text = error.to_string();
             for says in [address, "without TLS", remedy, "insecure_listen"] {
                 assert!(text.contains(says), "{text}");
@@ -264,7 +264,7 @@ fn a_certificate_needs_its_key() {
         let mut config = config("n1");
         config.set(set, "/etc/distlock/x.pem").unwrap();
         let error = config.validate().unwrap_err();
-        assert_eq!(GatewayConfig::key_of(&error), Some(set), "{error}");
+        assert_eq!(error.setting(), Some(set), "{error}");
         assert!(error.message().contains(lacks), "{error}");
     }
     let mut config = config("n1");
