@@ -20,7 +20,7 @@ pub use distlock_backend_kit::{
 };
 #[doc(inline)]
 pub use distlock_core::{
-    AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, LossSender, Meta, OwnerId,
-    ReleaseOutcome, Renewal, Renewed, TicketStep, at_most, check_value, decode, encode, excerpt,
-    log, margin, micros, path_excerpt, presentable, sync, threads, unix_time,
+    AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, LossSender, Meta, ReleaseOutcome,
+    Renewal, Renewed, TicketStep, at_most, check_value, decode, encode, excerpt, log, margin,
+    micros, path_excerpt, presentable, sync, threads, unix_time,
 };

@@ -88,9 +88,9 @@ pub use distlock_core::{
     ExpiryClock, Fairness, Fence, FenceError, FenceGuard, FenceRefusal, FenceState, FencedFile,
     FencingScope, FencingToken, Finding, Forced, Guard, GuardSet, Health, HolderInfo, HolderLabel,
     LeaseKind, LockAllBuilder, LockBuilder, LockInfo, LockName, LockWatch, Locker, LockerBuilder,
-    LossReason, MAX_VALUE_BYTES, ManualClock, Moment, Reach, RecordKey, Records, Released, Remedy,
-    Renew, Result, Scope, Sleep, Store, SystemClock, Ticket, Ttl, Unreleased, Verdict, Version,
-    Wakeup, Written,
+    LossReason, MAX_VALUE_BYTES, ManualClock, Moment, OwnerId, Reach, RecordKey, Records, Released,
+    Remedy, Renew, Result, Scope, Sleep, Store, SystemClock, Ticket, Ttl, Unreleased, Verdict,
+    Version, Wakeup, Written,
 };
 #[cfg(feature = "kv")]
 pub use distlock_kv::KvLock;

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock::{
-    Attempt, DistLock, HolderLabel, LockName, Store, Ttl,
-    backend::{AcquireRequest, Lease, OwnerId},
+    Attempt, DistLock, HolderLabel, LockName, OwnerId, Store, Ttl,
+    backend::{AcquireRequest, Lease},
 };
 use distlock_cli::program::Outcome;
 use distlock_report::{Arm, LockerSubject, Workload};

@@ -34,7 +34,7 @@ use crate::types::{
 /// All methods block on the disk. In async code, call the methods from `spawn_blocking`.
 ///
 /// ```
-/// # use distlock::{Epoch, Fence, FencedFile, FencingToken, backend::OwnerId};
+/// # use distlock::{Epoch, Fence, FencedFile, FencingToken, OwnerId};
 /// # fn fence(token: u64) -> Fence {
 /// #     Fence::new(FencingToken::new(token).unwrap(), OwnerId::new().tag(), Epoch::new("e"))
 /// # }

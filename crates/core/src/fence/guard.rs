@@ -41,7 +41,7 @@ const REMEMBERED: usize = 16;
 /// guard refuses the new epoch until a call of [`reset_to`](Self::reset_to) names that epoch.
 ///
 /// ```
-/// # use distlock::{Epoch, Fence, FenceGuard, FencingToken, backend::OwnerId};
+/// # use distlock::{Epoch, Fence, FenceGuard, FencingToken, OwnerId};
 /// # fn fence(token: u64) -> Fence {
 /// #     Fence::new(FencingToken::new(token).unwrap(), OwnerId::new().tag(), Epoch::new("e"))
 /// # }

@@ -11,11 +11,11 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Clock as _, DistLock, Epoch, FencingToken, Forced, LockInfo, LockName, Moment, Result,
-    SystemClock, Ttl,
+    Attempt, Clock as _, DistLock, Epoch, FencingToken, Forced, LockInfo, LockName, Moment,
+    OwnerId, Result, SystemClock, Ttl,
     backend::{
-        AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, OwnerId, ReleaseOutcome,
-        Renewal, Renewed, TicketStep, unix_time,
+        AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, ReleaseOutcome, Renewal,
+        Renewed, TicketStep, unix_time,
     },
 };
 use distlock_conformance::LockLayer;

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, DistLock, Epoch, FencingToken, LockName, Result,
+    Attempt, DistLock, Epoch, FencingToken, LockName, OwnerId, Result,
     backend::{
-        AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, OwnerId, ReleaseOutcome,
-        Renewal, Renewed,
+        AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, ReleaseOutcome, Renewal,
+        Renewed,
     },
 };
 use distlock_conformance::LockLayer;
