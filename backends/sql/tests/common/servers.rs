@@ -131,6 +131,36 @@ pub(crate) async fn a_wait_for_a_row_is_part_of_the_lease<O>(
     assert!(guard.release().await.is_clean());
 }
 
+/// The user of `poor` may not change the table of the store queue, and the user of `owner` may. The
+/// lockers use separately opened stores.
+pub(crate) async fn each_release_wakes_without_a_queue(owner: &Locker, poor: &Locker) {
+    a_release_wakes_the_waiter(owner, poor, "a").await;
+    a_release_wakes_the_waiter(poor, owner, "a").await;
+    assert_eq!(verdict_on_queue(poor).await, Verdict::Warn);
+    assert_eq!(verdict_on_queue(owner).await, Verdict::Pass);
+}
+
+async fn a_release_wakes_the_waiter(holder: &Locker, waiter: &Locker, name: &str) {
+    let held = holder.lock(name).acquire().await.unwrap();
+    let waiting = tokio::spawn(waiter.lock(name).wait(SOON).acquire());
+    eventually_async("it waits", SOON, || async {
+        let attempt = waiter.lock(name).try_acquire().await.unwrap();
+        attempt.acquired().is_none().then_some(())
+    })
+    .await
+    .unwrap();
+    assert!(held.release().await.is_clean());
+    let next = waiting.await.unwrap().unwrap();
+    assert!(next.release().await.is_clean());
+}
+
+/// The doctor's verdict on the store queue.
+async fn verdict_on_queue(locker: &Locker) -> Verdict {
+    let health = locker.health().await.unwrap();
+    let queue = health.findings.iter().find(|it| it.check == "store queue");
+    queue.unwrap_or_else(|| panic!("{health:?}")).verdict
+}
+
 async fn hold_many(locker: &Locker, many: u32, ttl: Duration) -> Vec<Guard> {
     let mut guards = Vec::new();
     for number in 0..many {

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_core::{Locker, Verdict};
+use distlock_core::Locker;
 use distlock_harness::{eventually_async, servers::postgres::PostgresServer};
 
 use crate::{
     SOON, open,
+    servers::each_release_wakes_without_a_queue,
     store_queue_cases::{a_dead_entry_blocks_the_queue_for_its_lease, no_queue_entry_stays},
 };
 
@@ -49,35 +50,6 @@ async fn a_dead_entry_delays_the_others_for_its_lease() {
     a_dead_entry_blocks_the_queue_for_its_lease(&holder, &waiter, die).await;
 }
 
-/// The release of a lock wakes the waiter of another store. The two lockers use separately opened
-/// stores.
-async fn a_release_wakes_the_waiter(holder: &Locker, waiter: &Locker, name: &str) {
-    let held = holder.lock(name).acquire().await.unwrap();
-    let waiting = tokio::spawn(waiter.lock(name).wait(SOON).acquire());
-    eventually_async("it waits", SOON, || async {
-        waiter
-            .lock(name)
-            .try_acquire()
-            .await
-            .unwrap()
-            .acquired()
-            .is_none()
-            .then_some(())
-    })
-    .await
-    .unwrap();
-    assert!(held.release().await.is_clean());
-    let next = waiting.await.unwrap().unwrap();
-    assert!(next.release().await.is_clean());
-}
-
-/// The doctor's verdict on the store queue.
-async fn doctor(locker: &Locker) -> Verdict {
-    let health = locker.health().await.unwrap();
-    let queue = health.findings.iter().find(|it| it.check == "store queue");
-    queue.unwrap_or_else(|| panic!("{health:?}")).verdict
-}
-
 /// A user without rights on the table of the store queue waits without a queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_without_rights_on_the_queue_waits_without_a_queue() {
@@ -93,10 +65,7 @@ async fn a_user_without_rights_on_the_queue_waits_without_a_queue() {
         .unwrap();
     let store = open(&server.url_as("poor", "secret")).await;
     let poor = Locker::new(store.lock());
-    a_release_wakes_the_waiter(&owner, &poor, "a").await;
-    a_release_wakes_the_waiter(&poor, &owner, "a").await;
-    assert_eq!(doctor(&poor).await, Verdict::Warn);
-    assert_eq!(doctor(&owner).await, Verdict::Pass);
+    each_release_wakes_without_a_queue(&owner, &poor).await;
     // The rows of this user's locks are reaped without the right to reap the queue's.
     store.reap().await.unwrap();
 }
