@@ -6,87 +6,50 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     path::{Path, PathBuf},
 };
 
 use crate::modules::Imports;
 
-/// The imports between the subfolders of one folder.
-type Graph<'a> = BTreeMap<(PathBuf, PathBuf), Vec<(&'a Path, &'a Path, &'a BTreeSet<String>)>>;
+/// By importing folder and imported folder: the imports, one to a line.
+type Edges = BTreeMap<(PathBuf, PathBuf), String>;
 
-/// Subfolders of one folder that reach each other through imports.
-#[derive(Debug)]
-pub(crate) struct Circle {
-    pub(crate) folders: BTreeSet<PathBuf>,
-    /// The imports that close the circle, one to a line.
-    imports: String,
-}
-
-impl fmt::Display for Circle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<_> = self.folders.iter().map(|it| it.to_string_lossy()).collect();
-        write!(f, "a circle of {}{}", nodes.join(", "), self.imports)
-    }
-}
-
-/// Returns all circles of at least two folders.
-pub(crate) fn circles(imports: &Imports) -> Vec<Circle> {
-    let mut folders: BTreeMap<PathBuf, Graph<'_>> = BTreeMap::new();
+/// Returns all circles of at least two folders, each with the imports that close it.
+pub(crate) fn circles(imports: &Imports) -> BTreeMap<BTreeSet<PathBuf>, String> {
+    let mut edges = Edges::new();
     for ((from, to), names) in imports {
-        let common: PathBuf = from
-            .iter()
-            .zip(to)
-            .take_while(|(one, other)| one == other)
-            .map(|(part, _)| part)
-            .collect();
-        let depth = common.iter().count() + 1;
-        let is_below = |file: &Path| file.iter().count() > depth;
-        if is_below(from) && is_below(to) {
+        let common = from.iter().zip(to).take_while(|(one, other)| one == other);
+        let depth = common.count() + 1;
+        if from.iter().count() > depth && to.iter().count() > depth {
             let folder = |file: &Path| file.iter().take(depth).collect();
-            let graph = folders.entry(common).or_default();
-            let edge = graph.entry((folder(from), folder(to))).or_default();
-            edge.push((from, to, names));
+            let lines = edges.entry((folder(from), folder(to))).or_default();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let (from, to) = (from.display(), to.display());
+            *lines += &format!("\n  {from} -> {to}: {}", names.join(", "));
         }
     }
-    folders.values().flat_map(circles_of).collect()
-}
-
-fn circles_of(graph: &Graph<'_>) -> Vec<Circle> {
-    let mut found: Vec<Circle> = Vec::new();
-    for (start, _) in graph.keys() {
-        let reached = reached_from(graph, start);
-        let nodes: BTreeSet<PathBuf> = reached
-            .into_iter()
-            .filter(|node| reached_from(graph, node).contains(start))
-            .collect();
-        if !nodes.is_empty() && found.iter().all(|known| known.folders != nodes) {
-            let mut imports = String::new();
-            for ((from, to), files) in graph {
-                if nodes.contains(from) && nodes.contains(to) {
-                    for (from, to, names) in files {
-                        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                        let (from, to) = (from.display(), to.display());
-                        imports += &format!("\n  {from} -> {to}: {}", names.join(", "));
-                    }
-                }
-            }
-            found.push(Circle {
-                folders: nodes,
-                imports,
-            });
+    let mut circles = BTreeMap::new();
+    for (start, _) in edges.keys() {
+        let mut folders = reached_from(&edges, start);
+        folders.retain(|folder| reached_from(&edges, folder).contains(start));
+        if !folders.is_empty() {
+            let is_inside =
+                |(from, to): &(PathBuf, PathBuf)| folders.contains(from) && folders.contains(to);
+            let lines = edges.iter().filter(|(edge, _)| is_inside(edge));
+            let lines = lines.map(|(_, lines)| lines.as_str()).collect();
+            circles.insert(folders, lines);
         }
     }
-    found
+    circles
 }
 
-fn reached_from(graph: &Graph<'_>, start: &Path) -> BTreeSet<PathBuf> {
+fn reached_from(edges: &Edges, start: &Path) -> BTreeSet<PathBuf> {
     let mut reached = BTreeSet::new();
-    let mut open = vec![start.to_owned()];
+    let mut open = vec![start];
     while let Some(node) = open.pop() {
-        for (from, to) in graph.keys() {
-            if *from == node && reached.insert(to.clone()) {
-                open.push(to.clone());
+        for (from, to) in edges.keys() {
+            if from == node && reached.insert(to.clone()) {
+                open.push(to);
             }
         }
     }
@@ -97,41 +60,34 @@ fn reached_from(graph: &Graph<'_>, start: &Path) -> BTreeSet<PathBuf> {
 mod tests {
     use super::*;
 
-    fn found(imports: &[(&str, &str)]) -> Vec<Vec<String>> {
+    fn found(imports: &[(&str, &str)]) -> Vec<String> {
         let imports = imports
             .iter()
             .map(|(from, to)| ((from.into(), to.into()), BTreeSet::from(["Name".into()])))
             .collect();
-        circles(&imports)
-            .into_iter()
-            .map(|it| {
-                it.folders
-                    .iter()
-                    .map(|node| node.display().to_string())
-                    .collect()
-            })
-            .collect()
+        circles(&imports).into_keys().map(|it| names(&it)).collect()
+    }
+
+    fn names(folders: &BTreeSet<PathBuf>) -> String {
+        let names: Vec<_> = folders.iter().map(|it| it.to_string_lossy()).collect();
+        names.join(" ")
     }
 
     #[test]
     fn two_folders_that_import_each_other_form_a_circle_even_if_no_two_files_do() {
-        assert_eq!(
-            found(&[("a/x.rs", "b/y.rs"), ("b/z.rs", "a/w.rs")]),
-            [["a", "b"]]
-        );
+        let imports = [("a/x.rs", "b/y.rs"), ("b/z.rs", "a/w.rs")];
+        assert_eq!(found(&imports), ["a b"]);
     }
 
     #[test]
     fn a_circle_of_subfolders_is_found_where_they_are() {
-        assert_eq!(
-            found(&[
-                ("a/b/x.rs", "a/c/y.rs"),
-                ("a/c/y.rs", "a/d/z.rs"),
-                ("a/d/e/z.rs", "a/b/x.rs"),
-                ("a/b/x.rs", "f/x.rs"),
-            ]),
-            [["a/b", "a/c", "a/d"]]
-        );
+        let imports = [
+            ("a/b/x.rs", "a/c/y.rs"),
+            ("a/c/y.rs", "a/d/z.rs"),
+            ("a/d/e/z.rs", "a/b/x.rs"),
+            ("a/b/x.rs", "f/x.rs"),
+        ];
+        assert_eq!(found(&imports), ["a/b a/c a/d"]);
     }
 
     #[test]
@@ -142,21 +98,31 @@ mod tests {
             ("b.rs", "a/x.rs"),
             ("a/x.rs", "b.rs"),
         ];
-        assert_eq!(found(&imports), Vec::<Vec<String>>::new());
+        assert!(found(&imports).is_empty());
     }
 
+    /// The planted package has one circle for each form of an import, and no other circle.
     #[test]
-    fn the_imports_that_close_a_circle_are_printed() {
+    fn each_form_of_an_import_closes_a_circle() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/planted/src/lib.rs");
         let imports = crate::modules::imports(Path::new(root)).expect("the planted package");
         let circles = circles(&imports);
-        let [circle] = circles.as_slice() else {
-            panic!("not one circle: {circles:?}");
-        };
+        let found: Vec<_> = circles
+            .iter()
+            .map(|(folders, lines)| format!("{}{lines}", names(folders)))
+            .collect();
         assert_eq!(
-            circle.to_string(),
-            "a circle of hall, room\n  hall/first.rs -> room/second.rs: Second\n  \
-             room/third.rs -> hall/first.rs: First"
+            found,
+            [
+                "alias_one alias_two\n  alias_one/key.rs -> alias_two/door.rs: Door\n  \
+                 alias_two/door.rs -> alias_one/key.rs: Key",
+                "glob_one glob_two\n  glob_one/key.rs -> glob_two/door.rs: Lock\n  \
+                 glob_two/door.rs -> glob_one/key.rs: GlobKey",
+                "hall room\n  hall/first.rs -> room/second.rs: Second\n  \
+                 room/third.rs -> hall/first.rs: First",
+                "re_export_one re_export_two\n  re_export_one/mod.rs -> re_export_two/mod.rs: \
+                 Gate\n  re_export_two/mod.rs -> re_export_one/mod.rs: Fence",
+            ]
         );
     }
 }

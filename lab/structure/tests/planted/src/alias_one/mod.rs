@@ -1,0 +1,3 @@
+mod key;
+
+pub use key::Key;

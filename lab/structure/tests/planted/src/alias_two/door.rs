@@ -1,0 +1,3 @@
+use crate::alias_one::Key;
+
+pub struct Door(pub Key);

@@ -1,0 +1,3 @@
+mod door;
+
+pub use door::Door;

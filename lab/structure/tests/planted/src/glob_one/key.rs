@@ -1,0 +1,3 @@
+use crate::all::*;
+
+pub struct GlobKey(pub Option<Box<Lock>>);

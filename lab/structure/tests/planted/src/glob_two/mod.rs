@@ -1,0 +1,3 @@
+mod door;
+
+pub use self::door::Lock;

@@ -1,0 +1,1 @@
+pub struct Gate(pub crate::re_export_one::Fence);
