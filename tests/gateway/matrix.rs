@@ -2,10 +2,11 @@
 //!
 //! | scenario | SQLite | Redis, Postgres, MariaDB, MySQL, ZooKeeper |
 //! |---|---|---|
-//! | takeovers, fifty at once, first wins, ping-pong, two of three, killed node, killed with a lock, logout beside a lock, stale logout, bad peer link, deaf clients, strict beside a node that is cut off, bans, drain, resume, two fronts, idle goes first, slow profiles, after the save, acknowledged, several devices, strangers, fenced, seen from outside, each step once | yes | yes |
+//! | takeovers, fifty at once, first wins, ping-pong, two of three, killed node, logout beside a lock, stale logout, bad peer link, deaf clients, strict beside a node that is cut off, bans, drain, resume, two fronts, idle goes first, slow profiles, after the save, acknowledged, several devices, strangers, fenced, seen from outside, each step once | yes | yes |
 //! | strict, bystanders, stopped node | no: stopped | yes |
 //! | stopped with a lock | no: stopped | yes, but ZooKeeper: session |
 //! | bad store link | no: server | yes |
+//! | killed with a lock | no: server; "killed holder" in its place | yes |
 //! | store restarts | no: server | yes |
 //! | forgotten writes | no: forgets | Redis with Sentinel alone: forgets |
 //!
@@ -83,7 +84,7 @@ impl Place {
             "link" with wired => scenarios::bad_store_link;
             "stopped" => scenarios::stopped_node;
             "killed" => scenarios::killed_node;
-            "lock" => scenarios::killed_with_a_lock;
+            "lock" with wired => scenarios::killed_with_a_lock;
             STOPPED_WITH_A_LOCK with wired => scenarios::stopped_with_a_lock;
             "first" => scenarios::first_wins;
             "strict" => scenarios::strict;

@@ -23,7 +23,7 @@ scenarios! {
     alternating_devices_end_the_session_of_each_other: world => scenarios::ping_pong(world);
     accounts_of_a_killed_node_log_in_elsewhere: world => scenarios::killed_node(world);
     an_account_that_a_killed_process_locked_logs_in_again:
-        world => scenarios::killed_with_a_lock(world);
+        world => scenarios::killed_holder(world);
     a_logout_while_the_lock_is_held_leaves_no_entry:
         world => scenarios::logout_beside_a_lock(world);
     a_late_logout_keeps_the_newer_session: world => scenarios::stale_logout(world);
