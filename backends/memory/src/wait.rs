@@ -87,10 +87,10 @@ impl Contender for MemoryContender {
                     Poll::Pending
                 }
             });
-            tokio::select! {
-                biased;
-                () = woken => break,
-                () = shared.clock.sleep(pause.min(left).min(LONGEST_SLEEP)) => {}
+            let limit = pause.min(left).min(LONGEST_SLEEP);
+            let woken = distlock_core::at_most(&*shared.clock, limit, woken).await;
+            if woken.is_some() {
+                break;
             }
         }
         in_progress.unfinished = false;

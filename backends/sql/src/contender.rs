@@ -134,16 +134,13 @@ impl<D: Dialect> Contender for SqlContender<D> {
                 ensure_listening(&self.store);
             }
             let (sleep, is_last) = self.attempts.sleep(clock.now(), over, self.is_first());
-            tokio::select! {
-                () = self.waiter.signal.notified() => {
-                    if self.is_first() {
-                        return;
-                    }
-                    continue;
-                }
-                () = clock.sleep(sleep) => {}
-            }
-            if is_last {
+            let notified =
+                distlock_core::at_most(&**clock, sleep, self.waiter.signal.notified()).await;
+            let is_over = match notified {
+                Some(()) => self.is_first(),
+                None => is_last,
+            };
+            if is_over {
                 return;
             }
         }

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use distlock_backend_kit::{OpenFlag, queue_entry::ENTRY_LEASE};
 use distlock_core::{
     AcquireRequest, Attempt, Clock, Contender, Grant, HolderInfo, LossReason, Moment, Result,
+    at_most,
 };
 use tokio::{sync::watch, task::AbortHandle};
 use zookeeper_client as zk;
@@ -260,11 +261,8 @@ async fn keep_entry<T>(clock: &dyn Clock, node: &Node, work: impl Future<Output 
     let mut work = pin!(work);
     loop {
         node.keep_entry(clock.now());
-        tokio::select! {
-            biased;
-            output = &mut work => return output,
-            // The block makes the timer only when the work has to wait.
-            () = async { clock.sleep(KEEP_ENTRY).await } => {}
+        if let Some(output) = at_most(clock, KEEP_ENTRY, &mut work).await {
+            return output;
         }
     }
 }

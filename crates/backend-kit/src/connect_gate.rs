@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Error, ErrorKind, Moment, Result, sync::Mutex};
+use distlock_core::{Clock, Error, ErrorKind, Moment, Result, at_most, sync::Mutex};
 use tokio::sync::watch;
 
 /// The pause after the first failed attempt. Each further failure doubles the pause.
@@ -171,12 +171,10 @@ impl ConnectGate {
                     });
                 }
                 Admission::Refused(error) => return Err(error),
-                Admission::Wait(pause) => tokio::select! {
-                    biased;
-                    // This cannot fail, because `self` owns the sender.
-                    _ = outcomes.changed() => {}
-                    () = clock.sleep(pause) => {}
-                },
+                Admission::Wait(pause) => {
+                    // `changed` cannot fail, because `self` owns the sender.
+                    let _ = at_most(clock, pause, outcomes.changed()).await;
+                }
             }
         }
     }

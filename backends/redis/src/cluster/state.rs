@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Epoch, Error, ErrorKind, Result, sync::Mutex};
+use distlock_core::{Epoch, Error, ErrorKind, Result, at_most, sync::Mutex};
 use futures_util::future::join_all;
 use redis::Script;
 
@@ -149,10 +149,8 @@ impl Cluster {
                     .primaries
                     .iter()
                     .map(|server| server.connect(&connector));
-                tokio::select! {
-                    _ = join_all(connections) => {}
-                    () = connector.clock().sleep(WAIT_FOR_PRIMARIES) => {}
-                }
+                let connecting = join_all(connections);
+                at_most(&**connector.clock(), WAIT_FOR_PRIMARIES, connecting).await;
                 let primaries = map.primaries.iter().map(|server| server.endpoint.clone());
                 refresh.cluster.server_epochs.set_primaries(primaries);
                 refresh.cluster.close_other_servers(&map);

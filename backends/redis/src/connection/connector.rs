@@ -15,7 +15,7 @@ use std::{
 };
 
 use distlock_backend_kit::{ConnectGate, CredentialSource, Credentials, RequestCount};
-use distlock_core::{Clock, Error, ErrorKind, Result, sync::Mutex};
+use distlock_core::{Clock, Error, ErrorKind, Result, at_most, sync::Mutex};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, Value,
@@ -164,18 +164,16 @@ impl Connector {
         let address = &*endpoint.to_string();
         let attempt = |credentials| async move {
             let client = self.client(endpoint, credentials).await?;
-            tokio::select! {
-                biased;
-                connection = self.connect_unbounded(&client, address, server_epoch) => connection,
-                () = self.clock.sleep(self.attempt_timeout()) => Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!(
+            let connecting = self.connect_unbounded(&client, address, server_epoch);
+            at_most(&*self.clock, self.attempt_timeout(), connecting)
+                .await
+                .unwrap_or_else(|| {
+                    let text = format!(
                         "{address} did not answer in time (option `connect_timeout`); a server \
                          is also silent if only one side uses TLS (rediss://, or `tls=true`)"
-                    ),
-                )
-                .on(BACKEND)),
-            }
+                    );
+                    Err(Error::new(ErrorKind::Unavailable, text).on(BACKEND))
+                })
         };
         let attempt = self.credentials.connect(attempt);
         self.at_common_pace(address, attempt).await

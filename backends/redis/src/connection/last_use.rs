@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Clock, Moment};
+use distlock_core::{Clock, Moment, at_most};
 use redis::{Cmd, aio::MultiplexedConnection};
 
 /// A connection that was idle for longer than this is tested before its next use. Devices forget a
@@ -58,12 +58,11 @@ impl LastUse {
     /// Sends a question without effect. Returns whether the server answered it soon, or refused it.
     pub(crate) async fn is_answered(&self, driver: &MultiplexedConnection, question: &Cmd) -> bool {
         let mut driver = driver.clone();
-        let answered = tokio::select! {
-            answer = driver.send_packed_command(question) => match answer {
-                Ok(_) => true,
-                Err(error) => !error.is_io_error() && !error.is_unrecoverable_error(),
-            },
-            () = self.clock.sleep(TEST) => false,
+        let asking = driver.send_packed_command(question);
+        let answered = match at_most(&*self.clock, TEST, asking).await {
+            Some(Ok(_)) => true,
+            Some(Err(error)) => !error.is_io_error() && !error.is_unrecoverable_error(),
+            None => false,
         };
         if answered {
             self.note();

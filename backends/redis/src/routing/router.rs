@@ -12,7 +12,7 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
+use distlock_core::{Epoch, Error, ErrorKind, Moment, Result, at_most};
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 
 use crate::{
@@ -295,13 +295,10 @@ impl Router {
             OpenMode::Initial => RETRY_TIMEOUT,
             OpenMode::Additional => Duration::ZERO,
         };
-        let primaries = tokio::select! {
-            biased;
-            primaries = self.try_primaries(patience) => primaries?,
-            () = self.connector.clock().sleep(limit) => {
-                return Err(self.silent(limit, " (option `connect_timeout`)"));
-            }
-        };
+        let clock = &**self.connector.clock();
+        let primaries = at_most(clock, limit, self.try_primaries(patience))
+            .await
+            .unwrap_or_else(|| Err(self.silent(limit, " (option `connect_timeout`)")))?;
         for connection in &primaries.connections {
             match (connection.server.clustered, self.is_cluster()) {
                 (Some(true), false) => {
@@ -430,14 +427,11 @@ impl Router {
         let mut last = None;
         loop {
             let left = until.since(clock.now());
-            tokio::select! {
-                biased;
-                answer = attempt() => match answer {
-                    Ok(value) => return Ok(value),
-                    Err(error) if !error.is_retryable() => return Err(error),
-                    Err(error) => last = Some(error),
-                },
-                () = clock.sleep(left) => {
+            match at_most(clock, left, attempt()).await {
+                Some(Ok(value)) => return Ok(value),
+                Some(Err(error)) if !error.is_retryable() => return Err(error),
+                Some(Err(error)) => last = Some(error),
+                None => {
                     // The server may be silent because a replica was promoted in its place.
                     if let Deployment::Cluster(cluster) = &self.deployment {
                         cluster.mark_map_stale();

@@ -7,7 +7,7 @@
 use std::{future::Future, net::SocketAddr, time::Duration};
 
 use distlock_core::{
-    Clock, Error, ErrorKind, Result,
+    Clock, Error, ErrorKind, Result, at_most,
     sync::{Mutex, MutexGuard},
 };
 use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
@@ -107,11 +107,9 @@ impl Servers {
                 ..config.clone()
             };
             let servers = Self::default();
-            let connected = tokio::select! {
-                connected = servers.connect(&alone, clock, &unresolved, &attempt) => connected,
-                () = clock.sleep(config.connect_timeout) => Err(no_answer()),
-            };
-            (host.clone(), connected)
+            let connecting = servers.connect(&alone, clock, &unresolved, &attempt);
+            let connected = at_most(clock, config.connect_timeout, connecting).await;
+            (host.clone(), connected.unwrap_or_else(|| Err(no_answer())))
         });
         join_all(connecting).await
     }
@@ -215,11 +213,8 @@ where
     let mut failures = Vec::new();
     while let Some(next) = attempts.pop() {
         running.push(async move {
-            let outcome = tokio::select! {
-                outcome = next.trying => outcome,
-                () = clock.sleep(limit) => Err(no_answer()),
-            };
-            (next.label, outcome)
+            let outcome = at_most(clock, limit, next.trying).await;
+            (next.label, outcome.unwrap_or_else(|| Err(no_answer())))
         });
         let is_last = attempts.is_empty();
         let patience = async {

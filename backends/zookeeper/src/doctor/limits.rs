@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{Health, MAX_VALUE_BYTES, Verdict};
+use distlock_core::{Health, MAX_VALUE_BYTES, Verdict, at_most};
 use futures_util::future::join_all;
 use zookeeper_client as zk;
 
@@ -39,12 +39,9 @@ pub(crate) async fn check_limits(
     health: &mut Health,
 ) {
     let tried = servers.map(async |server| {
-        let limits = tokio::select! {
-            biased;
-            limits = probe_limits(context, our_timeout, server) => limits,
-            () = context.clock.sleep(PROBE_TIMEOUT) => None,
-        };
-        (server, limits)
+        let probing = probe_limits(context, our_timeout, server);
+        let limits = at_most(&*context.clock, PROBE_TIMEOUT, probing).await;
+        (server, limits.flatten())
     });
     let tried = join_all(tried).await;
     let (check, mut wrong, mut untried) = ("limits", false, tried.is_empty());

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use distlock_core::{Clock, Error, ErrorKind};
+use distlock_core::{Clock, Error, ErrorKind, at_most};
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -114,11 +114,9 @@ async fn ask_server(config: &ZooKeeperConfig, clock: &dyn Clock, server: &str) -
         }
         Ok(Some(answer))
     };
-    let answer = tokio::select! {
-        biased;
-        answer = asked => answer,
-        () = clock.sleep(PROBE_TIMEOUT) => Err("no answer within a second".into()),
-    };
+    let answer = at_most(clock, PROBE_TIMEOUT, asked)
+        .await
+        .unwrap_or_else(|| Err("no answer within a second".into()));
     match answer {
         Err(why) => unreachable(why),
         Ok(None) => silent,

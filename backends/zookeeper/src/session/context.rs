@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use distlock_backend_kit::RequestCount;
 use distlock_core::{
-    Clock, LossReason, Moment, OwnerId,
+    Clock, LossReason, Moment, OwnerId, at_most,
     sync::{Mutex, MutexGuard},
 };
 use tokio::{runtime::Handle as Runtime, sync::OnceCell};
@@ -33,9 +33,13 @@ pub(crate) struct StoreContext {
 }
 
 impl StoreContext {
-    /// Sleeps until a moment of the store's clock.
-    pub(crate) async fn sleep_until(&self, until: Moment) {
-        self.clock.sleep(until.since(self.clock.now())).await;
+    /// Waits for `operation` at most until a moment of the store's clock, like [`at_most`].
+    pub(crate) async fn at_most_until<F: Future>(
+        &self,
+        until: Moment,
+        operation: F,
+    ) -> Option<F::Output> {
+        at_most(&*self.clock, until.since(self.clock.now()), operation).await
     }
 
     /// Returns the time limit for the answers to an operation that starts now.

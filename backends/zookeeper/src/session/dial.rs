@@ -13,7 +13,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use distlock_backend_kit::Credentials;
-use distlock_core::{Clock, Error, Result};
+use distlock_core::{Clock, Error, Result, at_most};
 use futures_util::future::{join_all, select_ok};
 use tokio::net::{TcpStream, lookup_host};
 use zookeeper_client as zk;
@@ -94,11 +94,8 @@ async fn accepting_addresses(server: &str, clock: &dyn Clock) -> Vec<SocketAddr>
 /// Returns those of the addresses that accept a connection in time.
 async fn accepting(addresses: Vec<SocketAddr>, clock: &dyn Clock) -> Vec<SocketAddr> {
     let checks = addresses.into_iter().map(async |address| {
-        tokio::select! {
-            biased;
-            connected = TcpStream::connect(address) => connected.ok().map(|_| address),
-            () = clock.sleep(LIMIT) => None,
-        }
+        let connected = at_most(clock, LIMIT, TcpStream::connect(address)).await;
+        connected.is_some_and(|it| it.is_ok()).then_some(address)
     });
     join_all(checks).await.into_iter().flatten().collect()
 }
@@ -122,16 +119,11 @@ async fn first_accepting(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 /// Returns all addresses of a server, each once. Returns nothing when the name cannot be resolved.
 async fn resolve(server: &str, clock: &dyn Clock) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
-    tokio::select! {
-        biased;
-        found = lookup_host(server) => {
-            for address in found.into_iter().flatten() {
-                if !addresses.contains(&address) {
-                    addresses.push(address);
-                }
-            }
+    let found = at_most(clock, LIMIT, lookup_host(server)).await;
+    for address in found.into_iter().flatten().flatten() {
+        if !addresses.contains(&address) {
+            addresses.push(address);
         }
-        () = clock.sleep(LIMIT) => {}
     }
     addresses
 }

@@ -203,12 +203,15 @@ impl Session {
         }
         let mut connection = self.connection.subscribe();
         let mut ended = self.ended.subscribe();
-        tokio::select! {
-            biased;
-            _ = ended.wait_for(Option::is_some) => Err(session_ended_error()),
-            _ = connection.wait_for(ready) => Ok(()),
-            () = self.context.sleep_until(until) => Err(not_connected_error()),
-        }
+        let connected = async {
+            tokio::select! {
+                biased;
+                _ = ended.wait_for(Option::is_some) => Err(session_ended_error()),
+                _ = connection.wait_for(ready) => Ok(()),
+            }
+        };
+        let connected = self.context.at_most_until(until, connected).await;
+        connected.unwrap_or_else(|| Err(not_connected_error()))
     }
 
     /// Returns the number of the present connection of this session.
@@ -225,15 +228,14 @@ impl Session {
         reply: impl Future<Output = Result<T, zk::Error>>,
     ) -> Result<Result<T, zk::Error>> {
         self.context.requests.add(1);
-        tokio::select! {
-            // After a standstill both may be ready, and an answer that is there is used.
-            biased;
-            answer = reply => Ok(answer.map_err(|error| match self.end_reason() {
+        // After a standstill both may be due, and an answer that is there is used.
+        match self.context.at_most_until(until, reply).await {
+            Some(answer) => Ok(answer.map_err(|error| match self.end_reason() {
                 // The client reports the end of the session by several errors.
                 Some(_) => zk::Error::SessionExpired,
                 None => as_connection_loss(error),
             })),
-            () = self.context.sleep_until(until) => Err(no_answer_error(access)),
+            None => Err(no_answer_error(access)),
         }
     }
 

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_backend_kit::OpenFlag;
-use distlock_core::{Clock, Moment, Result};
+use distlock_core::{Clock, Moment, Result, at_most};
 
 use super::supervisor::Supervisor;
 use crate::{
@@ -84,10 +84,8 @@ impl StoreHandle {
         if !self.mark_closed() {
             return;
         }
-        tokio::select! {
-            () = self.supervisor.wait_until_closed() => {}
-            () = self.supervisor.context.clock.sleep(CLOSE_TIMEOUT) => {}
-        }
+        let clock = &*self.supervisor.context.clock;
+        at_most(clock, CLOSE_TIMEOUT, self.supervisor.wait_until_closed()).await;
     }
 
     /// Marks the handle as closed. `true` = this call closed the last handle.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use distlock_backend_kit::{ConnectGate, LONGEST_PAUSE, RequestCount};
-use distlock_core::{Clock, Error, ErrorKind, LossReason, Moment, Result, threads};
+use distlock_core::{Clock, Error, ErrorKind, LossReason, Moment, Result, at_most, threads};
 use tokio::sync::{OnceCell, watch};
 
 use super::connect::open_session;
@@ -130,11 +130,10 @@ impl Supervisor {
             if !last_error.is_retryable() {
                 return Err(last_error);
             }
-            tokio::select! {
-                biased;
-                // This cannot fail, because `self` owns the sender.
-                _ = phase.changed() => {}
-                () = self.context.sleep_until(until) => return Err(last_error),
+            // `changed` cannot fail, because `self` owns the sender.
+            let changed = self.context.at_most_until(until, phase.changed()).await;
+            if changed.is_none() {
+                return Err(last_error);
             }
         }
     }
@@ -207,10 +206,7 @@ async fn close_session(session: &Arc<Session>) {
     session.end(LossReason::SessionLost);
     if let Some(mut states) = states {
         let client_closed = async { while !states.changed().await.is_terminated() {} };
-        tokio::select! {
-            () = client_closed => {}
-            () = session.clock().sleep(Duration::from_secs(1)) => {}
-        }
+        at_most(session.clock(), Duration::from_secs(1), client_closed).await;
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     clock::Clock,
     contract::{DistLock, loss::LossFeed},
     engine::{
-        bounded::close_bounded,
+        bounded::{at_most, close_bounded},
         jobs::{Job, Jobs, Spawn},
         lease_state::{Due, LeaseState},
         log,
@@ -284,11 +284,7 @@ async fn wind_down(shared: &Arc<KeeperShared>, mut jobs: Jobs) {
         while jobs.join_next().await.is_some() {}
         log::flushed().await;
     };
-    tokio::select! {
-        biased;
-        () = finish => {}
-        () = shared.clock.sleep(Duration::from_secs(1)) => {}
-    }
+    at_most(&*shared.clock, Duration::from_secs(1), finish).await;
     jobs.shutdown().await;
     if let Some(handle) = shared.connection.handle_if_open() {
         close_bounded(&*shared.clock, handle.close()).await;

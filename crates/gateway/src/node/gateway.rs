@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use distlock_core::{Clock, Error, ErrorKind, Result};
+use distlock_core::{Clock, Error, ErrorKind, Result, at_most};
 use distlock_kickout::{Event, KickOut, NodeId};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
@@ -145,16 +145,11 @@ impl Gateway {
         self.kick.shutdown().await;
         self.connections.close();
         let limit = self.grace + FINISH_TIME;
-        tokio::select! {
-            biased;
-            () = self.connections.wait() => {}
-            () = self.clock.sleep(limit) => {}
-        }
+        at_most(&*self.clock, limit, self.connections.wait()).await;
         self.stop.cancel();
-        tokio::select! {
-            biased;
-            () = async { while self.servers.join_next().await.is_some() {} } => {}
-            () = self.clock.sleep(FINISH_TIME) => self.servers.abort_all(),
+        let finished = async { while self.servers.join_next().await.is_some() {} };
+        if at_most(&*self.clock, FINISH_TIME, finished).await.is_none() {
+            self.servers.abort_all();
         }
         outcome
     }

@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{Clock, Moment, sync::Mutex};
+use distlock_core::{Clock, Moment, at_most, sync::Mutex};
 use distlock_kickout::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
     SessionKey, Uid,
@@ -127,13 +127,9 @@ impl GrpcPeers {
         let send = async |mut client: PeerClient<_>, request| client.takeovers(request).await;
         let message = v1::TakeoversRequest {};
         let asked = self.call(to, TAKEOVERS_METHOD, message, send);
-        let answer = tokio::select! {
-            biased;
-            answer = asked => answer?,
-            () = self.clock.sleep(self.connect_timeout) => {
-                return Err(PeerError::Unknown("no answer in time".into()));
-            }
-        };
+        let answer = at_most(&*self.clock, self.connect_timeout, asked)
+            .await
+            .unwrap_or_else(|| Err(PeerError::Unknown("no answer in time".into())))?;
         report_from_wire(&to.node, answer).map_err(|error| PeerError::Unknown(error.to_string()))
     }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use axum::http::Uri;
-use distlock_core::{Clock, sync::Mutex};
+use distlock_core::{Clock, at_most, sync::Mutex};
 use hyper_util::rt::TokioIo;
 use rustls::{AlertDescription, CertificateError, pki_types::ServerName};
 use tokio::{
@@ -200,11 +200,9 @@ pub(super) fn connector(
         let first = first.clone();
         async move {
             first.set(None);
-            let (stream, plain) = tokio::select! {
-                biased;
-                stream = connect(tls.as_deref(), &addr) => stream,
-                () = clock.sleep(limit) => Err(ConnectFailure::TooSlow(limit)),
-            }?;
+            let (stream, plain) = at_most(&*clock, limit, connect(tls.as_deref(), &addr))
+                .await
+                .unwrap_or(Err(ConnectFailure::TooSlow(limit)))?;
             Ok(TokioIo::new(PeerStream {
                 stream,
                 plain,

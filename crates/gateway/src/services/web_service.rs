@@ -9,7 +9,7 @@ use axum::{
     body::{Body, to_bytes},
     http::{HeaderValue, Request, StatusCode, Uri, header},
 };
-use distlock_core::{Clock, Error, ErrorKind, Result};
+use distlock_core::{Clock, Error, ErrorKind, Result, at_most};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -92,13 +92,11 @@ impl WebService {
     /// Safe; the service may have got the request.
     pub(crate) async fn ask(&self, question: &impl Serialize) -> Result<Decision> {
         let from = self.clock.now();
-        let answer = tokio::select! {
-            biased;
-            answer = self.ask_with_retry(question) => answer,
-            () = self.clock.sleep(self.timeout) => {
+        let answer = at_most(&*self.clock, self.timeout, self.ask_with_retry(question))
+            .await
+            .unwrap_or_else(|| {
                 Err(self.unavailable_error(&format!("did not answer within {:?}", self.timeout)))
-            }
-        };
+            });
         let result = match &answer {
             Ok(Decision::Allow) => "allowed",
             Ok(Decision::Deny(_)) => "denied",

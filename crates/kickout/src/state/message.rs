@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::Clock;
+use distlock_core::{Clock, at_most};
 use tokio::sync::oneshot;
 
 use crate::model::request::{DeliverResult, Message};
@@ -101,10 +101,9 @@ impl DeliveryWatch {
             return DeliverResult::NotCurrent;
         }
         // The session is writing the message at this moment, so the outcome may be known soon.
-        tokio::select! {
-            biased;
-            outcome = &mut self.done => outcome.unwrap_or(DeliverResult::Unknown),
-            () = clock.sleep(limit) => DeliverResult::Unknown,
+        match at_most(clock, limit, &mut self.done).await {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(_)) | None => DeliverResult::Unknown,
         }
     }
 

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use distlock_backend_kit::Certificates;
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, at_most};
 use sqlx::{
     ConnectOptions as _,
     mysql::{MySqlConnectOptions, MySqlRow, MySqlSslMode},
@@ -125,22 +125,24 @@ pub(super) struct NewConnection {
 
 /// Connects to one of the servers, within the time limit of connecting.
 pub(super) async fn connect(context: &StoreContext) -> Result<NewConnection> {
-    let config = &context.config;
+    let (config, clock) = (&context.config, &*context.common.clock);
     let connecting = context.servers.connect(
         config,
-        &*context.common.clock,
+        clock,
         |error| StatementError::mysql(error, Access::Read).into_error(),
         |candidate| open_session(context, candidate),
     );
-    tokio::select! {
-        biased;
-        connected = connecting => connected.map_err(|error| {
-            Error::new(error.kind(), database_label(context)).caused_by(error)
-        }),
-        () = context.common.clock.sleep(config.connect_timeout) => Err(Error::new(
+    let database = || database_label(context);
+    match at_most(clock, config.connect_timeout, connecting).await {
+        Some(connected) => {
+            connected.map_err(|error| Error::new(error.kind(), database()).caused_by(error))
+        }
+        None => Err(Error::new(
             ErrorKind::Unavailable,
-            format!("{} did not answer in time (option \
-                `connect_timeout`)", database_label(context)),
+            format!(
+                "{} did not answer in time (option `connect_timeout`)",
+                database()
+            ),
         )),
     }
 }

@@ -9,7 +9,7 @@
 use std::ops::{Deref, DerefMut};
 
 use distlock_backend_kit::{Lender, Loan};
-use distlock_core::{Epoch, Error, ErrorKind, Moment, Result};
+use distlock_core::{Epoch, Error, ErrorKind, Moment, Result, at_most};
 use futures_util::TryStreamExt as _;
 use sqlx::{
     AssertSqlSafe, Connection as _, Either, Executor as _, MySql, MySqlConnection,
@@ -161,13 +161,9 @@ impl ConnectionSlot {
 
     async fn close(self, context: &StoreContext) {
         if let Some(open) = self.open {
-            tokio::select! {
-                closed = open.connection.close() => {
-                    if let Err(error) = closed {
-                        tracing::debug!(%error, "a connection did not close cleanly");
-                    }
-                }
-                () = context.common.clock.sleep(context.config.statement_timeout) => {}
+            let (clock, limit) = (&*context.common.clock, context.config.statement_timeout);
+            if let Some(Err(error)) = at_most(clock, limit, open.connection.close()).await {
+                tracing::debug!(%error, "a connection did not close cleanly");
             }
         }
     }
@@ -200,17 +196,16 @@ impl OpenConnection {
     /// Whether the server answered a short time ago or answers now, and takes writes as before. See
     /// [`TEST_AFTER`].
     async fn is_usable(&mut self, context: &StoreContext) -> bool {
-        let now = context.common.clock.now();
+        let clock = &*context.common.clock;
+        let now = clock.now();
         if now.since(self.tested) <= TEST_AFTER {
             return true;
         }
         let test = READ_ONLY.to_owned();
-        let answer = tokio::select! {
-            answer = self.connection.exchange(context, test, Access::Read) => answer.ok(),
-            () = context.common.clock.sleep(TEST_LIMIT) => None,
-        };
+        let asking = self.connection.exchange(context, test, Access::Read);
+        let answer = at_most(clock, TEST_LIMIT, asking).await;
         self.tested = now;
-        let variables = answer.and_then(|answer| variables_in(&answer.rows).ok());
+        let variables = answer.and_then(|answer| variables_in(&answer.ok()?.rows).ok());
         variables.is_some_and(|variables| is_read_only(&variables) == self.read_only)
     }
 
@@ -351,13 +346,10 @@ impl RawConnection {
             }
             Ok(())
         };
-        let outcome = tokio::select! {
-            read = catch_panics(reading) => {
-                read.map_err(|error| StatementError::mysql(error, access))
-            }
-            () = context.common.clock.sleep(context.config.statement_timeout) => {
-                Err(StatementError::mysql_timed_out(access))
-            }
+        let (clock, limit) = (&*context.common.clock, context.config.statement_timeout);
+        let outcome = match at_most(clock, limit, catch_panics(reading)).await {
+            Some(read) => read.map_err(|error| StatementError::mysql(error, access)),
+            None => Err(StatementError::mysql_timed_out(access)),
         };
         // An error from the server ends the answer, so that nothing is left unread.
         self.unread = matches!(&outcome, Err(failed) if !failed.is_of_mysql());

@@ -7,7 +7,7 @@
 use std::{future::Future, time::Duration};
 
 use distlock_backend_kit::{Certificates, panics};
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, Result, at_most};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, PgExecutor,
     postgres::{PgConnectOptions, PgSslMode},
@@ -40,15 +40,11 @@ pub(super) async fn with_statement_timeout<T>(
     access: Access,
     asking: impl Future<Output = Result<T, StatementError>>,
 ) -> Result<T, StatementError> {
-    let asking = panics::catching(asking);
-    tokio::select! {
-        biased;
-        answer = asking => answer.unwrap_or_else(|panic| {
-            Err(StatementError::postgres(panic_error(&*panic), access))
-        }),
-        () = context.common.clock.sleep(context.config.statement_timeout) => {
-            Err(StatementError::postgres_timed_out(access))
-        }
+    let (clock, limit) = (&*context.common.clock, context.config.statement_timeout);
+    match at_most(clock, limit, panics::catching(asking)).await {
+        Some(Ok(answer)) => answer,
+        Some(Err(panic)) => Err(StatementError::postgres(panic_error(&*panic), access)),
+        None => Err(StatementError::postgres_timed_out(access)),
     }
 }
 
@@ -56,21 +52,22 @@ pub(super) async fn with_connect_timeout<T>(
     context: &StoreContext,
     asking: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let limit = context.config.connect_timeout;
-    let asking = panics::catching(asking);
-    tokio::select! {
-        biased;
-        answer = asking => answer.unwrap_or_else(|panic| {
+    let (clock, limit) = (&*context.common.clock, context.config.connect_timeout);
+    let database = || context.database_label();
+    let answer = match at_most(clock, limit, panics::catching(asking)).await {
+        Some(Ok(answer)) => answer,
+        Some(Err(panic)) => {
             Err(StatementError::postgres(panic_error(&*panic), Access::Read).into_error())
-        }).map_err(|error| {
-            Error::new(error.kind(), context.database_label()).caused_by(error)
-        }),
-        () = context.common.clock.sleep(limit) => Err(Error::new(
-            ErrorKind::Unavailable,
-            format!("{} did not answer in time (option \
-                `connect_timeout`)", context.database_label()),
-        )),
-    }
+        }
+        None => {
+            let text = format!(
+                "{} did not answer in time (option `connect_timeout`)",
+                database()
+            );
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        }
+    };
+    answer.map_err(|error| Error::new(error.kind(), database()).caused_by(error))
 }
 
 /// The driver's options for a connection that is made now, on this way to the server.

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_backend_kit::LONGEST_PAUSE;
-use distlock_core::{LockName, Result};
+use distlock_core::{LockName, Result, at_most};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use super::{
@@ -94,25 +94,21 @@ async fn listening(context: &StoreContext) -> Result<()> {
 }
 
 async fn receive(context: &StoreContext, listener: &mut PgListener) -> Result<(), sqlx::Error> {
+    let (clock, limit) = (&*context.common.clock, context.config.statement_timeout);
     listener.eager_reconnect(false);
     // No notification of a release before this moment was received.
     context.common.wait_group.any_may_be_free();
     loop {
-        let notification = tokio::select! {
-            notification = listener.try_recv() => notification?,
-            () = context.common.clock.sleep(QUIET) => {
-                context.common.counters.count("listen");
-                let asking = sqlx::query("SELECT 1").execute(&mut *listener);
-                tokio::select! {
-                    answer = asking => { answer?; }
-                    () = context.common.clock.sleep(context.config.statement_timeout) => {
-                        return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-                    }
-                }
-                continue;
-            }
+        let Some(notification) = at_most(clock, QUIET, listener.try_recv()).await else {
+            context.common.counters.count("listen");
+            let asking = sqlx::query("SELECT 1").execute(&mut *listener);
+            let Some(answer) = at_most(clock, limit, asking).await else {
+                return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+            };
+            answer?;
+            continue;
         };
-        let Some(notification) = notification else {
+        let Some(notification) = notification? else {
             return Ok(());
         };
         let (left, name) = match notification.payload().strip_prefix(LEFT_QUEUE) {

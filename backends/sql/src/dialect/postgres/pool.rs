@@ -17,7 +17,7 @@ use std::{
 
 use distlock_backend_kit::{Lender, Loan};
 use distlock_core::{
-    Clock, Epoch, Error, ErrorKind, Moment, Result,
+    Clock, Epoch, Error, ErrorKind, Moment, Result, at_most,
     sync::{Mutex, MutexGuard},
 };
 use sqlx::{Connection as _, PgConnection};
@@ -277,12 +277,9 @@ impl Session {
         // Plain text takes one round trip. The first use of a prepared statement takes two, which
         // a slow link cannot answer within the limit.
         let test = sqlx::raw_sql(TAKES_NO_WRITES).fetch_one(&mut self.connection);
-        let answer = tokio::select! {
-            answer = catch_panics(test) => answer.ok(),
-            () = clock.sleep(TEST_LIMIT) => None,
-        };
+        let answer = at_most(clock, TEST_LIMIT, catch_panics(test)).await;
         self.tested = now;
-        let read_only = answer.and_then(|row| column::<bool>(&row, 0).ok());
+        let read_only = answer.and_then(|row| column::<bool>(&row.ok()?, 0).ok());
         read_only == Some(self.read_only)
     }
 

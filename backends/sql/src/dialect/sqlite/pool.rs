@@ -18,7 +18,9 @@ use std::{
 };
 
 use distlock_backend_kit::EpochHistory;
-use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result, sync::MutexGuard, threads};
+use distlock_core::{
+    Clock, Epoch, Error, ErrorKind, Moment, Result, at_most, sync::MutexGuard, threads,
+};
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -281,13 +283,9 @@ impl ReadConnection {
     pub(super) async fn take(&self, clock: &dyn Clock) -> OwnedMutexGuard<ConnectionSlot> {
         loop {
             let slot = Arc::clone(&self.slot());
-            if let Ok(free) = Arc::clone(&slot).try_lock_owned() {
-                return free;
-            }
-            tokio::select! {
-                biased;
-                free = Arc::clone(&slot).lock_owned() => return free,
-                () = clock.sleep(READ_WAIT) => self.replace(&slot),
+            match at_most(clock, READ_WAIT, Arc::clone(&slot).lock_owned()).await {
+                Some(free) => return free,
+                None => self.replace(&slot),
             }
         }
     }
