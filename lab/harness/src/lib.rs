@@ -23,6 +23,7 @@
 //! | `eventually` | waits for a condition with a time limit: [`eventually`], [`eventually_async`] |
 //! | `proxy` | [`FaultProxy`]: a TCP proxy that delays, stops, closes or loses bytes |
 //! | `port` | [`free_port`] |
+//! | `log_capture` | [`LogCapture`]: the log lines of a thread |
 //! | `pki` | [`Pki`]: a private authority and its certificates |
 //! | [`servers`] | real servers, started for the test |
 //!
@@ -36,6 +37,7 @@
 )]
 
 mod eventually;
+mod log_capture;
 mod output;
 mod pki;
 mod port;
@@ -45,6 +47,7 @@ pub mod servers;
 mod watchdog;
 
 pub use eventually::{eventually, eventually_async};
+pub use log_capture::LogCapture;
 pub use pki::Pki;
 pub use port::free_port;
 pub use process::{Process, Signal, distlock_binary, signal};

@@ -123,7 +123,6 @@ fn start() -> io::Result<SyncSender<LogLine>> {
 #[cfg(test)]
 mod tests {
     use std::{
-        fmt::Debug,
         sync::{
             Arc,
             atomic::{AtomicUsize, Ordering::SeqCst},
@@ -131,12 +130,8 @@ mod tests {
         time::Duration,
     };
 
-    use tracing::{
-        Event, Metadata, Subscriber,
-        field::{Field, Visit},
-        span::{Attributes, Id, Record},
-        subscriber::{self, DefaultGuard},
-    };
+    use distlock_harness::LogCapture;
+    use tracing::{Level, subscriber::DefaultGuard};
 
     use super::*;
 
@@ -188,37 +183,6 @@ mod tests {
         assert_eq!(written.load(SeqCst), ROOM);
     }
 
-    /// A subscriber that sends the reported number of dropped lines to the test.
-    struct Missed(mpsc::Sender<u64>);
-
-    impl Visit for &Missed {
-        fn record_u64(&mut self, field: &Field, value: u64) {
-            assert_eq!(field.name(), "missed");
-            self.0.send(value).unwrap();
-        }
-
-        fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
-    }
-
-    impl Subscriber for Missed {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-
-        fn event(&self, event: &Event<'_>) {
-            event.record(&mut &*self);
-        }
-
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-        fn enter(&self, _: &Id) {}
-        fn exit(&self, _: &Id) {}
-    }
-
     thread_local! {
         static HEARD: OnceCell<DefaultGuard> = const { OnceCell::new() };
     }
@@ -227,10 +191,11 @@ mod tests {
     async fn the_number_of_dropped_lines_is_reported_before_the_next_line() {
         let (go_on, stall) = mpsc::channel::<()>();
         let (stalled, is_stalled) = mpsc::channel();
-        let (missed, heard) = mpsc::channel();
+        let log = LogCapture::new(Level::TRACE);
+        let heard = log.clone();
         queue_lines_of_this_thread();
         write(move || {
-            HEARD.with(|here| drop(here.set(subscriber::set_default(Missed(missed)))));
+            HEARD.with(|here| drop(here.set(heard.watch())));
             stalled.send(()).unwrap();
             let _ = stall.recv_timeout(SOON);
         });
@@ -242,11 +207,15 @@ mod tests {
         }
         drop(go_on);
         while is_last.recv_timeout(SOON).unwrap() < ROOM {}
-        assert!(heard.try_recv().is_err());
+        assert_eq!(log.lines(), Vec::<String>::new());
         flushed().await;
-        assert_eq!(heard.try_recv(), Ok(7));
+        let heard = log.lines();
+        assert!(
+            heard.len() == 1 && heard[0].contains("missed=7 "),
+            "{heard:?}"
+        );
         flushed().await;
-        assert!(heard.try_recv().is_err());
+        assert_eq!(log.lines(), heard);
     }
 
     #[tokio::test]
@@ -260,11 +229,11 @@ mod tests {
         say(1);
         // A subscriber of this thread also makes the global level filter accept debug lines,
         // although the writer is another thread.
-        let heard = subscriber::set_default(Missed(mpsc::channel().0));
+        let watched = LogCapture::new(Level::DEBUG).watch();
         say(2);
         flushed().await;
         assert_eq!(written_for.try_iter().collect::<Vec<_>>(), [2]);
-        drop(heard);
+        drop(watched);
     }
 
     #[tokio::test]

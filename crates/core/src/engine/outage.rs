@@ -73,35 +73,11 @@ pub(crate) fn pause_after(failures: u32) -> Duration {
 mod tests {
     use std::sync::Arc;
 
-    use crate::sync::Mutex;
-    use tracing::{
-        Event, Level, Metadata, Subscriber,
-        span::{Attributes, Id, Record},
-        subscriber::with_default,
-    };
+    use distlock_harness::LogCapture;
+    use tracing::Level;
 
     use super::*;
     use crate::{clock::SystemClock, types::error::ErrorKind};
-
-    /// A log that keeps the level of each line.
-    #[derive(Clone, Default)]
-    struct Levels(Arc<Mutex<Vec<Level>>>);
-
-    impl Subscriber for Levels {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-        fn event(&self, event: &Event<'_>) {
-            self.0.lock().push(*event.metadata().level());
-        }
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-        fn enter(&self, _: &Id) {}
-        fn exit(&self, _: &Id) {}
-    }
 
     #[test]
     fn the_pause_of_an_error_counts_before_the_own_one() {
@@ -122,22 +98,22 @@ mod tests {
 
     #[test]
     fn an_outage_of_several_attempts_is_logged_once_at_each_end() {
-        let levels = Levels::default();
-        with_default(levels.clone(), || {
-            let (mut outage, name) = (Outage::default(), LockName::new("a").unwrap());
-            let error = Error::new(ErrorKind::Unavailable, "away");
-            outage.store_answered(&name);
-            for _ in 0..3 {
-                outage.failed(&error, &name);
-            }
-            assert_eq!(outage.failures(), 3);
-            outage.store_answered(&name);
-            outage.store_answered(&name);
+        let log = LogCapture::new(Level::TRACE);
+        let _watched = log.watch();
+        let (mut outage, name) = (Outage::default(), LockName::new("a").unwrap());
+        let error = Error::new(ErrorKind::Unavailable, "away");
+        outage.store_answered(&name);
+        for _ in 0..3 {
             outage.failed(&error, &name);
-            outage.store_answered(&name);
-            assert_eq!(outage.failures(), 0);
-        });
-        let [debug, warn, info] = [Level::DEBUG, Level::WARN, Level::INFO];
-        assert_eq!(*levels.0.lock(), [debug, warn, debug, info, debug]);
+        }
+        assert_eq!(outage.failures(), 3);
+        outage.store_answered(&name);
+        outage.store_answered(&name);
+        outage.failed(&error, &name);
+        outage.store_answered(&name);
+        assert_eq!(outage.failures(), 0);
+        let lines = log.lines();
+        let levels: Vec<_> = lines.iter().filter_map(|it| it.split(' ').next()).collect();
+        assert_eq!(levels, ["DEBUG", "WARN", "DEBUG", "INFO", "DEBUG"]);
     }
 }

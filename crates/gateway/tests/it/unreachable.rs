@@ -1,7 +1,6 @@
 //! Nodes that cannot call each other: each cause is told, and no message is lost.
 
 use std::{
-    io,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,54 +8,24 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use distlock_core::{Clock, Moment, Sleep, Store, SystemClock, sync::Mutex};
+use distlock_core::{Clock, Moment, Sleep, Store, SystemClock};
 use distlock_gateway::GatewayConfig;
-use distlock_harness::{Pki, free_port};
+use distlock_harness::{LogCapture, Pki, free_port};
 use serde_json::{Value, json};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
 };
-use tracing::{
-    Level,
-    subscriber::{self, DefaultGuard},
-};
+use tracing::Level;
 
 use crate::net::{ADMIN_TOKEN, Client, Net, Node, PATIENCE, eventually, http, pause, soon};
 
-/// The log at `warn` and above, as text.
-#[derive(Clone, Default)]
-struct LogCapture(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for LogCapture {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl LogCapture {
-    /// Captures the log of this thread until the guard is dropped.
-    fn watch(&self) -> DefaultGuard {
-        let log = self.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(Level::WARN)
-            .with_ansi(false)
-            .with_writer(move || log.clone());
-        subscriber::set_default(subscriber.finish())
-    }
-
-    /// The lines in which a node says that it cannot call `node`.
-    fn lines_about(&self, node: &str) -> Vec<String> {
-        let about = format!("node={node} ");
-        let log = String::from_utf8_lossy(&self.0.lock()).into_owned();
-        let lines = log.lines().filter(|line| line.contains(&about));
-        let lines = lines.filter(|line| line.contains("this node cannot call another one"));
-        lines.map(str::to_owned).collect()
-    }
+/// The lines in which a node says that it cannot call `node`.
+fn lines_about(log: &LogCapture, node: &str) -> Vec<String> {
+    let about = format!("node={node} ");
+    let mut lines = log.lines();
+    lines.retain(|it| it.contains(&about) && it.contains("this node cannot call another one"));
+    lines
 }
 
 /// A wall clock that is wrong by a time.
@@ -162,10 +131,10 @@ async fn check_cause(
     for id in ["m1", "m2"] {
         assert_eq!(send(&mut otto, "anna", id).await, "stored", "{words}");
     }
-    let lines = log.lines_about("callee");
+    let lines = lines_about(log, "callee");
     assert_eq!(lines.len(), 1, "one line a minute: {lines:#?}");
     assert!(lines[0].contains(words), "{lines:#?}");
-    log.0.lock().clear();
+    log.clear();
     repair().await;
     for id in ["m1", "m2"] {
         let message = soon(&format!("{words}: {id}"), anna.frame()).await;
@@ -184,7 +153,7 @@ async fn check_cause(
 
 #[tokio::test]
 async fn a_node_with_a_wrong_address_is_told_and_its_messages_come_later() {
-    let (log, net) = (LogCapture::default(), Net::new());
+    let (log, net) = (LogCapture::new(Level::WARN), Net::new());
     let _watched = log.watch();
     let (peer, advertised) = (free_port().unwrap(), free_port().unwrap());
     let callee = net.node_with("callee", |config| {
@@ -215,7 +184,7 @@ async fn a_node_with_another_authority_name_or_date_is_told() {
         ("has expired", "token"),
         ("does not accept this node's certificate", "mutual"),
     ] {
-        let (log, net) = (LogCapture::default(), Net::new());
+        let (log, net) = (LogCapture::new(Level::WARN), Net::new());
         let _watched = log.watch();
         let (pki, other) = (Pki::new().unwrap(), Pki::new().unwrap());
         let good = std::fs::read(pki.path("node.crt")).unwrap();
@@ -252,7 +221,11 @@ async fn a_node_with_another_authority_name_or_date_is_told() {
 /// A repair needs a restart, so anna gets the messages with her next login.
 #[tokio::test]
 async fn tls_on_one_side_alone_is_told_on_both_sides() {
-    let (log, net, pki) = (LogCapture::default(), Net::new(), Pki::new().unwrap());
+    let (log, net, pki) = (
+        LogCapture::new(Level::WARN),
+        Net::new(),
+        Pki::new().unwrap(),
+    );
     let _watched = log.watch();
     let secure = net.node_with("secure", |config| between_nodes(config, &pki, "token"));
     let (secure, plain) = (secure.await, net.node("plain").await);
@@ -261,7 +234,7 @@ async fn tls_on_one_side_alone_is_told_on_both_sides() {
         (&plain, "secure", "it expects TLS"),
     ] {
         wait_for_reason(caller, callee, words).await;
-        let lines = log.lines_about(callee);
+        let lines = lines_about(&log, callee);
         assert_eq!(lines.len(), 1, "one line a minute: {lines:#?}");
         assert!(lines[0].contains(words), "{lines:#?}");
     }
@@ -275,7 +248,7 @@ async fn tls_on_one_side_alone_is_told_on_both_sides() {
 
 #[tokio::test]
 async fn clocks_that_differ_are_told_and_messages_come_when_they_agree() {
-    let (log, net) = (LogCapture::default(), Net::new());
+    let (log, net) = (LogCapture::new(Level::WARN), Net::new());
     let _watched = log.watch();
     let callee = net.node("callee").await;
     let clock = WrongClock(Arc::new(AtomicU64::new(31)));

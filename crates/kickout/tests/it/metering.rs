@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -10,16 +9,13 @@ use std::{
 };
 
 use distlock_core::{Expect, RecordKey, sync::Mutex};
+use distlock_harness::LogCapture;
 use distlock_kickout::{
     Boot, Code, DeliverRequest, DeliverResult, KickRequest, KickResult, Message, OnExceed, Policy,
     Session, SessionKey,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-
-use tracing::{
-    Level,
-    subscriber::{self, DefaultGuard},
-};
+use tracing::Level;
 
 use crate::cluster::{Cluster, TEST_TIMEOUT, eventually, notice_of, uid};
 
@@ -108,44 +104,11 @@ async fn every_late_kick_and_delivery_is_counted() {
     assert_eq!(kicks(), before + 1);
 }
 
-/// The log at `warn` and above, as text.
-#[derive(Clone, Default)]
-struct LogCapture(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for LogCapture {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl LogCapture {
-    /// Captures the log of this thread until the guard is dropped.
-    fn watch(&self) -> DefaultGuard {
-        let log = self.clone();
-        let subscriber = tracing_subscriber::fmt()
-            // The text format would escape plain text itself, and hide a raw name.
-            .json()
-            .with_max_level(Level::WARN)
-            .with_ansi(false)
-            .with_writer(move || log.clone());
-        subscriber::set_default(subscriber.finish())
-    }
-
-    fn lines(&self) -> Vec<String> {
-        let log = String::from_utf8_lossy(&self.0.lock()).into_owned();
-        log.lines().map(str::to_owned).collect()
-    }
-}
-
 /// An account's name may have characters that reverse the order of text in a terminal. The log must
 /// escape them.
 #[tokio::test]
 async fn an_account_name_cannot_forge_the_log() {
-    let logged = LogCapture::default();
+    let logged = LogCapture::new(Level::WARN);
     let _watched = logged.watch();
     let cluster = Cluster::new();
     let n1 = cluster.start_node("n1").await;
@@ -171,7 +134,7 @@ async fn an_account_name_cannot_forge_the_log() {
 /// Two nodes with different policies would end each other's sessions.
 #[tokio::test]
 async fn different_policies_of_nodes_are_logged() {
-    let logged = LogCapture::default();
+    let logged = LogCapture::new(Level::WARN);
     let _watched = logged.watch();
     let cluster = Cluster::new();
     let _n1 = cluster.start_node("n1").await;
